@@ -1,0 +1,9 @@
+-- What pg_dump must save although the tables belong to the extension. The partitions of the days
+-- are made later, belong to nobody but their table, and are dumped as they are.
+
+SELECT pg_catalog.pg_extension_config_dump('queue.queues', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.tasks', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.tasks_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.history_default', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');

@@ -1,0 +1,22 @@
+-- The native functions, in the library queue_ext. Where the library was not preloaded they do
+-- nothing, and the rest of the extension works without them.
+
+CREATE FUNCTION queue_internal.announce_task(queue text, run_at timestamptz) RETURNS void
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_task_wrapper';
+COMMENT ON FUNCTION queue_internal.announce_task(text, timestamptz) IS
+    'Tells the worker, when the transaction commits, that the queue has something to claim.';
+
+CREATE FUNCTION queue_internal.announce_lease(lease_until timestamptz) RETURNS void
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_lease_wrapper';
+COMMENT ON FUNCTION queue_internal.announce_lease(timestamptz) IS
+    'Tells the worker, when the transaction commits, of a lease that ends at the given time.';
+
+CREATE FUNCTION queue_internal.announce_extension() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_extension_wrapper';
+COMMENT ON FUNCTION queue_internal.announce_extension() IS
+    'Tells the launcher, when the transaction commits, that this database has the extension.';
+
+CREATE FUNCTION queue.engine_stats() RETURNS jsonb
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'engine_stats_wrapper';
+COMMENT ON FUNCTION queue.engine_stats() IS
+    'What the native part sees of itself: whether it is loaded, and the worker of this database.';

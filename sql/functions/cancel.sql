@@ -1,0 +1,35 @@
+-- queue.cancel(id)
+--
+--   Cancels a task that is not running. For a running one the request is noted: its worker sees it
+--   at the next extend, and the task is cancelled when the worker fails or releases it, says
+--   queue.cancelled(), or its lease runs out. A worker that completes it first is not refused.
+--   API:      public; an operator's
+--   Returns:  the state that the task is in now: cancelled, or running
+--   Errors:   QX003 no such task; QX005 it has finished already; 22004, 22023 for the argument
+--   Touches:  queue.tasks (waits for a transaction that is working on the task; updates or deletes),
+--             queue.history (inserts)
+
+CREATE FUNCTION queue.cancel(id bigint) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task queue.tasks;
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = cancel.id FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_wrong_state(
+            id, 'cannot be cancelled', 'Only waiting, queued and running tasks can be cancelled.');
+    END IF;
+    IF task.state = 'running' THEN
+        UPDATE queue.tasks AS t
+        SET cancel_requested_at = coalesce(t.cancel_requested_at, clock_timestamp()),
+            updated_at = clock_timestamp()
+        WHERE t.id = cancel.id;
+        RETURN 'running';
+    END IF;
+    PERFORM queue_internal.cancel_now(task);
+    RETURN 'cancelled';
+END
+$$;
+COMMENT ON FUNCTION queue.cancel(bigint) IS
+    'Cancels a task, or asks its worker to stop; returns the state that the task is in now.';

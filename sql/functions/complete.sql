@@ -1,0 +1,26 @@
+-- queue.complete(id, token, result)
+--
+--   Finishes a task and keeps it, with its result, in the history.
+--   API:      public; needs the worker's right on the queue
+--   Promise:  at most one completion of a task is ever accepted. A stale token raises, so that
+--             the caller's own changes in the same transaction are rolled back with it
+--   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023 for the arguments
+--   Touches:  queue.tasks (deletes), queue.history (inserts)
+
+CREATE FUNCTION queue.complete(id bigint, token integer, result jsonb DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task queue.tasks;
+BEGIN
+    PERFORM queue_internal.check_lease_holder(id, token);
+    DELETE FROM queue.tasks AS t
+    WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
+    RETURNING t.* INTO task;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_lease_lost(id, token);
+    END IF;
+    PERFORM queue_internal.archive(task, 'completed', result);
+END
+$$;
+COMMENT ON FUNCTION queue.complete(bigint, integer, jsonb) IS
+    'Finishes a task and keeps it, with its result, in the history.';

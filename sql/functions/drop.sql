@@ -1,0 +1,32 @@
+-- queue.drop(name, force)
+--
+--   Drops a queue. One that still has tasks or dead letters is refused, unless "force" is true:
+--   then they are deleted, running ones too. The history stays.
+--   API:      public; an operator's
+--   Errors:   QX002 no such queue; 55006 it has tasks; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.queues, queue.tasks, queue.dead_letters (deletes)
+--   A push that runs at the same moment may leave its task behind. The task is neither lost nor
+--   claimed: it is there again when a queue of that name is created.
+
+CREATE FUNCTION queue.drop(name text, force boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_queue(name);
+    IF force IS NULL THEN
+        PERFORM queue_internal.raise_null('force');
+    END IF;
+    DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+    IF force THEN
+        DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name;
+        DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name;
+    ELSIF EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
+          OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name) THEN
+        RAISE EXCEPTION 'queue "%" has tasks', name
+            USING ERRCODE = 'object_in_use',
+                  HINT = format('SELECT queue.drop(%L, force => true) deletes them, running tasks '
+                                'and dead letters included.', name);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue.drop(text, boolean) IS
+    'Drops a queue; with "force" also one that has tasks, which are deleted.';

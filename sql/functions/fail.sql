@@ -1,0 +1,38 @@
+-- queue.fail(id, token, error, retry_in, permanent)
+--
+--   Reports that an attempt failed. The task goes back to its queue after its backoff (or
+--   "retry_in"), or to the dead letters when its attempts are used up or "permanent" is true.
+--   A task whose cancelling was requested is cancelled instead.
+--   API:      public; needs the worker's right on the queue
+--   Returns:  the state that the task is in now: queued, failed or cancelled
+--   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.tasks (updates or deletes), queue.dead_letters or queue.history (inserts)
+
+CREATE FUNCTION queue.fail(
+    id        bigint,
+    token     integer,
+    error     text,
+    retry_in  interval DEFAULT NULL,
+    permanent boolean  DEFAULT false)
+RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_lease_holder(id, token);
+    PERFORM queue_internal.check_delay('retry_in', retry_in);
+    IF error IS NULL THEN
+        PERFORM queue_internal.raise_null('error');
+    ELSIF error = '' THEN
+        PERFORM queue_internal.raise_invalid('error', 'must not be empty');
+    ELSIF octet_length(error) > 1048576 THEN
+        PERFORM queue_internal.raise_too_large('error', '1048576 bytes', octet_length(error) || ' bytes');
+    ELSIF permanent IS NULL THEN
+        PERFORM queue_internal.raise_null('permanent');
+    ELSIF permanent AND retry_in IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid('retry_in', 'cannot be combined with "permanent"', retry_in::text);
+    END IF;
+    RETURN queue_internal.end_attempt(
+        queue_internal.leased_task(id, token), error, retry_in, permanent);
+END
+$$;
+COMMENT ON FUNCTION queue.fail(bigint, integer, text, interval, boolean) IS
+    'Reports that an attempt failed; returns the state that the task is in now.';

@@ -1,0 +1,29 @@
+-- CALL queue.maintain()
+--
+--   One round of what the background worker does, for servers that do not preload the library:
+--   puts back tasks whose lease ran out, makes and drops the partitions of the history, deletes
+--   old dead letters. Call it every minute, from pg_cron or any other scheduler.
+--   API:      public; the extension owner's, since it makes and drops tables
+--   Locks:    short transactions of up to 1000 tasks each; it cannot be called in a transaction
+--   Why it has no SET clause: a procedure that commits may have none.
+
+CREATE PROCEDURE queue.maintain()
+LANGUAGE plpgsql AS $$
+BEGIN
+    WHILE (queue_internal.reap(1000)).reaped OPERATOR(pg_catalog.=) 1000 LOOP
+        COMMIT;
+    END LOOP;
+    COMMIT;
+    PERFORM queue_internal.extend_history();
+    COMMIT;
+    WHILE queue_internal.retire_history(1000) LOOP
+        COMMIT;
+    END LOOP;
+    COMMIT;
+    WHILE queue_internal.retire_dead_letters(1000) LOOP
+        COMMIT;
+    END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE queue.maintain() IS
+    'One round of what the background worker does, for servers that do not preload the library.';

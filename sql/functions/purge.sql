@@ -1,0 +1,30 @@
+-- queue.purge(name)
+--
+--   Deletes the tasks of a queue that are not running, and its dead letters, without a trace in
+--   the history. Running tasks are left to their workers.
+--   API:      public; an operator's
+--   Returns:  how many were deleted
+--   Empty:    0
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the argument
+--   Touches:  queue.tasks, queue.dead_letters (deletes; never waits for a lock)
+
+CREATE FUNCTION queue.purge(name text) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    tasks   bigint;
+    letters bigint;
+BEGIN
+    PERFORM queue_internal.check_queue(name);
+    WITH idle AS MATERIALIZED (
+        SELECT t.id FROM queue.tasks AS t
+        WHERE t.queue = purge.name AND t.state <> 'running' FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM queue.tasks AS t USING idle AS i WHERE t.id = i.id;
+    GET DIAGNOSTICS tasks = ROW_COUNT;
+    DELETE FROM queue.dead_letters AS d WHERE d.queue = purge.name;
+    GET DIAGNOSTICS letters = ROW_COUNT;
+    RETURN tasks + letters;
+END
+$$;
+COMMENT ON FUNCTION queue.purge(text) IS
+    'Deletes the tasks of a queue that are not running, and its dead letters; returns how many.';

@@ -1,0 +1,13 @@
+-- queue.reap()
+--
+--   Puts back every task whose lease ran out, or moves it to the dead letters when its attempts
+--   are used up. The background worker does the same in small batches; without it, call this from
+--   psql or pg_cron. Claims do not wait for it: they take over expired leases by themselves.
+--   API:      public; an operator's
+--   Returns:  how many leases had run out
+--   Touches:  queue.tasks (reads all of it, never waits for a lock)
+
+CREATE FUNCTION queue.reap() RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+RETURN (SELECT r.reaped FROM queue_internal.reap(9223372036854775807) AS r);
+COMMENT ON FUNCTION queue.reap() IS 'Puts back every task whose lease ran out; returns how many.';

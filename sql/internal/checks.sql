@@ -1,0 +1,117 @@
+-- The checks of arguments that several functions share. Each names the argument in its error.
+
+CREATE FUNCTION queue_internal.check_name(argument text, value text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF value IS NULL THEN
+        PERFORM queue_internal.raise_null(argument);
+    ELSIF value = '' THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must not be empty');
+    ELSIF octet_length(value) > 128 THEN
+        PERFORM queue_internal.raise_too_large(argument, '128 bytes', octet_length(value) || ' bytes');
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_name(text, text) IS
+    'Checks the name of a queue, a worker or a role: 1 to 128 bytes.';
+
+CREATE FUNCTION queue_internal.check_lease_holder(id bigint, token integer) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    IF token IS NULL THEN
+        PERFORM queue_internal.raise_null('token');
+    ELSIF token < 1 THEN
+        PERFORM queue_internal.raise_invalid('token', 'must be greater than zero', token::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_lease_holder(bigint, integer) IS
+    'Checks the id and the token with which a worker names its lease.';
+
+CREATE FUNCTION queue_internal.check_id(id bigint) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF id IS NULL THEN
+        PERFORM queue_internal.raise_null('id');
+    ELSIF id < 1 THEN
+        PERFORM queue_internal.raise_invalid('id', 'must be greater than zero', id::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_id(bigint) IS 'Checks the id of a task.';
+
+CREATE FUNCTION queue_internal.check_array(argument text, elements anyarray) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF elements IS NULL THEN
+        PERFORM queue_internal.raise_null(argument);
+    ELSIF array_ndims(elements) > 1 THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must have one dimension',
+                                             format('an array of %s dimensions', array_ndims(elements)));
+    ELSIF cardinality(elements) > 100000 THEN
+        PERFORM queue_internal.raise_too_large(argument, '100000 elements',
+                                               cardinality(elements) || ' elements');
+    ELSIF array_position(elements, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'argument "%" must not contain null', argument
+            USING ERRCODE = 'null_value_not_allowed',
+                  DETAIL = format('Element %s is null.', array_position(elements, NULL));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_array(text, anyarray) IS
+    'Checks an array: one dimension, at most 100000 elements, none of them null.';
+
+CREATE FUNCTION queue_internal.check_same_length(argument text, elements anyarray, expected integer)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF cardinality(elements) <> expected THEN
+        PERFORM queue_internal.raise_invalid(
+            argument, format('must have as many elements as "ids", which has %s', expected),
+            format('an array of %s', cardinality(elements)));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_same_length(text, anyarray, integer) IS
+    'Checks that an array goes with the array "ids".';
+
+CREATE FUNCTION queue_internal.check_delay(argument text, delay interval) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT isfinite(delay) THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must be finite', delay::text);
+    ELSIF delay < '0' THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must not be negative', delay::text);
+    ELSIF delay > '100 years' THEN
+        PERFORM queue_internal.raise_too_large(argument, '100 years', delay::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_delay(text, interval) IS
+    'Checks a delay: not negative, at most 100 years; null passes.';
+
+-- An interval counts months and days apart, so 1 month less 29 days is longer than nothing and yet
+-- may end in the past. What is returned counts seconds only.
+CREATE FUNCTION queue_internal.checked_lease(lease interval, otherwise interval) RETURNS interval
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    longest interval;
+BEGIN
+    IF lease IS NULL THEN
+        RETURN otherwise;
+    ELSIF NOT isfinite(lease) THEN
+        PERFORM queue_internal.raise_invalid('lease', 'must be finite', lease::text);
+    ELSIF lease <= '0' THEN
+        PERFORM queue_internal.raise_invalid('lease', 'must be greater than zero', lease::text);
+    END IF;
+    longest := queue_internal.setting('max_lease', '7d')::interval;
+    IF lease > longest THEN
+        PERFORM queue_internal.raise_too_large('lease', format('"queue.max_lease", which is %s', longest),
+                                               lease::text);
+    END IF;
+    RETURN make_interval(secs => extract(epoch FROM lease)::float8);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.checked_lease(interval, interval) IS
+    'Checks a lease and returns it, or the second argument if it is null.';

@@ -1,0 +1,92 @@
+-- The ways in which a task leaves queue.tasks, and the way back to the queue after an attempt.
+-- Whoever calls them holds the task's row locked.
+
+CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+RETURN coalesce((task).errors, '[]') || jsonb_build_object(
+    'attempt', (task).attempt, 'at', clock_timestamp(), 'worker', (task).worker, 'error', error);
+COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
+    'The errors of a task with one more at the end.';
+
+CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO queue.history (
+        id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+        created_at, key, group_key, headers, payload, progress, errors, result)
+    SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
+           task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
+           task.headers, task.payload, task.progress, task.errors, archive.result
+    WHERE NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = task.queue AND NOT q.keep_history);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
+    'Writes a finished task to the history, if its queue keeps one.';
+
+CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    PERFORM queue_internal.archive(task, 'cancelled', NULL);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.cancel_now(queue.tasks) IS
+    'Moves a task to the history as cancelled.';
+
+CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    INSERT INTO queue.dead_letters (
+        id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+        created_at, key, group_key, headers, payload, progress, errors)
+    VALUES (
+        task.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
+        task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
+        task.headers, task.payload, task.progress, task.errors);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.bury(queue.tasks) IS 'Moves a task to the dead letters.';
+
+CREATE FUNCTION queue_internal.put_back(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE queue.tasks AS t
+    SET state = 'queued', attempt = task.attempt, run_at = task.run_at, errors = task.errors,
+        lease_until = NULL, worker = NULL, claimed_at = NULL, updated_at = clock_timestamp()
+    WHERE t.id = task.id;
+    PERFORM queue_internal.announce_task(task.queue, task.run_at);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.put_back(queue.tasks) IS
+    'Puts a running task back into its queue, with the attempt, run_at and errors given.';
+
+-- Decides what an attempt that did not succeed leads to. A task that is to be cancelled is, however
+-- its attempt ended.
+CREATE FUNCTION queue_internal.end_attempt(task queue.tasks, error text, retry_in interval, permanent boolean)
+RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues;
+BEGIN
+    task.errors := queue_internal.with_error(task, error);
+    IF task.cancel_requested_at IS NOT NULL THEN
+        PERFORM queue_internal.cancel_now(task);
+        RETURN 'cancelled';
+    END IF;
+    SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
+    IF permanent OR task.attempt >= coalesce(task.max_attempts, source.max_attempts, 1) THEN
+        PERFORM queue_internal.bury(task);
+        RETURN 'failed';
+    END IF;
+    retry_in := coalesce(retry_in, queue_internal.backoff(source, task.attempt));
+    -- Without a wait it keeps its place in the queue.
+    IF retry_in > '0' THEN
+        task.run_at := clock_timestamp() + retry_in;
+    END IF;
+    PERFORM queue_internal.put_back(task);
+    RETURN 'queued';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.end_attempt(queue.tasks, text, interval, boolean) IS
+    'Ends an attempt that did not succeed; returns the state that the task is in then.';

@@ -1,0 +1,107 @@
+-- Every error that the functions raise, each in one place.
+--
+-- Messages are short and factual, details are sentences of facts, hints say what to do. Values of
+-- arguments may be named, payloads never.
+
+CREATE FUNCTION queue_internal.raise_null(argument text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'argument "%" must not be null', argument
+        USING ERRCODE = 'null_value_not_allowed';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_null(text) IS 'Raises 22004.';
+
+CREATE FUNCTION queue_internal.raise_invalid(argument text, rule text, value text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF value IS NULL THEN
+        RAISE EXCEPTION 'argument "%" %', argument, rule USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RAISE EXCEPTION 'argument "%" %', argument, rule
+        USING ERRCODE = 'invalid_parameter_value', DETAIL = format('The value is %s.', value);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_invalid(text, text, text) IS 'Raises 22023.';
+
+CREATE FUNCTION queue_internal.raise_too_large(argument text, maximum text, value text)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'argument "%" is larger than %', argument, maximum
+        USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_too_large(text, text, text) IS 'Raises 54000.';
+
+CREATE FUNCTION queue_internal.raise_unsupported(argument text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'argument "%" is not supported in this version', argument
+        USING ERRCODE = 'feature_not_supported', HINT = format('Leave "%s" at its default.', argument);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_unsupported(text) IS 'Raises 0A000.';
+
+CREATE FUNCTION queue_internal.raise_unknown_queue(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'queue "%" does not exist', name
+        USING ERRCODE = 'QX002', HINT = format('Create it with SELECT queue.create(%L).', name);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_unknown_queue(text) IS 'Raises QX002.';
+
+CREATE FUNCTION queue_internal.raise_unknown_task(id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'task % does not exist', id
+        USING ERRCODE = 'QX003',
+              HINT = 'It may be past its retention, or have finished in a queue that keeps no history.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_unknown_task(bigint) IS 'Raises QX003.';
+
+CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, rule text, hint text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found_state text := queue_internal.state_of(id);
+BEGIN
+    IF found_state IS NULL THEN
+        PERFORM queue_internal.raise_unknown_task(id);
+    END IF;
+    RAISE EXCEPTION 'task % %', id, rule
+        USING ERRCODE = 'QX005', DETAIL = format('The task is %s.', found_state), HINT = hint;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text) IS
+    'Raises QX005, or QX003 if there is no such task.';
+
+CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    live   record;
+    fact   text;
+    ending text := queue_internal.state_of(id);
+BEGIN
+    IF ending IS NULL THEN
+        PERFORM queue_internal.raise_unknown_task(id);
+    END IF;
+    SELECT t.token, t.state INTO live FROM queue.tasks AS t WHERE t.id = raise_lease_lost.id;
+    fact := CASE
+        WHEN live.token IS NULL THEN format('The task is %s.', ending)
+        WHEN live.token < raise_lease_lost.token THEN
+            format('The token %s was never handed out; the last one is %s.', raise_lease_lost.token, live.token)
+        WHEN live.state = 'running' THEN
+            format('The lease with token %s ended; the task was claimed again with token %s.',
+                   raise_lease_lost.token, live.token)
+        ELSE format('The lease with token %s ended; the task is %s.', raise_lease_lost.token, live.state)
+    END;
+    RAISE EXCEPTION 'lease on task % is no longer held', id
+        USING ERRCODE = 'QX001', DETAIL = fact,
+              HINT = 'Stop working on this task. Claim with a longer lease, or call queue.extend() in time.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_lease_lost(bigint, integer) IS
+    'Raises QX001, or QX003 if there is no such task.';

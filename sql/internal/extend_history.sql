@@ -1,0 +1,89 @@
+-- queue_internal.extend_history()
+--
+--   Makes the partitions of queue.history for today and the coming days, as many as the setting
+--   "queue.history_ahead" says, and returns whether they are all there.
+--
+--   Off the path of claims: each partition is attached under a short lock_timeout, and what could
+--   not be done is left for the next time. Until then queue.history_default takes the rows.
+--   Why not before the first task: a restore creates the extension, then the partitions of the
+--   dump, then loads the tasks. Partitions made in between would be in its way; and so would any
+--   made while a partition of the dump is not attached yet.
+
+CREATE FUNCTION queue_internal.extend_history() RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+DECLARE
+    today    date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
+    ahead    integer := queue_internal.setting('history_ahead', '3')::integer;
+    complete boolean := true;
+    day      date;
+BEGIN
+    IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached) THEN
+        RETURN false;
+    ELSIF NOT EXISTS (SELECT FROM queue.tasks)
+          AND NOT EXISTS (SELECT FROM queue.history_default)
+          AND NOT EXISTS (SELECT FROM queue_internal.history_partitions()) THEN
+        RETURN false;
+    END IF;
+    FOR day IN
+        SELECT today + n FROM generate_series(0, ahead) AS n
+        EXCEPT SELECT p.day FROM queue_internal.history_partitions() AS p
+        ORDER BY 1
+    LOOP
+        BEGIN
+            complete := queue_internal.add_history_partition(day) AND complete;
+        EXCEPTION WHEN lock_not_available THEN
+            complete := false;
+        END;
+    END LOOP;
+    RETURN complete;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.extend_history() IS
+    'Makes the partitions of queue.history for the coming days; returns whether all are there.';
+
+CREATE FUNCTION queue_internal.history_partitions(OUT day date, OUT name text, OUT attached boolean)
+RETURNS SETOF record
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT to_date(right(c.relname, 8), 'YYYYMMDD'), c.relname::text, c.relispartition
+    FROM pg_class AS c
+    WHERE c.relnamespace = 'queue'::regnamespace
+      AND c.relkind = 'r'
+      AND c.relname ~ '^history_\d{8}$';
+END;
+COMMENT ON FUNCTION queue_internal.history_partitions() IS
+    'The partitions of queue.history that hold one day (UTC) each.';
+
+-- Rows of that day that were written before there was a partition are moved into it, if they are
+-- few; many stay where they are, and retire_history deletes them there.
+CREATE FUNCTION queue_internal.add_history_partition(day date) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name  text := 'history_' || to_char(day, 'YYYYMMDD');
+    since timestamptz := day::timestamp AT TIME ZONE 'UTC';
+    until timestamptz := (day + 1)::timestamp AT TIME ZONE 'UTC';
+    early bigint;
+BEGIN
+    LOCK TABLE queue.history_default IN ACCESS EXCLUSIVE MODE;
+    SELECT count(*) INTO early FROM (
+        SELECT FROM queue.history_default AS h
+        WHERE h.finished_at >= since AND h.finished_at < until LIMIT 10001) AS rows;
+    IF early > 10000 THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('CREATE TABLE queue.%I (LIKE queue.history INCLUDING ALL)', name);
+    IF early > 0 THEN
+        EXECUTE format(
+            'WITH moved AS ('
+            '    DELETE FROM queue.history_default AS h'
+            '    WHERE h.finished_at >= $1 AND h.finished_at < $2 RETURNING h.*)'
+            'INSERT INTO queue.%I SELECT * FROM moved', name) USING since, until;
+    END IF;
+    EXECUTE format('ALTER TABLE queue.history ATTACH PARTITION queue.%I FOR VALUES FROM (%L) TO (%L)',
+                   name, since, until);
+    EXECUTE format('COMMENT ON TABLE queue.%I IS %L', name, format('The history of %s (UTC).', day));
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.add_history_partition(date) IS
+    'Makes the partition of queue.history for one day; false if too many rows came before it.';

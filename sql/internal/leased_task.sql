@@ -1,0 +1,23 @@
+-- queue_internal.leased_task(id, token)
+--
+--   The running task that the token leases, its row locked. A lease that ran out but was not taken
+--   back yet still counts: nobody else has the task, so nothing is gained by refusing.
+--   Errors:   QX001, QX003
+
+CREATE FUNCTION queue_internal.leased_task(id bigint, token integer) RETURNS queue.tasks
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task queue.tasks;
+BEGIN
+    PERFORM queue_internal.check_lease_holder(id, token);
+    SELECT t.* INTO task FROM queue.tasks AS t
+    WHERE t.id = leased_task.id AND t.token = leased_task.token AND t.state = 'running'
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_lease_lost(id, token);
+    END IF;
+    RETURN task;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.leased_task(bigint, integer) IS
+    'The running task that the token leases, locked; raises if the lease is lost.';

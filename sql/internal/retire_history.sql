@@ -1,0 +1,41 @@
+-- queue_internal.retire_history(max_tasks)
+--
+--   Drops the partitions of queue.history that are wholly past "queue.history_retention", and
+--   deletes up to "max_tasks" such rows from queue.history_default, where few or none should be.
+--   Returns whether there may be more to do right now.
+--   Locks:    dropping needs the lock of queue.history for an instant. It waits 100 ms for it at
+--             most, then leaves the partition for the next time.
+
+CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+DECLARE
+    retention text := queue_internal.setting('history_retention', '7d');
+    horizon   timestamptz;
+    partition text;
+    deleted   bigint;
+BEGIN
+    IF retention = '-1' THEN
+        RETURN false;
+    END IF;
+    horizon := clock_timestamp() - retention::interval;
+    FOR partition IN
+        SELECT p.name FROM queue_internal.history_partitions() AS p
+        WHERE p.attached AND (p.day + 1)::timestamp AT TIME ZONE 'UTC' <= horizon
+        ORDER BY p.day
+    LOOP
+        BEGIN
+            EXECUTE format('DROP TABLE queue.%I', partition);
+        EXCEPTION WHEN lock_not_available THEN
+            RETURN false;
+        END;
+    END LOOP;
+    DELETE FROM queue.history_default AS h
+    WHERE h.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM queue.history_default AS o
+        WHERE o.finished_at < horizon LIMIT max_tasks FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    RETURN deleted = max_tasks;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_history(integer) IS
+    'Drops history past its retention; returns whether there may be more.';

@@ -1,0 +1,9 @@
+-- queue_internal.setting(name, fallback)
+--
+--   The value of the setting "queue.<name>". The fallback repeats the default of src/settings.rs:
+--   a session that has not loaded the library does not know the setting at all.
+
+CREATE FUNCTION queue_internal.setting(name text, fallback text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN coalesce(nullif(current_setting('queue.' || name, true), ''), fallback);
+COMMENT ON FUNCTION queue_internal.setting(text, text) IS 'The value of a setting, or its default.';

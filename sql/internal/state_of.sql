@@ -1,0 +1,21 @@
+-- queue_internal.state_of(id)
+--
+--   The state of the task wherever it is, null if it is nowhere.
+--   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
+
+CREATE FUNCTION queue_internal.state_of(id bigint) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    state text;
+BEGIN
+    SELECT t.state INTO state FROM queue.tasks AS t WHERE t.id = state_of.id;
+    IF NOT FOUND THEN
+        SELECT 'failed' INTO state FROM queue.dead_letters AS d WHERE d.id = state_of.id;
+    END IF;
+    IF state IS NULL THEN
+        SELECT h.state INTO state FROM queue.history AS h WHERE h.id = state_of.id;
+    END IF;
+    RETURN state;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.state_of(bigint) IS 'The state of a task, wherever it is.';

@@ -1,0 +1,160 @@
+-- The tables:
+--
+--   queue.queues        one row per queue, with its defaults
+--   queue.tasks         the tasks that are not finished: waiting, queued, running
+--   queue.history       the tasks that completed or were cancelled, a partition per day
+--   queue.dead_letters  the tasks that failed for good
+--   queue.schedules     recurring pushes
+--
+-- There is no foreign key between them: it would lock the queue's row at every push.
+
+CREATE TABLE queue.queues (
+    name                  text        NOT NULL PRIMARY KEY,
+    lease                 interval    NOT NULL DEFAULT '1 minute',
+    max_attempts          integer     NOT NULL DEFAULT 20,
+    backoff_kind          text        NOT NULL DEFAULT 'exponential',
+    backoff_base          interval    NOT NULL DEFAULT '1 second',
+    backoff_max           interval    NOT NULL DEFAULT '1 hour',
+    backoff_jitter        float8      NOT NULL DEFAULT 0.1,
+    paused_at             timestamptz,
+    max_running           integer,
+    max_running_per_group integer     NOT NULL DEFAULT 1,
+    rate_limit            integer,
+    rate_period           interval,
+    keep_history          boolean     NOT NULL DEFAULT true,
+    created_at            timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
+    CONSTRAINT queues_lease_check CHECK (lease > '0'),
+    CONSTRAINT queues_max_attempts_check CHECK (max_attempts > 0),
+    CONSTRAINT queues_backoff_check CHECK (
+        backoff_kind IN ('fixed', 'linear', 'exponential')
+        AND backoff_base >= '0' AND backoff_max >= '0' AND backoff_jitter BETWEEN 0 AND 1)
+);
+
+-- "state" is queued until a claim makes it running; scheduled is queued with a run_at to come.
+--
+-- A claim changes state, attempt, token, lease_until, worker, claimed_at and updated_at. None of
+-- them is in an index or in an index predicate, so that a claim is a HOT update. They stand
+-- before the columns that it leaves alone, so that the WAL of a claim does not repeat a payload.
+CREATE SEQUENCE queue.tasks_id_seq AS bigint;
+
+CREATE TABLE queue.tasks (
+    id                  bigint      NOT NULL DEFAULT nextval('queue.tasks_id_seq'),
+    queue               text        NOT NULL,
+    state               text        NOT NULL DEFAULT 'queued',
+    priority            integer     NOT NULL DEFAULT 0,
+    run_at              timestamptz NOT NULL DEFAULT clock_timestamp(),
+    attempt             integer     NOT NULL DEFAULT 0,
+    max_attempts        integer,
+    token               integer     NOT NULL DEFAULT 0,
+    lease_until         timestamptz,
+    worker              text,
+    claimed_at          timestamptz,
+    updated_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    cancel_requested_at timestamptz,
+    key                 text,
+    group_key           text,
+    headers             jsonb,
+    payload             jsonb       NOT NULL DEFAULT '{}',
+    progress            jsonb,
+    errors              jsonb,
+    CONSTRAINT tasks_pkey PRIMARY KEY (id),
+    CONSTRAINT tasks_state_check CHECK (state IN ('waiting', 'queued', 'running')),
+    CONSTRAINT tasks_lease_check CHECK ((state = 'running') = (lease_until IS NOT NULL)),
+    CONSTRAINT tasks_run_at_check CHECK (isfinite(run_at)),
+    CONSTRAINT tasks_max_attempts_check CHECK (max_attempts > 0)
+) WITH (
+    -- Room on each page for the next version of its rows: claims stay HOT.
+    fillfactor = 80,
+    -- Whatever is too large for a row of its own leaves the row whole, and a claim does not copy it.
+    toast_tuple_target = 256,
+    -- Every task becomes a dead row. Clearing them early keeps claims quick.
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.1
+);
+ALTER SEQUENCE queue.tasks_id_seq OWNED BY queue.tasks.id;
+
+CREATE TABLE queue.history (
+    id           bigint      NOT NULL,
+    queue        text        NOT NULL,
+    state        text        NOT NULL,
+    priority     integer     NOT NULL,
+    run_at       timestamptz NOT NULL,
+    attempt      integer     NOT NULL,
+    max_attempts integer,
+    token        integer     NOT NULL,
+    worker       text,
+    claimed_at   timestamptz,
+    created_at   timestamptz NOT NULL,
+    finished_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    key          text,
+    group_key    text,
+    headers      jsonb,
+    payload      jsonb       NOT NULL,
+    progress     jsonb,
+    errors       jsonb,
+    result       jsonb,
+    CONSTRAINT history_pkey PRIMARY KEY (id, finished_at),
+    CONSTRAINT history_state_check CHECK (state IN ('completed', 'cancelled'))
+) PARTITION BY RANGE (finished_at);
+
+-- Takes the rows of days that have no partition yet, so that completing never fails for want of
+-- one. The partitions of the days are made when the extension is in use (extend_history).
+CREATE TABLE queue.history_default PARTITION OF queue.history DEFAULT;
+
+CREATE TABLE queue.dead_letters (
+    id           bigint      NOT NULL,
+    queue        text        NOT NULL,
+    priority     integer     NOT NULL,
+    run_at       timestamptz NOT NULL,
+    attempt      integer     NOT NULL,
+    max_attempts integer,
+    token        integer     NOT NULL,
+    worker       text,
+    claimed_at   timestamptz,
+    created_at   timestamptz NOT NULL,
+    failed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    key          text,
+    group_key    text,
+    headers      jsonb,
+    payload      jsonb       NOT NULL,
+    progress     jsonb,
+    errors       jsonb,
+    CONSTRAINT dead_letters_pkey PRIMARY KEY (id)
+);
+
+CREATE TABLE queue.schedules (
+    name        text        NOT NULL PRIMARY KEY,
+    cron        text        NOT NULL,
+    timezone    text        NOT NULL DEFAULT 'UTC',
+    queue       text        NOT NULL,
+    payload     jsonb       NOT NULL DEFAULT '{}',
+    missed_runs text        NOT NULL DEFAULT 'once',
+    next_run_at timestamptz,
+    paused_at   timestamptz,
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT schedules_missed_runs_check CHECK (missed_runs IN ('skip', 'once', 'all'))
+);
+
+-- What a claim hands out.
+CREATE TYPE queue.claimed_task AS (
+    id           bigint,
+    token        integer,
+    queue        text,
+    payload      jsonb,
+    headers      jsonb,
+    attempt      integer,
+    max_attempts integer,
+    priority     integer,
+    key          text,
+    group_key    text,
+    progress     jsonb,
+    run_at       timestamptz,
+    created_at   timestamptz,
+    lease_until  timestamptz
+);
+
+INSERT INTO queue.queues (name) VALUES ('default');

@@ -1,0 +1,234 @@
+//! The launcher: one process per server that keeps one worker running in each database that has
+//! the extension.
+//!
+//! It is connected to no database, so it is in nobody's way. Which databases have the extension
+//! only a process inside them can see, so each is probed once by a worker that leaves again when
+//! it finds nothing; later, CREATE EXTENSION tells the launcher itself.
+
+use crate::announce::now;
+use crate::process;
+use crate::settings;
+use crate::shared::{self, Shared};
+use pgrx::bgworkers::{
+    BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime, DynamicBackgroundWorker,
+};
+use pgrx::prelude::*;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often the list of databases is read, for those made as a copy of one with the extension.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How long to wait before a worker that ended is started again: doubled up to the second while
+/// it keeps ending at once, so that a lasting fault costs a line in the log every few seconds.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+/// A worker that lived this long did well.
+const HEALTHY_AFTER: Duration = Duration::from_secs(30);
+
+/// Registers the launcher with the postmaster.
+pub fn register() {
+    BackgroundWorkerBuilder::new("queue_ext launcher")
+        .set_library("queue_ext")
+        .set_function("launcher_main")
+        .enable_spi_access()
+        // On a standby: only after promotion.
+        .set_start_time(BgWorkerStartTime::RecoveryFinished)
+        .set_restart_time(Some(Duration::from_secs(1)))
+        .load();
+}
+
+/// The launcher's main function.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn launcher_main(_argument: pg_sys::Datum) {
+    process::start(pg_sys::InvalidOid);
+    let Some(shared) = shared::get() else { return };
+    shared.launcher.enter();
+    // SAFETY: the function only touches atomics in shared memory, which outlives the process.
+    unsafe { pg_sys::before_shmem_exit(Some(leave), pg_sys::Datum::from(0)) };
+    let mut launcher = Launcher { shared, places: HashMap::new(), warned: false };
+    let mut looked: Option<Instant> = None;
+    loop {
+        process::reload_settings();
+        if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+            looked = Some(Instant::now());
+            launcher.look();
+        }
+        for oid in shared.take_created() {
+            launcher.places.entry(oid).or_insert_with(Place::new).absent = false;
+        }
+        let pause = launcher.tend();
+        process::report(None);
+        process::sleep(pause.min(LOOK_EVERY));
+    }
+}
+
+/// Runs at every exit of the process. Workers leave with their launcher; the next one starts its
+/// own, so that no worker is ever without one that starts it again.
+#[pg_guard]
+unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
+    if let Some(shared) = shared::get() {
+        shared.launcher.leave();
+        shared.wake_workers();
+    }
+}
+
+struct Launcher {
+    shared: &'static Shared,
+    places: HashMap<pg_sys::Oid, Place>,
+    /// Whether the lack of worker slots has been told since it began.
+    warned: bool,
+}
+
+/// What the launcher knows of one database.
+struct Place {
+    worker: Option<(DynamicBackgroundWorker, Instant)>,
+    /// A worker looked and found no extension.
+    absent: bool,
+    not_before: Instant,
+    pause: Duration,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { worker: None, absent: false, not_before: Instant::now(), pause: FIRST_PAUSE }
+    }
+}
+
+impl Launcher {
+    /// Compares what is known with the list of databases.
+    fn look(&mut self) {
+        let databases = process::transaction(connectable_databases);
+        for oid in &databases {
+            self.places.entry(*oid).or_insert_with(Place::new);
+        }
+        let shared = self.shared;
+        self.places.retain(|oid, place| {
+            let stays = place.worker.is_some() || databases.contains(oid);
+            if !stays && let Some(database) = shared.database(*oid) {
+                database.forget();
+            }
+            stays
+        });
+    }
+
+    /// Starts what should run; returns how long nothing more is to be done.
+    fn tend(&mut self) -> Duration {
+        let mut next = LOOK_EVERY;
+        let mut refused = false;
+        for (oid, place) in &mut self.places {
+            place.note_end(self.shared, *oid);
+            if place.worker.is_some() || place.absent || !settings::worker_enabled() {
+                continue;
+            }
+            let Some(database) = self.shared.database_or_new(*oid) else {
+                refused = true;
+                continue;
+            };
+            let kept_out = database.keep_out_until.load(Ordering::SeqCst) - now();
+            let kept_out = Duration::from_micros(kept_out.max(0).unsigned_abs());
+            let wait = kept_out.max(place.not_before.saturating_duration_since(Instant::now()));
+            if !wait.is_zero() {
+                next = next.min(wait);
+                continue;
+            }
+            match start_worker(*oid) {
+                Some(worker) => place.worker = Some((worker, Instant::now())),
+                None => {
+                    refused = true;
+                    place.not_before = Instant::now() + LOOK_EVERY;
+                }
+            }
+        }
+        self.warn_once(refused);
+        next
+    }
+
+    fn warn_once(&mut self, refused: bool) {
+        if refused && !self.warned {
+            ereport!(
+                PgLogLevel::WARNING,
+                PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
+                "no background worker is free for every database that may have queue_ext",
+                "Leases still expire there when tasks are claimed, or by calling queue.reap(). \
+                 Raising \"max_worker_processes\" gives each database its worker."
+            );
+        }
+        self.warned = refused;
+    }
+}
+
+impl Place {
+    /// Notes that the worker has ended, if it has.
+    fn note_end(&mut self, shared: &Shared, oid: pg_sys::Oid) {
+        let Some((worker, started)) = &self.worker else { return };
+        let ended = matches!(
+            worker.pid(),
+            Err(BackgroundWorkerStatus::Stopped | BackgroundWorkerStatus::PostmasterDied)
+        );
+        if !ended {
+            return;
+        }
+        let healthy = started.elapsed() >= HEALTHY_AFTER;
+        self.pause = if healthy { FIRST_PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
+        self.worker = None;
+        self.not_before = Instant::now() + self.pause;
+        if let Some(database) = shared.database(oid) {
+            self.absent = database.absent.swap(false, Ordering::SeqCst);
+            if self.absent {
+                self.pause = FIRST_PAUSE;
+                self.not_before = Instant::now();
+                database.forget();
+            }
+        }
+    }
+}
+
+fn start_worker(oid: pg_sys::Oid) -> Option<DynamicBackgroundWorker> {
+    // SAFETY: a plain read of a constant of the process.
+    let launcher_pid = unsafe { pg_sys::MyProcPid };
+    BackgroundWorkerBuilder::new("queue_ext worker")
+        .set_library("queue_ext")
+        .set_function("worker_main")
+        .set_argument(oid.into_datum())
+        .enable_spi_access()
+        .set_start_time(BgWorkerStartTime::RecoveryFinished)
+        // The launcher starts it again; Postgres on its own would also do so after DROP DATABASE.
+        .set_restart_time(None)
+        .set_notify_pid(launcher_pid)
+        .load_dynamic()
+        .ok()
+}
+
+/// The databases one can connect to, templates left out: a worker there would be in the way of
+/// CREATE DATABASE.
+fn connectable_databases() -> Vec<pg_sys::Oid> {
+    let mut found = Vec::new();
+    // SAFETY: reads a shared catalog in a transaction; every tuple is used before the next is
+    // fetched, and pg_database's rows have the layout of FormData_pg_database.
+    unsafe {
+        let relation = pg_sys::table_open(pg_sys::DatabaseRelationId, pg_sys::AccessShareLock as i32);
+        let scan = pg_sys::systable_beginscan(
+            relation,
+            pg_sys::InvalidOid,
+            false,
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null_mut(),
+        );
+        loop {
+            let tuple = pg_sys::systable_getnext(scan);
+            if tuple.is_null() {
+                break;
+            }
+            let row = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
+            if (*row).datallowconn && !(*row).datistemplate {
+                found.push((*row).oid);
+            }
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(relation, pg_sys::AccessShareLock as i32);
+    }
+    found
+}

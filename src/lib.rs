@@ -1,0 +1,40 @@
+//! A job queue that lives inside Postgres.
+//!
+//! The verbs are SQL (`sql/`, listed in [`schema`]). This library adds what SQL cannot do: a
+//! background worker that keeps time, and the shared memory through which sessions wake it.
+
+mod announce;
+mod hooks;
+mod launcher;
+mod process;
+mod schema;
+mod settings;
+mod shared;
+mod stats;
+mod worker;
+
+use pgrx::prelude::*;
+
+#[cfg(not(panic = "unwind"))]
+compile_error!("queue_ext must be built with panic = \"unwind\": a panic has to become an ERROR");
+
+pgrx::pg_module_magic!(name, version);
+
+/// Called by Postgres when it loads the library: once in the postmaster if the library is in
+/// `shared_preload_libraries`, otherwise in each session that first calls a native function.
+#[pg_guard]
+extern "C-unwind" fn _PG_init() {
+    // SAFETY: plain reads of flags that the postmaster sets before it loads any library.
+    let (upgrading, preloading) =
+        unsafe { (pg_sys::IsBinaryUpgrade, pg_sys::process_shared_preload_libraries_in_progress) };
+    // pg_upgrade drops and creates databases; a worker connected to one would be in its way.
+    if upgrading {
+        return;
+    }
+    settings::define();
+    if preloading {
+        shared::request();
+        hooks::install();
+        launcher::register();
+    }
+}

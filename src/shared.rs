@@ -1,0 +1,311 @@
+//! The shared memory through which sessions, the launcher and the workers find one another.
+//!
+//! It holds hints, never truth: losing all of it costs a bounded delay and nothing else. That is
+//! why plain atomics are enough, and why a commit callback may touch it: nothing in here locks,
+//! allocates or raises.
+
+use pgrx::prelude::*;
+use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// How many databases of one server can have a worker. About 150 bytes each.
+pub const MAX_DATABASES: usize = 64;
+
+/// "Not before anything else": the time of something that is not known to come.
+pub const NEVER: i64 = i64::MAX;
+
+const QUEUE_BITS: usize = 256;
+
+static SHARED: PgAtomic<Shared> = unsafe {
+    // SAFETY: the name is this extension's own.
+    PgAtomic::new(c"queue_ext")
+};
+
+/// Everything in shared memory.
+#[derive(Default)]
+pub struct Shared {
+    /// The launcher's latch.
+    pub launcher: Sleeper,
+    /// Databases in which the extension was just created, for the launcher to look into.
+    created: [AtomicU32; 16],
+    databases: Databases,
+}
+
+/// What the sessions of one database tell its worker, and what it tells them. Times are
+/// microseconds since 2000-01-01 UTC, as Postgres counts them.
+#[derive(Default)]
+pub struct Database {
+    oid: AtomicU32,
+    /// The worker's latch, and whether it runs.
+    pub worker: Sleeper,
+    /// The earliest expiry of a lease that was granted since the worker last looked.
+    pub next_lease: Earliest,
+    /// The earliest run_at of a task that was put off since the worker last looked.
+    pub next_run: Earliest,
+    /// The queues that got something to claim since the worker last looked.
+    pub pushed: QueueSet,
+    /// Until when the worker must stay away, because somebody wants to drop the database.
+    pub keep_out_until: AtomicI64,
+    /// The worker looked and found that the database does not have the extension.
+    pub absent: AtomicBool,
+    /// What the worker did so far.
+    pub counters: Counters,
+}
+
+/// What one database's workers did since the server started.
+#[derive(Default)]
+pub struct Counters {
+    /// Rounds of the worker's loop.
+    pub rounds: AtomicU64,
+    /// Leases that the worker found expired.
+    pub leases_reaped: AtomicU64,
+    /// NOTIFYs sent.
+    pub notifications: AtomicU64,
+}
+
+impl Counters {
+    fn clear(&self) {
+        for counter in [&self.rounds, &self.leases_reaped, &self.notifications] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: nothing but atomics and arrays of atomics, no pointer into one process's own memory.
+unsafe impl PGRXSharedMemory for Shared {}
+
+/// Array without the 32-element limit of `Default` for arrays.
+struct Databases([Database; MAX_DATABASES]);
+
+impl Default for Databases {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Database::default()))
+    }
+}
+
+/// Asks the postmaster for the memory. Only while it preloads libraries.
+pub fn request() {
+    pg_shmem_init!(SHARED);
+    LOADED.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process was forked from a postmaster that has the memory. Plain process memory.
+static LOADED: AtomicBool = AtomicBool::new(false);
+
+/// The shared memory, or nothing where the library was not preloaded.
+pub fn get() -> Option<&'static Shared> {
+    LOADED.load(Ordering::Relaxed).then(|| SHARED.get())
+}
+
+impl Shared {
+    /// The place of the database `oid`, if the launcher has given it one.
+    pub fn database(&self, oid: pg_sys::Oid) -> Option<&Database> {
+        // A free place has the invalid OID.
+        let known = (oid != pg_sys::InvalidOid).then_some(&self.databases.0)?;
+        known.iter().find(|place| place.oid.load(Ordering::Acquire) == oid.to_u32())
+    }
+
+    /// The place of the database `oid`, taken now if need be; nothing when all are taken. Only the
+    /// launcher calls it, so no two processes take the same place.
+    pub fn database_or_new(&self, oid: pg_sys::Oid) -> Option<&Database> {
+        self.database(oid).or_else(|| {
+            let free = self.databases.0.iter().find(|d| d.oid.load(Ordering::Acquire) == 0)?;
+            free.oid.store(oid.to_u32(), Ordering::Release);
+            Some(free)
+        })
+    }
+
+    /// Tells the launcher that the database `oid` now has the extension.
+    pub fn announce_created(&self, oid: pg_sys::Oid) {
+        // With all sixteen places taken the launcher's regular look finds the database.
+        let _ = self.created.iter().find(|place| {
+            place.compare_exchange(0, oid.to_u32(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        self.launcher.wake();
+    }
+
+    /// Wakes every worker, so that it sees what changed.
+    pub fn wake_workers(&self) {
+        self.databases.0.iter().for_each(|database| database.worker.wake());
+    }
+
+    /// Takes the databases that [`Shared::announce_created`] left.
+    pub fn take_created(&self) -> Vec<pg_sys::Oid> {
+        let taken = self.created.iter().map(|place| place.swap(0, Ordering::AcqRel));
+        taken.filter(|oid| *oid != 0).map(pg_sys::Oid::from).collect()
+    }
+}
+
+impl Database {
+    /// Gives the place back. The launcher calls it for a database that is gone.
+    pub fn forget(&self) {
+        self.next_lease.take();
+        self.next_run.take();
+        self.pushed.take();
+        self.keep_out_until.store(0, Ordering::SeqCst);
+        self.counters.clear();
+        self.oid.store(0, Ordering::Release);
+    }
+
+    /// Tells the worker of a lease that ends at `time`.
+    pub fn lease_until(&self, time: i64) {
+        self.next_lease.lower(time);
+        self.worker.wake_if_later(time);
+    }
+
+    /// Tells the worker of a task that comes due at `time`.
+    pub fn run_at(&self, time: i64) {
+        self.next_run.lower(time);
+        self.worker.wake_if_later(time);
+    }
+
+    /// Tells the worker that the queues in `queues` have something to claim.
+    pub fn pushed(&self, queues: &QueueBits) {
+        if self.pushed.insert(queues) {
+            self.worker.wake();
+        }
+    }
+}
+
+/// A process that sleeps until a certain time, and may be woken earlier.
+#[derive(Default)]
+pub struct Sleeper {
+    pid: AtomicI32,
+    latch: AtomicUsize,
+    wakes_at: AtomicI64,
+}
+
+impl Sleeper {
+    /// Puts the calling process here.
+    pub fn enter(&self) {
+        // SAFETY: MyLatch is this process's own latch in shared memory, set up before its main
+        // function runs.
+        self.latch.store(unsafe { pg_sys::MyLatch } as usize, Ordering::Release);
+        // SAFETY: a plain read of a constant of the process.
+        self.pid.store(unsafe { pg_sys::MyProcPid }, Ordering::Release);
+    }
+
+    /// Puts the calling process here unless another is; says whether it could.
+    pub fn try_enter(&self) -> bool {
+        // SAFETY: a plain read of a constant of the process.
+        let me = unsafe { pg_sys::MyProcPid };
+        let free = self.pid.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if free {
+            self.enter();
+        }
+        free
+    }
+
+    /// Takes the process out again.
+    pub fn leave(&self) {
+        self.latch.store(0, Ordering::Release);
+        self.pid.store(0, Ordering::Release);
+    }
+
+    /// The process, 0 if there is none.
+    pub fn pid(&self) -> i32 {
+        self.pid.load(Ordering::Acquire)
+    }
+
+    /// When the process means to wake by itself.
+    pub fn wakes_at(&self) -> i64 {
+        self.wakes_at.load(Ordering::Acquire)
+    }
+
+    /// Says when the process means to wake by itself.
+    pub fn sleep_until(&self, time: i64) {
+        self.wakes_at.store(time, Ordering::SeqCst);
+    }
+
+    /// Wakes the process if it would sleep beyond `time`.
+    pub fn wake_if_later(&self, time: i64) {
+        if self.wakes_at.load(Ordering::SeqCst) > time {
+            self.wake();
+        }
+    }
+
+    /// Wakes the process.
+    pub fn wake(&self) {
+        let latch = self.latch.load(Ordering::Acquire) as *mut pg_sys::Latch;
+        if !latch.is_null() {
+            // SAFETY: latches live in shared memory as long as the server runs, at the same
+            // address in every process. At worst the process has left and its successor in the
+            // same slot wakes for nothing, which every latch user must expect.
+            unsafe { pg_sys::SetLatch(latch) };
+        }
+    }
+}
+
+/// The earliest of the times it was told.
+pub struct Earliest(AtomicI64);
+
+impl Default for Earliest {
+    fn default() -> Self {
+        Self(AtomicI64::new(NEVER))
+    }
+}
+
+impl Earliest {
+    /// Tells it of a time.
+    pub fn lower(&self, time: i64) {
+        self.0.fetch_min(time, Ordering::SeqCst);
+    }
+
+    /// The earliest time.
+    pub fn get(&self) -> i64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// The earliest time, forgotten from now on.
+    pub fn take(&self) -> i64 {
+        self.0.swap(NEVER, Ordering::SeqCst)
+    }
+}
+
+/// A set of queues as bits chosen by a hash of their names. Two queues may share a bit: a set
+/// can name a queue too many, never one too few.
+pub type QueueBits = [u64; QUEUE_BITS / 64];
+
+/// The bit of the queue `name`.
+pub fn queue_bit(name: &str) -> usize {
+    // Without random keys: every process must find the same bit.
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    (hasher.finish() % QUEUE_BITS as u64) as usize
+}
+
+/// Adds a bit to a set of queues.
+pub fn set_bit(bits: &mut QueueBits, bit: usize) {
+    bits[bit / 64] |= 1 << (bit % 64);
+}
+
+/// Whether a set of queues has the bit of the queue `name`.
+pub fn contains(bits: &QueueBits, name: &str) -> bool {
+    let bit = queue_bit(name);
+    bits[bit / 64] & (1 << (bit % 64)) != 0
+}
+
+/// A set of queues in shared memory.
+#[derive(Default)]
+pub struct QueueSet([AtomicU64; QUEUE_BITS / 64]);
+
+impl QueueSet {
+    /// Adds queues; says whether any of them was new.
+    pub fn insert(&self, bits: &QueueBits) -> bool {
+        let words = self.0.iter().zip(bits).filter(|(_, bits)| **bits != 0);
+        words.fold(false, |new, (word, bits)| {
+            new | (word.fetch_or(*bits, Ordering::SeqCst) & bits != *bits)
+        })
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| word.load(Ordering::SeqCst) == 0)
+    }
+
+    /// The queues, forgotten from now on.
+    pub fn take(&self) -> QueueBits {
+        std::array::from_fn(|i| self.0[i].swap(0, Ordering::SeqCst))
+    }
+}

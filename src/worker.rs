@@ -1,0 +1,267 @@
+//! The worker: one process per database that has the extension. It keeps time.
+//!
+//! It puts back tasks whose lease ran out, tells listeners of tasks that can be claimed, and keeps
+//! the history in its partitions. Nothing depends on it for correctness: claims take over expired
+//! leases by themselves, and `CALL queue.maintain()` does the rest by hand.
+//!
+//! Each round takes what sessions announced in shared memory, does what is due in short
+//! transactions, and sleeps until the next thing is due. What nobody could announce is found by a
+//! sweep. An ERROR ends the process and the launcher starts a fresh one.
+
+mod core;
+mod installed;
+
+use crate::announce::now;
+use crate::process;
+use crate::settings;
+use crate::shared::{self, Database, NEVER, QueueBits, Shared};
+use pgrx::prelude::*;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use installed::Installed;
+
+/// How many tasks one transaction of the worker touches at most.
+const BATCH: i32 = 1000;
+/// Looking for expired leases reads the whole of queue.tasks. It may take this share of the time.
+const LEASE_SCAN_SHARE: i64 = 20;
+/// The longest time without a look for expired leases that no session announced.
+const LEASE_SCAN_EVERY: i64 = 60_000_000;
+/// How often partitions and retention are looked after.
+const UPKEEP_EVERY: i64 = 60_000_000;
+/// How soon to look again while somebody else holds the extension locked.
+const RETRY_LOCKED: Duration = Duration::from_millis(200);
+
+/// The worker's main function; the argument is the database's OID.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn worker_main(argument: pg_sys::Datum) {
+    let oid = pg_sys::Oid::from(argument.value() as u32);
+    process::start(oid);
+    let Some(shared) = shared::get() else { return };
+    let Some(database) = shared.database(oid) else { return };
+    if !database.worker.try_enter() {
+        // The worker of an earlier launcher has not left yet.
+        return;
+    }
+    // SAFETY: the function only touches atomics in shared memory, which outlives the process.
+    unsafe { pg_sys::before_shmem_exit(Some(leave), argument) };
+    core::prepare_session();
+    Worker::new(shared, database).run();
+}
+
+/// Runs at every exit of the process, also after an ERROR.
+#[pg_guard]
+unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
+    let oid = pg_sys::Oid::from(argument.value() as u32);
+    if let Some(database) = shared::get().and_then(|shared| shared.database(oid)) {
+        database.worker.leave();
+    }
+}
+
+struct Worker {
+    shared: &'static Shared,
+    database: &'static Database,
+    /// The launcher that started this worker. When it is gone, so must this worker be: the next
+    /// launcher starts its own.
+    launcher_pid: i32,
+    /// The earliest expiry among the leases seen by the last look.
+    next_lease: i64,
+    /// Not before this time is the next look for expired leases worth its cost.
+    lease_scan_from: i64,
+    /// Not after this time is the next look, whatever is known.
+    lease_scan_by: i64,
+    /// The earliest run_at beyond `due_until`.
+    next_run: i64,
+    /// Tasks that came due up to here have been told.
+    due_until: i64,
+    next_sweep: i64,
+    next_upkeep: i64,
+    /// Whether the partitions for the coming days are there.
+    history_ready: bool,
+    /// Queues to notify, and when.
+    to_notify: BTreeSet<String>,
+    notify_from: i64,
+}
+
+impl Worker {
+    fn new(shared: &'static Shared, database: &'static Database) -> Self {
+        Self {
+            shared,
+            database,
+            launcher_pid: shared.launcher.pid(),
+            next_lease: NEVER,
+            lease_scan_from: 0,
+            lease_scan_by: 0,
+            next_run: NEVER,
+            due_until: now(),
+            next_sweep: 0,
+            next_upkeep: 0,
+            history_ready: false,
+            to_notify: BTreeSet::new(),
+            notify_from: 0,
+        }
+    }
+
+    fn run(mut self) {
+        while self.may_stay() {
+            let pause = match self.round() {
+                Installed::Yes => self.until_next(),
+                Installed::Locked => RETRY_LOCKED,
+                Installed::No => {
+                    self.database.absent.store(true, Ordering::SeqCst);
+                    return;
+                }
+            };
+            process::report(None);
+            process::sleep(pause);
+            self.database.worker.sleep_until(0);
+            process::reload_settings();
+        }
+    }
+
+    fn may_stay(&self) -> bool {
+        settings::worker_enabled()
+            && self.shared.launcher.pid() == self.launcher_pid
+            && self.database.keep_out_until.load(Ordering::SeqCst) <= now()
+    }
+
+    /// Does what is due.
+    fn round(&mut self) -> Installed {
+        self.database.counters.rounds.fetch_add(1, Ordering::Relaxed);
+        let pushed = self.database.pushed.take();
+        let steps = [Self::reap, Self::look_for_due, Self::keep_history];
+        for step in steps {
+            match step(self, &pushed) {
+                Installed::Yes => {}
+                otherwise => {
+                    // Not done yet: hand back what the sessions said.
+                    self.database.pushed.insert(&pushed);
+                    return otherwise;
+                }
+            }
+        }
+        self.notify()
+    }
+
+    /// Puts back the tasks whose lease ran out, a batch per transaction.
+    fn reap(&mut self, _pushed: &QueueBits) -> Installed {
+        let due = self.lease_scan_due();
+        if due > now() {
+            return Installed::Yes;
+        }
+        let started = now();
+        loop {
+            // Taken before the transaction's snapshot: a lease announced later is not lost.
+            self.database.next_lease.take();
+            let step = installed::transaction(c"reaping expired leases", || core::reap(BATCH));
+            let Installed::Yes = step.installed else { return step.installed };
+            let Some((reaped, next_expiry)) = step.result else { return Installed::Yes };
+            self.database.counters.leases_reaped.fetch_add(reaped, Ordering::Relaxed);
+            self.next_lease = next_expiry;
+            if reaped < BATCH as u64 {
+                break;
+            }
+        }
+        let ended = now();
+        self.lease_scan_from = ended + LEASE_SCAN_SHARE * (ended - started);
+        self.lease_scan_by = ended + LEASE_SCAN_EVERY;
+        Installed::Yes
+    }
+
+    fn lease_scan_due(&self) -> i64 {
+        let expiry = self.next_lease.min(self.database.next_lease.get());
+        expiry.min(self.lease_scan_by).max(self.lease_scan_from)
+    }
+
+    /// Finds the queues that listeners must hear of.
+    fn look_for_due(&mut self, pushed: &QueueBits) -> Installed {
+        let moment = now();
+        let sweep = moment >= self.next_sweep;
+        let came_due = moment >= self.next_run.min(self.database.next_run.get());
+        if !sweep && !came_due && *pushed == [0; 4] {
+            return Installed::Yes;
+        }
+        self.database.next_run.take();
+        // A sweep repeats what is already waiting, for listeners that missed it.
+        let since = if sweep { i64::MIN } else { self.due_until };
+        let step = installed::transaction(c"looking for due tasks", || {
+            let due = (sweep || came_due).then(|| core::due_queues(since, moment));
+            (due, core::open_queues(pushed))
+        });
+        let Some((due, pushed)) = step.result else { return step.installed };
+        self.to_notify.extend(pushed);
+        if let Some((queues, next_run)) = due {
+            self.to_notify.extend(queues);
+            self.next_run = next_run;
+            self.due_until = moment;
+        }
+        if sweep {
+            let interval = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(NEVER);
+            self.next_sweep = moment.saturating_add(interval);
+        }
+        step.installed
+    }
+
+    /// Makes and drops partitions, and drops what is past its retention.
+    fn keep_history(&mut self, pushed: &QueueBits) -> Installed {
+        let moment = now();
+        let first_use = !self.history_ready && *pushed != [0; 4];
+        if moment < self.next_upkeep && !first_use {
+            return Installed::Yes;
+        }
+        self.next_upkeep = moment + UPKEEP_EVERY;
+        let step = installed::transaction(c"making history partitions", core::extend_history);
+        let Some(ready) = step.result else { return step.installed };
+        self.history_ready = ready;
+        for task in [core::retire_history, core::retire_dead_letters] {
+            loop {
+                let step = installed::transaction(c"applying retention", || task(BATCH));
+                let Some(more) = step.result else { return step.installed };
+                if !more {
+                    break;
+                }
+            }
+        }
+        Installed::Yes
+    }
+
+    /// Sends the notifications, at most one per queue and interval.
+    fn notify(&mut self) -> Installed {
+        let moment = now();
+        if self.to_notify.is_empty() || moment < self.notify_from {
+            return Installed::Yes;
+        }
+        let queues: Vec<String> = self.to_notify.iter().cloned().collect();
+        let count = queues.len() as u64;
+        let step = installed::transaction(c"notifying listeners", || core::notify(queues));
+        if step.result.is_some() {
+            self.to_notify.clear();
+            self.database.counters.notifications.fetch_add(count, Ordering::Relaxed);
+            let interval = i64::try_from(settings::notify_interval().as_micros()).unwrap_or(NEVER);
+            self.notify_from = moment.saturating_add(interval);
+        }
+        step.installed
+    }
+
+    /// How long nothing is due. What sessions announce from now on wakes the worker.
+    fn until_next(&self) -> Duration {
+        self.database.worker.sleep_until(self.next_time());
+        // Once more: a session may have spoken before it could know when the worker wakes.
+        let next = self.next_time();
+        // Rounded up to the clock's step, or the worker would wake just before the time.
+        Duration::from_micros((next - now()).max(0).unsigned_abs().saturating_add(999))
+    }
+
+    fn next_time(&self) -> i64 {
+        let run = self.next_run.min(self.database.next_run.get());
+        let notify = if self.to_notify.is_empty() && self.database.pushed.is_empty() {
+            NEVER
+        } else {
+            self.notify_from
+        };
+        let times = [self.lease_scan_due(), run, notify, self.next_sweep, self.next_upkeep];
+        times.into_iter().fold(NEVER, i64::min)
+    }
+}

@@ -1,0 +1,113 @@
+//! The worker's calls into the core: what they mean is written in `sql/`.
+
+use crate::shared::{self, NEVER, QueueBits};
+use pgrx::datum::{DatumWithOid, TimestampWithTimeZone};
+use pgrx::prelude::*;
+use pgrx::spi::{SpiClient, SpiTupleTable};
+use std::ffi::CStr;
+
+/// Settings of the worker's own session.
+const SESSION: [(&CStr, &CStr); 6] = [
+    (c"search_path", c"pg_catalog, pg_temp"),
+    // Against ALTER EXTENSION the worker loses a deadlock, and soon.
+    (c"deadlock_timeout", c"100ms"),
+    (c"statement_timeout", c"0"),
+    (c"default_transaction_isolation", c"read committed"),
+    (c"default_transaction_read_only", c"off"),
+    (c"jit", c"off"),
+];
+
+/// Shields the worker's session from the settings of the server and the database.
+pub fn prepare_session() {
+    for (name, value) in SESSION {
+        // SAFETY: static zero-terminated strings.
+        unsafe {
+            pg_sys::SetConfigOption(
+                name.as_ptr(),
+                value.as_ptr(),
+                pg_sys::GucContext::PGC_SUSET,
+                pg_sys::GucSource::PGC_S_OVERRIDE,
+            );
+        }
+    }
+}
+
+/// Puts back up to `max_tasks` tasks whose lease ran out; returns how many, and the next expiry.
+pub fn reap(max_tasks: i32) -> (u64, i64) {
+    let query = "SELECT reaped, next_expiry FROM queue_internal.reap($1)";
+    write(query, &[max_tasks.into()], |row| {
+        let reaped: Option<i64> = row.get(1)?;
+        let next: Option<TimestampWithTimeZone> = row.get(2)?;
+        Ok((reaped.unwrap_or(0).unsigned_abs(), next.map_or(NEVER, i64::from)))
+    })
+}
+
+/// The queues in which a task came due after `since` and up to `until`, and the next run_at.
+pub fn due_queues(since: i64, until: i64) -> (Vec<String>, i64) {
+    let query = "SELECT ready, next_run_at FROM queue_internal.due_queues($1, $2)";
+    read(query, &[timestamp(since), timestamp(until)], |row| {
+        let ready: Option<Vec<String>> = row.get(1)?;
+        let next: Option<TimestampWithTimeZone> = row.get(2)?;
+        Ok((ready.unwrap_or_default(), next.map_or(NEVER, i64::from)))
+    })
+}
+
+/// The queues among `bits` that are not paused.
+pub fn open_queues(bits: &QueueBits) -> Vec<String> {
+    if *bits == [0; 4] {
+        return Vec::new();
+    }
+    let query = "SELECT array_agg(name) FROM queue.queues WHERE paused_at IS NULL";
+    let mut names: Vec<String> = read(query, &[], |row| Ok(row.get(1)?.unwrap_or_default()));
+    names.retain(|name| shared::contains(bits, name));
+    names
+}
+
+/// Makes the partitions of the coming days; returns whether they are all there.
+pub fn extend_history() -> bool {
+    write("SELECT queue_internal.extend_history()", &[], |row| Ok(row.get(1)?.unwrap_or(false)))
+}
+
+/// Drops history past its retention; returns whether there may be more.
+pub fn retire_history(max_tasks: i32) -> bool {
+    let query = "SELECT queue_internal.retire_history($1)";
+    write(query, &[max_tasks.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
+}
+
+/// Deletes dead letters past their retention; returns whether there may be more.
+pub fn retire_dead_letters(max_tasks: i32) -> bool {
+    let query = "SELECT queue_internal.retire_dead_letters($1)";
+    write(query, &[max_tasks.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
+}
+
+/// Notifies the listeners of `queues` when the transaction commits.
+pub fn notify(queues: Vec<String>) {
+    let query = "SELECT count(pg_notify(queue.channel(name), '')) FROM unnest($1) AS name";
+    write(query, &[queues.into()], |_| Ok(()));
+}
+
+fn timestamp<'a>(time: i64) -> DatumWithOid<'a> {
+    // i64::MIN and i64::MAX are Postgres's -infinity and infinity.
+    // SAFETY: a timestamptz is its microseconds, by value.
+    unsafe { DatumWithOid::new(time, pg_sys::TIMESTAMPTZOID) }
+}
+
+/// Reads one row without taking a transaction id.
+fn read<R>(
+    query: &str,
+    arguments: &[DatumWithOid<'_>],
+    row: impl FnOnce(SpiTupleTable<'_>) -> pgrx::spi::Result<R>,
+) -> R {
+    let result = Spi::connect(|client: &SpiClient<'_>| row(client.select(query, Some(1), arguments)?.first()));
+    result.unwrap_or_else(|error| error!("the worker's query failed: {error}"))
+}
+
+/// Runs a query that writes and returns one row.
+fn write<R>(
+    query: &str,
+    arguments: &[DatumWithOid<'_>],
+    row: impl FnOnce(SpiTupleTable<'_>) -> pgrx::spi::Result<R>,
+) -> R {
+    let result = Spi::connect_mut(|client| row(client.update(query, Some(1), arguments)?.first()));
+    result.unwrap_or_else(|error| error!("the worker's query failed: {error}"))
+}

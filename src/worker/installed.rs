@@ -1,0 +1,61 @@
+//! Transactions in which the extension is known to be there, and to stay.
+
+use crate::process;
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+/// What a look at the extension found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Installed {
+    /// It is here.
+    Yes,
+    /// It is being created, altered or dropped by somebody right now.
+    Locked,
+    /// It is not here.
+    No,
+}
+
+/// What became of a step of the worker.
+pub struct Step<R> {
+    /// Whether the step could run.
+    pub installed: Installed,
+    /// What it returned, if it ran.
+    pub result: Option<R>,
+}
+
+/// Runs `body` in a transaction, unless the extension is absent or about to go. The lock on the
+/// extension is taken first and without waiting, and DROP EXTENSION takes it first too: so neither
+/// can hold what the other needs next, and DROP waits for one short transaction at most.
+pub fn transaction<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
+    process::report(Some(activity));
+    process::transaction(|| match lock() {
+        Installed::Yes => Step { installed: Installed::Yes, result: Some(body()) },
+        installed => Step { installed, result: None },
+    })
+}
+
+fn lock() -> Installed {
+    let oid = extension_oid();
+    if oid == pg_sys::InvalidOid {
+        return Installed::No;
+    }
+    // SAFETY: a lock of this transaction on an object of this database.
+    let locked = unsafe {
+        pg_sys::ConditionalLockDatabaseObject(
+            pg_sys::ExtensionRelationId,
+            oid,
+            0,
+            pg_sys::AccessShareLock as pg_sys::LOCKMODE,
+        )
+    };
+    match (locked, extension_oid() == oid) {
+        (true, true) => Installed::Yes,
+        (true, false) => Installed::No,
+        (false, _) => Installed::Locked,
+    }
+}
+
+fn extension_oid() -> pg_sys::Oid {
+    // SAFETY: a catalog lookup within a transaction.
+    unsafe { pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true) }
+}
