@@ -4,6 +4,8 @@
 --
 --   The order index is walked one priority at a time: within a priority the due tasks come first,
 --   and the tasks scheduled for later behind them are never touched, however many there are.
+--   The search for the next priority finds its first task too, so that the index entries of
+--   finished tasks, which lie at the front until a vacuum, are passed over once and not twice.
 --   A running task whose lease ran out is met at its own place in the order and ended like any
 --   attempt, so that claims need no reaper.
 --
@@ -23,17 +25,19 @@ AS $$
 DECLARE
     moment    timestamptz := clock_timestamp();
     level     integer;
+    head      timestamptz;
     candidate queue.tasks;
     granted   integer := 0;
     expired   boolean;
 BEGIN
-    SELECT t.priority INTO level FROM queue.tasks AS t
-    WHERE t.queue = source.name ORDER BY t.priority LIMIT 1;
+    SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
+    WHERE t.queue = source.name ORDER BY t.priority, t.run_at LIMIT 1;
     WHILE level IS NOT NULL AND granted < max_tasks LOOP
         expired := false;
         FOR candidate IN
             SELECT t.* FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.priority = level AND t.run_at <= moment
+            WHERE t.queue = source.name AND t.priority = level
+              AND t.run_at >= head AND t.run_at <= moment
               AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
             ORDER BY t.run_at, t.id
             LIMIT max_tasks - granted
@@ -57,8 +61,8 @@ BEGIN
         END LOOP;
         -- What was put back just now is to be had at the same level.
         IF NOT expired THEN
-            SELECT t.priority INTO level FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.priority > level ORDER BY t.priority LIMIT 1;
+            SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
+            WHERE t.queue = source.name AND t.priority > level ORDER BY t.priority, t.run_at LIMIT 1;
         END IF;
     END LOOP;
     IF granted > 0 THEN

@@ -2,9 +2,12 @@
 -- Whoever calls them holds the task's row locked.
 
 CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-RETURN coalesce((task).errors, '[]') || jsonb_build_object(
-    'attempt', (task).attempt, 'at', clock_timestamp(), 'worker', (task).worker, 'error', error);
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(task.errors, '[]') || jsonb_build_object(
+        'attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error);
+END
+$$;
 COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
     'The errors of a task with one more at the end.';
 

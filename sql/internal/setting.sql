@@ -2,8 +2,12 @@
 --
 --   The value of the setting "queue.<name>". The fallback repeats the default of src/settings.rs:
 --   a session that has not loaded the library does not know the setting at all.
+--   Why PL/pgSQL: a function in SQL would be parsed at every call.
 
 CREATE FUNCTION queue_internal.setting(name text, fallback text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN coalesce(nullif(current_setting('queue.' || name, true), ''), fallback);
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(nullif(current_setting('queue.' || name, true), ''), fallback);
+END
+$$;
 COMMENT ON FUNCTION queue_internal.setting(text, text) IS 'The value of a setting, or its default.';

@@ -1,14 +1,27 @@
 -- The trigger behind every way into queue.tasks: push, a plain INSERT, COPY.
 --
---   Refuses tasks of unknown queues, and announces the rest to the worker.
+--   Refuses tasks of unknown queues and tasks that could never run, and announces the rest to the
+--   worker.
+--   Errors:   QX002 no such queue; 22023 for a column that a plain INSERT filled with nonsense
 --   Why a statement trigger: one look at the queues for a million rows.
---   Why it reads the queues again after push did: the lock that drop takes comes in between.
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     arrival record;
+    misfit  record;
 BEGIN
+    SELECT i.state, i.run_at, i.max_attempts INTO misfit FROM inserted AS i
+    WHERE i.state NOT IN ('waiting', 'queued', 'running') OR NOT isfinite(i.run_at)
+       OR i.max_attempts NOT BETWEEN 1 AND 10000
+    LIMIT 1;
+    IF NOT isfinite(misfit.run_at) THEN
+        PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
+    ELSIF misfit.max_attempts NOT BETWEEN 1 AND 10000 THEN
+        PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', misfit.max_attempts::text);
+    ELSIF FOUND THEN
+        PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    END IF;
     FOR arrival IN
         SELECT i.queue, min(i.run_at) AS run_at FROM inserted AS i GROUP BY i.queue
     LOOP
