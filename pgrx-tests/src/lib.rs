@@ -1,1 +1,7 @@
+//! What the suites and the demo share: throw-away Postgres servers, and waiting for conditions.
 
+pub mod cluster;
+pub mod wait;
+
+pub use cluster::{Cluster, Settings};
+pub use wait::eventually;

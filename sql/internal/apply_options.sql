@@ -95,14 +95,18 @@ $$;
 COMMENT ON FUNCTION queue_internal.apply_backoff(queue.queues, queue.queues, jsonb) IS
     'Checks the option "backoff" and puts it into the row of a queue.';
 
--- The defaults stand once, in the table: a row is made and taken back.
+-- The defaults stand once, in the table.
 CREATE FUNCTION queue_internal.fresh_queue() RETURNS queue.queues
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    fresh queue.queues;
+    fresh  queue.queues;
+    values text;
 BEGIN
-    INSERT INTO queue.queues (name) VALUES (gen_random_uuid()::text) RETURNING * INTO fresh;
-    DELETE FROM queue.queues AS q WHERE q.name = fresh.name;
+    SELECT string_agg(coalesce(pg_get_expr(d.adbin, d.adrelid), 'NULL'), ', ' ORDER BY a.attnum) INTO values
+    FROM pg_attribute AS a
+    LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = 'queue.queues'::regclass AND a.attnum > 0 AND NOT a.attisdropped;
+    EXECUTE 'SELECT ' || values INTO fresh;
     RETURN fresh;
 END
 $$;

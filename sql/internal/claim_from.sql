@@ -32,7 +32,7 @@ DECLARE
 BEGIN
     SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
     WHERE t.queue = source.name ORDER BY t.priority, t.run_at LIMIT 1;
-    WHILE level IS NOT NULL AND granted < max_tasks LOOP
+    WHILE level IS NOT NULL LOOP
         expired := false;
         FOR candidate IN
             SELECT t.* FROM queue.tasks AS t
@@ -59,6 +59,7 @@ BEGIN
                 granted := granted + 1;
             END IF;
         END LOOP;
+        EXIT WHEN granted = max_tasks;
         -- What was put back just now is to be had at the same level.
         IF NOT expired THEN
             SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t

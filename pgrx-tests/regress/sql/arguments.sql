@@ -1,0 +1,127 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- Every function refuses a bad argument with the right SQLSTATE and the argument's name, and
+-- changes nothing. A case is a call, the argument, the value, and the code; "%s" is the value.
+CREATE TEMP TABLE cases (call text, argument text, value text, code text);
+
+CREATE FUNCTION pg_temp.calls(argument text, calls text[], bad text[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO cases SELECT c, argument, split_part(b, '→', 1), split_part(b, '→', 2)
+    FROM unnest(calls) AS c, unnest(bad) AS b;
+$$;
+
+-- Names.
+SELECT pg_temp.calls('queue', ARRAY[
+    'queue.push(%s)', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
+    'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.redrive(%s)'],
+    ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
+SELECT pg_temp.calls('name', ARRAY[
+    'queue.configure(%s, ''{}'')', 'queue.drop(%s)', 'queue.pause(%s)', 'queue.resume(%s)', 'queue.purge(%s)'],
+    ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
+SELECT pg_temp.calls('name', ARRAY['queue.create(%s)', 'queue.channel(%s)'],
+    ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', 'repeat(''ü'', 65)→54000']);
+SELECT pg_temp.calls('name', ARRAY['queue.create(%s)'], ARRAY['E''a\nb''→22023', 'E''\x7f''→22023']);
+SELECT pg_temp.calls('role', ARRAY[
+    'queue.grant_producer(%s)', 'queue.grant_worker(%s)', 'queue.grant_operator(%s)',
+    'queue.revoke_producer(%s)', 'queue.revoke_worker(%s)', 'queue.revoke_operator(%s)'],
+    ARRAY['NULL→22004', '''''→22023', '''nobody here''→42704']);
+SELECT pg_temp.calls('queue', ARRAY[
+    'queue.grant_producer(current_user, %s)', 'queue.grant_worker(current_user, %s)',
+    'queue.grant_operator(current_user, %s)', 'queue.revoke_producer(current_user, %s)'],
+    ARRAY['''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
+SELECT pg_temp.calls('worker', ARRAY[
+    'queue.claim(worker => %s)', 'queue.claim(NULL, ARRAY[''default''], worker => %s)',
+    'queue.complete_and_claim(1, 1, worker => %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);
+
+-- Ids and tokens.
+SELECT pg_temp.calls('id', ARRAY[
+    'queue.complete(%s, 1)', 'queue.complete_and_claim(%s, 1)', 'queue.fail(%s, 1, ''x'')', 'queue.release(%s, 1)',
+    'queue.extend(%s, 1)', 'queue.cancelled(%s, 1)', 'queue.cancel(%s)', 'queue.retry(%s)', 'queue.get(%s)'],
+    ARRAY['NULL→22004', '0→22023', '-1→22023', '9223372036854775807→QX003']);
+SELECT pg_temp.calls('token', ARRAY[
+    'queue.complete(1, %s)', 'queue.complete_and_claim(1, %s)', 'queue.fail(1, %s, ''x'')', 'queue.release(1, %s)',
+    'queue.extend(1, %s)', 'queue.cancelled(1, %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023']);
+
+-- Arrays.
+SELECT pg_temp.calls('ids', ARRAY['queue.complete_many(%s, ''{1}'')', 'queue.extend_many(%s, ''{1}'')'],
+    ARRAY['NULL→22004', '''{NULL}''→22004', '''{1,NULL}''→22004', '''{{1},{2}}''→22023', 'array_fill(1::bigint, ARRAY[100001])→54000']);
+SELECT pg_temp.calls('tokens', ARRAY['queue.complete_many(''{1}'', %s)', 'queue.extend_many(''{1}'', %s)'],
+    ARRAY['NULL→22004', '''{NULL}''→22004', '''{}''→22023', '''{1,2}''→22023', '''{{1},{2}}''→22023']);
+SELECT pg_temp.calls('results', ARRAY['queue.complete_many(''{1}'', ''{1}'', %s)'],
+    ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023']);
+SELECT pg_temp.calls('progress', ARRAY['queue.extend_many(''{1}'', ''{1}'', progress => %s)'],
+    ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023']);
+SELECT pg_temp.calls('payloads', ARRAY['queue.push_many(''default'', %s)'],
+    ARRAY['NULL→22004', '''{NULL}''→22004', 'ARRAY[[''1'',''2'']]::jsonb[]→22023', 'array_fill(''1''::jsonb, ARRAY[100001])→54000']);
+SELECT pg_temp.calls('queues', ARRAY['queue.claim(NULL, %s)'],
+    ARRAY['NULL::text[]→22004', '''{}''::text[]→22023', '''{NULL}''::text[]→22004', '''{""}''::text[]→22023', 'ARRAY[[''default'']]→22023',
+          'ARRAY[repeat(''x'', 129)]→54000', 'ARRAY[''nowhere'']→QX002', 'ARRAY[''default'', ''nowhere'']→QX002']);
+
+-- Times.
+SELECT pg_temp.calls('lease', ARRAY[
+    'queue.claim(%s::interval)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)',
+    'queue.extend(1, 1, %s)', 'queue.extend_many(''{1}'', ''{1}'', %s)'],
+    ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
+SELECT pg_temp.calls('delay', ARRAY['queue.push(''default'', delay => %s)', 'queue.push_many(''default'', ''{}'', delay => %s)', 'queue.release(1, 1, %s)'],
+    ARRAY['''-1 s''→22023', '''-1 mon 29 days''→22023', '''1000 years''→54000']);
+SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s)'], ARRAY['''-1 s''→22023', '''1000 years''→54000']);
+SELECT pg_temp.calls('run_at', ARRAY['queue.push(''default'', run_at => %s)', 'queue.push_many(''default'', ''{}'', run_at => %s)'],
+    ARRAY['''infinity''→22023', '''-infinity''→22023']);
+-- An interval without end exists from PostgreSQL 17 on.
+SELECT pg_temp.calls(a, ARRAY[c], ARRAY['''infinity''→22023', '''-infinity''→22023'])
+FROM (VALUES ('lease', 'queue.claim(%s::interval)'), ('lease', 'queue.extend(1, 1, %s)'), ('delay', 'queue.push(''default'', delay => %s)'),
+             ('delay', 'queue.release(1, 1, %s)'), ('retry_in', 'queue.fail(1, 1, ''x'', %s)')) AS v (a, c)
+WHERE current_setting('server_version_num')::int >= 170000;
+
+-- Numbers, words and JSON.
+SELECT pg_temp.calls('max_tasks', ARRAY['queue.claim(max_tasks => %s)', 'queue.claim(NULL, ARRAY[''default''], %s)'],
+    ARRAY['NULL→22004', '0→22023', '-1→22023', '2147483647→54000']);
+SELECT pg_temp.calls('max_tasks', ARRAY['queue.redrive(''default'', %s)'], ARRAY['0→22023', '-1→22023']);
+SELECT pg_temp.calls(v.argument, ARRAY[format('queue.push(''default'', %s => %%s)', v.argument),
+                                       format('queue.push_many(''default'', ''{}'', %s => %%s)', v.argument)], v.bad)
+FROM (VALUES ('priority', ARRAY['NULL→22004']),
+             ('max_attempts', ARRAY['0→22023', '-1→22023', '10001→54000']),
+             ('headers', ARRAY['''[]''→22023', '''"x"''→22023', '''1''→22023', '''null''→22023']),
+             ('on_duplicate', ARRAY['NULL→22004', '''''→22023', '''perhaps''→22023', '''replace''→0A000', '''reschedule''→0A000', '''error''→0A000']),
+             ('key', ARRAY['''k''→0A000']), ('group_key', ARRAY['''g''→0A000']), ('after', ARRAY['''{1}''→0A000'])) AS v (argument, bad);
+SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('delay', ARRAY['queue.push(''default'', run_at => now(), delay => %s)'], ARRAY['''1 s''→22023']);
+SELECT pg_temp.calls('error', ARRAY['queue.fail(1, 1, %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 1048577)→54000']);
+SELECT pg_temp.calls('permanent', ARRAY['queue.fail(1, 1, ''x'', permanent => %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s, true)'], ARRAY['''1 s''→22023']);
+SELECT pg_temp.calls('force', ARRAY['queue.drop(''default'', %s)'], ARRAY['NULL→22004']);
+
+-- Options.
+SELECT pg_temp.calls('options', ARRAY['queue.create(''fresh'', %s)', 'queue.configure(''default'', %s)'],
+    ARRAY['NULL→22004', '''[]''→22023', '''"x"''→22023', '''1''→22023', '''null''→22023', '''{"": 1}''→22023', '''{"Lease": "1 s"}''→22023',
+          '''{"max_running": 1}''→0A000', '''{"max_running_per_group": 2}''→0A000', '''{"rate_limit": 1}''→0A000', '''{"rate_period": "1 s"}''→0A000']);
+INSERT INTO cases
+SELECT format('queue.%s, %%s)', f), part, format('''{"%s": %s}''', part, value), code
+FROM unnest(ARRAY['create(''fresh''', 'configure(''default''']) AS f, (VALUES
+    ('lease', '1', '22023'), ('lease', '"soon"', '22023'), ('lease', '"0"', '22023'), ('lease', '"-1 s"', '22023'), ('lease', '[]', '22023'), ('lease', '"2 years"', '54000'),
+    ('max_attempts', '0', '22023'), ('max_attempts', '-1', '22023'), ('max_attempts', '1.5', '22023'), ('max_attempts', '"3"', '22023'), ('max_attempts', '10001', '22023'),
+    ('keep_history', '1', '22023'), ('keep_history', '"yes"', '22023'), ('backoff', '1', '22023'), ('backoff', '[]', '22023')) AS v (part, value, code);
+INSERT INTO cases
+SELECT format('queue.%s, %%s)', f), 'backoff.' || part, format('''{"backoff": {"%s": %s}}''', part, value), code
+FROM unnest(ARRAY['create(''fresh''', 'configure(''default''']) AS f, (VALUES
+    ('kind', '"cubic"', '22023'), ('kind', '1', '22023'), ('base', '1', '22023'), ('base', '"-1 s"', '22023'), ('max', '"x"', '22023'), ('max', '"2 years"', '54000'),
+    ('jitter', '-0.1', '22023'), ('jitter', '1.1', '22023'), ('jitter', '"x"', '22023'), ('step', '1', '22023')) AS v (part, value, code);
+
+-- A task that runs, one that waits and a dead one, for the cases to leave alone.
+SELECT queue.push('default', '"running"'), queue.push('default', '"queued"'), queue.push('default', '"dead"', priority => -1);
+SELECT queue.fail(id, token, 'x', permanent => true) FROM queue.claim();
+SELECT count(*) FROM queue.claim('1 hour');
+CREATE FUNCTION pg_temp.everything() RETURNS text LANGUAGE sql AS $$
+    SELECT md5(string_agg(line, E'\n' ORDER BY line)) FROM (
+        SELECT a::text FROM queue.all_tasks AS a UNION ALL SELECT q::text FROM queue.queues AS q
+        UNION ALL SELECT r.rolname || coalesce(p.polname, '') FROM pg_roles AS r LEFT JOIN pg_policy AS p ON r.oid = ANY (p.polroles)) AS all_of_it (line)
+$$;
+SELECT pg_temp.everything() AS before \gset
+
+CREATE TEMP TABLE outcomes AS
+SELECT *, pg_temp.refused(format('SELECT ' || call, value)) AS said FROM cases;
+SELECT count(*) >= 300 AS enough, count(DISTINCT (call, value)) = count(*) AS distinct_cases FROM outcomes;
+SELECT format(call, left(value, 40)) AS wrong_code, code, said FROM outcomes WHERE left(said, 5) <> code;
+SELECT format(call, left(value, 40)) AS argument_not_named, said FROM outcomes
+WHERE code NOT LIKE 'QX%' AND code <> '42704' AND said NOT LIKE '%"' || argument || '"%' AND said NOT LIKE '%"' || argument || '.%';
+SELECT pg_temp.everything() = :'before' AS nothing_changed;

@@ -1,0 +1,45 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- Not running: cancelled at once.
+SELECT queue.push('default', '"queued"') AS id \gset
+SELECT queue.cancel(:id);
+SELECT state, payload FROM queue.get(:id);
+SELECT pg_temp.refused(format('SELECT queue.cancel(%s)', :id));
+SELECT pg_temp.refused('SELECT queue.cancel(999999)');
+
+-- Running: the worker is asked, and says so.
+SELECT queue.push('default', '"asked"') AS id \gset
+SELECT token FROM queue.claim('1 minute') \gset
+SELECT pg_temp.refused(format('SELECT queue.cancelled(%s, %s)', :id, :token));
+SELECT queue.cancel(:id), queue.cancel(:id);
+SELECT queue.cancelled(:id, :token);
+SELECT state FROM queue.get(:id);
+
+-- Or it fails, releases, or goes silent: cancelled all the same.
+CREATE FUNCTION pg_temp.running() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    task bigint := queue.push('default');
+BEGIN
+    PERFORM queue.claim('1 minute');
+    PERFORM queue.cancel(task);
+    RETURN task;
+END
+$$;
+SELECT pg_temp.running() AS id \gset
+SELECT queue.fail(:id, 1, 'stopped');
+SELECT state, jsonb_path_query_array(errors, '$[*].error') AS errors FROM queue.get(:id);
+SELECT pg_temp.running() AS id \gset
+SELECT queue.release(:id, 1);
+SELECT state FROM queue.get(:id);
+SELECT pg_temp.running() AS id \gset
+SELECT pg_temp.expire(:id), queue.reap();
+SELECT state FROM queue.get(:id);
+SELECT pg_temp.running() AS id \gset
+SELECT pg_temp.expire(:id);
+SELECT * FROM queue.claim('1 minute');
+SELECT state FROM queue.get(:id);
+-- A worker that was done first is not refused.
+SELECT pg_temp.running() AS id \gset
+SELECT queue.complete(:id, 1);
+SELECT state FROM queue.get(:id);
+SELECT count(*) FROM queue.tasks;

@@ -1,0 +1,34 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- Everything the extension brings says what it is.
+SELECT pg_describe_object(d.classid, d.objid, d.objsubid) AS without_comment
+FROM pg_depend AS d
+WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+  AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'queue_ext')
+  AND NOT (d.classid = 'pg_type'::regclass AND d.objid <> 'queue.claimed_task'::regtype)
+  AND NOT EXISTS (SELECT FROM pg_description AS c
+                  WHERE c.classoid = d.classid AND c.objoid = d.objid AND c.objsubid = 0);
+-- Nothing is for everybody.
+SELECT p.oid::regprocedure AS open_to_public FROM pg_proc AS p
+WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+  AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) AS a WHERE a.grantee = 0));
+SELECT c.oid::regclass AS open_to_public FROM pg_class AS c, aclexplode(c.relacl) AS a
+WHERE c.relnamespace = 'queue'::regnamespace AND a.grantee = 0;
+-- No function can be led astray by a search_path. Native ones name nothing; one that commits may have no SET.
+SELECT p.oid::regprocedure AS without_search_path FROM pg_proc AS p
+WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+  AND p.prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c')
+  AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false);
+-- None runs with more rights than its caller.
+SELECT count(*) FROM pg_proc WHERE pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND prosecdef;
+-- What a claim changes is in no index.
+SELECT i.indexrelid::regclass, pg_get_indexdef(i.indexrelid) FROM pg_index AS i
+WHERE i.indrelid = 'queue.tasks'::regclass ORDER BY 1;
+-- The public functions, as the contract writes them.
+SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
+FROM pg_proc AS p WHERE p.pronamespace = 'queue'::regnamespace ORDER BY 1, 2;
+-- The settings, as the library and the core know them.
+SELECT queue.engine_stats() IS NOT NULL AS loaded;
+SELECT name, context, unit, boot_val, min_val, max_val FROM pg_settings WHERE name LIKE 'queue.%' ORDER BY name;
+SELECT queue_internal.setting('max_lease', 'none') = '7d' AND queue_internal.setting('history_retention', 'none') = '7d'
+   AND queue_internal.setting('dead_letter_retention', 'none') = '30d' AND queue_internal.setting('history_ahead', 'none') = '3' AS same_defaults;

@@ -1,0 +1,60 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- An empty queue gives nothing, and no error.
+SELECT * FROM queue.claim('30 seconds');
+
+-- The order: priority, then run_at, then id.
+SELECT queue.push('default', '"late"', run_at => now() - interval '1 minute');
+SELECT queue.push('default', '"early"', run_at => now() - interval '1 hour');
+SELECT queue.push('default', '"urgent"', priority => -1);
+SELECT queue.push('default', '"not yet"', priority => -2, delay => '1 hour');
+SELECT queue.push_many('default', ARRAY['"twin 1"', '"twin 2"']::jsonb[], priority => 1);
+SELECT id, token, queue, payload, attempt, max_attempts, priority FROM queue.claim('30 seconds');
+SELECT payload FROM queue.claim('30 seconds', 'default', 2, 'worker-1');
+SELECT payload FROM queue.claim('30 seconds', 'default', 100);
+SELECT * FROM queue.claim('30 seconds');
+
+-- What a claim leaves behind.
+SELECT state, attempt, token, worker, lease_until - claimed_at AS lease FROM queue.tasks WHERE payload = '"early"';
+
+-- Without a lease the queue's own is used; months and days are counted as Postgres compares them.
+SELECT queue.create('short', '{"lease": "5 seconds", "max_attempts": 2}');
+SELECT queue.push('short');
+SELECT max_attempts, lease_until - clock_timestamp() BETWEEN '4 s' AND '5 s' AS five_seconds FROM queue.claim(queue => 'short');
+SELECT queue.push('short');
+SELECT lease_until > clock_timestamp() AS later FROM queue.claim('1 mon -29 days', 'short');
+
+-- Several queues, in the order given.
+SELECT queue.create('a');
+SELECT queue.create('b');
+SELECT queue.push('a', '"a1"'), queue.push('b', '"b1"'), queue.push('a', '"a2"', priority => 1);
+SELECT payload FROM queue.claim('1 minute', ARRAY['b', 'a'], 2);
+SELECT payload FROM queue.claim(lease => NULL, queues => ARRAY['b', 'a']);
+SELECT payload FROM queue.claim('1 minute', ARRAY['b', 'a']);
+
+-- A lease that ran out: the task is claimed again, with a higher token, without any reaper.
+SELECT queue.create('expiring', '{"max_attempts": 2}');
+SELECT queue.push('expiring', '"slow"') AS id \gset
+SELECT token, attempt FROM queue.claim('1 minute', 'expiring', worker => 'w1');
+SELECT pg_temp.expire(:id);
+SELECT token, attempt FROM queue.claim('1 minute', 'expiring', worker => 'w2');
+SELECT errors #- '{0,at}' AS errors FROM queue.tasks WHERE id = :id;
+-- And when its attempts are used up it goes to the dead letters, while the claim goes on.
+SELECT queue.push('expiring', '"next"');
+SELECT pg_temp.expire(:id);
+SELECT payload FROM queue.claim('1 minute', 'expiring');
+SELECT payload, attempt, jsonb_array_length(errors) AS errors FROM queue.dead_letters;
+
+-- A paused queue gives nothing.
+SELECT queue.push('a'), queue.pause('a');
+SELECT * FROM queue.claim('1 minute', 'a');
+SELECT * FROM queue.claim('1 minute', ARRAY['a', 'b']);
+SELECT queue.resume('a');
+SELECT count(*) FROM queue.claim('1 minute', 'a');
+
+SELECT pg_temp.refused($$SELECT queue.claim('30 seconds', 'nowhere')$$);
+SELECT pg_temp.refused($$SELECT queue.claim('30 seconds', ARRAY['a', 'nowhere'])$$);
+SELECT pg_temp.refused($$SELECT queue.claim('-5 seconds')$$);
+SELECT pg_temp.refused($$SELECT queue.claim('8 days')$$);
+SET queue.max_lease = '30d';
+SELECT pg_temp.refused($$SELECT queue.claim('8 days')$$);

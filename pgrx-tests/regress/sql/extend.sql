@@ -1,0 +1,27 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+SELECT queue.create('long', '{"lease": "10 minutes"}');
+SELECT queue.push('long') AS id \gset
+SELECT token FROM queue.claim('1 second', 'long') \gset
+-- Heartbeat, progress and the question whether to stop, in one.
+SELECT lease_until - clock_timestamp() BETWEEN '29 s' AND '30 s' AS extended, cancel_requested
+FROM queue.extend(:id, :token, '30 seconds', '{"done": 10}');
+SELECT progress, attempt, token FROM queue.tasks;
+-- Without a lease the queue's; without progress the last one stays.
+SELECT lease_until - clock_timestamp() BETWEEN '599 s' AND '600 s' AS extended FROM queue.extend(:id, :token);
+SELECT progress FROM queue.tasks;
+SELECT queue.cancel(:id);
+SELECT cancel_requested FROM queue.extend(:id, :token);
+
+SELECT pg_temp.expire(:id), queue.reap();
+SELECT pg_temp.refused(format('SELECT queue.extend(%s, %s)', :id, :token));
+
+-- Many at once: stale ones are left out.
+SELECT queue.push_many('default', ARRAY['1', '2', '3']::jsonb[]);
+SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens, min(id) AS first
+FROM queue.claim('1 second', max_tasks => 3) \gset
+SELECT queue.complete(:first, 1);
+SELECT id - :first AS nth, lease_until - clock_timestamp() BETWEEN '59 s' AND '60 s' AS extended, cancel_requested
+FROM queue.extend_many(:'ids', :'tokens', progress => ARRAY['1', '2', '3']::jsonb[]) ORDER BY 1;
+SELECT payload, progress FROM queue.tasks ORDER BY id;
+SELECT queue.extend_many('{}', '{}');

@@ -1,0 +1,95 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- CREATE EXTENSION makes no role and gives nothing to anybody.
+CREATE ROLE nobody_special; CREATE ROLE pusher; CREATE ROLE doer; CREATE ROLE boss; CREATE ROLE mail_pusher; CREATE ROLE mail_doer; CREATE ROLE mail_boss;
+SELECT queue.create('mail');
+CREATE FUNCTION pg_temp.can(role name, statement text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    said text;
+BEGIN
+    EXECUTE format('SET LOCAL ROLE %I', role);
+    said := split_part(pg_temp.refused(statement), E'\n', 1);
+    RESET ROLE;
+    RETURN replace(said, 'not refused', 'yes');
+END
+$$;
+SELECT pg_temp.can('nobody_special', $$SELECT queue.push('default')$$);
+SELECT pg_temp.can('nobody_special', 'SELECT * FROM queue.tasks');
+
+SELECT queue.grant_producer('pusher'), queue.grant_worker('doer'), queue.grant_operator('boss');
+-- A producer pushes, and sees nothing of what is there.
+SELECT pg_temp.can('pusher', $$SELECT queue.push('default', '{"a": 1}')$$);
+SELECT pg_temp.can('pusher', $$SELECT queue.push_many('mail', '{}')$$);
+SELECT pg_temp.can('pusher', $$INSERT INTO queue.tasks (queue, payload) VALUES ('mail', '{}')$$);
+SELECT pg_temp.can('pusher', $$INSERT INTO queue.tasks (queue, token) VALUES ('mail', 7)$$);
+SELECT pg_temp.can('pusher', $$SELECT payload FROM queue.tasks$$);
+SELECT pg_temp.can('pusher', $$SELECT queue.claim()$$);
+SELECT pg_temp.can('pusher', $$SELECT queue.cancel(1)$$);
+-- A worker works.
+SET ROLE doer;
+SELECT id, token, payload FROM queue.claim('1 minute') \gset
+SELECT cancel_requested FROM queue.extend(:id, :token, '1 minute', '1');
+SELECT queue.complete(:id, :token, '"ok"');
+SELECT sqlstate FROM (SELECT left(pg_temp.refused(format('SELECT queue.complete(%s, %s)', :id, :token)), 5)) AS s (sqlstate);
+SELECT id, token FROM queue.claim('1 minute', 'mail') \gset
+SELECT queue.fail(:id, :token, 'x', permanent => true);
+RESET ROLE;
+SELECT pg_temp.can('doer', $$SELECT queue.push('default')$$);
+SELECT pg_temp.can('doer', $$SELECT queue.pause('mail')$$);
+SELECT pg_temp.can('doer', $$SELECT payload FROM queue.history$$);
+-- An operator does all that, and the rest; but gives no rights.
+SET ROLE boss;
+SELECT queue.create('new'), queue.pause('new'), queue.configure('new', '{"max_attempts": 3}'), queue.drop('new');
+SELECT queue.redrive('mail'), queue.reap();
+SELECT queue.push('mail') AS id \gset
+SELECT queue.cancel(:id);
+SELECT state FROM queue.get(:id);
+SELECT queue, queued FROM queue.stats ORDER BY 1;
+RESET ROLE;
+SELECT pg_temp.can('boss', $$SELECT queue.grant_worker('nobody_special')$$);
+
+-- Rights for one queue alone.
+SELECT queue.grant_producer('mail_pusher', 'mail'), queue.grant_worker('mail_doer', 'mail'), queue.grant_operator('mail_boss', 'mail');
+SELECT pg_temp.can('mail_pusher', $$SELECT queue.push('mail')$$);
+SELECT left(pg_temp.can('mail_pusher', $$SELECT queue.push('default')$$), 5);
+SELECT queue.push('default', '"secret"') AS secret \gset
+SET ROLE mail_doer;
+SELECT queue FROM queue.claim('1 minute', 'mail');
+SELECT left(pg_temp.refused($$SELECT queue.claim('1 minute', 'default')$$), 5);
+SELECT left(pg_temp.refused(format('SELECT queue.complete(%s, 1)', :secret)), 5);
+SELECT DISTINCT queue FROM queue.tasks;
+RESET ROLE;
+SET ROLE mail_boss;
+SELECT queue.configure('mail', '{"lease": null, "max_attempts": 7}'), queue.pause('mail'), queue.resume('mail');
+SELECT left(pg_temp.refused($$SELECT queue.pause('default')$$), 5);
+SELECT count(*) FROM queue.all_tasks WHERE queue <> 'mail';
+RESET ROLE;
+-- The others go on as before.
+SELECT pg_temp.can('pusher', $$SELECT queue.push('default')$$);
+SET ROLE doer;
+SELECT count(*) FROM queue.claim('1 minute', ARRAY['default', 'mail'], 100);
+RESET ROLE;
+
+-- Taken back; a second right of the same role stays.
+SELECT queue.grant_producer('mail_doer');
+SELECT queue.revoke_worker('mail_doer', 'mail');
+SELECT left(pg_temp.can('mail_doer', $$SELECT queue.claim('1 minute', 'mail')$$), 5);
+SELECT pg_temp.can('mail_doer', $$SELECT queue.push('mail')$$);
+SELECT queue.revoke_producer('mail_doer'), queue.revoke_producer('pusher'), queue.revoke_worker('doer'),
+       queue.revoke_operator('boss'), queue.revoke_producer('mail_pusher', 'mail'),
+       queue.revoke_operator('mail_boss', 'mail');
+SELECT left(pg_temp.can('mail_doer', $$SELECT queue.push('mail')$$), 5);
+SELECT count(*) FROM pg_policies WHERE schemaname = 'queue';
+DROP ROLE nobody_special, pusher, doer, boss, mail_pusher, mail_doer, mail_boss;
+-- A hostile search_path changes nothing.
+CREATE SCHEMA evil; CREATE TABLE evil.touched ();
+CREATE FUNCTION evil.evil(text, text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'led astray'; END $$;
+CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.evil);
+CREATE OPERATOR evil.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.evil);
+CREATE FUNCTION evil.now() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'led astray'; END $$;
+SET search_path = evil, pg_catalog, public;
+SELECT queue.push('default', '"safe"', priority => -9) AS id \gset
+SELECT payload, token FROM queue.claim('1 minute') \gset
+SELECT queue.complete(:id, :token);
+SELECT count(*) FROM queue.stats;
+CALL queue.maintain();

@@ -1,0 +1,48 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- There is one from the start.
+SELECT name, lease, max_attempts, backoff_kind, backoff_base, backoff_max, backoff_jitter, paused_at, keep_history
+FROM queue.queues;
+SELECT queue.create('mail', '{"lease": "2 min", "max_attempts": 5, "keep_history": false,
+                              "backoff": {"kind": "linear", "base": "10 s", "max": "5 min", "jitter": 0}}');
+SELECT lease, max_attempts, backoff_kind, backoff_base, backoff_max, backoff_jitter, keep_history FROM queue.queues WHERE name = 'mail';
+-- What is not named stays; null brings back the default.
+SELECT queue.configure('mail', '{"lease": null, "backoff": {"max": "1 hour", "jitter": null}}');
+SELECT lease, max_attempts, backoff_kind, backoff_base, backoff_max, backoff_jitter, keep_history FROM queue.queues WHERE name = 'mail';
+SELECT queue.configure('mail', '{"backoff": null, "max_attempts": null, "keep_history": null}');
+SELECT lease, max_attempts, backoff_kind, backoff_base, backoff_max, backoff_jitter, keep_history FROM queue.queues WHERE name = 'mail';
+
+SELECT pg_temp.refused($$SELECT queue.create('mail')$$);
+SELECT pg_temp.refused($$SELECT queue.create('x', '{"leese": "1 s"}')$$);
+SELECT pg_temp.refused($$SELECT queue.create('x', '{"backoff": {"kind": "cubic"}}')$$);
+SELECT pg_temp.refused($$SELECT queue.create('x', '{"backoff": {"step": 1}}')$$);
+SELECT pg_temp.refused($$SELECT queue.configure('nowhere', '{}')$$);
+SELECT count(*) FROM queue.queues;
+
+-- Odd names are names.
+SELECT queue.create(name), queue.push(name) IS NOT NULL AS pushed, queue.channel(name)
+FROM (VALUES ('Mixed Case'), ('quo"te''s'), ('snow ☃'), ('a.b-c/d;--'), (repeat('x', 57)), (repeat('x', 58)), (repeat('ü', 64))) AS n (name);
+SELECT count(*) FROM queue.queues AS q, LATERAL queue.claim('1 minute', q.name) AS c WHERE c.queue = q.name;
+
+-- Dropping: not with tasks in it, unless one insists. The history stays.
+SELECT queue.push('mail') AS id \gset
+SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'mail');
+SELECT queue.drop('mail');
+SELECT state FROM queue.get(:id);
+SELECT pg_temp.refused($$SELECT queue.drop('mail')$$);
+SELECT queue.create('mail', '{"max_attempts": 1}');
+SELECT queue.push_many('mail', ARRAY['1', '2', '3']::jsonb[]);
+SELECT queue.fail(id, token, 'x') FROM queue.claim('1 minute', 'mail');
+SELECT count(*) FROM queue.claim('1 minute', 'mail');
+SELECT pg_temp.refused($$SELECT queue.drop('mail')$$);
+SELECT count(*) FROM queue.tasks WHERE queue = 'mail';
+SELECT queue.drop('mail', force => true);
+SELECT count(*) FROM queue.all_tasks WHERE queue = 'mail' AND state <> 'completed';
+
+-- Purging: all but what runs.
+SELECT queue.create('mail', '{"max_attempts": 1}');
+SELECT queue.push_many('mail', ARRAY['1', '2', '3', '4']::jsonb[]);
+SELECT queue.fail(id, token, 'x') FROM queue.claim('1 minute', 'mail');
+SELECT count(*) FROM queue.claim('1 minute', 'mail');
+SELECT queue.purge('mail'), queue.purge('mail');
+SELECT state, payload FROM queue.all_tasks WHERE queue = 'mail' AND state <> 'completed';

