@@ -30,6 +30,9 @@ CONTROL := target/queue_ext.control
 # What the fetched servers and libclang need besides what the system has.
 FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 	LD_LIBRARY_PATH=$$(ls -d $(DEBIAN)/usr/lib/*-linux-gnu):$$LD_LIBRARY_PATH
+# The drivers of the regression and isolation suites. Those of PostgreSQL 15 serve every server; the
+# ones in the wheel of 18 do not run.
+DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
 .PHONY: all build install demo demo-stop test clean distclean servers
@@ -90,7 +93,7 @@ test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 test-%: installed-%
 	@echo "== testing on PostgreSQL $*"
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) \
-		pgrx-tests/run all
+		DRIVERS=$(DRIVERS) pgrx-tests/run all
 
 demo: target/.exists $(DEBIAN)/.done $(if $(filter 15,$(DEMO_VERSION)),,$(PYPI)/.done)
 	@echo "== building queue_ext for PostgreSQL $(DEMO_VERSION) (about two minutes the first time)"

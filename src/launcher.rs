@@ -86,13 +86,15 @@ struct Place {
     worker: Option<(DynamicBackgroundWorker, Instant)>,
     /// A worker looked and found no extension.
     absent: bool,
+    /// There was no room for a worker when one was to start.
+    refused: bool,
     not_before: Instant,
     pause: Duration,
 }
 
 impl Place {
     fn new() -> Self {
-        Self { worker: None, absent: false, not_before: Instant::now(), pause: FIRST_PAUSE }
+        Self { worker: None, absent: false, refused: false, not_before: Instant::now(), pause: FIRST_PAUSE }
     }
 }
 
@@ -116,14 +118,13 @@ impl Launcher {
     /// Starts what should run; returns how long nothing more is to be done.
     fn tend(&mut self) -> Duration {
         let mut next = LOOK_EVERY;
-        let mut refused = false;
         for (oid, place) in &mut self.places {
             place.note_end(self.shared, *oid);
             if place.worker.is_some() || place.absent || !settings::worker_enabled() {
                 continue;
             }
             let Some(database) = self.shared.database_or_new(*oid) else {
-                refused = true;
+                place.refused = true;
                 continue;
             };
             let kept_out = database.keep_out_until.load(Ordering::SeqCst) - now();
@@ -133,19 +134,18 @@ impl Launcher {
                 next = next.min(wait);
                 continue;
             }
-            match start_worker(*oid) {
-                Some(worker) => place.worker = Some((worker, Instant::now())),
-                None => {
-                    refused = true;
-                    place.not_before = Instant::now() + LOOK_EVERY;
-                }
+            place.worker = start_worker(*oid).map(|worker| (worker, Instant::now()));
+            place.refused = place.worker.is_none();
+            if place.refused {
+                place.not_before = Instant::now() + LOOK_EVERY;
             }
         }
-        self.warn_once(refused);
+        self.warn_once();
         next
     }
 
-    fn warn_once(&mut self, refused: bool) {
+    fn warn_once(&mut self) {
+        let refused = self.places.values().any(|place| place.refused);
         if refused && !self.warned {
             ereport!(
                 PgLogLevel::WARNING,

@@ -247,6 +247,11 @@ pub fn bindir() -> PathBuf {
     PathBuf::from(pg_config("--bindir"))
 }
 
+/// The driver program of a suite, such as `regress/pg_regress`.
+pub fn driver(program: &str) -> PathBuf {
+    PathBuf::from(std::env::var("DRIVERS").expect("DRIVERS; start the tests with make test")).join(program)
+}
+
 /// What PG_CONFIG says.
 pub fn pg_config(option: &str) -> String {
     let program = std::env::var("PG_CONFIG").expect("PG_CONFIG; start the tests with make test");

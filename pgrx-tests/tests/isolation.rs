@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use queue_ext_tests::cluster::{bindir, home, pg_config};
+use queue_ext_tests::cluster::{bindir, driver, home};
 use queue_ext_tests::{Cluster, Settings};
 
 #[test]
@@ -21,7 +21,7 @@ fn sessions_do_not_get_in_each_others_way() {
         .map(|entry| entry.expect("a file").path().file_stem().expect("a name").to_string_lossy().into_owned())
         .collect();
     names.sort();
-    let done = Command::new(format!("{}/pgxs/src/test/isolation/pg_isolation_regress", pg_config("--pkglibdir")))
+    let done = Command::new(driver("isolation/pg_isolation_regress"))
         .arg(format!("--inputdir={}", specs.display()))
         .arg(format!("--outputdir={}", output.display()))
         .arg(format!("--bindir={}", bindir().display()))

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use queue_ext_tests::cluster::{bindir, home, pg_config};
+use queue_ext_tests::cluster::{bindir, driver, home};
 use queue_ext_tests::{Cluster, Settings};
 
 #[test]
@@ -25,7 +25,6 @@ fn run(name: &str, settings: &Settings) {
     let output = home().join("run").join(format!("{name}-output"));
     let _ = fs::remove_dir_all(&output);
     fs::create_dir_all(&output).expect("create the output folder");
-    let program = format!("{}/pgxs/src/test/regress/pg_regress", pg_config("--pkglibdir"));
     let mut names: Vec<String> = fs::read_dir(scripts.join("sql")).expect("read the scripts")
         .map(|entry| entry.expect("a file").path())
         .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
@@ -36,7 +35,7 @@ fn run(name: &str, settings: &Settings) {
         let mut client = cluster.connect();
         client.batch_execute(&format!("CREATE DATABASE \"{script}\"")).expect("create a database");
         cluster.connect_to(script).batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
-        let done = Command::new(&program)
+        let done = Command::new(driver("regress/pg_regress"))
             .arg(format!("--inputdir={}", scripts.display()))
             .arg(format!("--outputdir={}", output.display()))
             .arg(format!("--bindir={}", bindir().display()))

@@ -1,0 +1,96 @@
+//! Servers and workers that are killed in the middle of their work.
+
+use std::time::{Duration, Instant};
+
+use queue_ext_tests::{Cluster, eventually};
+
+const BACK_WITHIN: Duration = Duration::from_secs(5);
+
+/// Tasks acknowledged before the crash, one of them leased, one finished.
+fn work(cluster: &Cluster) {
+    cluster.connect().batch_execute(
+        "SELECT count(queue.push('default')) FROM generate_series(1, 100);
+         SELECT queue.complete(id, token) FROM queue.claim('1 minute');
+         SELECT count(*) FROM queue.claim('1 second')",
+    ).expect("work");
+}
+
+fn all_is_well_after(cluster: &mut Cluster, crashed: Instant) {
+    eventually("the server is back", BACK_WITHIN, || cluster.try_connect("postgres").is_some());
+    cluster.await_worker("postgres");
+    let back = crashed.elapsed();
+    assert!(back < BACK_WITHIN, "the worker was back after {back:?}");
+    let mut client = cluster.connect();
+    let counts = client.query_one(
+        "SELECT count(*) FILTER (WHERE state IN ('queued', 'running')), count(*) FILTER (WHERE state = 'completed')
+         FROM queue.all_tasks", &[]).expect("count");
+    assert_eq!((counts.get::<_, i64>(0), counts.get::<_, i64>(1)), (99, 1), "nothing is lost");
+    eventually("the worker takes back the lease", BACK_WITHIN, || {
+        let row = client.query_one("SELECT count(*) FROM queue.tasks WHERE state = 'running'", &[]).expect("count");
+        row.get::<_, i64>(0) == 0
+    });
+}
+
+#[test]
+fn killed_worker_is_back_and_nothing_is_lost() {
+    let mut cluster = Cluster::start("crash-worker");
+    work(&cluster);
+    let pid = cluster.await_worker("postgres");
+    let crashed = Instant::now();
+    // SAFETY: a signal to a process of this test's own server.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    // Postgres restarts everything when a process that shares its memory is killed.
+    eventually("the server notices", BACK_WITHIN, || cluster.log().contains("was terminated by signal 9"));
+    all_is_well_after(&mut cluster, crashed);
+}
+
+#[test]
+fn killed_postmaster_is_back_and_nothing_is_lost() {
+    let mut cluster = Cluster::start("crash-postmaster");
+    work(&cluster);
+    cluster.kill_postmaster();
+    let crashed = Instant::now();
+    cluster.launch();
+    all_is_well_after(&mut cluster, crashed);
+}
+
+#[test]
+fn a_fast_stop_is_fast_and_a_smart_stop_waits_for_no_worker() {
+    let mut cluster = Cluster::start("crash-stop");
+    for mode in ["fast", "smart", "immediate"] {
+        cluster.await_worker("postgres");
+        let started = Instant::now();
+        cluster.stop(mode);
+        assert!(started.elapsed() < Duration::from_secs(10), "{mode} took {:?}", started.elapsed());
+        cluster.launch();
+    }
+}
+
+#[test]
+fn acknowledged_pushes_survive_kill_nine() {
+    let mut cluster = Cluster::start("crash-acknowledged");
+    for _ in 0..5 {
+        let mut client = cluster.connect();
+        let before: i64 = client.query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get(0);
+        let config = cluster.config("postgres");
+        let pusher = std::thread::spawn(move || {
+            let mut client = config.connect(postgres::NoTls).expect("connect");
+            let mut acknowledged = 0_i64;
+            while client.query("SELECT queue.push('default')", &[]).is_ok() {
+                acknowledged += 1;
+            }
+            acknowledged
+        });
+        eventually("some are pushed", Duration::from_secs(10), || {
+            client.query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get::<_, i64>(0) > before + 100
+        });
+        drop(client);
+        cluster.kill_postmaster();
+        let acknowledged = pusher.join().expect("the pusher");
+        cluster.launch();
+        let after: i64 = cluster.connect().query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get(0);
+        // One more may have been committed whose answer was cut off.
+        assert!((acknowledged..=acknowledged + 1).contains(&(after - before)),
+                "{acknowledged} acknowledged, {} found", after - before);
+    }
+}

@@ -1,0 +1,181 @@
+//! The life of the launcher and the workers: databases, extensions and servers that come and go.
+
+use std::time::Duration;
+
+use postgres::Client;
+use queue_ext_tests::{Cluster, Settings, eventually};
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn workers(client: &mut Client) -> Vec<(String, i32)> {
+    let query = "SELECT datname::text, pid FROM pg_stat_activity WHERE backend_type = 'queue_ext worker' ORDER BY 1";
+    client.query(query, &[]).expect("pg_stat_activity").iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+fn worker_of(client: &mut Client, database: &str) -> Option<i32> {
+    workers(client).into_iter().find(|(name, _)| name == database).map(|(_, pid)| pid)
+}
+
+fn await_new_worker(client: &mut Client, database: &str, old: i32) -> Duration {
+    eventually("a new worker is there", SOON, || worker_of(client, database).is_some_and(|pid| pid != old))
+}
+
+fn lease_expires(client: &mut Client) {
+    client.batch_execute("SELECT queue.push('default'); SELECT count(*) FROM queue.claim('100 ms')").expect("claim");
+    eventually("the worker puts the task back", SOON, || {
+        let row = client.query_one("SELECT bool_and(state = 'queued') FROM queue.tasks", &[]).expect("state");
+        row.get::<_, Option<bool>>(0) == Some(true)
+    });
+    client.batch_execute("SELECT queue.purge('default')").expect("purge");
+}
+
+#[test]
+fn worker_survives_termination_and_errors() {
+    let mut cluster = Cluster::start("lifecycle-worker");
+    let mut client = cluster.connect();
+    for _ in 0..3 {
+        let pid = cluster.await_worker("postgres");
+        client.execute("SELECT pg_terminate_backend($1)", &[&pid]).expect("terminate");
+        await_new_worker(&mut client, "postgres", pid);
+    }
+    // An ERROR in its work: what it reads is gone for a while, and then there again.
+    let pid = cluster.await_worker("postgres");
+    client.batch_execute("ALTER FUNCTION queue_internal.due_queues RENAME TO gone").expect("rename");
+    client.batch_execute("SELECT pg_reload_conf(); SELECT queue.push('default', delay => '100 ms')").expect("push");
+    eventually("the worker notices", SOON, || worker_of(&mut client, "postgres") != Some(pid));
+    let errors = |cluster: &Cluster| cluster.log().matches("queue_internal.due_queues").count();
+    eventually("it tries again", Duration::from_secs(10), || errors(&cluster) >= 2);
+    let lines = cluster.log().lines().count();
+    client.batch_execute("ALTER FUNCTION queue_internal.gone RENAME TO due_queues; SELECT queue.purge('default')").expect("rename");
+    eventually("a worker is back for good", Duration::from_secs(10), || {
+        let stats: serde_json::Value = client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
+        stats["worker"]["sleeps_for_ms"].as_i64().is_some_and(|sleeps| sleeps > 1000)
+    });
+    assert!(lines < 100, "a fault that lasts must not flood the log; it has {lines} lines");
+    lease_expires(&mut client);
+}
+
+#[test]
+fn workers_leave_with_their_launcher_and_come_back_with_the_next() {
+    let mut cluster = Cluster::start("lifecycle-launcher");
+    let mut client = cluster.connect();
+    let worker = cluster.await_worker("postgres");
+    let killed = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'queue_ext launcher'";
+    client.execute(killed, &[]).expect("terminate the launcher");
+    await_new_worker(&mut client, "postgres", worker);
+    eventually("there is one worker", SOON, || workers(&mut client).len() == 1);
+    lease_expires(&mut client);
+}
+
+#[test]
+fn databases_come_and_go_with_their_workers() {
+    let mut cluster = Cluster::start("lifecycle-databases");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE DATABASE plain").expect("create");
+    client.batch_execute("CREATE DATABASE shop").expect("create");
+    cluster.connect_to("shop").batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    cluster.await_worker("shop");
+    // A worker is in nobody's way: not of a copy, not of a rename, not of DROP DATABASE.
+    client.batch_execute("CREATE DATABASE copy TEMPLATE shop").expect("a copy of a database with a worker");
+    eventually("both have workers", Duration::from_secs(20), || {
+        worker_of(&mut client, "copy").is_some() && worker_of(&mut client, "shop").is_some()
+    });
+    client.batch_execute("ALTER DATABASE copy RENAME TO duplicate").expect("rename");
+    eventually("the worker is back", SOON, || worker_of(&mut client, "duplicate").is_some());
+    client.batch_execute("DROP DATABASE duplicate").expect("drop");
+    client.batch_execute("DROP DATABASE shop WITH (FORCE)").expect("drop by force");
+    client.batch_execute("DROP DATABASE plain").expect("drop");
+    assert_eq!(workers(&mut client).len(), 1);
+    assert!(!cluster.log().contains("FATAL:  database"), "no worker may run after a database that is gone");
+    // The same name again is another database.
+    client.batch_execute("CREATE DATABASE shop").expect("create");
+    cluster.connect_to("shop").batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    cluster.await_worker("shop");
+}
+
+#[test]
+fn extension_is_dropped_and_created_while_the_worker_works() {
+    let mut cluster = Cluster::start("lifecycle-extension");
+    let mut client = cluster.connect();
+    for round in 0..20 {
+        client.batch_execute("SELECT count(queue.push('default', delay => n * interval '1 ms')) FROM generate_series(1, 50) AS n;
+                              SELECT count(*) FROM queue.claim('5 ms', max_tasks => 20)").expect("work");
+        let started = std::time::Instant::now();
+        client.batch_execute("DROP EXTENSION queue_ext").expect("DROP EXTENSION");
+        assert!(started.elapsed() < Duration::from_secs(2), "round {round}: DROP EXTENSION was held up");
+        let left: i64 = client.query_one("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'queue%'", &[]).expect("count").get(0);
+        assert_eq!(left, 0, "nothing may be left of it");
+        client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    }
+    cluster.await_worker("postgres");
+    lease_expires(&mut client);
+    client.batch_execute("DROP EXTENSION queue_ext").expect("DROP EXTENSION");
+    eventually("the worker is gone", Duration::from_secs(15), || workers(&mut client).is_empty());
+    assert!(!cluster.log().contains("deadlock"), "nobody may run into a deadlock");
+    let lines = cluster.log().lines()
+        .filter(|line| line.contains("queue_ext") && (line.contains("ERROR") || line.contains("FATAL"))).count();
+    assert_eq!(lines, 0, "the worker minds nothing of this:\n{}", cluster.log());
+}
+
+#[test]
+fn settings_reload() {
+    let mut cluster = Cluster::start("lifecycle-settings");
+    let mut client = cluster.connect();
+    client.batch_execute("ALTER SYSTEM SET queue.worker_enabled = off").expect("set");
+    client.batch_execute("SELECT pg_reload_conf()").expect("reload");
+    eventually("the worker leaves", SOON, || workers(&mut client).is_empty());
+    client.batch_execute("ALTER SYSTEM SET queue.worker_enabled = on").expect("set");
+    client.batch_execute("ALTER SYSTEM SET queue.sweep_interval = '2min'").expect("set");
+    client.batch_execute("SELECT pg_reload_conf()").expect("reload");
+    cluster.await_worker("postgres");
+    eventually("it sleeps longer", SOON, || {
+        let stats: serde_json::Value = client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
+        stats["worker"]["sleeps_for_ms"].as_i64().is_some_and(|sleeps| sleeps > 20_000)
+    });
+    let refused = client.batch_execute("SET queue.notify_interval = 5").expect_err("only the server's operator");
+    assert_eq!(refused.code().map(|code| code.code()), Some("55P02"));
+}
+
+#[test]
+fn a_standby_waits_for_its_promotion() {
+    let mut cluster = Cluster::start("lifecycle-primary");
+    let mut client = cluster.connect();
+    client.batch_execute("SELECT queue.push('default'); SELECT count(*) FROM queue.claim('200 ms')").expect("claim");
+    let mut standby = cluster.standby("lifecycle-standby");
+    let mut reader = standby.connect();
+    assert_eq!(workers(&mut reader).len(), 0);
+    let code = |result: Result<(), postgres::Error>| result.expect_err("refused").code().map(|code| code.code().to_owned());
+    assert_eq!(code(reader.batch_execute("SELECT queue.push('default')")).as_deref(), Some("25006"));
+    assert_eq!(code(reader.batch_execute("SELECT queue.claim()")).as_deref(), Some("25006"));
+    reader.batch_execute("SELECT * FROM queue.stats; SELECT * FROM queue.all_tasks").expect("views can be read");
+    cluster.stop("immediate");
+    reader.batch_execute("SELECT pg_promote()").expect("promote");
+    standby.await_worker("postgres");
+    eventually("the worker puts back what the old primary had leased", SOON, || {
+        let row = reader.query_one("SELECT state FROM queue.tasks", &[]).expect("state");
+        row.get::<_, String>(0) == "queued"
+    });
+}
+
+#[test]
+fn too_few_worker_slots_are_told_once() {
+    let settings = Settings { preload: true, extra: "max_worker_processes = 2\nmax_logical_replication_workers = 0\n\
+                                                     max_parallel_workers = 0" };
+    let mut cluster = Cluster::start_with("lifecycle-slots", &settings);
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    // The launcher and logical replication's launcher may leave one slot or none.
+    for database in ["one", "two", "three"] {
+        client.batch_execute(&format!("CREATE DATABASE {database}")).expect("create");
+        cluster.connect_to(database).batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    }
+    eventually("it is told", SOON, || cluster.log().contains("no background worker is free"));
+    // Everything works without: a claim takes over an expired lease.
+    let mut client = cluster.connect_to("three");
+    client.batch_execute("SELECT queue.push('default'); SELECT count(*) FROM queue.claim('10 ms')").expect("claim");
+    eventually("the task is claimed again", SOON, || {
+        client.query("SELECT id FROM queue.claim('1 minute')", &[]).expect("claim").len() == 1
+    });
+    assert_eq!(cluster.log().matches("no background worker is free").count(), 1);
+    cluster.stop("fast");
+}
