@@ -64,8 +64,9 @@ CREATE TABLE queue.tasks (
     -- comes in (tasks_inserted): a constraint is parsed anew by every single update.
     CONSTRAINT tasks_lease_check CHECK ((state = 'running') = (lease_until IS NOT NULL))
 ) WITH (
-    -- Room on each page for the next version of its rows: claims stay HOT.
-    fillfactor = 70,
+    -- Room on each page for a second version of every row: claims stay HOT, also when a batch takes
+    -- all rows of a page before the first of them is finished.
+    fillfactor = 50,
     -- Whatever is too large for a row of its own leaves the row whole, and a claim does not copy it.
     toast_tuple_target = 256,
     -- Every task becomes a dead row. Clearing them early keeps claims quick.

@@ -76,7 +76,8 @@ struct Worker {
     next_run: i64,
     /// Tasks that came due up to here have been told.
     due_until: i64,
-    next_sweep: i64,
+    /// When everything was last looked at.
+    swept_at: i64,
     next_upkeep: i64,
     /// Whether the partitions for the coming days are there.
     history_ready: bool,
@@ -96,7 +97,7 @@ impl Worker {
             lease_scan_by: 0,
             next_run: NEVER,
             due_until: now(),
-            next_sweep: 0,
+            swept_at: i64::MIN,
             next_upkeep: 0,
             history_ready: false,
             to_notify: BTreeSet::new(),
@@ -178,7 +179,7 @@ impl Worker {
     /// Finds the queues that listeners must hear of.
     fn look_for_due(&mut self, pushed: &QueueBits) -> Installed {
         let moment = now();
-        let sweep = moment >= self.next_sweep;
+        let sweep = moment >= self.next_sweep();
         let came_due = moment >= self.next_run.min(self.database.next_run.get());
         if !sweep && !came_due && *pushed == [0; 4] {
             return Installed::Yes;
@@ -198,8 +199,7 @@ impl Worker {
             self.due_until = moment;
         }
         if sweep {
-            let interval = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(NEVER);
-            self.next_sweep = moment.saturating_add(interval);
+            self.swept_at = moment;
         }
         step.installed
     }
@@ -254,6 +254,12 @@ impl Worker {
         Duration::from_micros((next - now()).max(0).unsigned_abs().saturating_add(999))
     }
 
+    /// Computed anew each time, so that a changed setting counts at once.
+    fn next_sweep(&self) -> i64 {
+        let interval = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(NEVER);
+        self.swept_at.saturating_add(interval)
+    }
+
     fn next_time(&self) -> i64 {
         let run = self.next_run.min(self.database.next_run.get());
         let notify = if self.to_notify.is_empty() && self.database.pushed.is_empty() {
@@ -261,7 +267,7 @@ impl Worker {
         } else {
             self.notify_from
         };
-        let times = [self.lease_scan_due(), run, notify, self.next_sweep, self.next_upkeep];
+        let times = [self.lease_scan_due(), run, notify, self.next_sweep(), self.next_upkeep];
         times.into_iter().fold(NEVER, i64::min)
     }
 }

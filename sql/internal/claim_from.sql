@@ -34,31 +34,33 @@ BEGIN
     WHERE t.queue = source.name ORDER BY t.priority, t.run_at LIMIT 1;
     WHILE level IS NOT NULL LOOP
         expired := false;
-        FOR candidate IN
-            SELECT t.* FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.priority = level
-              AND t.run_at >= head AND t.run_at <= moment
-              AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
-            ORDER BY t.run_at, t.id
-            LIMIT max_tasks - granted
-            FOR UPDATE SKIP LOCKED
-        LOOP
-            IF candidate.state = 'running' THEN
-                PERFORM queue_internal.end_attempt(candidate, 'lease expired', '0', false);
-                expired := true;
-            ELSE
-                RETURN QUERY
-                UPDATE queue.tasks AS t
-                SET state = 'running', attempt = t.attempt + 1, token = t.token + 1,
-                    lease_until = moment + claim_from.lease, worker = claim_from.worker,
-                    claimed_at = moment, updated_at = moment
-                WHERE t.id = candidate.id
-                RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt,
-                          coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
-                          t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
-                granted := granted + 1;
-            END IF;
-        END LOOP;
+        IF head <= moment THEN
+            FOR candidate IN
+                SELECT t.* FROM queue.tasks AS t
+                WHERE t.queue = source.name AND t.priority = level
+                  AND t.run_at >= head AND t.run_at <= moment
+                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                ORDER BY t.run_at, t.id
+                LIMIT max_tasks - granted
+                FOR UPDATE SKIP LOCKED
+            LOOP
+                IF candidate.state = 'running' THEN
+                    PERFORM queue_internal.end_attempt(candidate, 'lease expired', '0', false);
+                    expired := true;
+                ELSE
+                    RETURN QUERY
+                    UPDATE queue.tasks AS t
+                    SET state = 'running', attempt = t.attempt + 1, token = t.token + 1,
+                        lease_until = moment + claim_from.lease, worker = claim_from.worker,
+                        claimed_at = moment, updated_at = moment
+                    WHERE t.id = candidate.id
+                    RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt,
+                              coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
+                              t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
+                    granted := granted + 1;
+                END IF;
+            END LOOP;
+        END IF;
         EXIT WHEN granted = max_tasks;
         -- What was put back just now is to be had at the same level.
         IF NOT expired THEN

@@ -54,8 +54,10 @@ END;
 COMMENT ON FUNCTION queue_internal.history_partitions() IS
     'The partitions of queue.history that hold one day (UTC) each.';
 
--- Rows of that day that were written before there was a partition are moved into it, if they are
--- few; many stay where they are, and retire_history deletes them there.
+-- Rows of today that were written before there was a partition are moved into it, if they are few;
+-- many stay where they are, and retire_history deletes them there.
+-- Why today's partition takes the lock of the whole history: a completion that has looked for its
+-- partition, and found only the default one, would fail when this one appears.
 CREATE FUNCTION queue_internal.add_history_partition(day date) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -64,7 +66,9 @@ DECLARE
     until timestamptz := (day + 1)::timestamp AT TIME ZONE 'UTC';
     early bigint;
 BEGIN
-    LOCK TABLE queue.history_default IN ACCESS EXCLUSIVE MODE;
+    IF since <= clock_timestamp() + interval '1 minute' THEN
+        LOCK TABLE queue.history IN ACCESS EXCLUSIVE MODE;
+    END IF;
     SELECT count(*) INTO early FROM (
         SELECT FROM queue.history_default AS h
         WHERE h.finished_at >= since AND h.finished_at < until LIMIT 10001) AS rows;

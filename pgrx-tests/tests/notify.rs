@@ -1,0 +1,111 @@
+//! Notifications: hints that come soon, and seldom.
+
+use std::time::{Duration, Instant};
+
+use fallible_iterator::FallibleIterator;
+use postgres::Client;
+use queue_ext_tests::Cluster;
+
+const SOON: Duration = Duration::from_secs(2);
+
+fn listen(cluster: &Cluster, channel: &str) -> Client {
+    let mut listener = cluster.connect();
+    listener.batch_execute(&format!("LISTEN \"{channel}\"")).expect("LISTEN");
+    listener
+}
+
+/// The time until the next notification, if one comes within `limit`.
+fn next(listener: &mut Client, limit: Duration) -> Option<Duration> {
+    let started = Instant::now();
+    let notification = listener.notifications().timeout_iter(limit).next().expect("listen")?;
+    assert_eq!(notification.payload(), "", "a notification carries nothing");
+    Some(started.elapsed())
+}
+
+fn quiet(listener: &mut Client, what: &str) {
+    assert_eq!(next(listener, Duration::from_millis(400)), None, "{what}");
+}
+
+#[test]
+fn listeners_hear_of_what_can_be_claimed() {
+    // No sweep may help out while this looks.
+    let settings = queue_ext_tests::Settings { preload: true, extra: "queue.sweep_interval = 1h\nmax_prepared_transactions = 5" };
+    let mut cluster = Cluster::start_with("notify", &settings);
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    cluster.await_worker("postgres");
+    let mut listener = listen(&cluster, "queue_default");
+    quiet(&mut listener, "nothing happened yet");
+
+    client.batch_execute("SELECT queue.push('default')").expect("push");
+    assert!(next(&mut listener, SOON).is_some(), "a push");
+    client.batch_execute("INSERT INTO queue.tasks (queue) VALUES ('default')").expect("insert");
+    assert!(next(&mut listener, SOON).is_some(), "a plain INSERT");
+    client.batch_execute("BEGIN; SELECT queue.push('default'); ROLLBACK").expect("roll back");
+    quiet(&mut listener, "a push that was rolled back");
+
+    // At commit, and not before.
+    client.batch_execute("BEGIN; SELECT queue.push('default')").expect("push");
+    quiet(&mut listener, "a push that is not committed");
+    client.batch_execute("COMMIT").expect("commit");
+    assert!(next(&mut listener, SOON).is_some(), "its commit");
+
+    client.batch_execute("SELECT queue.purge('default'); SELECT queue.push('default', delay => '700 ms')").expect("push");
+    let waited = next(&mut listener, SOON).expect("a task that came due");
+    assert!(waited > Duration::from_millis(600), "not before it is due, but after {waited:?}");
+    // An earlier one appears while the worker sleeps for a later one.
+    client.batch_execute("SELECT queue.push('default', delay => '1 hour'); SELECT queue.push('default', delay => '300 ms')").expect("push");
+    assert!(next(&mut listener, SOON).is_some(), "the earlier one");
+
+    client.batch_execute("SELECT queue.purge('default'); SELECT queue.push('default')").expect("push");
+    assert!(next(&mut listener, SOON).is_some());
+    client.batch_execute("SELECT queue.release(id, token) FROM queue.claim('1 minute')").expect("release");
+    assert!(next(&mut listener, SOON).is_some(), "a release");
+    client.batch_execute("SELECT queue.fail(id, token, 'x', retry_in => '100 ms') FROM queue.claim('1 minute')").expect("fail");
+    assert!(next(&mut listener, SOON).is_some(), "a retry that came due");
+    client.batch_execute("SELECT count(*) FROM queue.claim('300 ms')").expect("claim");
+    assert!(next(&mut listener, SOON).is_some(), "a lease that ran out");
+
+    // A paused queue is silent, and tells when it opens.
+    client.batch_execute("SELECT queue.pause('default'); SELECT queue.push('default')").expect("pause");
+    quiet(&mut listener, "a paused queue");
+    client.batch_execute("SELECT queue.resume('default')").expect("resume");
+    assert!(next(&mut listener, SOON).is_some(), "the end of a pause");
+
+    // Names of any kind and length.
+    for name in ["Mixed \"Case\"".to_owned(), "ü".repeat(64)] {
+        client.execute("SELECT queue.create($1)", &[&name]).expect("create");
+        let channel: String = client.query_one("SELECT queue.channel($1)", &[&name]).expect("channel").get(0);
+        let mut listener = listen(&cluster, &channel.replace('"', "\"\""));
+        client.execute("SELECT queue.push($1)", &[&name]).expect("push");
+        assert!(next(&mut listener, SOON).is_some(), "{name}");
+    }
+
+    // Two-phase commit works with pushes; and a sweep finds what no session could announce.
+    client.batch_execute("ALTER SYSTEM SET queue.sweep_interval = '1s'").expect("set");
+    client.batch_execute("SELECT queue.purge('default'); SELECT pg_reload_conf()").expect("reload");
+    while next(&mut listener, Duration::from_millis(1200)).is_some() {}
+    client.batch_execute("BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'p'").expect("prepare");
+    while next(&mut listener, Duration::from_millis(400)).is_some() {}
+    client.batch_execute("COMMIT PREPARED 'p'").expect("commit");
+    assert!(next(&mut listener, Duration::from_secs(4)).is_some(), "a prepared push");
+}
+
+#[test]
+fn a_thousand_pushes_are_few_notifications() {
+    let cluster = Cluster::start("notify-coalesced");
+    let mut client = cluster.connect();
+    let mut listener = listen(&cluster, "queue_default");
+    let started = Instant::now();
+    for _ in 0..1000 {
+        client.query("SELECT queue.push('default')", &[]).expect("push");
+    }
+    let took = started.elapsed();
+    let mut heard = 0;
+    while next(&mut listener, Duration::from_millis(500)).is_some() {
+        heard += 1;
+    }
+    // At most one every 100 ms, and one for what came last.
+    let most = took.as_millis() / 100 + 2;
+    assert!((1..=most).contains(&heard), "{heard} notifications in {took:?}");
+}

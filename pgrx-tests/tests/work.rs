@@ -1,0 +1,169 @@
+//! Many workers at once over many tasks: every task is accounted for, and claims stay cheap.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use postgres::{Client, NoTls};
+use queue_ext_tests::{Cluster, eventually};
+
+/// These tests measure: one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const TASKS: i64 = 100_000;
+const WORKERS: usize = 8;
+
+/// Claims and works until the queue is drained; returns the ids whose completion was accepted.
+fn work(mut client: Client) -> Vec<i64> {
+    let claim = client.prepare("SELECT id, token, (payload->>'n')::bigint FROM queue.claim('1 second', max_tasks => 10)")
+        .expect("prepare");
+    let complete = client.prepare("SELECT queue.complete($1, $2)").expect("prepare");
+    let fail = client.prepare("SELECT queue.fail($1, $2, 'cannot be done')").expect("prepare");
+    let left = client.prepare("SELECT EXISTS (SELECT FROM queue.tasks)").expect("prepare");
+    let mut accepted = Vec::new();
+    loop {
+        let tasks = client.query(&claim, &[]).expect("claim");
+        if tasks.is_empty() && !client.query_one(&left, &[]).expect("left").get::<_, bool>(0) {
+            return accepted;
+        }
+        for task in tasks {
+            let (id, token, n): (i64, i32, i64) = (task.get(0), task.get(1), task.get(2));
+            match n {
+                n if n % 50 == 0 => drop(client.query(&fail, &[&id, &token]).expect("fail")),
+                // Never answers: its lease has to run out.
+                n if n % 100 == 1 => {}
+                _ => match client.query(&complete, &[&id, &token]) {
+                    Ok(_) => accepted.push(id),
+                    Err(error) => assert_eq!(error.code().map(|code| code.code()), Some("QX001"), "{error}"),
+                },
+            }
+        }
+    }
+}
+
+#[test]
+fn every_task_is_completed_once_or_dead_after_its_attempts() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("work-accounting");
+    let mut client = cluster.connect();
+    client.batch_execute(
+        "SELECT queue.configure('default', '{\"max_attempts\": 2, \"backoff\": {\"base\": \"0\"}}')").expect("configure");
+    client.execute("INSERT INTO queue.tasks (queue, payload)
+                    SELECT 'default', jsonb_build_object('n', n) FROM generate_series(1, $1::bigint) AS n", &[&TASKS]).expect("push");
+    let workers: Vec<_> = (0..WORKERS).map(|_| {
+        let config = cluster.config("postgres");
+        std::thread::spawn(move || work(config.connect(NoTls).expect("connect")))
+    }).collect();
+    let accepted: Vec<i64> = workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect();
+
+    let distinct: HashSet<i64> = accepted.iter().copied().collect();
+    assert_eq!(distinct.len(), accepted.len(), "no completion may be accepted twice");
+    let counts = client.query_one(
+        "SELECT (SELECT count(*) FROM queue.tasks),
+                (SELECT count(*) FROM queue.history WHERE state = 'completed'),
+                (SELECT count(DISTINCT id) FROM queue.history),
+                (SELECT count(*) FROM queue.dead_letters WHERE attempt = 2 AND jsonb_array_length(errors) = 2),
+                (SELECT count(*) FROM queue.dead_letters),
+                (SELECT count(*) FROM queue.dead_letters JOIN queue.history USING (id)),
+                (SELECT count(*) FROM queue.dead_letters WHERE errors->1->>'error' = 'lease expired')", &[]).expect("count");
+    let [live, completed, distinct, died_properly, dead, both, silent]: [i64; 7] = std::array::from_fn(|i| counts.get(i));
+    let doomed = TASKS / 50 + TASKS / 100;
+    assert_eq!((live, both), (0, 0));
+    assert_eq!(completed, accepted.len() as i64, "what the workers were told is what the history has");
+    assert_eq!((completed, distinct), (TASKS - doomed, TASKS - doomed));
+    assert_eq!((dead, died_properly, silent), (doomed, doomed, TASKS / 100));
+
+    // Claims are HOT updates, at the fill factor that the table comes with.
+    let mut hot = 0.0;
+    eventually("the statistics are in", Duration::from_secs(10), || {
+        let row = client.query_one("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'queue.tasks'::regclass", &[])
+            .expect("statistics");
+        let (updates, hot_updates): (i64, i64) = (row.get(0), row.get(1));
+        hot = hot_updates as f64 / updates as f64;
+        updates >= TASKS
+    });
+    println!("{:.1} % of the updates were HOT", hot * 100.0);
+    assert!(hot > 0.95, "{:.1} % of the updates were HOT", hot * 100.0);
+}
+
+/// What a claim takes within the server, in microseconds: the lowest of three medians, since the
+/// machine does other things as well.
+fn claim_cost(client: &mut Client) -> f64 {
+    (0..3).map(|_| median_claim(client)).fold(f64::INFINITY, f64::min)
+}
+
+fn median_claim(client: &mut Client) -> f64 {
+    client.batch_execute(
+        "CREATE TEMP TABLE IF NOT EXISTS claims (took float8); TRUNCATE claims").expect("make a table");
+    client.batch_execute(
+        "DO $$
+         DECLARE
+             started timestamptz;
+             task    queue.claimed_task;
+             took    float8;
+         BEGIN
+             FOR i IN 1 .. 100 LOOP
+                 started := clock_timestamp();
+                 SELECT * INTO STRICT task FROM queue.claim('1 minute');
+                 took := extract(epoch FROM clock_timestamp() - started) * 1e6;
+                 PERFORM queue.complete(task.id, task.token);
+                 INSERT INTO claims VALUES (took);
+                 COMMIT;
+             END LOOP;
+         END $$").expect("claim");
+    client.query_one("SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY took) FROM claims", &[]).expect("median").get(0)
+}
+
+#[test]
+fn a_claim_costs_the_same_before_a_million_tasks() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("work-cost");
+    let mut client = cluster.connect();
+    let push = |client: &mut Client, count: i32, priority: i32, delay: &str| {
+        let statement = format!(
+            "INSERT INTO queue.tasks (queue, priority, run_at) \
+             SELECT 'default', {priority}, clock_timestamp() + '{delay}' FROM generate_series(1, {count})");
+        client.batch_execute(&statement).expect("push");
+    };
+    push(&mut client, 1000, 0, "0");
+    // The plans that this session makes now, for a table that is nearly empty, it keeps.
+    let small = claim_cost(&mut client);
+    let mut ratios = Vec::new();
+    for (what, priority, delay) in [("scheduled before it", -1, "1 day"), ("scheduled behind it", 0, "1 day"), ("queued", 0, "0")] {
+        push(&mut client, 1000, 0, "0");
+        push(&mut client, 1_000_000, priority, delay);
+        let same_session = claim_cost(&mut client);
+        let fresh_session = claim_cost(&mut cluster.connect());
+        client.batch_execute("VACUUM ANALYZE queue.tasks").expect("analyze");
+        let analyzed = claim_cost(&mut cluster.connect());
+        for (how, large) in [("the same session", same_session), ("a fresh session", fresh_session), ("after ANALYZE", analyzed)] {
+            println!("a million more {what}, {how}: {large:.0} us, {small:.0} us with a thousand");
+            ratios.push(large / small);
+        }
+    }
+    assert!(ratios.iter().all(|ratio| *ratio < 1.5), "{ratios:.2?}");
+}
+
+#[test]
+fn a_killed_workers_task_is_back_within_its_lease_and_a_second() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (name, preload) in [("work-killed", true), ("work-killed-no-worker", false)] {
+        let settings = queue_ext_tests::Settings { preload, extra: "" };
+        let cluster = Cluster::start_with(name, &settings);
+        let mut client = cluster.connect();
+        client.batch_execute("CREATE EXTENSION queue_ext; SELECT queue.push('default')").expect("push");
+        let mut worker = std::process::Command::new(queue_ext_tests::cluster::bindir().join("psql"))
+            .args(["-X", "-U", "postgres", "-d", "postgres", "-h"]).arg(cluster.folder())
+            .args(["-c", "SELECT id FROM queue.claim('1 second')", "-c", "SELECT pg_sleep(60)"])
+            .stdout(std::process::Stdio::null()).spawn().expect("start a worker");
+        let running = |client: &mut Client| client.query_opt("SELECT lease_until FROM queue.tasks WHERE state = 'running'", &[]).expect("look").is_some();
+        eventually("the worker has the task", Duration::from_secs(5), || running(&mut client));
+        let claimed = Instant::now();
+        worker.kill().expect("kill -9");
+        worker.wait().expect("it is gone");
+        let claim = "SELECT attempt FROM queue.claim('1 minute')";
+        eventually("the task is claimed again", Duration::from_secs(2), || !client.query(claim, &[]).expect("claim").is_empty());
+        assert!(claimed.elapsed() < Duration::from_secs(2), "{:?}", claimed.elapsed());
+        assert!(claimed.elapsed() > Duration::from_millis(800), "not before the lease ran out");
+    }
+}
