@@ -4,6 +4,7 @@
 #   make install PG_CONFIG=...       install it there
 #   make demo                        see it work, on a throw-away server
 #   make test                        run all tests, on throw-away servers of each version
+#   make demo-psql                   open psql on the demo's server
 #   make demo-stop                   stop the demo's server and delete it
 #   make clean                       delete what was built;  make distclean: and what was fetched
 
@@ -35,7 +36,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install demo demo-stop test clean distclean servers
+.PHONY: all build install demo demo-psql demo-stop test clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -102,6 +103,9 @@ demo: target/.exists $(DEBIAN)/.done $(if $(filter 15,$(DEMO_VERSION)),,$(PYPI)/
 	@echo "== building the demo's workers (half a minute the first time)"
 	@cargo build --release --locked --quiet -p queue_ext_tests --bin demo
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(DEMO_VERSION)) target/release/demo run
+
+demo-psql:
+	@$(FETCHED_ENV) $$($(PG_CONFIG_$(DEMO_VERSION)) --bindir)/psql -X -h $(QUEUE_EXT_HOME)/run/demo -U postgres postgres
 
 demo-stop:
 	@cargo build --release --locked --quiet -p queue_ext_tests --bin demo
