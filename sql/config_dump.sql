@@ -7,3 +7,25 @@ SELECT pg_catalog.pg_extension_config_dump('queue.tasks_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.history_default', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.rights', '');
+
+-- pg_restore with several jobs loads the tables in any order that foreign keys allow, and tasks must
+-- not come before their queues. So there is a key, for pg_dump to read, with its triggers disabled:
+-- it is never checked and costs nothing. (What checks the queue is the trigger tasks_inserted.)
+ALTER TABLE queue.tasks ADD CONSTRAINT tasks_queue_fkey
+    FOREIGN KEY (queue) REFERENCES queue.queues (name) NOT VALID;
+DO $$
+DECLARE
+    disabled record;
+BEGIN
+    FOR disabled IN
+        SELECT t.tgrelid::pg_catalog.regclass AS relation, t.tgname
+        FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_constraint AS c ON c.oid = t.tgconstraint
+        WHERE c.conname = 'tasks_queue_fkey' AND c.conrelid = 'queue.tasks'::pg_catalog.regclass
+    LOOP
+        EXECUTE pg_catalog.format('ALTER TABLE %s DISABLE TRIGGER %I', disabled.relation, disabled.tgname);
+    END LOOP;
+END
+$$;
+COMMENT ON CONSTRAINT tasks_queue_fkey ON queue.tasks IS
+    'Never checked. It tells pg_dump that tasks are restored after their queues.';

@@ -5,8 +5,10 @@
 --   queue.history       the tasks that completed or were cancelled, a partition per day
 --   queue.dead_letters  the tasks that failed for good
 --   queue.schedules     recurring pushes
+--   queue.rights        which role may do what
 --
--- There is no foreign key between them: it would lock the queue's row at every push.
+-- No foreign key between them is ever checked: it would lock the queue's row at every push. (The one
+-- that \d shows is there for pg_dump; see config_dump.sql.)
 
 CREATE TABLE queue.queues (
     name                  text        NOT NULL PRIMARY KEY,
@@ -96,13 +98,16 @@ CREATE TABLE queue.history (
     payload      jsonb       NOT NULL,
     progress     jsonb,
     errors       jsonb,
-    result       jsonb,
-    CONSTRAINT history_pkey PRIMARY KEY (id, finished_at)
+    result       jsonb
 ) PARTITION BY RANGE (finished_at);
 
 -- Takes the rows of days that have no partition yet, so that completing never fails for want of
--- one. The partitions of the days are made when the extension is in use (extend_history).
-CREATE TABLE queue.history_default PARTITION OF queue.history DEFAULT;
+-- one. The partitions of the days are made in its image when the extension is in use
+-- (extend_history). The indexes are the partitions' own and not the parent's: a parent that belongs
+-- to an extension would make them in a partition that pg_dump is restoring, which then could not.
+CREATE TABLE queue.history_default PARTITION OF queue.history (
+    CONSTRAINT history_default_pkey PRIMARY KEY (id)
+) DEFAULT;
 
 CREATE TABLE queue.dead_letters (
     id           bigint      NOT NULL,
@@ -136,6 +141,15 @@ CREATE TABLE queue.schedules (
     paused_at   timestamptz,
     created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT schedules_missed_runs_check CHECK (missed_runs IN ('skip', 'once', 'all'))
+);
+
+-- The privileges and policies that a right consists of follow this table (rights.sql), because
+-- pg_dump saves its rows, but not the policies of a table that belongs to an extension.
+CREATE TABLE queue.rights (
+    role  regrole NOT NULL,
+    kind  text    NOT NULL,
+    queue text,
+    CONSTRAINT rights_kind_check CHECK (kind IN ('producer', 'worker', 'operator'))
 );
 
 -- What a claim hands out.

@@ -75,7 +75,7 @@ BEGIN
     IF early > 10000 THEN
         RETURN false;
     END IF;
-    EXECUTE format('CREATE TABLE queue.%I (LIKE queue.history INCLUDING ALL)', name);
+    EXECUTE format('CREATE TABLE queue.%I (LIKE queue.history_default INCLUDING ALL)', name);
     IF early > 0 THEN
         EXECUTE format(
             'WITH moved AS ('

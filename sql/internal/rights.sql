@@ -1,55 +1,121 @@
--- How the rights of producers, workers and operators are kept: as privileges on the tables and
--- functions, and one row-level policy per right on each table. The policies are also the record
--- of who has which right. Row-level security is switched on by the first right that is for one
--- queue alone; until then nobody pays for it.
+-- How the rights of producers, workers and operators take effect: as privileges on the tables and
+-- functions, and as one row-level policy per right on each table. Both follow the rows of
+-- queue.rights, also when a dump brings those rows. Row-level security is switched on by the first
+-- right that is for one queue alone; until then nobody pays for it.
 
 CREATE FUNCTION queue_internal.grant_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
-DECLARE
-    target    record;
-    condition text := 'true';
 BEGIN
     PERFORM queue_internal.check_grantee(role, queue);
-    PERFORM queue_internal.drop_policy(kind, role, queue);
-    FOR target IN SELECT * FROM queue_internal.guarded_tables() LOOP
-        IF queue IS NOT NULL THEN
-            condition := format('%I = %L', target.queue_column, queue);
-            EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', target.name);
-        END IF;
-        EXECUTE format('CREATE POLICY %I ON queue.%I TO %I USING (%s) WITH CHECK (%s)',
-                       queue_internal.policy_name(kind, role, queue), target.name, role, condition, condition);
-    END LOOP;
-    PERFORM queue_internal.apply_privileges(kind, role);
+    INSERT INTO queue.rights (role, kind, queue)
+    VALUES (quote_ident(role)::regrole, grant_right.kind, grant_right.queue)
+    ON CONFLICT DO NOTHING;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.grant_right(text, name, text) IS 'Gives a role a right.';
 
 CREATE FUNCTION queue_internal.revoke_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+BEGIN
+    PERFORM queue_internal.check_grantee(role, queue);
+    DELETE FROM queue.rights AS r
+    WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind
+      AND r.queue IS NOT DISTINCT FROM revoke_right.queue;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.revoke_right(text, name, text) IS 'Takes a right from a role.';
+
+CREATE FUNCTION queue_internal.rights_changed() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        PERFORM queue_internal.withdraw_right(OLD);
+    ELSE
+        PERFORM queue_internal.apply_right(NEW);
+    END IF;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.rights_changed() IS 'Makes privileges and policies follow queue.rights.';
+
+CREATE TRIGGER rights_changed AFTER INSERT OR DELETE ON queue.rights
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.rights_changed();
+COMMENT ON TRIGGER rights_changed ON queue.rights IS 'Makes privileges and policies follow the table.';
+
+-- All the tables or none of them, again and again until the lock_timeout is over: who waits for one
+-- table while he holds another can run into a deadlock with any verb.
+CREATE FUNCTION queue_internal.lock_guarded_tables() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    patience CONSTANT interval := current_setting('lock_timeout')::interval;
+    started  CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    LOOP
+        BEGIN
+            LOCK TABLE queue.queues, queue.tasks, queue.history, queue.dead_letters
+                IN ACCESS EXCLUSIVE MODE NOWAIT;
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            IF patience > '0' AND clock_timestamp() > started + patience THEN
+                RAISE EXCEPTION 'the tables of queue_ext are busy'
+                    USING ERRCODE = 'lock_not_available',
+                          HINT = 'Try again when no long transaction is working with them.';
+            END IF;
+        END;
+        PERFORM pg_sleep(0.02);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_guarded_tables() IS
+    'Locks the tables that row-level policies guard, without ever waiting for one while holding another.';
+
+CREATE FUNCTION queue_internal.apply_right(given queue.rights) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target    record;
+    condition text := 'true';
+BEGIN
+    PERFORM queue_internal.lock_guarded_tables();
+    FOR target IN SELECT * FROM queue_internal.guarded_tables() LOOP
+        IF given.queue IS NOT NULL THEN
+            condition := format('%I = %L', target.queue_column, given.queue);
+            EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', target.name);
+        END IF;
+        EXECUTE format('CREATE POLICY %I ON queue.%I TO %s USING (%s) WITH CHECK (%s)',
+                       queue_internal.policy_name(given), target.name, given.role, condition, condition);
+    END LOOP;
+    PERFORM queue_internal.apply_privileges(given.kind, given.role);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.apply_right(queue.rights) IS
+    'Makes the policies of a right and gives its privileges.';
+
+CREATE FUNCTION queue_internal.withdraw_right(taken queue.rights) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     target record;
     kept   text;
 BEGIN
-    PERFORM queue_internal.check_grantee(role, queue);
-    PERFORM queue_internal.drop_policy(kind, role, queue);
+    -- Of a role that is gone, nothing is left either.
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = taken.role) THEN
+        RETURN;
+    END IF;
+    PERFORM queue_internal.lock_guarded_tables();
     FOR target IN SELECT * FROM queue_internal.guarded_tables() LOOP
-        EXECUTE format('REVOKE ALL ON queue.%I FROM %I', target.name, role);
+        EXECUTE format('DROP POLICY %I ON queue.%I', queue_internal.policy_name(taken), target.name);
     END LOOP;
-    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue FROM %I', role);
-    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue FROM %I', role);
-    EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM %I', role);
-    EXECUTE format('REVOKE ALL ON TYPE queue.claimed_task FROM %I', role);
-    EXECUTE format('REVOKE ALL ON SCHEMA queue, queue_internal FROM %I', role);
-    FOR kept IN
-        SELECT DISTINCT split_part(p.policyname, ' ', 1) FROM pg_policies AS p
-        WHERE p.schemaname = 'queue' AND p.tablename = 'tasks' AND p.roles = ARRAY[role]
-          AND split_part(p.policyname, ' ', 1) IN ('producer', 'worker', 'operator')
-    LOOP
-        PERFORM queue_internal.apply_privileges(kept, role);
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue FROM %s', taken.role);
+    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue FROM %s', taken.role);
+    EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM %s', taken.role);
+    EXECUTE format('REVOKE ALL ON TYPE queue.claimed_task FROM %s', taken.role);
+    EXECUTE format('REVOKE ALL ON SCHEMA queue, queue_internal FROM %s', taken.role);
+    FOR kept IN SELECT DISTINCT r.kind FROM queue.rights AS r WHERE r.role = taken.role LOOP
+        PERFORM queue_internal.apply_privileges(kept, taken.role);
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.revoke_right(text, name, text) IS 'Takes a right from a role.';
+COMMENT ON FUNCTION queue_internal.withdraw_right(queue.rights) IS
+    'Drops the policies of a right and takes its privileges back.';
 
 CREATE FUNCTION queue_internal.check_grantee(role name, queue text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -75,31 +141,15 @@ END;
 COMMENT ON FUNCTION queue_internal.guarded_tables() IS
     'The tables that row-level policies guard, with the column that names the queue.';
 
-CREATE FUNCTION queue_internal.policy_name(kind text, role name, queue text) RETURNS name
+-- By OID, because a role can be renamed.
+CREATE FUNCTION queue_internal.policy_name(of queue.rights) RETURNS name
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT CASE WHEN octet_length(p.name) < 64 THEN p.name ELSE kind || ' ' || md5(p.name) END
-        FROM (SELECT concat_ws(' ', kind, role, quote_literal(queue))) AS p (name))::name;
-COMMENT ON FUNCTION queue_internal.policy_name(text, name, text) IS 'The name of the policy of a right.';
-
-CREATE FUNCTION queue_internal.drop_policy(kind text, role name, queue text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    target record;
-    policy name := queue_internal.policy_name(kind, role, queue);
-BEGIN
-    FOR target IN SELECT * FROM queue_internal.guarded_tables() LOOP
-        IF EXISTS (SELECT FROM pg_policies AS p
-                   WHERE p.schemaname = 'queue' AND p.tablename = target.name AND p.policyname = policy) THEN
-            EXECUTE format('DROP POLICY %I ON queue.%I', policy, target.name);
-        END IF;
-    END LOOP;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.drop_policy(text, name, text) IS 'Drops the policies of a right.';
+RETURN concat_ws(' ', (of).kind, (of).role::oid, md5((of).queue))::name;
+COMMENT ON FUNCTION queue_internal.policy_name(queue.rights) IS 'The name of the policies of a right.';
 
 -- The internal functions run with the rights of their caller, so they may be given to everybody
 -- who may call any function at all.
-CREATE FUNCTION queue_internal.apply_privileges(kind text, role name) RETURNS void
+CREATE FUNCTION queue_internal.apply_privileges(kind text, role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     privilege text;
@@ -133,9 +183,9 @@ BEGIN
             'EXECUTE ON ALL ROUTINES IN SCHEMA queue'
         ]
     END LOOP
-        EXECUTE format('GRANT %s TO %I', privilege, role);
+        EXECUTE format('GRANT %s TO %s', privilege, role);
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.apply_privileges(text, name) IS
+COMMENT ON FUNCTION queue_internal.apply_privileges(text, regrole) IS
     'Gives a role the privileges that a right needs.';

@@ -18,7 +18,7 @@ SELECT count(*) FROM pg_inherits AS i WHERE i.inhparent = 'queue.history'::regcl
 AND obj_description(i.inhrelid, 'pg_class') IS NULL;
 
 -- A partition that somebody left unattached is a dump being restored: wait for it.
-CREATE TABLE queue.history_20200101 (LIKE queue.history INCLUDING ALL);
+CREATE TABLE queue.history_20200101 (LIKE queue.history_default INCLUDING ALL);
 SELECT queue_internal.extend_history();
 ALTER TABLE queue.history ATTACH PARTITION queue.history_20200101 FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00');
 SELECT queue_internal.extend_history();
