@@ -8,7 +8,7 @@ use queue_ext_tests::{Cluster, Settings, eventually};
 const SOON: Duration = Duration::from_secs(5);
 
 fn workers(client: &mut Client) -> Vec<(String, i32)> {
-    let query = "SELECT datname::text, pid FROM pg_stat_activity WHERE backend_type = 'queue_ext worker' ORDER BY 1";
+    let query = "SELECT datname::text, pid FROM pg_stat_activity WHERE backend_type = 'queue_ext worker' AND datname IS NOT NULL ORDER BY 1";
     client.query(query, &[]).expect("pg_stat_activity").iter().map(|row| (row.get(0), row.get(1))).collect()
 }
 
