@@ -86,12 +86,23 @@ fn every_task_is_completed_once_or_dead_after_its_attempts() {
     assert!(hot > 0.95, "{:.1} % of the updates were HOT", hot * 100.0);
 }
 
-/// What a claim takes within the server, in microseconds: the lowest of three medians, since the
-/// machine does other things as well.
-fn claim_cost(client: &mut Client) -> f64 {
-    (0..3).map(|_| median_claim(client)).fold(f64::INFINITY, f64::min)
+/// What a claim costs on one server relative to another: the lowest medians of either, taken in
+/// turn, since both share a machine that does other things as well (vacuum, for one). Disturbances
+/// only ever add, so more rounds are played while the ratio looks bad.
+fn cost_ratio(large: &mut Client, small: &mut Client) -> f64 {
+    let mut lowest = [f64::INFINITY; 2];
+    for round in 0..12 {
+        if round >= 4 && lowest[0] < lowest[1] * 1.3 {
+            break;
+        }
+        lowest[0] = median_claim(large).min(lowest[0]);
+        lowest[1] = median_claim(small).min(lowest[1]);
+    }
+    println!("{:.0} us, and {:.0} us with a thousand tasks", lowest[0], lowest[1]);
+    lowest[0] / lowest[1]
 }
 
+/// The median of the times, in microseconds, that claims took within the server.
 fn median_claim(client: &mut Client) -> f64 {
     client.batch_execute(
         "CREATE TEMP TABLE IF NOT EXISTS claims (took float8); TRUNCATE claims").expect("make a table");
@@ -117,29 +128,29 @@ fn median_claim(client: &mut Client) -> f64 {
 #[test]
 fn a_claim_costs_the_same_before_a_million_tasks() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let cluster = Cluster::start("work-cost");
-    let mut client = cluster.connect();
+    let (large, small) = (Cluster::start("work-cost-large"), Cluster::start("work-cost-small"));
+    let (mut to_large, mut to_small) = (large.connect(), small.connect());
     let push = |client: &mut Client, count: i32, priority: i32, delay: &str| {
         let statement = format!(
             "INSERT INTO queue.tasks (queue, priority, run_at) \
              SELECT 'default', {priority}, clock_timestamp() + '{delay}' FROM generate_series(1, {count})");
         client.batch_execute(&statement).expect("push");
     };
-    push(&mut client, 1000, 0, "0");
-    // The plans that this session makes now, for a table that is nearly empty, it keeps.
-    let small = claim_cost(&mut client);
-    let mut ratios = Vec::new();
+    push(&mut to_large, 1200, 0, "0");
+    push(&mut to_small, 1200, 0, "0");
+    // The plans that these sessions make now, for tables that are nearly empty, they keep.
+    let mut ratios = vec![cost_ratio(&mut to_large, &mut to_small)];
     for (what, priority, delay) in [("scheduled before it", -1, "1 day"), ("scheduled behind it", 0, "1 day"), ("queued", 0, "0")] {
-        push(&mut client, 1000, 0, "0");
-        push(&mut client, 1_000_000, priority, delay);
-        let same_session = claim_cost(&mut client);
-        let fresh_session = claim_cost(&mut cluster.connect());
-        client.batch_execute("VACUUM ANALYZE queue.tasks").expect("analyze");
-        let analyzed = claim_cost(&mut cluster.connect());
-        for (how, large) in [("the same session", same_session), ("a fresh session", fresh_session), ("after ANALYZE", analyzed)] {
-            println!("a million more {what}, {how}: {large:.0} us, {small:.0} us with a thousand");
-            ratios.push(large / small);
-        }
+        println!("a million more {what}: the same session, a fresh one, one after ANALYZE");
+        // Enough to claim: each measurement takes four hundred or more.
+        push(&mut to_large, 3600, 0, "0");
+        push(&mut to_small, 3600, 0, "0");
+        push(&mut to_large, 1_000_000, priority, delay);
+        ratios.push(cost_ratio(&mut to_large, &mut to_small));
+        ratios.push(cost_ratio(&mut large.connect(), &mut to_small));
+        to_large.batch_execute("VACUUM ANALYZE queue.tasks").expect("analyze");
+        to_small.batch_execute("VACUUM ANALYZE queue.tasks").expect("analyze");
+        ratios.push(cost_ratio(&mut large.connect(), &mut to_small));
     }
     assert!(ratios.iter().all(|ratio| *ratio < 1.5), "{ratios:.2?}");
 }
