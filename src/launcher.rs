@@ -23,6 +23,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// it keeps ending at once, so that a lasting fault costs a line in the log every few seconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+/// How many databases of which nothing is known are looked into at a time, so that a server with many
+/// has slots left for other workers.
+const PROBES: usize = 2;
+/// How soon to see whether a probe has found the extension.
+const PROBE_PAUSE: Duration = Duration::from_millis(100);
 /// A worker that lived this long did well.
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 
@@ -56,7 +61,9 @@ pub extern "C-unwind" fn launcher_main(_argument: pg_sys::Datum) {
             launcher.look();
         }
         for oid in shared.take_created() {
-            launcher.places.entry(oid).or_insert_with(Place::new).absent = false;
+            let place = launcher.places.entry(oid).or_insert_with(Place::new);
+            place.absent = false;
+            place.known = true;
         }
         let pause = launcher.tend();
         process::report(None);
@@ -86,6 +93,8 @@ struct Place {
     worker: Option<(DynamicBackgroundWorker, Instant)>,
     /// A worker looked and found no extension.
     absent: bool,
+    /// The extension is there, or was.
+    known: bool,
     /// There was no room for a worker when one was to start.
     refused: bool,
     not_before: Instant,
@@ -94,7 +103,7 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        Self { worker: None, absent: false, refused: false, not_before: Instant::now(), pause: FIRST_PAUSE }
+        Self { worker: None, absent: false, known: false, refused: false, not_before: Instant::now(), pause: FIRST_PAUSE }
     }
 }
 
@@ -119,7 +128,10 @@ impl Launcher {
     fn tend(&mut self) -> Duration {
         let mut next = LOOK_EVERY;
         for (oid, place) in &mut self.places {
-            place.note_end(self.shared, *oid);
+            place.note_progress(self.shared, *oid);
+        }
+        let mut probes = self.places.values().filter(|place| place.is_probed()).count();
+        for (oid, place) in &mut self.places {
             if place.worker.is_some() || place.absent || !settings::worker_enabled() {
                 continue;
             }
@@ -134,8 +146,13 @@ impl Launcher {
                 next = next.min(wait);
                 continue;
             }
+            if !place.known && probes >= PROBES {
+                next = next.min(PROBE_PAUSE);
+                continue;
+            }
             place.worker = start_worker(*oid).map(|worker| (worker, Instant::now()));
             place.refused = place.worker.is_none();
+            probes += usize::from(place.is_probed());
             if place.refused {
                 place.not_before = Instant::now() + LOOK_EVERY;
             }
@@ -160,9 +177,16 @@ impl Launcher {
 }
 
 impl Place {
-    /// Notes that the worker has ended, if it has.
-    fn note_end(&mut self, shared: &Shared, oid: pg_sys::Oid) {
+    /// Whether a worker is looking for the extension, and it is not known whether it finds it.
+    fn is_probed(&self) -> bool {
+        self.worker.is_some() && !self.known
+    }
+
+    /// Notes what the worker found, and that it has ended, if it has.
+    fn note_progress(&mut self, shared: &Shared, oid: pg_sys::Oid) {
         let Some((worker, started)) = &self.worker else { return };
+        let rounds = shared.database(oid).map_or(0, |d| d.counters.rounds.load(Ordering::Relaxed));
+        self.known |= rounds > 0;
         let ended = matches!(
             worker.pid(),
             Err(BackgroundWorkerStatus::Stopped | BackgroundWorkerStatus::PostmasterDied)
@@ -177,6 +201,7 @@ impl Place {
         if let Some(database) = shared.database(oid) {
             self.absent = database.absent.swap(false, Ordering::SeqCst);
             if self.absent {
+                self.known = false;
                 self.pause = FIRST_PAUSE;
                 self.not_before = Instant::now();
                 database.forget();

@@ -56,7 +56,7 @@ pub struct Database {
 /// What one database's workers did since the server started.
 #[derive(Default)]
 pub struct Counters {
-    /// Rounds of the worker's loop.
+    /// Rounds of the worker's loop in which it found the extension.
     pub rounds: AtomicU64,
     /// Leases that the worker found expired.
     pub leases_reaped: AtomicU64,

@@ -108,7 +108,10 @@ impl Worker {
     fn run(mut self) {
         while self.may_stay() {
             let pause = match self.round() {
-                Installed::Yes => self.until_next(),
+                Installed::Yes => {
+                    self.database.counters.rounds.fetch_add(1, Ordering::Relaxed);
+                    self.until_next()
+                }
                 Installed::Locked => RETRY_LOCKED,
                 Installed::No => {
                     self.database.absent.store(true, Ordering::SeqCst);
@@ -130,7 +133,6 @@ impl Worker {
 
     /// Does what is due.
     fn round(&mut self) -> Installed {
-        self.database.counters.rounds.fetch_add(1, Ordering::Relaxed);
         let pushed = self.database.pushed.take();
         let steps = [Self::reap, Self::look_for_due, Self::keep_history];
         for step in steps {

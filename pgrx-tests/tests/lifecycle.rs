@@ -158,6 +158,26 @@ fn a_standby_waits_for_its_promotion() {
 }
 
 #[test]
+fn many_databases_are_looked_into_without_taking_every_slot() {
+    let mut cluster = Cluster::start("lifecycle-many");
+    let mut client = cluster.connect();
+    for n in 0..12 {
+        client.batch_execute(&format!("CREATE DATABASE plain_{n}")).expect("create");
+    }
+    client.batch_execute("CREATE DATABASE shop").expect("create");
+    cluster.connect_to("shop").batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    cluster.await_worker("shop");
+    cluster.stop("fast");
+    cluster.launch();
+    // All thirteen are probed, two at a time, and both with the extension end up with a worker.
+    cluster.await_worker("shop");
+    cluster.await_worker("postgres");
+    let mut client = cluster.connect();
+    eventually("the others are left alone", SOON, || workers(&mut client).len() == 2);
+    assert!(!cluster.log().contains("no background worker is free"), "there were slots enough");
+}
+
+#[test]
 fn too_few_worker_slots_are_told_once() {
     let settings = Settings { preload: true, extra: "max_worker_processes = 2\nmax_logical_replication_workers = 0\n\
                                                      max_parallel_workers = 0" };
