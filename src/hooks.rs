@@ -72,9 +72,7 @@ unsafe extern "C-unwind" fn process_utility(
             make_way((*statement).utilityStmt);
         }
         let next = PREVIOUS.unwrap_or(run_utility);
-        next(
-            statement, query, read_only_tree, context, parameters, environment, destination, completion,
-        );
+        next(statement, query, read_only_tree, context, parameters, environment, destination, completion);
     }
 }
 

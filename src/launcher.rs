@@ -103,7 +103,14 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        Self { worker: None, absent: false, known: false, refused: false, not_before: Instant::now(), pause: FIRST_PAUSE }
+        Self {
+            worker: None,
+            absent: false,
+            known: false,
+            refused: false,
+            not_before: Instant::now(),
+            pause: FIRST_PAUSE,
+        }
     }
 }
 

@@ -87,9 +87,7 @@ pub fn report(activity: Option<&std::ffi::CStr>) {
     // SAFETY: the string is static or outlives the call, which copies it.
     unsafe {
         match activity {
-            Some(text) => {
-                pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, text.as_ptr())
-            }
+            Some(text) => pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, text.as_ptr()),
             None => pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, std::ptr::null()),
         }
     }

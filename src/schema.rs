@@ -14,23 +14,83 @@ extension_sql_file!("../sql/engine.sql", name = "engine", requires = ["indexes"]
 // What the verbs are made of.
 extension_sql_file!("../sql/internal/setting.sql", name = "internal_setting", requires = ["engine"]);
 extension_sql_file!("../sql/internal/errors.sql", name = "internal_errors", requires = ["internal_setting"]);
-extension_sql_file!("../sql/internal/state_of.sql", name = "internal_state_of", requires = ["internal_errors"]);
+extension_sql_file!(
+    "../sql/internal/state_of.sql",
+    name = "internal_state_of",
+    requires = ["internal_errors"]
+);
 extension_sql_file!("../sql/internal/checks.sql", name = "internal_checks", requires = ["internal_state_of"]);
-extension_sql_file!("../sql/internal/task_options.sql", name = "internal_task_options", requires = ["internal_checks"]);
-extension_sql_file!("../sql/internal/tasks_inserted.sql", name = "internal_tasks_inserted", requires = ["internal_task_options"]);
-extension_sql_file!("../sql/internal/restore_default_queue.sql", name = "internal_restore_default_queue", requires = ["internal_tasks_inserted"]);
-extension_sql_file!("../sql/internal/backoff.sql", name = "internal_backoff", requires = ["internal_restore_default_queue"]);
-extension_sql_file!("../sql/internal/endings.sql", name = "internal_endings", requires = ["internal_backoff"]);
-extension_sql_file!("../sql/internal/leased_task.sql", name = "internal_leased_task", requires = ["internal_endings"]);
-extension_sql_file!("../sql/internal/open_queue.sql", name = "internal_open_queue", requires = ["internal_leased_task"]);
-extension_sql_file!("../sql/internal/claim_from.sql", name = "internal_claim_from", requires = ["internal_open_queue"]);
+extension_sql_file!(
+    "../sql/internal/task_options.sql",
+    name = "internal_task_options",
+    requires = ["internal_checks"]
+);
+extension_sql_file!(
+    "../sql/internal/tasks_inserted.sql",
+    name = "internal_tasks_inserted",
+    requires = ["internal_task_options"]
+);
+extension_sql_file!(
+    "../sql/internal/restore_default_queue.sql",
+    name = "internal_restore_default_queue",
+    requires = ["internal_tasks_inserted"]
+);
+extension_sql_file!(
+    "../sql/internal/backoff.sql",
+    name = "internal_backoff",
+    requires = ["internal_restore_default_queue"]
+);
+extension_sql_file!(
+    "../sql/internal/endings.sql",
+    name = "internal_endings",
+    requires = ["internal_backoff"]
+);
+extension_sql_file!(
+    "../sql/internal/leased_task.sql",
+    name = "internal_leased_task",
+    requires = ["internal_endings"]
+);
+extension_sql_file!(
+    "../sql/internal/open_queue.sql",
+    name = "internal_open_queue",
+    requires = ["internal_leased_task"]
+);
+extension_sql_file!(
+    "../sql/internal/claim_from.sql",
+    name = "internal_claim_from",
+    requires = ["internal_open_queue"]
+);
 extension_sql_file!("../sql/internal/reap.sql", name = "internal_reap", requires = ["internal_claim_from"]);
-extension_sql_file!("../sql/internal/due_queues.sql", name = "internal_due_queues", requires = ["internal_reap"]);
-extension_sql_file!("../sql/internal/extend_history.sql", name = "internal_extend_history", requires = ["internal_due_queues"]);
-extension_sql_file!("../sql/internal/retire_history.sql", name = "internal_retire_history", requires = ["internal_extend_history"]);
-extension_sql_file!("../sql/internal/retire_dead_letters.sql", name = "internal_retire_dead_letters", requires = ["internal_retire_history"]);
-extension_sql_file!("../sql/internal/apply_options.sql", name = "internal_apply_options", requires = ["internal_retire_dead_letters"]);
-extension_sql_file!("../sql/internal/rights.sql", name = "internal_rights", requires = ["internal_apply_options"]);
+extension_sql_file!(
+    "../sql/internal/due_queues.sql",
+    name = "internal_due_queues",
+    requires = ["internal_reap"]
+);
+extension_sql_file!(
+    "../sql/internal/extend_history.sql",
+    name = "internal_extend_history",
+    requires = ["internal_due_queues"]
+);
+extension_sql_file!(
+    "../sql/internal/retire_history.sql",
+    name = "internal_retire_history",
+    requires = ["internal_extend_history"]
+);
+extension_sql_file!(
+    "../sql/internal/retire_dead_letters.sql",
+    name = "internal_retire_dead_letters",
+    requires = ["internal_retire_history"]
+);
+extension_sql_file!(
+    "../sql/internal/apply_options.sql",
+    name = "internal_apply_options",
+    requires = ["internal_retire_dead_letters"]
+);
+extension_sql_file!(
+    "../sql/internal/rights.sql",
+    name = "internal_rights",
+    requires = ["internal_apply_options"]
+);
 
 // For people and for monitoring.
 extension_sql_file!("../sql/views.sql", name = "views", requires = ["internal_rights"]);
@@ -41,7 +101,11 @@ extension_sql_file!("../sql/functions/push_many.sql", name = "push_many", requir
 extension_sql_file!("../sql/functions/claim.sql", name = "claim", requires = ["push_many"]);
 extension_sql_file!("../sql/functions/complete.sql", name = "complete", requires = ["claim"]);
 extension_sql_file!("../sql/functions/complete_many.sql", name = "complete_many", requires = ["complete"]);
-extension_sql_file!("../sql/functions/complete_and_claim.sql", name = "complete_and_claim", requires = ["complete_many"]);
+extension_sql_file!(
+    "../sql/functions/complete_and_claim.sql",
+    name = "complete_and_claim",
+    requires = ["complete_many"]
+);
 extension_sql_file!("../sql/functions/fail.sql", name = "fail", requires = ["complete_and_claim"]);
 extension_sql_file!("../sql/functions/release.sql", name = "release", requires = ["fail"]);
 extension_sql_file!("../sql/functions/extend_many.sql", name = "extend_many", requires = ["release"]);

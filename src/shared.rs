@@ -294,9 +294,7 @@ impl QueueSet {
     /// Adds queues; says whether any of them was new.
     pub fn insert(&self, bits: &QueueBits) -> bool {
         let words = self.0.iter().zip(bits).filter(|(_, bits)| **bits != 0);
-        words.fold(false, |new, (word, bits)| {
-            new | (word.fetch_or(*bits, Ordering::SeqCst) & bits != *bits)
-        })
+        words.fold(false, |new, (word, bits)| new | (word.fetch_or(*bits, Ordering::SeqCst) & bits != *bits))
     }
 
     /// Whether there is none.

@@ -60,13 +60,27 @@ impl Cluster {
         fs::create_dir_all(folder).expect("create the cluster's folder");
         give_away(folder);
         let cluster = Self { folder: folder.to_owned(), postmaster: None, keep: false };
-        cluster.run("initdb", &["-D", &cluster.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8",
-                                "--locale=C.UTF-8", "--no-sync"]);
+        cluster.run(
+            "initdb",
+            &[
+                "-D",
+                &cluster.data(),
+                "-U",
+                "postgres",
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--locale=C.UTF-8",
+                "--no-sync",
+            ],
+        );
         let preload = if settings.preload { "queue_ext" } else { "" };
         let lines = format!(
             "\nlisten_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = '{preload}'\n\
              fsync = off\njit = off\nmax_connections = 200\nlog_line_prefix = '%m [%p] %b '\n{}\n",
-            folder.display(), settings.extra,
+            folder.display(),
+            settings.extra,
         );
         let path = folder.join("data/postgresql.conf");
         let conf = fs::read_to_string(&path).expect("read postgresql.conf");
@@ -101,7 +115,8 @@ impl Cluster {
     /// Starts the server, and waits until it takes connections. The process belongs to nobody's
     /// terminal, and may outlive this one.
     pub fn launch(&mut self) {
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.log_path()).expect("open the log");
+        let log =
+            fs::OpenOptions::new().create(true).append(true).open(self.log_path()).expect("open the log");
         let mut started: Option<Child> = None;
         eventually("the server takes connections", START_LIMIT, || {
             // After kill -9 the old server's children may still be around for a moment, and a new
@@ -109,9 +124,15 @@ impl Cluster {
             let running = started.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));
             if !running {
                 let log = log.try_clone().expect("a file handle");
-                let child = self.command("postgres").args(["-D", &self.data()]).process_group(0)
-                    .stdin(Stdio::null()).stdout(log.try_clone().expect("a file handle")).stderr(log)
-                    .spawn().expect("start postgres");
+                let child = self
+                    .command("postgres")
+                    .args(["-D", &self.data()])
+                    .process_group(0)
+                    .stdin(Stdio::null())
+                    .stdout(log.try_clone().expect("a file handle"))
+                    .stderr(log)
+                    .spawn()
+                    .expect("start postgres");
                 started = Some(child);
             }
             self.try_connect("postgres").is_some()
@@ -187,10 +208,13 @@ impl Cluster {
 
     /// Runs a program of the server's, as the user that owns its files.
     pub fn run(&self, program: &str, arguments: &[&str]) {
-        let done = self.command(program).args(arguments).stdin(Stdio::null()).output().expect("run a program");
+        let done =
+            self.command(program).args(arguments).stdin(Stdio::null()).output().expect("run a program");
         assert!(
-            done.status.success(), "{program} failed:\n{}{}",
-            String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr),
+            done.status.success(),
+            "{program} failed:\n{}{}",
+            String::from_utf8_lossy(&done.stdout),
+            String::from_utf8_lossy(&done.stderr),
         );
     }
 
@@ -262,7 +286,8 @@ pub fn pg_config(option: &str) -> String {
 /// The major version of the server.
 pub fn major_version() -> u32 {
     let version = pg_config("--version");
-    let digits: String = version.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    let digits: String =
+        version.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
     digits.parse().expect("a version")
 }
 

@@ -8,11 +8,14 @@ const BACK_WITHIN: Duration = Duration::from_secs(5);
 
 /// Tasks acknowledged before the crash, one of them leased, one finished.
 fn work(cluster: &Cluster) {
-    cluster.connect().batch_execute(
-        "SELECT count(queue.push('default')) FROM generate_series(1, 100);
+    cluster
+        .connect()
+        .batch_execute(
+            "SELECT count(queue.push('default')) FROM generate_series(1, 100);
          SELECT queue.complete(id, token) FROM queue.claim('1 minute');
          SELECT count(*) FROM queue.claim('1 second')",
-    ).expect("work");
+        )
+        .expect("work");
 }
 
 fn all_is_well_after(cluster: &mut Cluster, crashed: Instant) {
@@ -26,7 +29,8 @@ fn all_is_well_after(cluster: &mut Cluster, crashed: Instant) {
          FROM queue.all_tasks", &[]).expect("count");
     assert_eq!((counts.get::<_, i64>(0), counts.get::<_, i64>(1)), (99, 1), "nothing is lost");
     eventually("the worker takes back the lease", BACK_WITHIN, || {
-        let row = client.query_one("SELECT count(*) FROM queue.tasks WHERE state = 'running'", &[]).expect("count");
+        let row =
+            client.query_one("SELECT count(*) FROM queue.tasks WHERE state = 'running'", &[]).expect("count");
         row.get::<_, i64>(0) == 0
     });
 }
@@ -82,15 +86,20 @@ fn acknowledged_pushes_survive_kill_nine() {
             acknowledged
         });
         eventually("some are pushed", Duration::from_secs(10), || {
-            client.query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get::<_, i64>(0) > before + 100
+            client.query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get::<_, i64>(0)
+                > before + 100
         });
         drop(client);
         cluster.kill_postmaster();
         let acknowledged = pusher.join().expect("the pusher");
         cluster.launch();
-        let after: i64 = cluster.connect().query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get(0);
+        let after: i64 =
+            cluster.connect().query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get(0);
         // One more may have been committed whose answer was cut off.
-        assert!((acknowledged..=acknowledged + 1).contains(&(after - before)),
-                "{acknowledged} acknowledged, {} found", after - before);
+        assert!(
+            (acknowledged..=acknowledged + 1).contains(&(after - before)),
+            "{acknowledged} acknowledged, {} found",
+            after - before
+        );
     }
 }

@@ -30,7 +30,11 @@ fn a_restored_dump_is_the_queue_as_it_was() {
          SELECT queue.fail(id, token, 'x', permanent => true) FROM queue.claim();
          SELECT count(*) FROM queue.claim('1 day', worker => 'w')").expect("work");
     queue_ext_tests::eventually("the history has its partitions", std::time::Duration::from_secs(5), || {
-        client.query_one("SELECT count(*) FROM queue_internal.history_partitions()", &[]).expect("count").get::<_, i64>(0) == 4
+        client
+            .query_one("SELECT count(*) FROM queue_internal.history_partitions()", &[])
+            .expect("count")
+            .get::<_, i64>(0)
+            == 4
     });
     let before = everything(&source);
     let host = source.folder().to_str().expect("a path").to_owned();
@@ -53,7 +57,8 @@ fn a_restored_dump_is_the_queue_as_it_was() {
         assert_eq!(everything(&target), before, "{name}");
         // It goes on where it was: no id comes twice, and the rights hold.
         let highest: i64 = client.query_one("SELECT max(id) FROM queue.all_tasks", &[]).expect("max").get(0);
-        let next: i64 = client.query_one("SELECT queue.push('default', priority => -9)", &[]).expect("push").get(0);
+        let next: i64 =
+            client.query_one("SELECT queue.push('default', priority => -9)", &[]).expect("push").get(0);
         assert!(next > highest);
         let claimed: i64 = client.query_one("SELECT id FROM queue.claim()", &[]).expect("claim").get(0);
         assert_eq!(claimed, next);

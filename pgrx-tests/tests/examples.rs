@@ -33,12 +33,17 @@ fn the_python_worker_sends_every_letter_once() {
     worker.kill().expect("kill -9");
     worker.wait().expect("it is gone");
     // Whatever it had is anybody's again.
-    client.batch_execute("UPDATE queue.tasks SET lease_until = now() WHERE state = 'running'").expect("expire");
+    client
+        .batch_execute("UPDATE queue.tasks SET lease_until = now() WHERE state = 'running'")
+        .expect("expire");
     let mut worker = start(&cluster);
     eventually("it is done", SOON, || {
         client.query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get::<_, i64>(0) == 0
     });
-    let twice: i64 = client.query_one("SELECT count(*) - count(DISTINCT address) FROM letters_sent", &[]).expect("count").get(0);
+    let twice: i64 = client
+        .query_one("SELECT count(*) - count(DISTINCT address) FROM letters_sent", &[])
+        .expect("count")
+        .get(0);
     assert_eq!((sent(&mut client), twice), (500, 0));
     let dead: i64 = client.query_one("SELECT count(*) FROM queue.dead_letters", &[]).expect("count").get(0);
     assert_eq!(dead, 2, "the letters without an address failed, and said so");

@@ -17,8 +17,11 @@ fn sessions_do_not_get_in_each_others_way() {
     let output = home().join("run/isolation-output");
     let _ = fs::remove_dir_all(&output);
     fs::create_dir_all(&output).expect("create the output folder");
-    let mut names: Vec<String> = fs::read_dir(specs.join("specs")).expect("read the specs")
-        .map(|entry| entry.expect("a file").path().file_stem().expect("a name").to_string_lossy().into_owned())
+    let mut names: Vec<String> = fs::read_dir(specs.join("specs"))
+        .expect("read the specs")
+        .map(|entry| {
+            entry.expect("a file").path().file_stem().expect("a name").to_string_lossy().into_owned()
+        })
         .collect();
     names.sort();
     let done = Command::new(driver("isolation/pg_isolation_regress"))
@@ -28,7 +31,13 @@ fn sessions_do_not_get_in_each_others_way() {
         .arg(format!("--host={}", cluster.folder().display()))
         .args(["--user=postgres", "--use-existing", "--dbname=postgres"])
         .args(&names)
-        .output().expect("run pg_isolation_regress");
+        .output()
+        .expect("run pg_isolation_regress");
     let diff = fs::read_to_string(output.join("regression.diffs")).unwrap_or_default();
-    assert!(done.status.success(), "{}{}{diff}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success(),
+        "{}{}{diff}",
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr)
+    );
 }

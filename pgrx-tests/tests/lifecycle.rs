@@ -21,7 +21,9 @@ fn await_new_worker(client: &mut Client, database: &str, old: i32) -> Duration {
 }
 
 fn lease_expires(client: &mut Client) {
-    client.batch_execute("SELECT queue.push('default'); SELECT count(*) FROM queue.claim('100 ms')").expect("claim");
+    client
+        .batch_execute("SELECT queue.push('default'); SELECT count(*) FROM queue.claim('100 ms')")
+        .expect("claim");
     eventually("the worker puts the task back", SOON, || {
         let row = client.query_one("SELECT bool_and(state = 'queued') FROM queue.tasks", &[]).expect("state");
         row.get::<_, Option<bool>>(0) == Some(true)
@@ -41,14 +43,21 @@ fn worker_survives_termination_and_errors() {
     // An ERROR in its work: what it reads is gone for a while, and then there again.
     let pid = cluster.await_worker("postgres");
     client.batch_execute("ALTER FUNCTION queue_internal.due_queues RENAME TO gone").expect("rename");
-    client.batch_execute("SELECT pg_reload_conf(); SELECT queue.push('default', delay => '100 ms')").expect("push");
+    client
+        .batch_execute("SELECT pg_reload_conf(); SELECT queue.push('default', delay => '100 ms')")
+        .expect("push");
     eventually("the worker notices", SOON, || worker_of(&mut client, "postgres") != Some(pid));
     let errors = |cluster: &Cluster| cluster.log().matches("queue_internal.due_queues").count();
     eventually("it tries again", Duration::from_secs(10), || errors(&cluster) >= 2);
     let lines = cluster.log().lines().count();
-    client.batch_execute("ALTER FUNCTION queue_internal.gone RENAME TO due_queues; SELECT queue.purge('default')").expect("rename");
+    client
+        .batch_execute(
+            "ALTER FUNCTION queue_internal.gone RENAME TO due_queues; SELECT queue.purge('default')",
+        )
+        .expect("rename");
     eventually("a worker is back for good", Duration::from_secs(10), || {
-        let stats: serde_json::Value = client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
+        let stats: serde_json::Value =
+            client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
         stats["worker"]["sleeps_for_ms"].as_i64().is_some_and(|sleeps| sleeps > 1000)
     });
     assert!(lines < 100, "a fault that lasts must not flood the log; it has {lines} lines");
@@ -60,7 +69,8 @@ fn workers_leave_with_their_launcher_and_come_back_with_the_next() {
     let mut cluster = Cluster::start("lifecycle-launcher");
     let mut client = cluster.connect();
     let worker = cluster.await_worker("postgres");
-    let killed = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'queue_ext launcher'";
+    let killed =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'queue_ext launcher'";
     client.execute(killed, &[]).expect("terminate the launcher");
     await_new_worker(&mut client, "postgres", worker);
     eventually("there is one worker", SOON, || workers(&mut client).len() == 1);
@@ -103,7 +113,10 @@ fn extension_is_dropped_and_created_while_the_worker_works() {
         let started = std::time::Instant::now();
         client.batch_execute("DROP EXTENSION queue_ext").expect("DROP EXTENSION");
         assert!(started.elapsed() < Duration::from_secs(2), "round {round}: DROP EXTENSION was held up");
-        let left: i64 = client.query_one("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'queue%'", &[]).expect("count").get(0);
+        let left: i64 = client
+            .query_one("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'queue%'", &[])
+            .expect("count")
+            .get(0);
         assert_eq!(left, 0, "nothing may be left of it");
         client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     }
@@ -112,8 +125,11 @@ fn extension_is_dropped_and_created_while_the_worker_works() {
     client.batch_execute("DROP EXTENSION queue_ext").expect("DROP EXTENSION");
     eventually("the worker is gone", Duration::from_secs(15), || workers(&mut client).is_empty());
     assert!(!cluster.log().contains("deadlock"), "nobody may run into a deadlock");
-    let lines = cluster.log().lines()
-        .filter(|line| line.contains("queue_ext") && (line.contains("ERROR") || line.contains("FATAL"))).count();
+    let lines = cluster
+        .log()
+        .lines()
+        .filter(|line| line.contains("queue_ext") && (line.contains("ERROR") || line.contains("FATAL")))
+        .count();
     assert_eq!(lines, 0, "the worker minds nothing of this:\n{}", cluster.log());
 }
 
@@ -129,10 +145,12 @@ fn settings_reload() {
     client.batch_execute("SELECT pg_reload_conf()").expect("reload");
     cluster.await_worker("postgres");
     eventually("it sleeps longer", SOON, || {
-        let stats: serde_json::Value = client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
+        let stats: serde_json::Value =
+            client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
         stats["worker"]["sleeps_for_ms"].as_i64().is_some_and(|sleeps| sleeps > 20_000)
     });
-    let refused = client.batch_execute("SET queue.notify_interval = 5").expect_err("only the server's operator");
+    let refused =
+        client.batch_execute("SET queue.notify_interval = 5").expect_err("only the server's operator");
     assert_eq!(refused.code().map(|code| code.code()), Some("55P02"));
 }
 
@@ -140,14 +158,20 @@ fn settings_reload() {
 fn a_standby_waits_for_its_promotion() {
     let mut cluster = Cluster::start("lifecycle-primary");
     let mut client = cluster.connect();
-    client.batch_execute("SELECT queue.push('default'); SELECT count(*) FROM queue.claim('200 ms')").expect("claim");
+    client
+        .batch_execute("SELECT queue.push('default'); SELECT count(*) FROM queue.claim('200 ms')")
+        .expect("claim");
     let mut standby = cluster.standby("lifecycle-standby");
     let mut reader = standby.connect();
     assert_eq!(workers(&mut reader).len(), 0);
-    let code = |result: Result<(), postgres::Error>| result.expect_err("refused").code().map(|code| code.code().to_owned());
+    let code = |result: Result<(), postgres::Error>| {
+        result.expect_err("refused").code().map(|code| code.code().to_owned())
+    };
     assert_eq!(code(reader.batch_execute("SELECT queue.push('default')")).as_deref(), Some("25006"));
     assert_eq!(code(reader.batch_execute("SELECT queue.claim()")).as_deref(), Some("25006"));
-    reader.batch_execute("SELECT * FROM queue.stats; SELECT * FROM queue.all_tasks").expect("views can be read");
+    reader
+        .batch_execute("SELECT * FROM queue.stats; SELECT * FROM queue.all_tasks")
+        .expect("views can be read");
     cluster.stop("immediate");
     reader.batch_execute("SELECT pg_promote()").expect("promote");
     standby.await_worker("postgres");
@@ -179,8 +203,11 @@ fn many_databases_are_looked_into_without_taking_every_slot() {
 
 #[test]
 fn too_few_worker_slots_are_told_once() {
-    let settings = Settings { preload: true, extra: "max_worker_processes = 2\nmax_logical_replication_workers = 0\n\
-                                                     max_parallel_workers = 0" };
+    let settings = Settings {
+        preload: true,
+        extra: "max_worker_processes = 2\nmax_logical_replication_workers = 0\n\
+                                                     max_parallel_workers = 0",
+    };
     let mut cluster = Cluster::start_with("lifecycle-slots", &settings);
     let mut client = cluster.connect();
     client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
@@ -192,7 +219,9 @@ fn too_few_worker_slots_are_told_once() {
     eventually("it is told", SOON, || cluster.log().contains("no background worker is free"));
     // Everything works without: a claim takes over an expired lease.
     let mut client = cluster.connect_to("three");
-    client.batch_execute("SELECT queue.push('default'); SELECT count(*) FROM queue.claim('10 ms')").expect("claim");
+    client
+        .batch_execute("SELECT queue.push('default'); SELECT count(*) FROM queue.claim('10 ms')")
+        .expect("claim");
     eventually("the task is claimed again", SOON, || {
         client.query("SELECT id FROM queue.claim('1 minute')", &[]).expect("claim").len() == 1
     });

@@ -29,7 +29,10 @@ fn quiet(listener: &mut Client, what: &str) {
 #[test]
 fn listeners_hear_of_what_can_be_claimed() {
     // No sweep may help out while this looks.
-    let settings = queue_ext_tests::Settings { preload: true, extra: "queue.sweep_interval = 1h\nmax_prepared_transactions = 5" };
+    let settings = queue_ext_tests::Settings {
+        preload: true,
+        extra: "queue.sweep_interval = 1h\nmax_prepared_transactions = 5",
+    };
     let mut cluster = Cluster::start_with("notify", &settings);
     let mut client = cluster.connect();
     client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
@@ -50,7 +53,9 @@ fn listeners_hear_of_what_can_be_claimed() {
     client.batch_execute("COMMIT").expect("commit");
     assert!(next(&mut listener, SOON).is_some(), "its commit");
 
-    client.batch_execute("SELECT queue.purge('default'); SELECT queue.push('default', delay => '700 ms')").expect("push");
+    client
+        .batch_execute("SELECT queue.purge('default'); SELECT queue.push('default', delay => '700 ms')")
+        .expect("push");
     let waited = next(&mut listener, SOON).expect("a task that came due");
     assert!(waited > Duration::from_millis(600), "not before it is due, but after {waited:?}");
     // An earlier one appears while the worker sleeps for a later one.
@@ -61,7 +66,9 @@ fn listeners_hear_of_what_can_be_claimed() {
     assert!(next(&mut listener, SOON).is_some());
     client.batch_execute("SELECT queue.release(id, token) FROM queue.claim('1 minute')").expect("release");
     assert!(next(&mut listener, SOON).is_some(), "a release");
-    client.batch_execute("SELECT queue.fail(id, token, 'x', retry_in => '100 ms') FROM queue.claim('1 minute')").expect("fail");
+    client
+        .batch_execute("SELECT queue.fail(id, token, 'x', retry_in => '100 ms') FROM queue.claim('1 minute')")
+        .expect("fail");
     assert!(next(&mut listener, SOON).is_some(), "a retry that came due");
     client.batch_execute("SELECT count(*) FROM queue.claim('300 ms')").expect("claim");
     assert!(next(&mut listener, SOON).is_some(), "a lease that ran out");

@@ -25,7 +25,8 @@ fn run(name: &str, settings: &Settings) {
     let output = home().join("run").join(format!("{name}-output"));
     let _ = fs::remove_dir_all(&output);
     fs::create_dir_all(&output).expect("create the output folder");
-    let mut names: Vec<String> = fs::read_dir(scripts.join("sql")).expect("read the scripts")
+    let mut names: Vec<String> = fs::read_dir(scripts.join("sql"))
+        .expect("read the scripts")
         .map(|entry| entry.expect("a file").path())
         .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
         .collect();
@@ -42,7 +43,8 @@ fn run(name: &str, settings: &Settings) {
             .arg(format!("--host={}", cluster.folder().display()))
             .args(["--user=postgres", "--use-existing", &format!("--dbname={script}"), script])
             .env("PG_ABS_SRCDIR", &scripts)
-            .output().expect("run pg_regress");
+            .output()
+            .expect("run pg_regress");
         if !done.status.success() {
             failed.push(script.clone());
             let diff = fs::read_to_string(output.join("regression.diffs")).unwrap_or_default();

@@ -15,7 +15,8 @@ const WORKERS: usize = 8;
 
 /// Claims and works until the queue is drained; returns the ids whose completion was accepted.
 fn work(mut client: Client) -> Vec<i64> {
-    let claim = client.prepare("SELECT id, token, (payload->>'n')::bigint FROM queue.claim('1 second', max_tasks => 10)")
+    let claim = client
+        .prepare("SELECT id, token, (payload->>'n')::bigint FROM queue.claim('1 second', max_tasks => 10)")
         .expect("prepare");
     let complete = client.prepare("SELECT queue.complete($1, $2)").expect("prepare");
     let fail = client.prepare("SELECT queue.fail($1, $2, 'cannot be done')").expect("prepare");
@@ -46,15 +47,26 @@ fn every_task_is_completed_once_or_dead_after_its_attempts() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("work-accounting");
     let mut client = cluster.connect();
-    client.batch_execute(
-        "SELECT queue.configure('default', '{\"max_attempts\": 2, \"backoff\": {\"base\": \"0\"}}')").expect("configure");
-    client.execute("INSERT INTO queue.tasks (queue, payload)
-                    SELECT 'default', jsonb_build_object('n', n) FROM generate_series(1, $1::bigint) AS n", &[&TASKS]).expect("push");
-    let workers: Vec<_> = (0..WORKERS).map(|_| {
-        let config = cluster.config("postgres");
-        std::thread::spawn(move || work(config.connect(NoTls).expect("connect")))
-    }).collect();
-    let accepted: Vec<i64> = workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect();
+    client
+        .batch_execute(
+            "SELECT queue.configure('default', '{\"max_attempts\": 2, \"backoff\": {\"base\": \"0\"}}')",
+        )
+        .expect("configure");
+    client
+        .execute(
+            "INSERT INTO queue.tasks (queue, payload)
+                    SELECT 'default', jsonb_build_object('n', n) FROM generate_series(1, $1::bigint) AS n",
+            &[&TASKS],
+        )
+        .expect("push");
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|_| {
+            let config = cluster.config("postgres");
+            std::thread::spawn(move || work(config.connect(NoTls).expect("connect")))
+        })
+        .collect();
+    let accepted: Vec<i64> =
+        workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect();
 
     let distinct: HashSet<i64> = accepted.iter().copied().collect();
     assert_eq!(distinct.len(), accepted.len(), "no completion may be accepted twice");
@@ -66,7 +78,8 @@ fn every_task_is_completed_once_or_dead_after_its_attempts() {
                 (SELECT count(*) FROM queue.dead_letters),
                 (SELECT count(*) FROM queue.dead_letters JOIN queue.history USING (id)),
                 (SELECT count(*) FROM queue.dead_letters WHERE errors->1->>'error' = 'lease expired')", &[]).expect("count");
-    let [live, completed, distinct, died_properly, dead, both, silent]: [i64; 7] = std::array::from_fn(|i| counts.get(i));
+    let [live, completed, distinct, died_properly, dead, both, silent]: [i64; 7] =
+        std::array::from_fn(|i| counts.get(i));
     let doomed = TASKS / 50 + TASKS / 100;
     assert_eq!((live, both), (0, 0));
     assert_eq!(completed, accepted.len() as i64, "what the workers were told is what the history has");
@@ -104,10 +117,12 @@ fn cost_ratio(large: &mut Client, small: &mut Client) -> f64 {
 
 /// The median of the times, in microseconds, that claims took within the server.
 fn median_claim(client: &mut Client) -> f64 {
-    client.batch_execute(
-        "CREATE TEMP TABLE IF NOT EXISTS claims (took float8); TRUNCATE claims").expect("make a table");
-    client.batch_execute(
-        "DO $$
+    client
+        .batch_execute("CREATE TEMP TABLE IF NOT EXISTS claims (took float8); TRUNCATE claims")
+        .expect("make a table");
+    client
+        .batch_execute(
+            "DO $$
          DECLARE
              started timestamptz;
              task    queue.claimed_task;
@@ -121,8 +136,13 @@ fn median_claim(client: &mut Client) -> f64 {
                  INSERT INTO claims VALUES (took);
                  COMMIT;
              END LOOP;
-         END $$").expect("claim");
-    client.query_one("SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY took) FROM claims", &[]).expect("median").get(0)
+         END $$",
+        )
+        .expect("claim");
+    client
+        .query_one("SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY took) FROM claims", &[])
+        .expect("median")
+        .get(0)
 }
 
 #[test]
@@ -133,14 +153,17 @@ fn a_claim_costs_the_same_before_a_million_tasks() {
     let push = |client: &mut Client, count: i32, priority: i32, delay: &str| {
         let statement = format!(
             "INSERT INTO queue.tasks (queue, priority, run_at) \
-             SELECT 'default', {priority}, clock_timestamp() + '{delay}' FROM generate_series(1, {count})");
+             SELECT 'default', {priority}, clock_timestamp() + '{delay}' FROM generate_series(1, {count})"
+        );
         client.batch_execute(&statement).expect("push");
     };
     push(&mut to_large, 1200, 0, "0");
     push(&mut to_small, 1200, 0, "0");
     // The plans that these sessions make now, for tables that are nearly empty, they keep.
     let mut ratios = vec![cost_ratio(&mut to_large, &mut to_small)];
-    for (what, priority, delay) in [("scheduled before it", -1, "1 day"), ("scheduled behind it", 0, "1 day"), ("queued", 0, "0")] {
+    for (what, priority, delay) in
+        [("scheduled before it", -1, "1 day"), ("scheduled behind it", 0, "1 day"), ("queued", 0, "0")]
+    {
         println!("a million more {what}: the same session, a fresh one, one after ANALYZE");
         // Enough to claim: each measurement takes four hundred or more.
         push(&mut to_large, 3600, 0, "0");
@@ -164,16 +187,26 @@ fn a_killed_workers_task_is_back_within_its_lease_and_a_second() {
         let mut client = cluster.connect();
         client.batch_execute("CREATE EXTENSION queue_ext; SELECT queue.push('default')").expect("push");
         let mut worker = std::process::Command::new(queue_ext_tests::cluster::bindir().join("psql"))
-            .args(["-X", "-U", "postgres", "-d", "postgres", "-h"]).arg(cluster.folder())
+            .args(["-X", "-U", "postgres", "-d", "postgres", "-h"])
+            .arg(cluster.folder())
             .args(["-c", "SELECT id FROM queue.claim('1 second')", "-c", "SELECT pg_sleep(60)"])
-            .stdout(std::process::Stdio::null()).spawn().expect("start a worker");
-        let running = |client: &mut Client| client.query_opt("SELECT lease_until FROM queue.tasks WHERE state = 'running'", &[]).expect("look").is_some();
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("start a worker");
+        let running = |client: &mut Client| {
+            client
+                .query_opt("SELECT lease_until FROM queue.tasks WHERE state = 'running'", &[])
+                .expect("look")
+                .is_some()
+        };
         eventually("the worker has the task", Duration::from_secs(5), || running(&mut client));
         let claimed = Instant::now();
         worker.kill().expect("kill -9");
         worker.wait().expect("it is gone");
         let claim = "SELECT attempt FROM queue.claim('1 minute')";
-        eventually("the task is claimed again", Duration::from_secs(2), || !client.query(claim, &[]).expect("claim").is_empty());
+        eventually("the task is claimed again", Duration::from_secs(2), || {
+            !client.query(claim, &[]).expect("claim").is_empty()
+        });
         assert!(claimed.elapsed() < Duration::from_secs(2), "{:?}", claimed.elapsed());
         assert!(claimed.elapsed() > Duration::from_millis(800), "not before the lease ran out");
     }

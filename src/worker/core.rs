@@ -98,7 +98,8 @@ fn read<R>(
     arguments: &[DatumWithOid<'_>],
     row: impl FnOnce(SpiTupleTable<'_>) -> pgrx::spi::Result<R>,
 ) -> R {
-    let result = Spi::connect(|client: &SpiClient<'_>| row(client.select(query, Some(1), arguments)?.first()));
+    let result =
+        Spi::connect(|client: &SpiClient<'_>| row(client.select(query, Some(1), arguments)?.first()));
     result.unwrap_or_else(|error| error!("the worker's query failed: {error}"))
 }
 

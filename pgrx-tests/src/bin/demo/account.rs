@@ -25,8 +25,14 @@ pub fn show(client: &mut Client, pushed: i64, killed: usize, took: Duration) -> 
     for (what, found, expected) in entries {
         let right = found == expected;
         balanced &= right;
-        println!("  {what:<34}{found:>7}   {}", if right { "ok".to_owned() } else { format!("WRONG: should be {expected}") });
+        println!(
+            "  {what:<34}{found:>7}   {}",
+            if right { "ok".to_owned() } else { format!("WRONG: should be {expected}") }
+        );
     }
-    println!("\n{}", if balanced { "Every order is accounted for." } else { "THE ACCOUNT DOES NOT BALANCE." });
+    println!(
+        "\n{}",
+        if balanced { "Every order is accounted for." } else { "THE ACCOUNT DOES NOT BALANCE." }
+    );
     balanced
 }

@@ -19,7 +19,11 @@ impl Crew {
     /// Starts workers for the server in `folder`.
     pub fn hire(folder: &Path, number: usize) -> Self {
         let mut crew = Self {
-            folder: folder.to_owned(), workers: Vec::new(), hired: 0, killed: 0, last_accident: Instant::now(),
+            folder: folder.to_owned(),
+            workers: Vec::new(),
+            hired: 0,
+            killed: 0,
+            last_accident: Instant::now(),
         };
         for _ in 0..number {
             crew.hire_one();
@@ -59,8 +63,13 @@ impl Crew {
         self.hired += 1;
         let name = format!("worker-{}", self.hired);
         let program = std::env::current_exe().expect("this program");
-        let child = Command::new(program).arg("worker").arg(&self.folder).arg(&name)
-            .stdin(Stdio::null()).spawn().expect("start a worker");
+        let child = Command::new(program)
+            .arg("worker")
+            .arg(&self.folder)
+            .arg(&name)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("start a worker");
         self.workers.push((name, child));
     }
 }

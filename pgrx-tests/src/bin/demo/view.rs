@@ -30,18 +30,30 @@ impl View {
 
     /// Looks at the queue and shows it.
     pub fn show(&mut self, client: &mut Client, crew: &Crew, elapsed: Duration) {
-        let row = client.query_one(
-            "SELECT queued, scheduled, running, completed_last_hour, dead, completed_per_second::float8
-             FROM queue.stats WHERE queue = 'orders'", &[]).expect("queue.stats");
+        let row = client
+            .query_one(
+                "SELECT queued, scheduled, running, completed_last_hour, dead, completed_per_second::float8
+             FROM queue.stats WHERE queue = 'orders'",
+                &[],
+            )
+            .expect("queue.stats");
         let [queued, scheduled, running, completed, dead]: [i64; 5] = std::array::from_fn(|i| row.get(i));
         self.live = queued + scheduled + running;
-        let states = [("queued", queued), ("scheduled", scheduled), ("running", running), ("completed", completed), ("dead", dead)];
+        let states = [
+            ("queued", queued),
+            ("scheduled", scheduled),
+            ("running", running),
+            ("completed", completed),
+            ("dead", dead),
+        ];
         let killed = crew.killed();
         if self.moving {
             self.redraw(&states, killed, elapsed);
-        } else if self.last_line.is_none_or(|at| at.elapsed() >= Duration::from_secs(2)) || self.is_drained() {
+        } else if self.last_line.is_none_or(|at| at.elapsed() >= Duration::from_secs(2)) || self.is_drained()
+        {
             self.last_line = Some(Instant::now());
-            let counts: Vec<String> = states.iter().map(|(name, count)| format!("{name} {count:>5}")).collect();
+            let counts: Vec<String> =
+                states.iter().map(|(name, count)| format!("{name} {count:>5}")).collect();
             println!("{:5.1} s   {}   workers killed {killed:>2}", elapsed.as_secs_f64(), counts.join("   "));
         }
     }

@@ -8,8 +8,10 @@ pub fn work(folder: &str, name: &str) {
     let config = format!("host={folder} user=postgres dbname=postgres application_name={name}");
     let mut client = config.parse::<Config>().expect("a connection string").connect(NoTls).expect("connect");
     let claim = client
-        .prepare("SELECT id, token, attempt, payload->>'kind', (payload->>'order')::bigint
-                  FROM queue.claim(queue => 'orders', max_tasks => 5, worker => $1)")
+        .prepare(
+            "SELECT id, token, attempt, payload->>'kind', (payload->>'order')::bigint
+                  FROM queue.claim(queue => 'orders', max_tasks => 5, worker => $1)",
+        )
         .expect("prepare");
     loop {
         let orders = client.query(&claim, &[&name]).expect("claim");
@@ -23,7 +25,8 @@ pub fn work(folder: &str, name: &str) {
 }
 
 fn handle(client: &mut Client, order: &Row, name: &str) {
-    let (id, token, attempt, kind): (i64, i32, i32, &str) = (order.get(0), order.get(1), order.get(2), order.get(3));
+    let (id, token, attempt, kind): (i64, i32, i32, &str) =
+        (order.get(0), order.get(1), order.get(2), order.get(3));
     let done = if kind == "broken" || kind == "flaky" && attempt == 1 {
         client.execute("SELECT queue.fail($1, $2, 'the warehouse did not answer')", &[&id, &token])
     } else {
@@ -40,7 +43,10 @@ fn handle(client: &mut Client, order: &Row, name: &str) {
 fn ship(client: &mut Client, order: i64, id: i64, token: i32, name: &str) -> Result<u64, postgres::Error> {
     let mut transaction = client.transaction()?;
     transaction.execute("INSERT INTO shop.shipped VALUES ($1, $2)", &[&order, &name])?;
-    transaction.execute("SELECT queue.complete($1, $2, jsonb_build_object('shipped_by', $3::text))", &[&id, &token, &name])?;
+    transaction.execute(
+        "SELECT queue.complete($1, $2, jsonb_build_object('shipped_by', $3::text))",
+        &[&id, &token, &name],
+    )?;
     transaction.commit()?;
     Ok(1)
 }
