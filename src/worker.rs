@@ -157,7 +157,7 @@ impl Worker {
         let started = now();
         loop {
             // Taken before the transaction's snapshot: a lease announced later is not lost.
-            self.database.next_lease.take();
+            self.next_lease = self.next_lease.min(self.database.next_lease.take());
             let step = installed::transaction(c"reaping expired leases", || core::reap(BATCH));
             let Installed::Yes = step.installed else { return step.installed };
             let Some((reaped, next_expiry)) = step.result else { return Installed::Yes };
@@ -186,7 +186,8 @@ impl Worker {
         if !sweep && !came_due && *pushed == [0; 4] {
             return Installed::Yes;
         }
-        self.database.next_run.take();
+        // Kept, because not every look goes on to find the next run_at anew.
+        self.next_run = self.next_run.min(self.database.next_run.take());
         // A sweep repeats what is already waiting, for listeners that missed it.
         let since = if sweep { i64::MIN } else { self.due_until };
         let step = installed::transaction(c"looking for due tasks", || {

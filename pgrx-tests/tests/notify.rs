@@ -58,6 +58,15 @@ fn listeners_hear_of_what_can_be_claimed() {
         .expect("push");
     let waited = next(&mut listener, SOON).expect("a task that came due");
     assert!(waited > Duration::from_millis(600), "not before it is due, but after {waited:?}");
+    // One that is due and one for later, together: each is told in its time.
+    for together in [
+        "INSERT INTO queue.tasks (queue, run_at) VALUES ('default', now()), ('default', now() + interval '700 ms')",
+        "SELECT queue.push('default'), queue.push('default', delay => '700 ms')",
+    ] {
+        client.batch_execute(together).expect("push");
+        assert!(next(&mut listener, Duration::from_millis(500)).is_some(), "the one that is due: {together}");
+        assert!(next(&mut listener, SOON).is_some(), "the one for later: {together}");
+    }
     // An earlier one appears while the worker sleeps for a later one.
     client.batch_execute("SELECT queue.push('default', delay => '1 hour'); SELECT queue.push('default', delay => '300 ms')").expect("push");
     assert!(next(&mut listener, SOON).is_some(), "the earlier one");

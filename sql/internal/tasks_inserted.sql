@@ -23,12 +23,18 @@ BEGIN
         PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
     END IF;
     FOR arrival IN
-        SELECT i.queue, min(i.run_at) AS run_at FROM inserted AS i GROUP BY i.queue
+        SELECT i.queue, min(i.run_at) AS first_run,
+               min(i.run_at) FILTER (WHERE i.run_at > clock_timestamp()) AS next_run
+        FROM inserted AS i GROUP BY i.queue
     LOOP
         IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = arrival.queue) THEN
             PERFORM queue_internal.raise_unknown_queue(arrival.queue);
         END IF;
-        PERFORM queue_internal.announce_task(arrival.queue, arrival.run_at);
+        PERFORM queue_internal.announce_task(arrival.queue, arrival.first_run);
+        -- Some may be due and others not; the worker has to know of both.
+        IF arrival.next_run > arrival.first_run THEN
+            PERFORM queue_internal.announce_task(arrival.queue, arrival.next_run);
+        END IF;
     END LOOP;
     RETURN NULL;
 END
