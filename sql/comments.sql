@@ -8,10 +8,17 @@ COMMENT ON COLUMN queue.queues.backoff_base IS 'The wait after the first failure
 COMMENT ON COLUMN queue.queues.backoff_max IS 'The longest wait.';
 COMMENT ON COLUMN queue.queues.backoff_jitter IS 'The share of a wait, 0 to 1, of which chance takes a part off.';
 COMMENT ON COLUMN queue.queues.paused_at IS 'Since when nothing is claimed from the queue.';
-COMMENT ON COLUMN queue.queues.max_running IS 'Reserved: how many tasks may run at a time.';
-COMMENT ON COLUMN queue.queues.max_running_per_group IS 'Reserved: how many tasks of a group may run at a time.';
-COMMENT ON COLUMN queue.queues.rate_limit IS 'Reserved: how many tasks may start in a rate_period.';
-COMMENT ON COLUMN queue.queues.rate_period IS 'Reserved: the time over which rate_limit counts.';
+COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time; null for any number.';
+COMMENT ON COLUMN queue.queues.max_running_per_group IS 'How many tasks of a group may run at a time. At 1 they run in the order of their ids.';
+COMMENT ON COLUMN queue.queues.rate_limit IS 'How many tasks may start in any rate_period; null for any number.';
+COMMENT ON COLUMN queue.queues.rate_period IS 'The time over which rate_limit counts.';
+COMMENT ON COLUMN queue.queues.delayed_head IS
+    'What the first task of a group does while it is delayed: block those behind it, or let them pass.';
+COMMENT ON COLUMN queue.queues.fair_groups IS 'Whether the groups take turns, one task each.';
+COMMENT ON COLUMN queue.queues.ageing IS 'How long a task has to wait to gain one step of priority; null for never.';
+COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a finished task keeps its key; null for not at all.';
+COMMENT ON COLUMN queue.queues.on_predecessor_failure IS
+    'What becomes of a task when one that it waits for fails or is cancelled: fail, cancel, release.';
 COMMENT ON COLUMN queue.queues.keep_history IS 'Whether finished tasks are kept in queue.history.';
 
 COMMENT ON SEQUENCE queue.tasks_id_seq IS 'The ids of tasks. They have gaps and do not follow the order of commits.';
@@ -27,8 +34,11 @@ COMMENT ON COLUMN queue.tasks.lease_until IS 'Until when the worker has the task
 COMMENT ON COLUMN queue.tasks.worker IS 'The name that the worker gave itself.';
 COMMENT ON COLUMN queue.tasks.claimed_at IS 'When the running attempt began.';
 COMMENT ON COLUMN queue.tasks.cancel_requested_at IS 'When queue.cancel() was called for the running task.';
-COMMENT ON COLUMN queue.tasks.key IS 'Reserved for keys that keep duplicates out.';
-COMMENT ON COLUMN queue.tasks.group_key IS 'Reserved for groups whose tasks run in order.';
+COMMENT ON COLUMN queue.tasks.key IS 'No other live task of the queue has it.';
+COMMENT ON COLUMN queue.tasks.group_key IS 'The group, of which max_running_per_group may run at a time.';
+COMMENT ON COLUMN queue.tasks.gate IS
+    '0: a claim may take it; 1: it may, as one of those admitted of its group; 2: it waits for others.';
+COMMENT ON COLUMN queue.tasks.backoff IS 'How the wait grows with each failure, where the task was pushed with its own.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object about the task: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What is to be done, as the producer wrote it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last said of its progress.';
@@ -41,6 +51,12 @@ COMMENT ON TABLE queue.history_default IS 'The history of days that had no parti
 COMMENT ON TABLE queue.dead_letters IS
     'The tasks that failed for good, with every error, until they are retried, redriven or purged.';
 COMMENT ON TABLE queue.schedules IS 'Reserved for recurring pushes. This version does not run them.';
+COMMENT ON TABLE queue_internal.keys IS 'Which task has a key, and until when after it finished.';
+COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which.';
+COMMENT ON TABLE queue_internal.signals IS 'What happened that may let a task go on; read by the next claim.';
+COMMENT ON SEQUENCE queue_internal.signals_id_seq IS 'The order of the signals.';
+COMMENT ON TABLE queue_internal.slots IS 'The places of queues with max_running, and the task that took each last.';
+COMMENT ON TABLE queue_internal.tokens IS 'The tokens of queues with a rate limit, and when those missing were taken.';
 COMMENT ON TABLE queue.rights IS 'Which role may do what. Change it with queue.grant_producer() and its like.';
 COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null for all.';
 COMMENT ON TYPE queue.claimed_task IS 'What a claim hands out: a task and the token of its lease.';

@@ -1,10 +1,22 @@
--- The indexes beside the primary keys, each with the verb that needs it. On queue.tasks there is
--- one, and it must stay so: see tables.sql on what a claim changes.
+-- The indexes beside the primary keys, each with the verb that needs it. Those on queue.tasks must
+-- not mention what a claim changes: see tables.sql.
 
 -- claim: the next task of a queue. due_queues: what came due, and what comes next.
-CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id);
+CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate < 2;
 COMMENT ON INDEX queue.tasks_order IS
     'The order in which the tasks of a queue are claimed. Holds no column that a claim changes.';
+
+-- settle_signals: who of a group is admitted, and who is next.
+CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group_key IS NOT NULL;
+COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
+
+-- settle_signals: whether a task still waits for anything.
+CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id);
+COMMENT ON INDEX queue_internal.dependencies_task IS 'What a task waits for.';
+
+-- retire_keys: the keys whose time is over.
+CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;
+COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that are held for a time after their task finished.';
 
 -- stats: what was finished lately. A block range index costs an insert next to nothing. Each
 -- partition of the history has its own, as it has its own primary key.

@@ -7,6 +7,15 @@
 --   queue.schedules     recurring pushes
 --   queue.rights        which role may do what
 --
+-- and in queue_internal what the policies of a queue keep in mind; a queue without them has no rows
+-- there:
+--
+--   keys                which task holds a key
+--   dependencies        which task waits for which
+--   signals             what happened since that may let a blocked task go on
+--   slots               who holds the places of a queue that limits how many run at a time
+--   tokens              when the starts of a queue that limits its rate were
+--
 -- No foreign key between them is ever checked: it would lock the queue's row at every push. (The one
 -- that \d shows is there for pg_dump; see config_dump.sql.)
 
@@ -23,6 +32,11 @@ CREATE TABLE queue.queues (
     max_running_per_group integer     NOT NULL DEFAULT 1,
     rate_limit            integer,
     rate_period           interval,
+    delayed_head          text        NOT NULL DEFAULT 'block',
+    fair_groups           boolean     NOT NULL DEFAULT false,
+    ageing                interval,
+    key_ttl               interval,
+    on_predecessor_failure text       NOT NULL DEFAULT 'cancel',
     keep_history          boolean     NOT NULL DEFAULT true,
     created_at            timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
@@ -30,7 +44,13 @@ CREATE TABLE queue.queues (
     CONSTRAINT queues_max_attempts_check CHECK (max_attempts > 0),
     CONSTRAINT queues_backoff_check CHECK (
         backoff_kind IN ('fixed', 'linear', 'exponential')
-        AND backoff_base >= '0' AND backoff_max >= '0' AND backoff_jitter BETWEEN 0 AND 1)
+        AND backoff_base >= '0' AND backoff_max >= '0' AND backoff_jitter BETWEEN 0 AND 1),
+    CONSTRAINT queues_limits_check CHECK (
+        max_running > 0 AND max_running_per_group > 0 AND rate_limit > 0 AND rate_period > '0'
+        AND (rate_limit IS NULL) = (rate_period IS NULL)),
+    CONSTRAINT queues_policies_check CHECK (
+        delayed_head IN ('block', 'pass') AND ageing > '0' AND key_ttl > '0'
+        AND on_predecessor_failure IN ('fail', 'cancel', 'release'))
 );
 
 -- "state" is queued until a claim makes it running; scheduled is queued with a run_at to come.
@@ -38,6 +58,11 @@ CREATE TABLE queue.queues (
 -- A claim changes state, attempt, token, lease_until, worker, claimed_at and updated_at. None of
 -- them is in an index or in an index predicate, so that a claim is a HOT update. They stand
 -- before the columns that it leaves alone, so that the WAL of a claim does not repeat a payload.
+--
+-- "gate" says whether a claim may come across the task, which only a policy ever changes:
+--   0  open: a task without a group; or one of a group, to be looked at by the claim that meets it
+--   1  admitted: one of the tasks of its group that may run now
+--   2  closed: it waits for predecessors, or for its turn in its group, and is not in tasks_order
 CREATE SEQUENCE queue.tasks_id_seq AS bigint;
 
 CREATE TABLE queue.tasks (
@@ -49,6 +74,7 @@ CREATE TABLE queue.tasks (
     attempt             integer     NOT NULL DEFAULT 0,
     max_attempts        integer,
     token               integer     NOT NULL DEFAULT 0,
+    gate                smallint    NOT NULL DEFAULT 0,
     lease_until         timestamptz,
     worker              text,
     claimed_at          timestamptz,
@@ -57,6 +83,7 @@ CREATE TABLE queue.tasks (
     cancel_requested_at timestamptz,
     key                 text,
     group_key           text,
+    backoff             jsonb,
     headers             jsonb,
     payload             jsonb       NOT NULL DEFAULT '{}',
     progress            jsonb,
@@ -123,6 +150,7 @@ CREATE TABLE queue.dead_letters (
     failed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     key          text,
     group_key    text,
+    backoff      jsonb,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
@@ -141,6 +169,62 @@ CREATE TABLE queue.schedules (
     paused_at   timestamptz,
     created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT schedules_missed_runs_check CHECK (missed_runs IN ('skip', 'once', 'all'))
+);
+
+-- A key is held by a live task; or, after it finished, until expires_at.
+CREATE TABLE queue_internal.keys (
+    queue      text     NOT NULL,
+    key        text     NOT NULL,
+    task_id    bigint   NOT NULL,
+    ttl        interval,
+    expires_at timestamptz,
+    CONSTRAINT keys_pkey PRIMARY KEY (queue, key)
+);
+
+-- "queue" is that of the task which waits.
+CREATE TABLE queue_internal.dependencies (
+    predecessor_id bigint NOT NULL,
+    task_id        bigint NOT NULL,
+    queue          text   NOT NULL,
+    on_failure     text   NOT NULL,
+    CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id),
+    CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'release'))
+);
+
+-- Written together with what it tells of: a push into a group, the end of one of the group's tasks,
+-- the end of a predecessor. Read, acted upon and deleted by the next claim from the queue
+-- (settle_signals). So pushes and endings never wait for each other, and nothing is missed.
+CREATE TABLE queue_internal.signals (
+    id             bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    queue          text   NOT NULL,
+    group_key      text,
+    task_id        bigint,
+    predecessor_id bigint,
+    outcome        text,
+    CONSTRAINT signals_pkey PRIMARY KEY (queue, id)
+);
+
+-- A place is taken while the task in it runs with that very token; nothing has to be written to
+-- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its
+-- own: looking for the newest costs the same however many old ones cannot be vacuumed yet.
+CREATE TABLE queue_internal.slots (
+    queue   text    NOT NULL,
+    slot    integer NOT NULL,
+    version bigint  NOT NULL DEFAULT 0,
+    task_id bigint,
+    token   integer,
+    CONSTRAINT slots_pkey PRIMARY KEY (queue, slot, version)
+);
+
+-- The tokens of a rate limit, spread over buckets so that claims do not queue up for one row.
+-- "taken" has the times at which the bucket's missing tokens were taken. Versions as in slots.
+CREATE TABLE queue_internal.tokens (
+    queue    text          NOT NULL,
+    bucket   integer       NOT NULL,
+    version  bigint        NOT NULL DEFAULT 0,
+    capacity integer       NOT NULL,
+    taken    timestamptz[] NOT NULL DEFAULT '{}',
+    CONSTRAINT tokens_pkey PRIMARY KEY (queue, bucket, version)
 );
 
 -- The privileges and policies that a right consists of follow this table (rights.sql), because

@@ -26,9 +26,14 @@ extension_sql_file!(
     requires = ["internal_checks"]
 );
 extension_sql_file!(
+    "../sql/internal/task_arrives.sql",
+    name = "internal_task_arrives",
+    requires = ["internal_task_options"]
+);
+extension_sql_file!(
     "../sql/internal/tasks_inserted.sql",
     name = "internal_tasks_inserted",
-    requires = ["internal_task_options"]
+    requires = ["internal_task_arrives"]
 );
 extension_sql_file!(
     "../sql/internal/restore_default_queue.sql",
@@ -41,9 +46,39 @@ extension_sql_file!(
     requires = ["internal_restore_default_queue"]
 );
 extension_sql_file!(
+    "../sql/internal/keys.sql",
+    name = "internal_keys",
+    requires = ["internal_backoff"]
+);
+extension_sql_file!(
+    "../sql/internal/groups.sql",
+    name = "internal_groups",
+    requires = ["internal_keys"]
+);
+extension_sql_file!(
+    "../sql/internal/dependencies.sql",
+    name = "internal_dependencies",
+    requires = ["internal_groups"]
+);
+extension_sql_file!(
+    "../sql/internal/signals.sql",
+    name = "internal_signals",
+    requires = ["internal_dependencies"]
+);
+extension_sql_file!(
+    "../sql/internal/limits.sql",
+    name = "internal_limits",
+    requires = ["internal_signals"]
+);
+extension_sql_file!(
+    "../sql/internal/ageing.sql",
+    name = "internal_ageing",
+    requires = ["internal_limits"]
+);
+extension_sql_file!(
     "../sql/internal/endings.sql",
     name = "internal_endings",
-    requires = ["internal_backoff"]
+    requires = ["internal_ageing"]
 );
 extension_sql_file!(
     "../sql/internal/leased_task.sql",

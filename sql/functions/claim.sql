@@ -19,7 +19,10 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source queue.queues := queue_internal.open_queue(queue);
 BEGIN
-    PERFORM queue_internal.check_claim(max_tasks, worker);
+    -- The call costs more than the look.
+    IF max_tasks IS NULL OR max_tasks NOT BETWEEN 1 AND 100000 OR worker IS NOT NULL THEN
+        PERFORM queue_internal.check_claim(max_tasks, worker);
+    END IF;
     lease := queue_internal.checked_lease(lease, source.lease);
     IF source.paused_at IS NULL THEN
         RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker);

@@ -1,10 +1,11 @@
 -- queue.drop(name, force)
 --
 --   Drops a queue. One that still has tasks or dead letters is refused, unless "force" is true:
---   then they are deleted, running ones too. The history stays.
+--   then they are deleted, running ones too; for tasks that wait for one of them it was cancelled.
+--   The history stays.
 --   API:      public; an operator's
 --   Errors:   QX002 no such queue; 55006 it has tasks; 22004, 22023, 54000 for the arguments
---   Touches:  queue.queues, queue.tasks, queue.dead_letters (deletes)
+--   Touches:  queue.queues, queue.tasks, queue.dead_letters and what policies keep of them (deletes)
 --   A push that runs at the same moment may leave its task behind. The task is neither lost nor
 --   claimed: it is there again when a queue of that name is created.
 
@@ -16,7 +17,16 @@ BEGIN
         PERFORM queue_internal.raise_null('force');
     END IF;
     DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+    DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
+    DELETE FROM queue_internal.tokens AS s WHERE s.queue = "drop".name;
     IF force THEN
+        INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
+        SELECT d.queue, d.task_id, d.predecessor_id, 'purged'
+        FROM queue_internal.dependencies AS d JOIN queue.tasks AS t ON t.id = d.predecessor_id
+        WHERE t.queue = "drop".name AND d.queue <> "drop".name;
+        DELETE FROM queue_internal.dependencies AS d WHERE d.queue = "drop".name;
+        DELETE FROM queue_internal.signals AS s WHERE s.queue = "drop".name;
+        DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
         DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name;
         DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name;
     ELSIF EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)

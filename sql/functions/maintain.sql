@@ -1,8 +1,8 @@
 -- CALL queue.maintain()
 --
 --   One round of what the background worker does, for servers that do not preload the library:
---   puts back tasks whose lease ran out, makes and drops the partitions of the history, deletes
---   old dead letters. Call it every minute, from pg_cron or any other scheduler.
+--   puts back tasks whose lease ran out, lets go on what waits for a predecessor or its turn, makes and
+--   drops the partitions of the history, deletes old dead letters and keys. Call it every minute, from pg_cron or any other scheduler.
 --   API:      public; the extension owner's, since it makes and drops tables
 --   Locks:    short transactions of up to 1000 tasks each; it cannot be called in a transaction
 --   Why it has no SET clause: a procedure that commits may have none.
@@ -14,6 +14,10 @@ BEGIN
         COMMIT;
     END LOOP;
     COMMIT;
+    WHILE queue_internal.settle_all(1000) OPERATOR(pg_catalog.>) 0 LOOP
+        COMMIT;
+    END LOOP;
+    COMMIT;
     PERFORM queue_internal.extend_history();
     COMMIT;
     WHILE queue_internal.retire_history(1000) LOOP
@@ -21,6 +25,10 @@ BEGIN
     END LOOP;
     COMMIT;
     WHILE queue_internal.retire_dead_letters(1000) LOOP
+        COMMIT;
+    END LOOP;
+    COMMIT;
+    WHILE queue_internal.retire_keys(1000) LOOP
         COMMIT;
     END LOOP;
 END

@@ -1,11 +1,15 @@
 -- queue.push_many(queue, payloads, ...)
 --
 --   Puts one task for each payload into a queue and returns their ids in the order of the payloads.
+--   "keys" and "group_keys", if given, have one element for each payload, which may be null; all other
+--   options, "key" and "group_key" too, hold for all of them. A payload whose key is taken is dealt with
+--   as "on_duplicate" says, and the id of the task with the key stands in its place.
 --   API:      public; needs the producer's right on the queue
 --   Promise:  all of them or none
+--   Waits:    as push does; keys are taken in their order, so that two calls cannot deadlock
 --   Empty:    an empty array pushes nothing and returns no rows
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (inserts)
+--   Errors:   those of push
+--   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
 
 CREATE FUNCTION queue.push_many(
     queue        text,
@@ -18,27 +22,77 @@ CREATE FUNCTION queue.push_many(
     group_key    text        DEFAULT NULL,
     max_attempts integer     DEFAULT NULL,
     headers      jsonb       DEFAULT NULL,
-    after        bigint[]    DEFAULT NULL)
+    after        bigint[]    DEFAULT NULL,
+    backoff      jsonb       DEFAULT NULL,
+    key_ttl      interval    DEFAULT NULL,
+    on_predecessor_failure text DEFAULT NULL,
+    keys         text[]      DEFAULT NULL,
+    group_keys   text[]      DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    ids bigint[];
+    one record;
 BEGIN
     PERFORM queue_internal.check_task_options(
-        queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after);
+        queue, priority, run_at, delay, coalesce(key, CASE WHEN keys IS NOT NULL THEN 'one of keys' END),
+        on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure);
     PERFORM queue_internal.check_array('payloads', payloads);
+    PERFORM queue_internal.check_each_key('key', keys, key, cardinality(payloads));
+    PERFORM queue_internal.check_each_key('group_key', group_keys, group_key, cardinality(payloads));
     IF payloads = '{}' THEN
         PERFORM queue_internal.open_queue(queue);
     END IF;
     -- All at one time: among equals the id decides, which follows the order of the array.
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
-    RETURN QUERY
-    INSERT INTO queue.tasks AS t (queue, payload, priority, run_at, max_attempts, headers)
-    SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at,
-           push_many.max_attempts, push_many.headers
-    FROM unnest(payloads) WITH ORDINALITY AS p (payload, position)
-    ORDER BY p.position
-    RETURNING t.id;
+    IF key IS NULL AND keys IS NULL AND after IS NULL THEN
+        RETURN QUERY
+        INSERT INTO queue.tasks AS t (queue, payload, priority, run_at, max_attempts, headers, group_key, backoff)
+        SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
+               push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff
+        FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
+        ORDER BY p.position
+        RETURNING t.id;
+        RETURN;
+    END IF;
+    FOR one IN
+        SELECT p.payload, coalesce(p.key, push_many.key) AS key,
+               coalesce(p.group_key, push_many.group_key) AS group_key, p.position
+        FROM ROWS FROM (unnest(payloads), unnest(keys), unnest(group_keys))
+             WITH ORDINALITY AS p (payload, key, group_key, position)
+        ORDER BY coalesce(p.key, push_many.key) COLLATE "C", p.position
+    LOOP
+        ids[one.position] := queue_internal.push_linked(
+            queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
+            after, backoff, key_ttl, on_predecessor_failure);
+    END LOOP;
+    RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, position) ORDER BY i.position;
 END
 $$;
 COMMENT ON FUNCTION queue.push_many(
-    text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[]) IS
+    text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
+    interval, text, text[], text[]) IS
     'Puts a task for each payload into a queue and returns their ids in that order.';
+
+CREATE FUNCTION queue_internal.check_each_key(argument text, elements text[], one text, expected integer)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    element text;
+BEGIN
+    IF elements IS NULL THEN
+        RETURN;
+    ELSIF one IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid(argument || 's', format('cannot be combined with "%s"', argument));
+    ELSIF array_ndims(elements) > 1 OR cardinality(elements) <> expected THEN
+        PERFORM queue_internal.raise_invalid(
+            argument || 's', format('must have as many elements as "payloads", which has %s', expected),
+            format('an array of %s', cardinality(elements)));
+    END IF;
+    FOREACH element IN ARRAY elements LOOP
+        PERFORM queue_internal.check_key(argument || 's', element);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_each_key(text, text[], text, integer) IS
+    'Checks an array of keys that goes with the array "payloads".';

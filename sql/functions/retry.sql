@@ -4,8 +4,8 @@
 --   its errors kept, its token still growing.
 --   API:      public; an operator's
 --   Returns:  the state that the task is in now: queued
---   Errors:   QX002 its queue was dropped; QX003 no such task; QX005 it has not failed for good;
---             22004, 22023 for the argument
+--   Errors:   QX002 its queue was dropped; QX003 no such task; QX004 another task has its key by now;
+--             QX005 it has not failed for good; 22004, 22023 for the argument
 --   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
 
 CREATE FUNCTION queue.retry(id bigint) RETURNS text
@@ -13,6 +13,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_id(id);
     IF queue_internal.revive(ARRAY[id]) = 0 THEN
+        PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
+        FROM queue.dead_letters AS d JOIN queue_internal.keys AS k ON k.queue = d.queue AND k.key = d.key
+        WHERE d.id = retry.id;
         PERFORM queue_internal.raise_wrong_state(
             id, 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
     END IF;
@@ -21,19 +24,25 @@ END
 $$;
 COMMENT ON FUNCTION queue.retry(bigint) IS 'Puts a task back from the dead letters into its queue.';
 
+-- Those whose key another task holds stay where they are.
 CREATE FUNCTION queue_internal.revive(ids bigint[]) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     revived bigint;
 BEGIN
-    WITH dead AS (
-        DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids) RETURNING d.*
+    WITH free AS MATERIALIZED (
+        SELECT d.id FROM (
+            SELECT l.id, l.queue, l.key FROM queue.dead_letters AS l WHERE l.id = ANY (ids)
+            ORDER BY l.queue, l.key, l.id FOR UPDATE) AS d
+        WHERE d.key IS NULL OR queue_internal.take_key(d.queue, d.key, d.id)
+    ), dead AS (
+        DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
     )
     INSERT INTO queue.tasks (
-        id, queue, priority, max_attempts, token, created_at, key, group_key, headers, payload,
+        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, headers, payload,
         progress, errors)
-    SELECT d.id, d.queue, d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key, d.headers,
-           d.payload, d.progress, d.errors
+    SELECT d.id, d.queue, d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key, d.backoff,
+           d.headers, d.payload, d.progress, d.errors
     FROM dead AS d ORDER BY d.id;
     GET DIAGNOSTICS revived = ROW_COUNT;
     RETURN revived;

@@ -2,13 +2,14 @@
 --
 --   Checks the options of queue.create and queue.configure and writes them to the queue's row.
 --   An option that is not named keeps its value; null brings back the default.
---   Errors:   22023 and 54000 naming the option; 0A000 for the options of features still to come
+--   Errors:   22023 and 54000 naming the option
 
 CREATE FUNCTION queue_internal.apply_options(name text, options jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    valid   CONSTANT text := 'lease, max_attempts, backoff, keep_history';
-    later   CONSTANT text[] := '{max_running, max_running_per_group, rate_limit, rate_period}';
+    valid   CONSTANT text :=
+        'lease, max_attempts, backoff, max_running, max_running_per_group, delayed_head, fair_groups, '
+        'rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure, keep_history';
     changed queue.queues;
     fresh   queue.queues;
     option  text;
@@ -17,40 +18,89 @@ BEGIN
     SELECT q.* INTO changed FROM queue.queues AS q WHERE q.name = apply_options.name FOR UPDATE;
     fresh := queue_internal.fresh_queue();
     FOR option, value IN SELECT o.key, o.value FROM jsonb_each(options) AS o LOOP
-        IF option = ANY (later) THEN
-            RAISE EXCEPTION 'option "%" of argument "options" is not supported in this version', option
-                USING ERRCODE = 'feature_not_supported', HINT = 'Leave it out.';
-        END IF;
         CASE option
             WHEN 'lease' THEN
                 changed.lease := coalesce(queue_internal.interval_option(option, value, false), fresh.lease);
             WHEN 'max_attempts' THEN
                 changed.max_attempts := coalesce(
                     queue_internal.number_option(option, value, 1, 10000, true), fresh.max_attempts);
-            WHEN 'keep_history' THEN
-                IF jsonb_typeof(value) NOT IN ('boolean', 'null') THEN
-                    PERFORM queue_internal.raise_option(option, 'must be true or false', value);
-                END IF;
-                changed.keep_history := coalesce((value #>> '{}')::boolean, fresh.keep_history);
             WHEN 'backoff' THEN
-                changed := queue_internal.apply_backoff(changed, fresh, value);
+                changed := queue_internal.apply_backoff('options', changed, fresh, value);
+            WHEN 'max_running' THEN
+                changed.max_running := queue_internal.number_option(option, value, 1, 10000, true);
+            WHEN 'max_running_per_group' THEN
+                changed.max_running_per_group := coalesce(
+                    queue_internal.number_option(option, value, 1, 10000, true), fresh.max_running_per_group);
+            WHEN 'delayed_head' THEN
+                changed.delayed_head := coalesce(
+                    queue_internal.choice_option(option, value, '{block, pass}'), fresh.delayed_head);
+            WHEN 'fair_groups' THEN
+                changed.fair_groups := coalesce(
+                    queue_internal.boolean_option(option, value), fresh.fair_groups);
+            WHEN 'rate_limit' THEN
+                changed.rate_limit := queue_internal.number_option(option, value, 1, 10000, true);
+            WHEN 'rate_period' THEN
+                changed.rate_period := queue_internal.interval_option(option, value, false);
+            WHEN 'ageing' THEN
+                changed.ageing := queue_internal.interval_option(option, value, false);
+            WHEN 'key_ttl' THEN
+                changed.key_ttl := queue_internal.interval_option(option, value, false);
+            WHEN 'on_predecessor_failure' THEN
+                changed.on_predecessor_failure := coalesce(
+                    queue_internal.choice_option(option, value, '{fail, cancel, release}'),
+                    fresh.on_predecessor_failure);
+            WHEN 'keep_history' THEN
+                changed.keep_history := coalesce(
+                    queue_internal.boolean_option(option, value), fresh.keep_history);
             ELSE
                 RAISE EXCEPTION 'argument "options" has no option "%"', left(option, 64)
                     USING ERRCODE = 'invalid_parameter_value',
                           HINT = format('The options are %s.', valid);
         END CASE;
     END LOOP;
+    IF (changed.rate_limit IS NULL) <> (changed.rate_period IS NULL) THEN
+        PERFORM queue_internal.raise_invalid(
+            'options', 'must have both or neither of "rate_limit" and "rate_period"');
+    END IF;
     UPDATE queue.queues AS q
     SET lease = changed.lease, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
         backoff_kind = changed.backoff_kind, backoff_base = changed.backoff_base,
-        backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter
+        backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter,
+        max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,
+        delayed_head = changed.delayed_head, fair_groups = changed.fair_groups,
+        rate_limit = changed.rate_limit, rate_period = changed.rate_period, ageing = changed.ageing,
+        key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure
     WHERE q.name = apply_options.name;
+    PERFORM queue_internal.policies_changed(changed, options);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.apply_options(text, jsonb) IS
     'Checks the options of a queue and writes them.';
 
-CREATE FUNCTION queue_internal.apply_backoff(changed queue.queues, fresh queue.queues, value jsonb)
+-- What is in the queue already follows its new limits.
+CREATE FUNCTION queue_internal.policies_changed(source queue.queues, options jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF options ?| '{max_running, rate_limit, rate_period}' THEN
+        PERFORM queue_internal.provide_limits(source);
+        PERFORM queue_internal.announce_task(source.name, clock_timestamp());
+    END IF;
+    IF options ?| '{max_running_per_group, delayed_head, fair_groups}' THEN
+        UPDATE queue.tasks AS t SET gate = 0
+        WHERE t.queue = source.name AND t.group_key IS NOT NULL AND t.gate = 1 AND t.state = 'queued'
+          AND t.run_at > clock_timestamp() AND source.delayed_head = 'pass';
+        INSERT INTO queue_internal.signals (queue, group_key)
+        SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.group_key IS NOT NULL;
+        PERFORM queue_internal.announce_task(source.name, clock_timestamp());
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.policies_changed(queue.queues, jsonb) IS
+    'Makes what is in a queue follow its changed options.';
+
+CREATE FUNCTION queue_internal.apply_backoff(
+    argument text, changed queue.queues, fresh queue.queues, value jsonb)
 RETURNS queue.queues
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -58,7 +108,7 @@ DECLARE
     item jsonb;
 BEGIN
     IF jsonb_typeof(value) NOT IN ('object', 'null') THEN
-        PERFORM queue_internal.raise_option('backoff', 'must be a JSON object', value);
+        PERFORM queue_internal.raise_option('backoff', 'must be a JSON object', value, argument);
     ELSIF jsonb_typeof(value) = 'null' THEN
         changed.backoff_kind := fresh.backoff_kind;
         changed.backoff_base := fresh.backoff_base;
@@ -69,22 +119,21 @@ BEGIN
     FOR part, item IN SELECT o.key, o.value FROM jsonb_each(value) AS o LOOP
         CASE part
             WHEN 'kind' THEN
-                IF item NOT IN ('"fixed"', '"linear"', '"exponential"', 'null') THEN
-                    PERFORM queue_internal.raise_option(
-                        'backoff.kind', 'must be one of fixed, linear, exponential', item);
-                END IF;
-                changed.backoff_kind := coalesce(item #>> '{}', fresh.backoff_kind);
+                changed.backoff_kind := coalesce(
+                    queue_internal.choice_option('backoff.kind', item, '{fixed, linear, exponential}', argument),
+                    fresh.backoff_kind);
             WHEN 'base' THEN
                 changed.backoff_base := coalesce(
-                    queue_internal.interval_option('backoff.base', item, true), fresh.backoff_base);
+                    queue_internal.interval_option('backoff.base', item, true, argument), fresh.backoff_base);
             WHEN 'max' THEN
                 changed.backoff_max := coalesce(
-                    queue_internal.interval_option('backoff.max', item, true), fresh.backoff_max);
+                    queue_internal.interval_option('backoff.max', item, true, argument), fresh.backoff_max);
             WHEN 'jitter' THEN
                 changed.backoff_jitter := coalesce(
-                    queue_internal.number_option('backoff.jitter', item, 0, 1, false), fresh.backoff_jitter);
+                    queue_internal.number_option('backoff.jitter', item, 0, 1, false, argument),
+                    fresh.backoff_jitter);
             ELSE
-                RAISE EXCEPTION 'argument "options" has no option "backoff.%"', left(part, 64)
+                RAISE EXCEPTION 'argument "%" has no option "backoff.%"', argument, left(part, 64)
                     USING ERRCODE = 'invalid_parameter_value',
                           HINT = 'The options of backoff are kind, base, max, jitter.';
         END CASE;
@@ -92,8 +141,8 @@ BEGIN
     RETURN changed;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.apply_backoff(queue.queues, queue.queues, jsonb) IS
-    'Checks the option "backoff" and puts it into the row of a queue.';
+COMMENT ON FUNCTION queue_internal.apply_backoff(text, queue.queues, queue.queues, jsonb) IS
+    'Checks a backoff, given in the argument of that name, and puts it into the row of a queue.';
 
 -- The defaults stand once, in the table.
 CREATE FUNCTION queue_internal.fresh_queue() RETURNS queue.queues
@@ -112,38 +161,43 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.fresh_queue() IS 'The row of a queue with nothing but defaults.';
 
-CREATE FUNCTION queue_internal.interval_option(option text, value jsonb, zero_allowed boolean)
+-- The values of options. Each checks its JSON type, and returns null for null.
+
+CREATE FUNCTION queue_internal.interval_option(
+    option text, value jsonb, zero_allowed boolean, argument text DEFAULT 'options')
 RETURNS interval
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     parsed interval;
 BEGIN
     IF jsonb_typeof(value) NOT IN ('string', 'null') THEN
-        PERFORM queue_internal.raise_option(option, 'must be an interval, such as "30 seconds"', value);
+        PERFORM queue_internal.raise_option(
+            option, 'must be an interval, such as "30 seconds"', value, argument);
     END IF;
     BEGIN
         parsed := (value #>> '{}')::interval;
     EXCEPTION WHEN data_exception THEN
-        PERFORM queue_internal.raise_option(option, 'must be an interval, such as "30 seconds"', value);
+        PERFORM queue_internal.raise_option(
+            option, 'must be an interval, such as "30 seconds"', value, argument);
     END;
     IF NOT isfinite(parsed) THEN
-        PERFORM queue_internal.raise_option(option, 'must be finite', value);
+        PERFORM queue_internal.raise_option(option, 'must be finite', value, argument);
     ELSIF parsed < '0' OR parsed = '0' AND NOT zero_allowed THEN
         PERFORM queue_internal.raise_option(
             option, CASE WHEN zero_allowed THEN 'must not be negative' ELSE 'must be greater than zero' END,
-            value);
+            value, argument);
     ELSIF parsed > '1 year' THEN
-        RAISE EXCEPTION 'option "%" of argument "options" is longer than 1 year', option
+        RAISE EXCEPTION 'option "%" of argument "%" is longer than 1 year', option, argument
             USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
     END IF;
     RETURN make_interval(secs => extract(epoch FROM parsed)::float8);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.interval_option(text, jsonb, boolean) IS
+COMMENT ON FUNCTION queue_internal.interval_option(text, jsonb, boolean, text) IS
     'The value of an option that is an interval; null for null.';
 
 CREATE FUNCTION queue_internal.number_option(
-    option text, value jsonb, lowest numeric, highest numeric, whole boolean)
+    option text, value jsonb, lowest numeric, highest numeric, whole boolean, argument text DEFAULT 'options')
 RETURNS numeric
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -151,25 +205,55 @@ DECLARE
     number numeric;
 BEGIN
     IF jsonb_typeof(value) NOT IN ('number', 'null') THEN
-        PERFORM queue_internal.raise_option(option, format('must be %s', kind), value);
+        PERFORM queue_internal.raise_option(option, format('must be %s', kind), value, argument);
     END IF;
     number := (value #>> '{}')::numeric;
     IF number NOT BETWEEN lowest AND highest OR whole AND number <> trunc(number) THEN
         PERFORM queue_internal.raise_option(
-            option, format('must be %s from %s to %s', kind, lowest, highest), value);
+            option, format('must be %s from %s to %s', kind, lowest, highest), value, argument);
     END IF;
     RETURN number;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.number_option(text, jsonb, numeric, numeric, boolean) IS
+COMMENT ON FUNCTION queue_internal.number_option(text, jsonb, numeric, numeric, boolean, text) IS
     'The value of an option that is a number; null for null.';
 
-CREATE FUNCTION queue_internal.raise_option(option text, rule text, value jsonb) RETURNS void
+CREATE FUNCTION queue_internal.boolean_option(option text, value jsonb, argument text DEFAULT 'options')
+RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION 'option "%" of argument "options" %', option, rule
+    IF jsonb_typeof(value) NOT IN ('boolean', 'null') THEN
+        PERFORM queue_internal.raise_option(option, 'must be true or false', value, argument);
+    END IF;
+    RETURN (value #>> '{}')::boolean;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.boolean_option(text, jsonb, text) IS
+    'The value of an option that is true or false; null for null.';
+
+CREATE FUNCTION queue_internal.choice_option(
+    option text, value jsonb, choices text[], argument text DEFAULT 'options')
+RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF jsonb_typeof(value) NOT IN ('string', 'null') OR value #>> '{}' <> ALL (choices) THEN
+        PERFORM queue_internal.raise_option(
+            option, 'must be one of ' || array_to_string(choices, ', '), value, argument);
+    END IF;
+    RETURN value #>> '{}';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.choice_option(text, jsonb, text[], text) IS
+    'The value of an option that is one of several words; null for null.';
+
+CREATE FUNCTION queue_internal.raise_option(
+    option text, rule text, value jsonb, argument text DEFAULT 'options')
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'option "%" of argument "%" %', option, argument, rule
         USING ERRCODE = 'invalid_parameter_value',
               DETAIL = format('The value is %s.', left(value::text, 64));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_option(text, text, jsonb) IS 'Raises 22023 for an option.';
+COMMENT ON FUNCTION queue_internal.raise_option(text, text, jsonb, text) IS 'Raises 22023 for an option.';

@@ -105,10 +105,13 @@ BEGIN
     ELSIF lease <= '0' THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be greater than zero', lease::text);
     END IF;
-    longest := queue_internal.setting('max_lease', '7d')::interval;
-    IF lease > longest THEN
-        PERFORM queue_internal.raise_too_large('lease', format('"queue.max_lease", which is %s', longest),
-                                               lease::text);
+    -- The setting is never less than a minute.
+    IF lease > '1 minute' THEN
+        longest := queue_internal.setting('max_lease', '7d')::interval;
+        IF lease > longest THEN
+            PERFORM queue_internal.raise_too_large('lease', format('"queue.max_lease", which is %s', longest),
+                                                   lease::text);
+        END IF;
     END IF;
     RETURN make_interval(secs => extract(epoch FROM lease)::float8);
 END

@@ -9,6 +9,10 @@
 --   A running task whose lease ran out is met at its own place in the order and ended like any
 --   attempt, so that claims need no reaper.
 --
+--   Signals come first: they may open the gate of tasks that are next. And they may come from the walk
+--   itself, when it meets a task that has to queue up in its group, or takes the only one of a group
+--   that was in the line; then there is another walk.
+--
 --   Why the planner is told what not to do: a plan that was made while the table was small, or
 --   without statistics, may sort or scan all of it, and a session keeps it for long.
 --   Why SKIP LOCKED and one row at a time: a claim never waits, and returns its tasks in order.
@@ -23,50 +27,112 @@ SET enable_sort = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
+    started   timestamptz;
+    signalled boolean;
+    rounds    integer := 0;
     level     integer;
     head      timestamptz;
+    until     timestamptz;
+    passed    queue_internal.passed_level[];
     candidate queue.tasks;
     granted   integer := 0;
-    expired   boolean;
+    again     boolean;
+    more      boolean;
 BEGIN
-    SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
-    WHERE t.queue = source.name ORDER BY t.priority, t.run_at LIMIT 1;
-    WHILE level IS NOT NULL LOOP
-        expired := false;
-        IF head <= moment THEN
-            FOR candidate IN
-                SELECT t.* FROM queue.tasks AS t
-                WHERE t.queue = source.name AND t.priority = level
-                  AND t.run_at >= head AND t.run_at <= moment
-                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
-                ORDER BY t.run_at, t.id
-                LIMIT max_tasks - granted
-                FOR UPDATE SKIP LOCKED
-            LOOP
-                IF candidate.state = 'running' THEN
-                    PERFORM queue_internal.end_attempt(candidate, 'lease expired', '0', false);
-                    expired := true;
-                ELSE
+    IF limited AND NOT queue_internal.has_room(source) THEN
+        RETURN;
+    END IF;
+    <<walk>>
+    LOOP
+        SELECT t.priority, t.run_at, EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name)
+        INTO level, head, signalled
+        FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority, t.run_at LIMIT 1;
+        IF level IS NULL THEN
+            signalled := EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name);
+        END IF;
+        -- One end may lead to another; what would take too long is left to the next claim.
+        IF signalled AND rounds < 16 THEN
+            rounds := rounds + 1;
+            IF queue_internal.settle_signals(source, 16 + 4 * max_tasks) > 0 THEN
+                -- What was let into the line just now is due by now, too.
+                moment := clock_timestamp();
+                CONTINUE;
+            END IF;
+        END IF;
+        more := false;
+        IF source.ageing IS NOT NULL THEN
+            passed := '{}';
+            SELECT n.level, n.head, n.until INTO level, head, until
+            FROM queue_internal.next_aged_level(source, moment, passed) AS n;
+        ELSE
+            until := moment;
+        END IF;
+        WHILE level IS NOT NULL LOOP
+            again := false;
+            IF head <= until THEN
+                FOR candidate IN
+                    SELECT t.* FROM queue.tasks AS t
+                    WHERE t.queue = source.name AND t.priority = level AND t.gate < 2
+                      AND t.run_at >= head AND t.run_at <= until
+                      AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                    ORDER BY t.run_at, t.id
+                    LIMIT max_tasks - granted
+                    FOR UPDATE SKIP LOCKED
+                LOOP
+                    IF candidate.state = 'running' THEN
+                        PERFORM queue_internal.end_attempt(candidate, 'lease expired', '0', false);
+                        again := true;
+                        CONTINUE;
+                    END IF;
+                    started := moment;
+                    IF candidate.group_key IS NOT NULL THEN
+                        IF candidate.gate = 0 THEN
+                            PERFORM queue_internal.queue_up(candidate);
+                            again := true;
+                            more := true;
+                            CONTINUE;
+                        ELSIF source.fair_groups THEN
+                            INSERT INTO queue_internal.signals (queue, group_key)
+                            VALUES (source.name, candidate.group_key);
+                            more := true;
+                        END IF;
+                        -- Not before the one ahead of it in its group was finished.
+                        started := clock_timestamp();
+                    END IF;
+                    IF limited THEN
+                        started := queue_internal.take_room(source, candidate.id, candidate.token + 1);
+                        EXIT walk WHEN started IS NULL;
+                    END IF;
                     RETURN QUERY
                     UPDATE queue.tasks AS t
                     SET state = 'running', attempt = t.attempt + 1, token = t.token + 1,
-                        lease_until = moment + claim_from.lease, worker = claim_from.worker,
-                        claimed_at = moment, updated_at = moment
+                        lease_until = started + claim_from.lease, worker = claim_from.worker,
+                        claimed_at = started, updated_at = started
                     WHERE t.id = candidate.id
                     RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt,
                               coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
                               t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
                     granted := granted + 1;
-                END IF;
-            END LOOP;
-        END IF;
-        EXIT WHEN granted = max_tasks;
-        -- What was put back just now is to be had at the same level.
-        IF NOT expired THEN
-            SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.priority > level ORDER BY t.priority, t.run_at LIMIT 1;
-        END IF;
+                END LOOP;
+            END IF;
+            EXIT walk WHEN granted = max_tasks;
+            -- What was put back just now is to be had at the same level.
+            CONTINUE WHEN again;
+            IF source.ageing IS NOT NULL THEN
+                passed := passed || ROW(level, until)::queue_internal.passed_level;
+                SELECT n.level, n.head, n.until INTO level, head, until
+                FROM queue_internal.next_aged_level(source, moment, passed) AS n;
+            ELSE
+                SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
+                WHERE t.queue = source.name AND t.gate < 2 AND t.priority > level
+                ORDER BY t.priority, t.run_at LIMIT 1;
+            END IF;
+        END LOOP;
+        EXIT WHEN NOT more;
+        rounds := 0;
     END LOOP;
     IF granted > 0 THEN
         PERFORM queue_internal.announce_lease(moment + lease);

@@ -1,7 +1,7 @@
 -- queue_internal.due_queues(since, until)
 --
---   The queues, not paused, in which a queued task came due after "since" and up to "until", and
---   the next run_at beyond "until" in any queue. One short look into the order index for each
+--   The queues, not paused, in which a queued task came due after "since" and up to "until" or in
+--   which a signal waits for the next claim, and the next run_at beyond "until" in any queue. One short look into the order index for each
 --   queue and priority, however many tasks there are.
 
 CREATE FUNCTION queue_internal.due_queues(
@@ -20,22 +20,25 @@ DECLARE
 BEGIN
     ready := '{}';
     FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
+        IF EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = name) THEN
+            ready := ready || name;
+        END IF;
         SELECT t.priority INTO level FROM queue.tasks AS t
-        WHERE t.queue = name ORDER BY t.priority LIMIT 1;
+        WHERE t.queue = name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
         WHILE level IS NOT NULL LOOP
             IF name <> ALL (ready) AND EXISTS (
                 SELECT FROM queue.tasks AS t
-                WHERE t.queue = name AND t.priority = level
+                WHERE t.queue = name AND t.priority = level AND t.gate < 2
                   AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
             THEN
                 ready := ready || name;
             END IF;
             SELECT t.run_at INTO later FROM queue.tasks AS t
-            WHERE t.queue = name AND t.priority = level AND t.run_at > until
+            WHERE t.queue = name AND t.priority = level AND t.gate < 2 AND t.run_at > until
             ORDER BY t.run_at LIMIT 1;
             next_run_at := least(next_run_at, later);
             SELECT t.priority INTO level FROM queue.tasks AS t
-            WHERE t.queue = name AND t.priority > level ORDER BY t.priority LIMIT 1;
+            WHERE t.queue = name AND t.gate < 2 AND t.priority > level ORDER BY t.priority LIMIT 1;
         END LOOP;
     END LOOP;
 END

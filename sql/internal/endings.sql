@@ -13,18 +13,60 @@ COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
 
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kept    boolean;
+    awaited boolean;
 BEGIN
-    INSERT INTO queue.history (
-        id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, headers, payload, progress, errors, result)
-    SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
-           task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-           task.headers, task.payload, task.progress, task.errors, archive.result
-    WHERE NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = task.queue AND NOT q.keep_history);
+    SELECT q.keep_history,
+           q.max_running IS NOT NULL
+           OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
+    INTO kept, awaited
+    FROM queue.queues AS q WHERE q.name = task.queue;
+    IF kept IS DISTINCT FROM false THEN
+        INSERT INTO queue.history (
+            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, key, group_key, headers, payload, progress, errors, result)
+        VALUES (
+            task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
+            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
+            task.headers, task.payload, task.progress, task.errors, archive.result);
+    END IF;
+    IF awaited OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
+        PERFORM queue_internal.leave(task, archive.state);
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
     'Writes a finished task to the history, if its queue keeps one.';
+
+-- What the end of a task means to others: its key is free, the next of its group may run, its place
+-- is free, and those that wait for it are told. Must come in a statement after the one that deleted
+-- the task: see predecessors_will_signal().
+CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF task.key IS NOT NULL THEN
+        PERFORM queue_internal.release_key(task, outcome = 'purged');
+    END IF;
+    IF task.group_key IS NOT NULL THEN
+        INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
+    END IF;
+    IF task.state = 'waiting' THEN
+        DELETE FROM queue_internal.dependencies AS d WHERE d.task_id = task.id;
+    END IF;
+    INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
+    SELECT d.queue, d.task_id, d.predecessor_id, leave.outcome
+    FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id;
+    IF FOUND THEN
+        PERFORM queue_internal.announce_task(d.queue, clock_timestamp())
+        FROM (SELECT DISTINCT i.queue FROM queue_internal.dependencies AS i
+              WHERE i.predecessor_id = task.id) AS d;
+    END IF;
+    PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
+END
+$$;
+COMMENT ON FUNCTION queue_internal.leave(queue.tasks, text) IS
+    'Tells those who wait for a task, or for its key, its group or its place, that it has ended.';
 
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -42,11 +84,12 @@ BEGIN
     DELETE FROM queue.tasks AS t WHERE t.id = task.id;
     INSERT INTO queue.dead_letters (
         id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, headers, payload, progress, errors)
+        created_at, key, group_key, backoff, headers, payload, progress, errors)
     VALUES (
         task.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
-        task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
+        task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
         task.headers, task.payload, task.progress, task.errors);
+    PERFORM queue_internal.leave(task, 'failed');
 END
 $$;
 COMMENT ON FUNCTION queue_internal.bury(queue.tasks) IS 'Moves a task to the dead letters.';
@@ -58,6 +101,9 @@ BEGIN
     SET state = 'queued', attempt = task.attempt, run_at = task.run_at, errors = task.errors,
         lease_until = NULL, worker = NULL, claimed_at = NULL, updated_at = clock_timestamp()
     WHERE t.id = task.id;
+    IF task.group_key IS NOT NULL THEN
+        PERFORM queue_internal.yield_turn(task);
+    END IF;
     PERFORM queue_internal.announce_task(task.queue, task.run_at);
 END
 $$;
@@ -82,7 +128,7 @@ BEGIN
         PERFORM queue_internal.bury(task);
         RETURN 'failed';
     END IF;
-    retry_in := coalesce(retry_in, queue_internal.backoff(source, task.attempt));
+    retry_in := coalesce(retry_in, queue_internal.backoff(source, task));
     -- Without a wait it keeps its place in the queue.
     IF retry_in > '0' THEN
         task.run_at := clock_timestamp() + retry_in;

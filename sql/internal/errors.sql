@@ -35,15 +35,6 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_too_large(text, text, text) IS 'Raises 54000.';
 
-CREATE FUNCTION queue_internal.raise_unsupported(argument text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RAISE EXCEPTION 'argument "%" is not supported in this version', argument
-        USING ERRCODE = 'feature_not_supported', HINT = format('Leave "%s" at its default.', argument);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.raise_unsupported(text) IS 'Raises 0A000.';
-
 CREATE FUNCTION queue_internal.raise_unknown_queue(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -62,6 +53,20 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_unknown_task(bigint) IS 'Raises QX003.';
+
+CREATE FUNCTION queue_internal.raise_duplicate_key(
+    queue text, key text, holder bigint, expires_at timestamptz)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'key "%" of queue "%" is taken', key, queue
+        USING ERRCODE = 'QX004',
+              DETAIL = CASE WHEN expires_at IS NULL THEN format('Task %s has it.', holder)
+                            ELSE format('Task %s had it, and keeps it until %s.', holder, expires_at) END,
+              HINT = 'Wait until that task has finished, cancel it, or use another key.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_duplicate_key(text, text, bigint, timestamptz) IS 'Raises QX004.';
 
 CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, rule text, hint text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -104,7 +104,7 @@ BEGIN
     FOR target IN SELECT * FROM queue_internal.guarded_tables() LOOP
         EXECUTE format('DROP POLICY %I ON queue.%I', queue_internal.policy_name(taken), target.name);
     END LOOP;
-    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue FROM %s', taken.role);
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON TYPE queue.claimed_task FROM %s', taken.role);
@@ -158,11 +158,14 @@ BEGIN
         'USAGE ON SCHEMA queue, queue_internal',
         'EXECUTE ON ALL FUNCTIONS IN SCHEMA queue_internal',
         'EXECUTE ON FUNCTION queue.channel, queue.engine_stats',
-        'SELECT ON queue.queues'
+        'SELECT ON queue.queues',
+        'SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA queue_internal'
     ] || CASE kind
         WHEN 'producer' THEN ARRAY[
-            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key),'
-            'SELECT (id) ON queue.tasks',
+            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state),'
+            'UPDATE (payload, headers, priority, run_at, updated_at, gate),'
+            'SELECT (id, queue, state, run_at, group_key, gate) ON queue.tasks',
+            'SELECT (id, queue) ON queue.history, queue.dead_letters',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
             'EXECUTE ON FUNCTION queue.push, queue.push_many'
         ]

@@ -1,16 +1,21 @@
 -- queue_internal.check_task_options(...)
 --
 --   What push and push_many have in common: the checks of the options of a task.
---   Errors:   22004, 22023, 54000; 0A000 for the options of features still to come
+--   Errors:   22004, 22023, 54000
 
 CREATE FUNCTION queue_internal.check_task_options(
     queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
-    group_key text, max_attempts integer, headers jsonb, after bigint[])
+    group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
+    on_predecessor_failure text)
 RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM queue_internal.check_name('queue', queue);
-    PERFORM queue_internal.check_delay('delay', delay);
+    -- Each call costs more than all that is looked at here.
+    IF queue IS NULL OR octet_length(queue) NOT BETWEEN 1 AND 128 THEN
+        PERFORM queue_internal.check_name('queue', queue);
+    ELSIF delay IS NOT NULL THEN
+        PERFORM queue_internal.check_delay('delay', delay);
+    END IF;
     IF priority IS NULL THEN
         PERFORM queue_internal.raise_null('priority');
     ELSIF run_at IS NOT NULL AND delay IS NOT NULL THEN
@@ -28,17 +33,55 @@ BEGIN
     ELSIF on_duplicate NOT IN ('skip', 'replace', 'reschedule', 'error') THEN
         PERFORM queue_internal.raise_invalid(
             'on_duplicate', 'must be one of skip, replace, reschedule, error', quote_literal(left(on_duplicate, 64)));
-    ELSIF on_duplicate <> 'skip' THEN
-        PERFORM queue_internal.raise_unsupported('on_duplicate');
-    ELSIF key IS NOT NULL THEN
-        PERFORM queue_internal.raise_unsupported('key');
-    ELSIF group_key IS NOT NULL THEN
-        PERFORM queue_internal.raise_unsupported('group_key');
-    ELSIF after IS NOT NULL THEN
-        PERFORM queue_internal.raise_unsupported('after');
+    ELSIF key IS NULL AND on_duplicate <> 'skip' THEN
+        PERFORM queue_internal.raise_invalid('on_duplicate', 'needs a key', quote_literal(on_duplicate));
+    END IF;
+    IF key IS NOT NULL OR group_key IS NOT NULL OR backoff IS NOT NULL OR key_ttl IS NOT NULL
+       OR after IS NOT NULL OR on_predecessor_failure IS NOT NULL THEN
+        PERFORM queue_internal.check_policy_options(
+            key, group_key, after, backoff, key_ttl, on_predecessor_failure);
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_task_options(
-    text, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[]) IS
+    text, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text) IS
     'Checks the options of a task that is pushed.';
+
+CREATE FUNCTION queue_internal.check_policy_options(
+    key text, group_key text, after bigint[], backoff jsonb, key_ttl interval, on_predecessor_failure text)
+RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_key('key', key);
+    PERFORM queue_internal.check_key('group_key', group_key);
+    PERFORM queue_internal.check_delay('key_ttl', key_ttl);
+    IF backoff IS NOT NULL THEN
+        IF jsonb_typeof(backoff) <> 'object' THEN
+            PERFORM queue_internal.raise_invalid(
+                'backoff', 'must be a JSON object', 'of type ' || jsonb_typeof(backoff));
+        END IF;
+        PERFORM queue_internal.apply_backoff('backoff', NULL, NULL, backoff);
+    END IF;
+    IF key_ttl IS NOT NULL AND key IS NULL THEN
+        PERFORM queue_internal.raise_invalid('key_ttl', 'needs a key', key_ttl::text);
+    ELSIF key_ttl = '0' THEN
+        PERFORM queue_internal.raise_invalid('key_ttl', 'must be greater than zero', key_ttl::text);
+    END IF;
+    IF after IS NOT NULL THEN
+        PERFORM queue_internal.check_array('after', after);
+        IF 1 > ANY (after) THEN
+            PERFORM queue_internal.raise_invalid('after', 'must have ids greater than zero');
+        END IF;
+    END IF;
+    IF on_predecessor_failure NOT IN ('fail', 'cancel', 'release') THEN
+        PERFORM queue_internal.raise_invalid(
+            'on_predecessor_failure', 'must be one of fail, cancel, release',
+            quote_literal(left(on_predecessor_failure, 64)));
+    ELSIF on_predecessor_failure IS NOT NULL AND after IS NULL THEN
+        PERFORM queue_internal.raise_invalid(
+            'on_predecessor_failure', 'needs "after"', quote_literal(on_predecessor_failure));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_policy_options(text, text, bigint[], jsonb, interval, text) IS
+    'Checks those options of a task that the policies of its queue are about.';

@@ -24,11 +24,17 @@ BEGIN
     END IF;
     FOR arrival IN
         SELECT i.queue, min(i.run_at) AS first_run,
-               min(i.run_at) FILTER (WHERE i.run_at > clock_timestamp()) AS next_run
+               min(i.run_at) FILTER (WHERE i.run_at > clock_timestamp()) AS next_run,
+               bool_or(i.gate = 2) AS closed
         FROM inserted AS i GROUP BY i.queue
     LOOP
         IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = arrival.queue) THEN
             PERFORM queue_internal.raise_unknown_queue(arrival.queue);
+        END IF;
+        IF arrival.closed THEN
+            INSERT INTO queue_internal.signals (queue, group_key)
+            SELECT DISTINCT i.queue, i.group_key FROM inserted AS i
+            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.gate = 2;
         END IF;
         PERFORM queue_internal.announce_task(arrival.queue, arrival.first_run);
         -- Some may be due and others not; the worker has to know of both.

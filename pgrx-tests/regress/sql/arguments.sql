@@ -82,8 +82,21 @@ SELECT pg_temp.calls(v.argument, ARRAY[format('queue.push(''default'', %s => %%s
 FROM (VALUES ('priority', ARRAY['NULL→22004']),
              ('max_attempts', ARRAY['0→22023', '-1→22023', '10001→54000']),
              ('headers', ARRAY['''[]''→22023', '''"x"''→22023', '''1''→22023', '''null''→22023']),
-             ('on_duplicate', ARRAY['NULL→22004', '''''→22023', '''perhaps''→22023', '''replace''→0A000', '''reschedule''→0A000', '''error''→0A000']),
-             ('key', ARRAY['''k''→0A000']), ('group_key', ARRAY['''g''→0A000']), ('after', ARRAY['''{1}''→0A000'])) AS v (argument, bad);
+             ('on_duplicate', ARRAY['NULL→22004', '''''→22023', '''perhaps''→22023', '''replace''→22023', '''reschedule''→22023', '''error''→22023']),
+             ('key', ARRAY['''''→22023', 'repeat(''x'', 513)→54000']), ('group_key', ARRAY['''''→22023', 'repeat(''x'', 513)→54000']),
+             ('key_ttl', ARRAY['''1 s''→22023', '''-1 s''→22023', '''1000 years''→54000']),
+             ('on_predecessor_failure', ARRAY['''cancel''→22023', '''''→22023', '''perhaps''→22023']),
+             ('after', ARRAY['''{NULL}''→22004', '''{0}''→22023', '''{-1}''→22023', '''{{1},{2}}''→22023', 'array_fill(1::bigint, ARRAY[100001])→54000']),
+             ('backoff', ARRAY['''[]''→22023', '''1''→22023', '''null''→22023', '''{"kind": "cubic"}''→22023', '''{"base": 1}''→22023', '''{"base": "-1 s"}''→22023',
+                               '''{"max": "2 years"}''→54000', '''{"jitter": 2}''→22023', '''{"step": 1}''→22023'])) AS v (argument, bad);
+SELECT pg_temp.calls('key_ttl', ARRAY['queue.push(''default'', key => ''k'', key_ttl => %s)'], ARRAY['''0''→22023']);
+SELECT pg_temp.calls('after', ARRAY['queue.push(''default'', after => %s)'], ARRAY['''{9223372036854775807}''→QX003']);
+SELECT pg_temp.calls('keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], keys => %s)'],
+    ARRAY['''{}''→22023', '''{a,b}''→22023', '''{{a}}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 513)]→54000']);
+SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], group_keys => %s)'],
+    ARRAY['''{}''→22023', '''{a,b}''→22023', '''{{a}}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 513)]→54000']);
+SELECT pg_temp.calls('keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], key => ''k'', keys => %s)'], ARRAY['''{a}''→22023']);
+SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], group_key => ''k'', group_keys => %s)'], ARRAY['''{a}''→22023']);
 SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)'], ARRAY['NULL→22004']);
 SELECT pg_temp.calls('delay', ARRAY['queue.push(''default'', run_at => now(), delay => %s)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('error', ARRAY['queue.fail(1, 1, %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 1048577)→54000']);
@@ -94,12 +107,16 @@ SELECT pg_temp.calls('force', ARRAY['queue.drop(''default'', %s)'], ARRAY['NULL�
 -- Options.
 SELECT pg_temp.calls('options', ARRAY['queue.create(''fresh'', %s)', 'queue.configure(''default'', %s)'],
     ARRAY['NULL→22004', '''[]''→22023', '''"x"''→22023', '''1''→22023', '''null''→22023', '''{"": 1}''→22023', '''{"Lease": "1 s"}''→22023',
-          '''{"max_running": 1}''→0A000', '''{"max_running_per_group": 2}''→0A000', '''{"rate_limit": 1}''→0A000', '''{"rate_period": "1 s"}''→0A000']);
+          '''{"rate_limit": 1}''→22023', '''{"rate_period": "1 s"}''→22023']);
 INSERT INTO cases
 SELECT format('queue.%s, %%s)', f), part, format('''{"%s": %s}''', part, value), code
 FROM unnest(ARRAY['create(''fresh''', 'configure(''default''']) AS f, (VALUES
     ('lease', '1', '22023'), ('lease', '"soon"', '22023'), ('lease', '"0"', '22023'), ('lease', '"-1 s"', '22023'), ('lease', '[]', '22023'), ('lease', '"2 years"', '54000'),
     ('max_attempts', '0', '22023'), ('max_attempts', '-1', '22023'), ('max_attempts', '1.5', '22023'), ('max_attempts', '"3"', '22023'), ('max_attempts', '10001', '22023'),
+    ('max_running', '0', '22023'), ('max_running', '10001', '22023'), ('max_running', '"3"', '22023'), ('max_running_per_group', '0', '22023'), ('max_running_per_group', '0.5', '22023'),
+    ('rate_limit', '0', '22023'), ('rate_limit', '10001', '22023'), ('rate_period', '"0"', '22023'), ('rate_period', '60', '22023'), ('rate_period', '"2 years"', '54000'),
+    ('delayed_head', '"jump"', '22023'), ('delayed_head', '1', '22023'), ('fair_groups', '"yes"', '22023'), ('ageing', '"0"', '22023'), ('ageing', '10', '22023'),
+    ('key_ttl', '"0"', '22023'), ('key_ttl', '[]', '22023'), ('on_predecessor_failure', '"ignore"', '22023'), ('on_predecessor_failure', '{}', '22023'),
     ('keep_history', '1', '22023'), ('keep_history', '"yes"', '22023'), ('backoff', '1', '22023'), ('backoff', '[]', '22023')) AS v (part, value, code);
 INSERT INTO cases
 SELECT format('queue.%s, %%s)', f), 'backoff.' || part, format('''{"backoff": {"%s": %s}}''', part, value), code
@@ -114,6 +131,8 @@ SELECT count(*) FROM queue.claim('1 hour');
 CREATE FUNCTION pg_temp.everything() RETURNS text LANGUAGE sql AS $$
     SELECT md5(string_agg(line, E'\n' ORDER BY line)) FROM (
         SELECT a::text FROM queue.all_tasks AS a UNION ALL SELECT q::text FROM queue.queues AS q
+        UNION ALL SELECT k::text FROM queue_internal.keys AS k UNION ALL SELECT d::text FROM queue_internal.dependencies AS d
+        UNION ALL SELECT s::text FROM queue_internal.slots AS s UNION ALL SELECT s::text FROM queue_internal.tokens AS s
         UNION ALL SELECT r.rolname || coalesce(p.polname, '') FROM pg_roles AS r LEFT JOIN pg_policy AS p ON r.oid = ANY (p.polroles)) AS all_of_it (line)
 $$;
 SELECT pg_temp.everything() AS before \gset

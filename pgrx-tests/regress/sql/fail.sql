@@ -37,7 +37,7 @@ SELECT token FROM queue.claim('1 minute', 'mail') \gset
 SELECT queue.fail(:id, :token, 'once is enough');
 
 -- The shapes of the wait, attempt by attempt.
-SELECT kind, array_agg(queue_internal.backoff(q, n) ORDER BY n) AS waits
+SELECT kind, array_agg(queue_internal.backoff(q, jsonb_populate_record(NULL::queue.tasks, jsonb_build_object('attempt', n))) ORDER BY n) AS waits
 FROM generate_series(1, 5) AS n,
      (VALUES ('fixed'), ('linear'), ('exponential')) AS k (kind),
      LATERAL (SELECT jsonb_populate_record(r, jsonb_build_object('backoff_kind', kind)) AS q
@@ -46,7 +46,7 @@ GROUP BY kind ORDER BY kind;
 -- Jitter only shortens, and a huge attempt overflows nothing.
 SELECT bool_and(wait BETWEEN '7.5 s' AND '15 s') AS within, count(DISTINCT wait) > 900 AS spread
 FROM queue.queues AS r, generate_series(9001, 10000) AS n,
-     LATERAL (SELECT queue_internal.backoff(jsonb_populate_record(r, '{"backoff_jitter": 0.5}'), n) AS wait) AS w
+     LATERAL (SELECT queue_internal.backoff(jsonb_populate_record(r, '{"backoff_jitter": 0.5}'), jsonb_populate_record(NULL::queue.tasks, jsonb_build_object('attempt', n))) AS wait) AS w
 WHERE r.name = 'mail';
 
 -- Release: back without spending the attempt, at the old place.

@@ -1,0 +1,59 @@
+-- Priorities that do not starve: where a queue has "ageing", waiting that long is worth one step of
+-- priority. So the order of claims is that of run_at + priority * ageing, which never changes while a
+-- task waits and needs no index of its own: within a priority it is the order of run_at, and between
+-- priorities the heads are compared.
+
+-- How far a claim has come in a priority.
+CREATE TYPE queue_internal.passed_level AS (level integer, until timestamptz);
+COMMENT ON TYPE queue_internal.passed_level IS 'How far a claim has come in a priority.';
+
+-- The priority with the next task, that task's run_at, and up to which run_at its tasks come before
+-- those of all other priorities.
+CREATE FUNCTION queue_internal.next_aged_level(
+    source queue.queues, moment timestamptz, passed queue_internal.passed_level[],
+    OUT level integer, OUT head timestamptz, OUT until timestamptz)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    step   CONSTANT float8 := extract(epoch FROM source.ageing);
+    other  integer;
+    first  timestamptz;
+    begun  timestamptz;
+    best   float8 := 'infinity';
+    second float8 := 'infinity';
+    value  float8;
+BEGIN
+    SELECT t.priority INTO other FROM queue.tasks AS t
+    WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
+    WHILE other IS NOT NULL LOOP
+        SELECT coalesce(max(p.until), '-infinity') INTO begun FROM unnest(passed) AS p WHERE p.level = other;
+        SELECT t.run_at INTO first FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.priority = other AND t.gate < 2
+          AND t.run_at > begun AND t.run_at <= moment
+          AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+        ORDER BY t.run_at LIMIT 1;
+        IF FOUND THEN
+            value := extract(epoch FROM first) + other * step;
+            IF value < best THEN
+                second := best;
+                best := value;
+                level := other;
+                head := first;
+            ELSE
+                second := least(second, value);
+            END IF;
+        END IF;
+        SELECT t.priority INTO other FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.gate < 2 AND t.priority > other ORDER BY t.priority LIMIT 1;
+    END LOOP;
+    -- At least its head, whatever rounding does.
+    until := greatest(head, least(moment, CASE WHEN second < 'infinity' THEN to_timestamp(second - level * step) END));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.next_aged_level(queue.queues, timestamptz, queue_internal.passed_level[]) IS
+    'The priority whose first task has waited long enough to be next.';

@@ -1,0 +1,123 @@
+-- Who holds a key, and for how long.
+--
+--   A key is held by one live task of its queue; after the task finished it may be held for a time
+--   more ("key_ttl"). A row of queue_internal.keys counts only as far as its task lives or its time
+--   is not over, so that a task which somebody deleted by hand does not hold its key for ever.
+
+CREATE FUNCTION queue_internal.check_key(argument text, value text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF value = '' THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must not be empty');
+    ELSIF octet_length(value) > 512 THEN
+        PERFORM queue_internal.raise_too_large(argument, '512 bytes', octet_length(value) || ' bytes');
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_key(text, text) IS
+    'Checks a key or a group key: 1 to 512 bytes; null passes.';
+
+-- Waits for a transaction that is just taking the key for another task: if it rolls back, the key
+-- is free, and the push that came second is not lost.
+CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    LOOP
+        INSERT INTO queue_internal.keys (queue, key, task_id)
+        VALUES (take_key.queue, take_key.key, take_key.task_id)
+        ON CONFLICT ON CONSTRAINT keys_pkey DO NOTHING;
+        IF FOUND THEN
+            RETURN true;
+        END IF;
+        UPDATE queue_internal.keys AS k
+        SET task_id = take_key.task_id, expires_at = NULL,
+            ttl = CASE WHEN k.task_id = take_key.task_id THEN k.ttl END
+        WHERE k.queue = take_key.queue AND k.key = take_key.key
+          AND (k.task_id = take_key.task_id OR k.expires_at <= clock_timestamp()
+               OR k.expires_at IS NULL AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = k.task_id));
+        IF FOUND THEN
+            RETURN true;
+        END IF;
+        -- Gone in the meantime: once more.
+        EXIT WHEN EXISTS (
+            SELECT FROM queue_internal.keys AS k
+            WHERE k.queue = take_key.queue AND k.key = take_key.key);
+    END LOOP;
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_key(text, text, bigint) IS
+    'Takes a key for a task, unless another one holds it; returns whether the task has it.';
+
+CREATE FUNCTION queue_internal.release_key(task queue.tasks, at_once boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    now CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    IF NOT at_once THEN
+        UPDATE queue_internal.keys AS k
+        SET expires_at = now + coalesce(k.ttl, q.key_ttl)
+        FROM queue.queues AS q
+        WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id
+          AND q.name = task.queue AND coalesce(k.ttl, q.key_ttl) IS NOT NULL;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    DELETE FROM queue_internal.keys AS k
+    WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.release_key(queue.tasks, boolean) IS
+    'Frees the key of a task that finished, at once or when its time is over.';
+
+-- What a push does that found its key taken. Null if the key came free meanwhile.
+CREATE FUNCTION queue_internal.settle_duplicate(pushed queue.tasks, on_duplicate text) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    holder queue_internal.keys;
+BEGIN
+    SELECT k.* INTO holder FROM queue_internal.keys AS k
+    WHERE k.queue = pushed.queue AND k.key = pushed.key;
+    IF on_duplicate = 'error' AND holder.task_id IS NOT NULL THEN
+        PERFORM queue_internal.raise_duplicate_key(pushed.queue, pushed.key, holder.task_id, holder.expires_at);
+    ELSIF on_duplicate = 'skip' OR holder.task_id IS NULL OR holder.expires_at IS NOT NULL THEN
+        RETURN holder.task_id;
+    END IF;
+    -- Waits for a claim in progress: if it rolls back, the task is still to be changed.
+    UPDATE queue.tasks AS t SET run_at = pushed.run_at, updated_at = clock_timestamp()
+    WHERE t.id = holder.task_id AND t.state IN ('queued', 'waiting')
+    RETURNING t.group_key, t.gate INTO pushed.group_key, pushed.gate;
+    IF NOT FOUND THEN
+        RETURN (SELECT t.id FROM queue.tasks AS t WHERE t.id = holder.task_id);
+    END IF;
+    IF on_duplicate = 'replace' THEN
+        UPDATE queue.tasks AS t
+        SET payload = pushed.payload, headers = pushed.headers, priority = pushed.priority
+        WHERE t.id = holder.task_id;
+    END IF;
+    pushed.id := holder.task_id;
+    PERFORM queue_internal.yield_turn(pushed);
+    PERFORM queue_internal.announce_task(pushed.queue, pushed.run_at);
+    RETURN pushed.id;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.settle_duplicate(queue.tasks, text) IS
+    'Does to the holder of a key what the push of a duplicate asked for; returns the holder''s id.';
+
+CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    retired bigint;
+BEGIN
+    WITH expired AS MATERIALIZED (
+        SELECT k.queue, k.key FROM queue_internal.keys AS k WHERE k.expires_at <= clock_timestamp()
+        ORDER BY k.expires_at LIMIT max_keys FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM queue_internal.keys AS k USING expired AS e WHERE k.queue = e.queue AND k.key = e.key;
+    GET DIAGNOSTICS retired = ROW_COUNT;
+    RETURN retired >= max_keys;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_keys(integer) IS
+    'Deletes keys whose time is over; returns whether there may be more.';

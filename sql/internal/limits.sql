@@ -1,0 +1,238 @@
+-- How many tasks of a queue may run at a time, and how many may start in a period.
+--
+--   max_running: the queue has that many places (queue_internal.slots). To start, a task needs a place
+--   whose last task does not run any more with the token that is written there. Ending a task in
+--   whatever way frees its place by itself, at the commit, exactly once.
+--
+--   rate_limit: the queue has that many tokens, in up to 64 buckets (queue_internal.tokens). A start
+--   takes one, and the token comes back rate_period later. So in no span of that length, wherever it
+--   begins, can more tasks start.
+--
+--   Claims take different places and buckets at the same time; none waits for another one. All of it
+--   is in the caller's transaction: a claim that rolls back has taken nothing.
+
+-- Up to "wanted" places that are free, from a random one on. Read only.
+CREATE FUNCTION queue_internal.free_slots(
+    source queue.queues, wanted integer, OUT slot integer, OUT version bigint)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    start CONSTANT integer := floor(random() * source.max_running);
+BEGIN
+    -- After the limit was lowered, the tasks in the places beyond it have to end first.
+    IF EXISTS (
+        SELECT FROM queue_internal.slots AS s JOIN queue.tasks AS t ON t.id = s.task_id AND t.token = s.token
+        WHERE s.queue = source.name AND s.slot > source.max_running AND t.state = 'running') THEN
+        RETURN;
+    END IF;
+    FOR slot, version IN
+        SELECT newest.slot, newest.version
+        FROM generate_series(start, start + source.max_running - 1) AS i,
+             LATERAL (SELECT s.slot, s.version, s.task_id, s.token FROM queue_internal.slots AS s
+                      WHERE s.queue = source.name AND s.slot = 1 + i % source.max_running
+                      ORDER BY s.version DESC LIMIT 1) AS newest
+        WHERE NOT EXISTS (SELECT FROM queue.tasks AS t
+                          WHERE t.id = newest.task_id AND t.token = newest.token AND t.state = 'running')
+        LIMIT wanted
+    LOOP
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.free_slots(queue.queues, integer) IS 'The places of a queue in which no task runs.';
+
+CREATE FUNCTION queue_internal.take_slot(source queue.queues, task_id bigint, token integer) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wanted integer;
+    free   record;
+BEGIN
+    -- Others may be taking the same few: then look at all of them.
+    FOREACH wanted IN ARRAY ARRAY[2, source.max_running] LOOP
+        FOR free IN SELECT f.slot, f.version FROM queue_internal.free_slots(source, wanted) AS f LOOP
+            UPDATE queue_internal.slots AS s
+            SET version = s.version + 1, task_id = take_slot.task_id, token = take_slot.token
+            WHERE s.queue = source.name AND s.slot = free.slot AND s.version = (
+                SELECT l.version FROM queue_internal.slots AS l
+                WHERE l.queue = source.name AND l.slot = free.slot AND l.version = free.version
+                FOR UPDATE SKIP LOCKED);
+            IF FOUND THEN
+                RETURN free.slot;
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_slot(queue.queues, bigint, integer) IS
+    'Gives a task a place in which to run and returns its number; null if there is none.';
+
+-- Takes what a task that starts needs, a place and a token; returns when it starts, or null if it may
+-- not. A place without a token is given back, or the task would later have two.
+CREATE FUNCTION queue_internal.take_room(source queue.queues, task_id bigint, token integer)
+RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    place   integer;
+    started timestamptz;
+BEGIN
+    IF source.max_running IS NOT NULL THEN
+        place := queue_internal.take_slot(source, task_id, token);
+        IF place IS NULL THEN
+            RETURN NULL;
+        END IF;
+        started := clock_timestamp();
+    END IF;
+    IF source.rate_limit IS NOT NULL THEN
+        started := queue_internal.take_token(source);
+        IF started IS NULL THEN
+            UPDATE queue_internal.slots AS s SET task_id = NULL
+            WHERE s.queue = source.name AND s.slot = place AND s.task_id = take_room.task_id;
+        END IF;
+    END IF;
+    RETURN started;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_room(queue.queues, bigint, integer) IS
+    'Takes a place and a token for a task; returns when it starts, or null if it may not.';
+
+-- When each bucket has a token again, or has one since. A time that lies more than a period ahead was
+-- written before somebody set the clock back, and does not count. Read only.
+CREATE FUNCTION queue_internal.bucket_times(
+    source queue.queues, until timestamptz, wanted integer,
+    OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    buckets CONSTANT integer := least(source.rate_limit, 64);
+    start   CONSTANT integer := floor(random() * buckets);
+    horizon CONSTANT timestamptz := clock_timestamp() + source.rate_period;
+BEGIN
+    RETURN QUERY
+    SELECT newest.bucket, newest.version, due.at
+    FROM generate_series(start, start + buckets - 1) AS i,
+         LATERAL (SELECT s.bucket, s.version, s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
+                  FROM queue_internal.tokens AS s
+                  WHERE s.queue = source.name AND s.bucket = 1 + i % buckets
+                  ORDER BY s.version DESC LIMIT 1) AS newest,
+         LATERAL (SELECT CASE WHEN newest.blocking < horizon THEN newest.blocking + source.rate_period
+                              ELSE '-infinity' END AS at) AS due
+    WHERE due.at <= until
+    LIMIT wanted;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.bucket_times(queue.queues, timestamptz, integer) IS
+    'Up to so many buckets of a queue''s rate limit that have a token by the time given.';
+
+-- When the token was taken; null if there is none.
+CREATE FUNCTION queue_internal.take_token(source queue.queues) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wanted integer;
+    free   record;
+    held   queue_internal.tokens;
+    moment timestamptz;
+BEGIN
+    FOREACH wanted IN ARRAY ARRAY[2, 64] LOOP
+        FOR free IN
+            SELECT b.bucket, b.version FROM queue_internal.bucket_times(source, clock_timestamp(), wanted) AS b
+        LOOP
+            SELECT s.* INTO held FROM queue_internal.tokens AS s
+            WHERE s.queue = source.name AND s.bucket = free.bucket AND s.version = free.version
+            FOR UPDATE SKIP LOCKED;
+            CONTINUE WHEN NOT FOUND;
+            moment := clock_timestamp();
+            UPDATE queue_internal.tokens AS s
+            SET version = s.version + 1,
+                taken = ARRAY(SELECT u.at FROM unnest(held.taken) WITH ORDINALITY AS u (at, position)
+                              WHERE u.at > moment - source.rate_period AND u.at < moment + source.rate_period
+                              ORDER BY u.position) || moment
+            WHERE s.queue = source.name AND s.bucket = held.bucket AND s.version = held.version;
+            RETURN moment;
+        END LOOP;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_token(queue.queues) IS
+    'Takes a token of a queue''s rate limit; returns when, or null if there is none.';
+
+-- Looked at before any row is locked, so that asking a queue at its limit writes nothing. A worker that
+-- died must not keep its place because nobody comes across its task in the order.
+CREATE FUNCTION queue_internal.has_room(source queue.queues) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task  queue.tasks;
+    ended boolean := false;
+BEGIN
+    IF source.rate_limit IS NOT NULL AND NOT EXISTS (
+        SELECT FROM queue_internal.bucket_times(source, clock_timestamp(), 1)) THEN
+        PERFORM queue_internal.announce_task(source.name, min(b.free_at))
+        FROM queue_internal.bucket_times(source, 'infinity', NULL) AS b;
+        RETURN false;
+    END IF;
+    IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
+        FOR task IN
+            SELECT t.* FROM queue.tasks AS t
+            WHERE t.id IN (SELECT s.task_id FROM queue_internal.slots AS s WHERE s.queue = source.name)
+              AND t.state = 'running' AND t.lease_until <= clock_timestamp()
+            FOR UPDATE SKIP LOCKED
+        LOOP
+            PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
+            ended := true;
+        END LOOP;
+        RETURN ended;
+    END IF;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_room(queue.queues) IS
+    'Whether a task may start in a queue that limits them.';
+
+-- Makes the places and tokens that the options ask for. Whoever calls it has the queue's row locked.
+CREATE FUNCTION queue_internal.provide_limits(source queue.queues) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    buckets CONSTANT integer := CASE WHEN source.rate_limit IS NOT NULL THEN least(source.rate_limit, 64) END;
+BEGIN
+    IF source.max_running IS NULL THEN
+        DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name;
+    ELSE
+        -- A limit that is new counts what runs already.
+        INSERT INTO queue_internal.slots (queue, slot, task_id, token)
+        SELECT source.name, row_number() OVER (ORDER BY t.id), t.id, t.token FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.state = 'running'
+          AND NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name);
+        INSERT INTO queue_internal.slots (queue, slot)
+        SELECT source.name, i FROM generate_series(1, source.max_running) AS i
+        WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);
+        DELETE FROM queue_internal.slots AS s
+        WHERE s.queue = source.name AND s.slot > source.max_running
+          AND NOT EXISTS (SELECT FROM queue.tasks AS t
+                          WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running');
+    END IF;
+    -- A changed rate begins with what was started within the last period.
+    WITH old AS (
+        DELETE FROM queue_internal.tokens AS s WHERE s.queue = source.name RETURNING s.taken
+    ), recent AS (
+        SELECT u.at, row_number() OVER (ORDER BY u.at DESC) - 1 AS rank
+        FROM old AS o, unnest(o.taken) AS u (at) WHERE u.at > clock_timestamp() - source.rate_period
+    )
+    INSERT INTO queue_internal.tokens (queue, bucket, capacity, taken)
+    SELECT source.name, b, source.rate_limit / buckets + (b <= source.rate_limit % buckets)::integer,
+           ARRAY(SELECT r.at FROM recent AS r WHERE r.rank % buckets = b - 1 ORDER BY r.at)
+    FROM generate_series(1, buckets) AS b;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.provide_limits(queue.queues) IS
+    'Makes the places and the tokens of a queue follow its options.';

@@ -1,0 +1,59 @@
+-- queue_internal.settle_signals(queue, max_signals)
+--
+--   Acts upon signals of a queue and deletes them. A claim does so before it looks for tasks; the
+--   background worker does it too.
+--   Errors:   none of its own
+--   Touches:  queue_internal.signals (never waits for a lock)
+--   Why not outside READ COMMITTED: with a snapshot from before another transaction's commit, it
+--             could let too many of a group run. The next claim at READ COMMITTED or the background
+--             worker does it then.
+
+CREATE FUNCTION queue_internal.settle_signals(source queue.queues, max_signals integer) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- Each holds an advisory lock, of which the server has a limited number.
+    max_groups CONSTANT integer := 32;
+    signal     queue_internal.signals;
+    settled    bigint[] := '{}';
+    groups     text[] := '{}';
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN 0;
+    END IF;
+    FOR signal IN
+        SELECT s.* FROM queue_internal.signals AS s WHERE s.queue = source.name
+        ORDER BY s.id LIMIT max_signals FOR UPDATE SKIP LOCKED
+    LOOP
+        IF signal.task_id IS NOT NULL THEN
+            CONTINUE WHEN NOT queue_internal.settle_dependent(signal);
+        ELSIF signal.group_key <> ALL (groups) THEN
+            EXIT WHEN cardinality(groups) >= max_groups;
+            CONTINUE WHEN NOT queue_internal.admit_next(source, signal.group_key);
+            groups := groups || signal.group_key;
+        END IF;
+        settled := settled || signal.id;
+    END LOOP;
+    DELETE FROM queue_internal.signals AS s WHERE s.queue = source.name AND s.id = ANY (settled);
+    RETURN cardinality(settled);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.settle_signals(queue.queues, integer) IS
+    'Lets tasks go on that waited for a predecessor or for their turn; returns how many signals were settled.';
+
+CREATE FUNCTION queue_internal.settle_all(max_signals integer) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source  queue.queues;
+    settled bigint := 0;
+BEGIN
+    FOR source IN
+        SELECT q.* FROM queue.queues AS q
+        WHERE EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = q.name)
+    LOOP
+        settled := settled + queue_internal.settle_signals(source, max_signals);
+    END LOOP;
+    RETURN settled;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.settle_all(integer) IS
+    'Settles the signals of all queues, up to so many of each; returns how many it settled.';

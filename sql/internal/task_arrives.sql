@@ -1,0 +1,35 @@
+-- The trigger that meets a task with a key or a group before it is there, however it comes: push, a
+-- plain INSERT, COPY, redrive. Tasks without either do not come here.
+--
+--   A key that another task holds keeps the task out: the INSERT goes on without its row.
+--   Errors:   22023, 54000 for keys that a plain INSERT filled with nonsense
+
+CREATE FUNCTION queue_internal.task_arrives() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NEW.state = 'waiting' THEN
+        NEW.gate := 2;
+    END IF;
+    IF NEW.key IS NOT NULL THEN
+        PERFORM queue_internal.check_key('key', NEW.key);
+        IF NOT queue_internal.take_key(NEW.queue, NEW.key, NEW.id) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    IF NEW.group_key IS NOT NULL AND NEW.gate = 0 THEN
+        PERFORM queue_internal.check_key('group_key', NEW.group_key);
+        -- A task for later does not hold up its group, where the queue says so.
+        NEW.gate := CASE WHEN NEW.run_at > clock_timestamp() AND EXISTS (
+            SELECT FROM queue.queues AS q WHERE q.name = NEW.queue AND q.delayed_head = 'pass') THEN 0 ELSE 2 END;
+    END IF;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.task_arrives() IS
+    'Takes the key of a task that comes in, and closes its gate until it is its turn.';
+
+CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
+    FOR EACH ROW WHEN (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
+    EXECUTE FUNCTION queue_internal.task_arrives();
+COMMENT ON TRIGGER task_arrives ON queue.tasks IS
+    'Keys and groups, for every way in which a task can come.';
