@@ -90,7 +90,7 @@ fn parse(cron: &str) -> Result<Cron, String> {
     let (position, field) = wrong.next().ok_or("Its fields do not go together.")?;
     let (name, values) = FIELDS[position];
     Err(format!(
-        "The {name} \"{field}\" is not a list of {values}, ranges like 1-5, and steps like */2 or 1-5/2."
+        "\"{field}\" in the field {name} is not a list of {values}, ranges like 1-5, and steps like */2 or 1-5/2."
     ))
 }
 
