@@ -50,13 +50,25 @@ COMMENT ON COLUMN queue.history.result IS 'What the worker gave to queue.complet
 COMMENT ON TABLE queue.history_default IS 'The history of days that had no partition in time.';
 COMMENT ON TABLE queue.dead_letters IS
     'The tasks that failed for good, with every error, until they are retried, redriven or purged.';
-COMMENT ON TABLE queue.schedules IS 'Reserved for recurring pushes. This version does not run them.';
 COMMENT ON TABLE queue_internal.keys IS 'Which task has a key, and until when after it finished.';
 COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which.';
 COMMENT ON TABLE queue_internal.signals IS 'What happened that may let a task go on; read by the next claim.';
 COMMENT ON SEQUENCE queue_internal.signals_id_seq IS 'The order of the signals.';
 COMMENT ON TABLE queue_internal.slots IS 'The places of queues with max_running, and the task that took each last.';
 COMMENT ON TABLE queue_internal.tokens IS 'The tokens of queues with a rate limit, and when those missing were taken.';
+COMMENT ON TABLE queue.schedules IS 'The recurring pushes. Change them with queue.schedule() and its like.';
+COMMENT ON COLUMN queue.schedules.cron IS 'The local times at which it runs, as five or six cron fields or a macro.';
+COMMENT ON COLUMN queue.schedules.timezone IS 'The zone whose local times are meant, as in pg_timezone_names.';
+COMMENT ON COLUMN queue.schedules.queue IS 'Where each run pushes a task.';
+COMMENT ON COLUMN queue.schedules.payload IS 'The payload of each task.';
+COMMENT ON COLUMN queue.schedules.options IS 'The arguments of queue.push() for each task, as far as they are given.';
+COMMENT ON COLUMN queue.schedules.missed_runs IS
+    'What becomes of runs that came due while nobody ran them: skip, once, all.';
+COMMENT ON COLUMN queue.schedules.next_run_at IS 'When it runs next; null while it is paused.';
+COMMENT ON COLUMN queue.schedules.last_run_at IS 'The time for which the last task was pushed.';
+COMMENT ON COLUMN queue.schedules.paused_at IS 'Since when it does not run.';
+COMMENT ON COLUMN queue.schedules.last_error IS 'Why its runs fail; null when the last one succeeded.';
+COMMENT ON COLUMN queue.schedules.last_error_at IS 'When a run last failed.';
 COMMENT ON TABLE queue.rights IS 'Which role may do what. Change it with queue.grant_producer() and its like.';
 COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null for all.';
 COMMENT ON TYPE queue.claimed_task IS 'What a claim hands out: a task and the token of its lease.';

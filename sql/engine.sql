@@ -1,5 +1,5 @@
--- The native functions, in the library queue_ext. Where the library was not preloaded they do
--- nothing, and the rest of the extension works without them.
+-- The native functions, in the library queue_ext. What announces does nothing where the library was
+-- not preloaded, and everything else works all the same.
 
 CREATE FUNCTION queue_internal.announce_task(queue text, run_at timestamptz) RETURNS void
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_task_wrapper';
@@ -20,3 +20,13 @@ CREATE FUNCTION queue.engine_stats() RETURNS jsonb
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'engine_stats_wrapper';
 COMMENT ON FUNCTION queue.engine_stats() IS
     'What the native part sees of itself: whether it is loaded, and the worker of this database.';
+
+CREATE FUNCTION queue_internal.cron_next(cron text, after timestamp) RETURNS timestamp
+LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'cron_next_wrapper';
+COMMENT ON FUNCTION queue_internal.cron_next(text, timestamp) IS
+    'The first local time after the given one that a cron expression names; null if there is none.';
+
+CREATE FUNCTION queue_internal.cron_error(cron text) RETURNS text
+LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'cron_error_wrapper';
+COMMENT ON FUNCTION queue_internal.cron_error(text) IS
+    'What is wrong with a cron expression; null if it can be read.';

@@ -159,15 +159,19 @@ CREATE TABLE queue.dead_letters (
 );
 
 CREATE TABLE queue.schedules (
-    name        text        NOT NULL PRIMARY KEY,
-    cron        text        NOT NULL,
-    timezone    text        NOT NULL DEFAULT 'UTC',
-    queue       text        NOT NULL,
-    payload     jsonb       NOT NULL DEFAULT '{}',
-    missed_runs text        NOT NULL DEFAULT 'once',
-    next_run_at timestamptz,
-    paused_at   timestamptz,
-    created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    name          text        NOT NULL PRIMARY KEY,
+    cron          text        NOT NULL,
+    timezone      text        NOT NULL DEFAULT 'UTC',
+    queue         text        NOT NULL,
+    payload       jsonb       NOT NULL DEFAULT '{}',
+    options       jsonb       NOT NULL DEFAULT '{}',
+    missed_runs   text        NOT NULL DEFAULT 'once',
+    next_run_at   timestamptz,
+    last_run_at   timestamptz,
+    paused_at     timestamptz,
+    last_error    text,
+    last_error_at timestamptz,
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT schedules_missed_runs_check CHECK (missed_runs IN ('skip', 'once', 'all'))
 );
 

@@ -4,6 +4,7 @@
 //! background worker that keeps time, and the shared memory through which sessions wake it.
 
 mod announce;
+mod cron;
 mod hooks;
 mod launcher;
 mod process;

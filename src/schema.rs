@@ -122,9 +122,24 @@ extension_sql_file!(
     requires = ["internal_retire_dead_letters"]
 );
 extension_sql_file!(
+    "../sql/internal/schedule_options.sql",
+    name = "internal_schedule_options",
+    requires = ["internal_apply_options"]
+);
+extension_sql_file!(
+    "../sql/internal/next_run.sql",
+    name = "internal_next_run",
+    requires = ["internal_schedule_options"]
+);
+extension_sql_file!(
+    "../sql/internal/fire_schedules.sql",
+    name = "internal_fire_schedules",
+    requires = ["internal_next_run"]
+);
+extension_sql_file!(
     "../sql/internal/rights.sql",
     name = "internal_rights",
-    requires = ["internal_apply_options"]
+    requires = ["internal_fire_schedules"]
 );
 
 // For people and for monitoring.
@@ -157,7 +172,34 @@ extension_sql_file!("../sql/functions/drop.sql", name = "drop", requires = ["con
 extension_sql_file!("../sql/functions/pause.sql", name = "pause", requires = ["drop"]);
 extension_sql_file!("../sql/functions/resume.sql", name = "resume", requires = ["pause"]);
 extension_sql_file!("../sql/functions/purge.sql", name = "purge", requires = ["resume"]);
-extension_sql_file!("../sql/functions/channel.sql", name = "channel", requires = ["purge"]);
+extension_sql_file!("../sql/functions/schedule.sql", name = "schedule", requires = ["purge"]);
+extension_sql_file!("../sql/functions/unschedule.sql", name = "unschedule", requires = ["schedule"]);
+extension_sql_file!(
+    "../sql/functions/pause_schedule.sql",
+    name = "pause_schedule",
+    requires = ["unschedule"]
+);
+extension_sql_file!(
+    "../sql/functions/resume_schedule.sql",
+    name = "resume_schedule",
+    requires = ["pause_schedule"]
+);
+extension_sql_file!(
+    "../sql/functions/run_schedule.sql",
+    name = "run_schedule",
+    requires = ["resume_schedule"]
+);
+extension_sql_file!(
+    "../sql/functions/run_schedules.sql",
+    name = "run_schedules",
+    requires = ["run_schedule"]
+);
+extension_sql_file!(
+    "../sql/functions/schedule_preview.sql",
+    name = "schedule_preview",
+    requires = ["run_schedules"]
+);
+extension_sql_file!("../sql/functions/channel.sql", name = "channel", requires = ["schedule_preview"]);
 extension_sql_file!("../sql/functions/grant.sql", name = "grant", requires = ["channel"]);
 extension_sql_file!("../sql/functions/maintain.sql", name = "maintain", requires = ["grant"]);
 

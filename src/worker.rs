@@ -1,8 +1,8 @@
 //! The worker: one process per database that has the extension. It keeps time.
 //!
-//! It puts back tasks whose lease ran out, tells listeners of tasks that can be claimed, and keeps
-//! the history in its partitions. Nothing depends on it for correctness: claims take over expired
-//! leases by themselves, and `CALL queue.maintain()` does the rest by hand.
+//! It puts back tasks whose lease ran out, runs the schedules, tells listeners of tasks that can be
+//! claimed, and keeps the history in its partitions. Nothing depends on it for correctness: claims
+//! take over expired leases by themselves, and `CALL queue.maintain()` does the rest by hand.
 //!
 //! Each round takes what sessions announced in shared memory, does what is due in short
 //! transactions, and sleeps until the next thing is due. What nobody could announce is found by a
@@ -30,6 +30,8 @@ const LEASE_SCAN_SHARE: i64 = 20;
 const LEASE_SCAN_EVERY: i64 = 60_000_000;
 /// How often partitions and retention are looked after.
 const UPKEEP_EVERY: i64 = 60_000_000;
+/// How soon to look again for schedules that are due and that somebody else holds locked.
+const RETRY_SCHEDULES: i64 = 1_000_000;
 /// How soon to look again while somebody else holds the extension locked.
 const RETRY_LOCKED: Duration = Duration::from_millis(200);
 
@@ -76,6 +78,8 @@ struct Worker {
     next_run: i64,
     /// Tasks that came due up to here have been told.
     due_until: i64,
+    /// When the next schedule is due, as far as this worker knows.
+    next_schedule: i64,
     /// When everything was last looked at.
     swept_at: i64,
     next_upkeep: i64,
@@ -97,6 +101,7 @@ impl Worker {
             lease_scan_by: 0,
             next_run: NEVER,
             due_until: now(),
+            next_schedule: NEVER,
             swept_at: i64::MIN,
             next_upkeep: 0,
             history_ready: false,
@@ -134,7 +139,12 @@ impl Worker {
     /// Does what is due.
     fn round(&mut self) -> Installed {
         let pushed = self.database.pushed.take();
-        let steps = [Self::reap, Self::look_for_due, Self::keep_history];
+        // Sessions announce a schedule's next run as they do a task for later. Taken before any
+        // transaction's snapshot, and kept, because not every round looks for the next ones anew.
+        let announced = self.database.next_run.take();
+        self.next_run = self.next_run.min(announced);
+        self.next_schedule = self.next_schedule.min(announced);
+        let steps = [Self::reap, Self::run_schedules, Self::look_for_due, Self::keep_history];
         for step in steps {
             match step(self, &pushed) {
                 Installed::Yes => {}
@@ -178,16 +188,31 @@ impl Worker {
         expiry.min(self.lease_scan_by).max(self.lease_scan_from)
     }
 
+    /// Pushes what the schedules have due.
+    fn run_schedules(&mut self, _pushed: &QueueBits) -> Installed {
+        let moment = now();
+        if moment < self.next_schedule.min(self.next_sweep()) {
+            return Installed::Yes;
+        }
+        let step = installed::transaction(c"running schedules", || {
+            // Only reads, as long as none is due.
+            let next = core::next_schedule();
+            if next > moment { (0, next) } else { core::fire_schedules(BATCH) }
+        });
+        let Some((fired, next)) = step.result else { return step.installed };
+        let earliest = if fired > 0 { moment } else { moment + RETRY_SCHEDULES };
+        self.next_schedule = if next > moment { next } else { earliest };
+        Installed::Yes
+    }
+
     /// Finds the queues that listeners must hear of.
     fn look_for_due(&mut self, pushed: &QueueBits) -> Installed {
         let moment = now();
         let sweep = moment >= self.next_sweep();
-        let came_due = moment >= self.next_run.min(self.database.next_run.get());
+        let came_due = moment >= self.next_run;
         if !sweep && !came_due && *pushed == [0; 4] {
             return Installed::Yes;
         }
-        // Kept, because not every look goes on to find the next run_at anew.
-        self.next_run = self.next_run.min(self.database.next_run.take());
         // A sweep repeats what is already waiting, for listeners that missed it.
         let since = if sweep { i64::MIN } else { self.due_until };
         let step = installed::transaction(c"looking for due tasks", || {
@@ -270,7 +295,8 @@ impl Worker {
         } else {
             self.notify_from
         };
-        let times = [self.lease_scan_due(), run, notify, self.next_sweep(), self.next_upkeep];
+        let times =
+            [self.lease_scan_due(), run, self.next_schedule, notify, self.next_sweep(), self.next_upkeep];
         times.into_iter().fold(NEVER, i64::min)
     }
 }

@@ -1,8 +1,9 @@
 -- CALL queue.maintain()
 --
 --   One round of what the background worker does, for servers that do not preload the library:
---   puts back tasks whose lease ran out, lets go on what waits for a predecessor or its turn, makes and
---   drops the partitions of the history, deletes old dead letters and keys. Call it every minute, from pg_cron or any other scheduler.
+--   puts back tasks whose lease ran out, runs the schedules that are due, lets go on what waits for a
+--   predecessor or its turn, makes and drops the partitions of the history, deletes old dead letters and
+--   keys. Call it every minute, from pg_cron or any other scheduler.
 --   API:      public; the extension owner's, since it makes and drops tables
 --   Locks:    short transactions of up to 1000 tasks each; it cannot be called in a transaction
 --   Why it has no SET clause: a procedure that commits may have none.
@@ -11,6 +12,10 @@ CREATE PROCEDURE queue.maintain()
 LANGUAGE plpgsql AS $$
 BEGIN
     WHILE (queue_internal.reap(1000)).reaped OPERATOR(pg_catalog.=) 1000 LOOP
+        COMMIT;
+    END LOOP;
+    COMMIT;
+    WHILE queue.run_schedules() OPERATOR(pg_catalog.>) 0 LOOP
         COMMIT;
     END LOOP;
     COMMIT;

@@ -13,7 +13,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_name(text, text) IS
-    'Checks the name of a queue, a worker or a role: 1 to 128 bytes.';
+    'Checks the name of a queue, a schedule, a worker or a role: 1 to 128 bytes.';
 
 CREATE FUNCTION queue_internal.check_lease_holder(id bigint, token integer) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$

@@ -44,6 +44,17 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_unknown_queue(text) IS 'Raises QX002.';
 
+CREATE FUNCTION queue_internal.raise_unknown_schedule(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'schedule "%" does not exist', name
+        USING ERRCODE = 'undefined_object',
+              HINT = format('Create it with SELECT queue.schedule(%L, ...). Those that exist are in queue.schedules.',
+                            name);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_unknown_schedule(text) IS 'Raises 42704.';
+
 CREATE FUNCTION queue_internal.raise_unknown_task(id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

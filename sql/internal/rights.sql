@@ -52,7 +52,7 @@ DECLARE
 BEGIN
     LOOP
         BEGIN
-            LOCK TABLE queue.queues, queue.tasks, queue.history, queue.dead_letters
+            LOCK TABLE queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules
                 IN ACCESS EXCLUSIVE MODE NOWAIT;
             RETURN;
         EXCEPTION WHEN lock_not_available THEN
@@ -136,7 +136,8 @@ COMMENT ON FUNCTION queue_internal.check_grantee(name, text) IS
 CREATE FUNCTION queue_internal.guarded_tables(OUT name text, OUT queue_column text) RETURNS SETOF record
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    VALUES ('queues', 'name'), ('tasks', 'queue'), ('history', 'queue'), ('dead_letters', 'queue');
+    VALUES ('queues', 'name'), ('tasks', 'queue'), ('history', 'queue'), ('dead_letters', 'queue'),
+           ('schedules', 'queue');
 END;
 COMMENT ON FUNCTION queue_internal.guarded_tables() IS
     'The tables that row-level policies guard, with the column that names the queue.';

@@ -42,6 +42,26 @@ pub fn reap(max_tasks: i32) -> (u64, i64) {
     })
 }
 
+/// When the next schedule is due.
+pub fn next_schedule() -> i64 {
+    let query = "SELECT queue_internal.next_schedule('10 seconds')";
+    read(query, &[], |row| {
+        let next: Option<TimestampWithTimeZone> = row.get(1)?;
+        Ok(next.map_or(NEVER, i64::from))
+    })
+}
+
+/// Pushes about `max_tasks` tasks of the schedules that are due, leaving alone those that failed
+/// lately; returns how many, and when the next schedule is due.
+pub fn fire_schedules(max_tasks: i32) -> (u64, i64) {
+    let query = "SELECT fired, next_run_at FROM queue_internal.fire_schedules($1, '10 seconds')";
+    write(query, &[max_tasks.into()], |row| {
+        let fired: Option<i64> = row.get(1)?;
+        let next: Option<TimestampWithTimeZone> = row.get(2)?;
+        Ok((fired.unwrap_or(0).unsigned_abs(), next.map_or(NEVER, i64::from)))
+    })
+}
+
 /// The queues in which a task came due after `since` and up to `until`, and the next run_at.
 pub fn due_queues(since: i64, until: i64) -> (Vec<String>, i64) {
     let query = "SELECT ready, next_run_at FROM queue_internal.due_queues($1, $2)";

@@ -31,6 +31,12 @@ SELECT pg_temp.calls('queue', ARRAY[
 SELECT pg_temp.calls('worker', ARRAY[
     'queue.claim(worker => %s)', 'queue.claim(NULL, ARRAY[''default''], worker => %s)',
     'queue.complete_and_claim(1, 1, worker => %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);
+SELECT pg_temp.calls('name', ARRAY['queue.unschedule(%s)', 'queue.pause_schedule(%s)', 'queue.resume_schedule(%s)', 'queue.run_schedule(%s)'],
+    ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→42704']);
+SELECT pg_temp.calls('name', ARRAY['queue.schedule(%s, ''@daily'', ''default'')'],
+    ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', 'E''a\nb''→22023']);
+SELECT pg_temp.calls('queue', ARRAY['queue.schedule(''fresh'', ''@daily'', %s)'],
+    ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 
 -- Ids and tokens.
 SELECT pg_temp.calls('id', ARRAY[
@@ -67,6 +73,12 @@ SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)'], ARRAY['NULL→22
 SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s)'], ARRAY['''-1 s''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('run_at', ARRAY['queue.push(''default'', run_at => %s)', 'queue.push_many(''default'', ''{}'', run_at => %s)'],
     ARRAY['''infinity''→22023', '''-infinity''→22023']);
+SELECT pg_temp.calls('cron', ARRAY['queue.schedule(''fresh'', %s, ''default'')', 'queue.schedule_preview(%s)'],
+    ARRAY['NULL→22004', '''''→22023', '''* * *''→22023', '''60 * * * *''→22023', '''0 0 30 2 *''→22023', 'repeat(''*'', 257)→54000']);
+SELECT pg_temp.calls('timezone', ARRAY['queue.schedule(''fresh'', ''@daily'', ''default'', timezone => %s)', 'queue.schedule_preview(''@daily'', %s)'],
+    ARRAY['NULL→22004', '''''→22023', '''Mars/Olympus''→22023', '''EST''→22023', 'repeat(''x/'', 5000)→22023']);
+SELECT pg_temp.calls('since', ARRAY['queue.schedule_preview(''@daily'', since => %s)'],
+    ARRAY['''infinity''→22023', '''-infinity''→22023', '''5000-01-01''→22023', '''0044-03-15 BC''→22023']);
 -- An interval without end exists from PostgreSQL 17 on.
 SELECT count(c::text) IN (0, 5) FROM (SELECT pg_temp.calls(a, ARRAY[c], ARRAY['''infinity''→22023', '''-infinity''→22023'])
 FROM (VALUES ('lease', 'queue.claim(%s::interval)'), ('lease', 'queue.extend(1, 1, %s)'), ('delay', 'queue.push(''default'', delay => %s)'),
@@ -97,7 +109,8 @@ SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1
     ARRAY['''{}''→22023', '''{a,b}''→22023', '''{{a}}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 513)]→54000']);
 SELECT pg_temp.calls('keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], key => ''k'', keys => %s)'], ARRAY['''{a}''→22023']);
 SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], group_key => ''k'', group_keys => %s)'], ARRAY['''{a}''→22023']);
-SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)', 'queue.schedule(''fresh'', ''@daily'', ''default'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('runs', ARRAY['queue.schedule_preview(''@daily'', runs => %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023', '10001→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.push(''default'', run_at => now(), delay => %s)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('error', ARRAY['queue.fail(1, 1, %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 1048577)→54000']);
 SELECT pg_temp.calls('permanent', ARRAY['queue.fail(1, 1, ''x'', permanent => %s)'], ARRAY['NULL→22004']);
@@ -123,8 +136,19 @@ SELECT format('queue.%s, %%s)', f), 'backoff.' || part, format('''{"backoff": {"
 FROM unnest(ARRAY['create(''fresh''', 'configure(''default''']) AS f, (VALUES
     ('kind', '"cubic"', '22023'), ('kind', '1', '22023'), ('base', '1', '22023'), ('base', '"-1 s"', '22023'), ('max', '"x"', '22023'), ('max', '"2 years"', '54000'),
     ('jitter', '-0.1', '22023'), ('jitter', '1.1', '22023'), ('jitter', '"x"', '22023'), ('step', '1', '22023')) AS v (part, value, code);
+SELECT pg_temp.calls('options', ARRAY['queue.schedule(''fresh'', ''@daily'', ''default'', options => %s)'],
+    ARRAY['NULL→22004', '''[]''→22023', '''null''→22023', '''{"": 1}''→22023', '''{"run_at": "now"}''→22023', '''{"Priority": 1}''→22023']);
+INSERT INTO cases
+SELECT 'queue.schedule(''fresh'', ''@daily'', ''default'', options => %s)', part, format('''{"%s": %s}''', part, value), code
+FROM (VALUES
+    ('missed_runs', '"some"', '22023'), ('missed_runs', '1', '22023'), ('missed_runs', 'true', '22023'),
+    ('priority', '1.5', '22023'), ('priority', '"1"', '22023'), ('priority', '3000000000', '22023'), ('delay', '1', '22023'), ('delay', '"soon"', '22023'),
+    ('delay', '"-1 s"', '22023'), ('delay', '"2 years"', '54000'), ('max_attempts', '0', '22023'), ('max_attempts', '10001', '22023'),
+    ('headers', '[]', '22023'), ('headers', '"x"', '22023'), ('key', '1', '22023'), ('key', '"k"', '0A000'), ('group_key', '{}', '22023'),
+    ('group_key', '"g"', '0A000'), ('on_duplicate', '1', '22023'), ('on_duplicate', '"perhaps"', '22023'), ('on_duplicate', '"replace"', '0A000')) AS v (part, value, code);
 
--- A task that runs, one that waits and a dead one, for the cases to leave alone.
+-- A task that runs, one that waits, a dead one and a schedule, for the cases to leave alone.
+SELECT queue.schedule('kept', '@yearly', 'default') > now() AS ahead;
 SELECT queue.push('default', '"running"'), queue.push('default', '"queued"'), queue.push('default', '"dead"', priority => -1);
 SELECT queue.fail(id, token, 'x', permanent => true) FROM queue.claim();
 SELECT count(*) FROM queue.claim('1 hour');
@@ -133,6 +157,7 @@ CREATE FUNCTION pg_temp.everything() RETURNS text LANGUAGE sql AS $$
         SELECT a::text FROM queue.all_tasks AS a UNION ALL SELECT q::text FROM queue.queues AS q
         UNION ALL SELECT k::text FROM queue_internal.keys AS k UNION ALL SELECT d::text FROM queue_internal.dependencies AS d
         UNION ALL SELECT s::text FROM queue_internal.slots AS s UNION ALL SELECT s::text FROM queue_internal.tokens AS s
+        UNION ALL SELECT s::text FROM queue.schedules AS s
         UNION ALL SELECT r.rolname || coalesce(p.polname, '') FROM pg_roles AS r LEFT JOIN pg_policy AS p ON r.oid = ANY (p.polroles)) AS all_of_it (line)
 $$;
 SELECT pg_temp.everything() AS before \gset

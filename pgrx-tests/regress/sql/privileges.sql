@@ -37,6 +37,8 @@ RESET ROLE;
 SELECT pg_temp.can('doer', $$SELECT queue.push('default')$$);
 SELECT pg_temp.can('doer', $$SELECT queue.pause('mail')$$);
 SELECT pg_temp.can('doer', $$SELECT payload FROM queue.history$$);
+SELECT pg_temp.can('doer', $$SELECT queue.run_schedules()$$);
+SELECT pg_temp.can('pusher', $$SELECT queue.schedule('x', '@daily', 'mail')$$);
 -- An operator does all that, and the rest; but gives no rights.
 SET ROLE boss;
 SELECT queue.create('new'), queue.pause('new'), queue.configure('new', '{"max_attempts": 3}'), queue.drop('new');
@@ -45,6 +47,9 @@ SELECT queue.push('mail') AS id \gset
 SELECT queue.cancel(:id);
 SELECT state FROM queue.get(:id);
 SELECT queue, queued FROM queue.stats ORDER BY 1;
+SELECT queue.schedule('nightly', '@daily', 'default') > now() AS ahead, queue.schedule('news', '@daily', 'mail') > now() AS ahead;
+UPDATE queue.schedules SET next_run_at = now();
+SELECT queue.run_schedules();
 RESET ROLE;
 SELECT pg_temp.can('boss', $$SELECT queue.grant_worker('nobody_special')$$);
 
@@ -63,6 +68,15 @@ SET ROLE mail_boss;
 SELECT queue.configure('mail', '{"lease": null, "max_attempts": 7}'), queue.pause('mail'), queue.resume('mail');
 SELECT left(pg_temp.refused($$SELECT queue.pause('default')$$), 5);
 SELECT count(*) FROM queue.all_tasks WHERE queue <> 'mail';
+-- The schedules of other queues are none of his business.
+SELECT name, queue FROM queue.schedules;
+UPDATE queue.schedules SET next_run_at = now();
+SELECT queue.run_schedules(), queue.run_schedule('news') > 0 AS by_hand;
+SELECT left(pg_temp.refused(statement), 5) AS refused FROM (VALUES
+    ($$SELECT queue.schedule('mine', '@daily', 'default')$$), ($$SELECT queue.schedule('nightly', '@daily', 'mail')$$),
+    ($$SELECT queue.run_schedule('nightly')$$), ($$SELECT queue.unschedule('nightly')$$),
+    ($$UPDATE queue.schedules SET queue = 'default'$$)) AS v (statement);
+SELECT queue.unschedule('news');
 RESET ROLE;
 -- The others go on as before.
 SELECT pg_temp.can('pusher', $$SELECT queue.push('default')$$);
@@ -92,4 +106,7 @@ SELECT queue.push('default', '"safe"', priority => -9) AS id \gset
 SELECT payload, token FROM queue.claim('1 minute') \gset
 SELECT queue.complete(:id, :token);
 SELECT count(*) FROM queue.stats;
+SELECT queue.schedule('nightly', '* * * * *', 'default', timezone => 'Etc/GMT-3', options => '{"priority": 1}') > pg_catalog.now() AS ahead;
+UPDATE queue.schedules SET next_run_at = pg_catalog.now();
+SELECT queue.run_schedules(), (SELECT last_error FROM queue.schedules);
 CALL queue.maintain();

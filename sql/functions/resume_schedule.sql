@@ -1,0 +1,23 @@
+-- queue.resume_schedule(name)
+--
+--   Ends a pause. Runs that fell into the pause are not made up, whatever "missed_runs" says.
+--   Resuming a schedule that is not paused changes nothing.
+--   API:      public; an operator's
+--   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument
+--   Touches:  queue.schedules (updates); announces the next run to the worker
+
+CREATE FUNCTION queue.resume_schedule(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    plan queue.schedules := queue_internal.open_schedule(name);
+BEGIN
+    UPDATE queue.schedules AS s
+    SET paused_at = NULL, next_run_at = queue_internal.next_run(s.cron, s.timezone, clock_timestamp())
+    WHERE s.name = resume_schedule.name AND s.paused_at IS NOT NULL
+    RETURNING s.* INTO plan;
+    IF FOUND THEN
+        PERFORM queue_internal.announce_task(plan.queue, plan.next_run_at);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue.resume_schedule(text) IS 'Lets a schedule run again.';

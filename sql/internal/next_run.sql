@@ -1,0 +1,91 @@
+-- queue_internal.next_run(cron, timezone, after)
+--
+--   The first time after "after" at which a schedule runs; null if there is none.
+--   A local time that its zone skips runs when it would have come had the clock not been put
+--   forward. One that comes twice runs the first time; but an expression for every hour, or every
+--   nth, runs both times.
+--   How:      within a day of "after" there is one change of the clock or none. The times before it
+--             go by the old clock, which goes on for as long as the new one skips, the times after
+--             it by the new clock, and the earliest of both is the next run.
+--   Why UTC readings without a zone: adding a day to them means 24 hours in every session.
+
+CREATE FUNCTION queue_internal.next_run(cron text, timezone text, after timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    day        CONSTANT interval := '24 hours';
+    nothing    CONSTANT interval := '0';
+    every_hour CONSTANT boolean := cron ~* '^\s*(@hourly|(\S+\s+){1,2}\*(/\d+)?(\s+\S+){3})\s*$';
+    moment    timestamp := date_trunc('second', after AT TIME ZONE 'UTC');
+    old_clock interval;
+    new_clock interval;
+    change    timestamp;
+    lower     timestamp;
+    middle    timestamp;
+    early     timestamp;
+    run      timestamp;
+BEGIN
+    LOOP
+        old_clock := (moment - day) AT TIME ZONE 'UTC' AT TIME ZONE timezone - (moment - day);
+        new_clock := (moment + day) AT TIME ZONE 'UTC' AT TIME ZONE timezone - (moment + day);
+        IF old_clock = new_clock THEN
+            run := queue_internal.cron_next(cron, moment + new_clock) - new_clock;
+        ELSE
+            lower := moment - day;
+            change := moment + day;
+            WHILE change - lower > '1 second' LOOP
+                middle := date_trunc('second', lower + (change - lower) / 2);
+                IF middle AT TIME ZONE 'UTC' AT TIME ZONE timezone - middle = old_clock THEN
+                    lower := middle;
+                ELSE
+                    change := middle;
+                END IF;
+            END LOOP;
+            early := queue_internal.cron_next(cron, moment + old_clock) - old_clock;
+            -- What the new clock repeats is over when it is where the old one was.
+            run := change + CASE WHEN every_hour THEN nothing ELSE greatest(old_clock - new_clock, nothing) END;
+            run := greatest(moment, run - interval '1 second');
+            run := queue_internal.cron_next(cron, run + new_clock) - new_clock;
+            IF early < change + greatest(new_clock - old_clock, nothing) THEN
+                run := least(early, run);
+            END IF;
+        END IF;
+        IF run IS NULL OR run <= moment + day THEN
+            RETURN run AT TIME ZONE 'UTC';
+        END IF;
+        -- Far away, and perhaps by another clock: from nearby once more.
+        moment := greatest(moment + day, run - 2 * day);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.next_run(text, text, timestamptz) IS
+    'The first time after the given one at which a schedule runs; null if there is none.';
+
+-- By halves, because a schedule may be years behind by the second. From "first" on, which is a run.
+CREATE FUNCTION queue_internal.latest_run(cron text, timezone text, first timestamptz, until timestamptz)
+RETURNS timestamptz
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET timezone = 'UTC'
+AS $$
+DECLARE
+    latest     timestamptz := first;
+    none_after timestamptz := until;
+    middle     timestamptz;
+    run       timestamptz;
+BEGIN
+    WHILE none_after - latest >= '1 second' LOOP
+        middle := latest + (none_after - latest) / 2;
+        run := queue_internal.next_run(cron, timezone, middle);
+        IF run <= until THEN
+            latest := run;
+        ELSE
+            none_after := middle;
+        END IF;
+    END LOOP;
+    -- What is left is less than a second: at most one run.
+    run := queue_internal.next_run(cron, timezone, latest);
+    RETURN CASE WHEN run <= until THEN run ELSE latest END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.latest_run(text, text, timestamptz, timestamptz) IS
+    'The last of the runs of a schedule from one time to another.';
