@@ -41,6 +41,10 @@ COMMENT ON TABLE queue.history_default IS 'The history of days that had no parti
 COMMENT ON TABLE queue.dead_letters IS
     'The tasks that failed for good, with every error, until they are retried, redriven or purged.';
 COMMENT ON TABLE queue.schedules IS 'Reserved for recurring pushes. This version does not run them.';
+COMMENT ON TABLE queue.bindings IS
+    'Which queue gets what is published under which topics. Change it with queue.bind() and queue.unbind().';
+COMMENT ON COLUMN queue.bindings.topic_pattern IS 'Words and dots; * is one word, # any number of words.';
+COMMENT ON COLUMN queue.bindings.topic_regex IS 'The pattern as a regular expression, for the topic with a dot before it.';
 COMMENT ON TABLE queue.rights IS 'Which role may do what. Change it with queue.grant_producer() and its like.';
 COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null for all.';
 COMMENT ON TYPE queue.claimed_task IS 'What a claim hands out: a task and the token of its lease.';

@@ -7,6 +7,7 @@ SELECT pg_catalog.pg_extension_config_dump('queue.tasks_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.history_default', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.rights', '');
 
 -- pg_restore with several jobs loads the tables in any order that foreign keys allow, and tasks must

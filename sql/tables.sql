@@ -5,9 +5,10 @@
 --   queue.history       the tasks that completed or were cancelled, a partition per day
 --   queue.dead_letters  the tasks that failed for good
 --   queue.schedules     recurring pushes
+--   queue.bindings      which queue gets what is published under which topics
 --   queue.rights        which role may do what
 --
--- No foreign key between them is ever checked: it would lock the queue's row at every push. (The one
+-- No foreign key of queue.tasks is ever checked: it would lock the queue's row at every push. (The one
 -- that \d shows is there for pg_dump; see config_dump.sql.)
 
 CREATE TABLE queue.queues (
@@ -141,6 +142,16 @@ CREATE TABLE queue.schedules (
     paused_at   timestamptz,
     created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT schedules_missed_runs_check CHECK (missed_runs IN ('skip', 'once', 'all'))
+);
+
+-- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex). The bindings of
+-- a queue go when the queue goes.
+CREATE TABLE queue.bindings (
+    topic_pattern text        NOT NULL,
+    queue         text        NOT NULL REFERENCES queue.queues (name) ON DELETE CASCADE,
+    topic_regex   text        NOT NULL,
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT bindings_pkey PRIMARY KEY (topic_pattern, queue)
 );
 
 -- The privileges and policies that a right consists of follow this table (rights.sql), because

@@ -6,6 +6,7 @@
 mod announce;
 mod hooks;
 mod launcher;
+mod pause;
 mod process;
 mod schema;
 mod settings;

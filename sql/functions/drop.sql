@@ -1,10 +1,10 @@
 -- queue.drop(name, force)
 --
 --   Drops a queue. One that still has tasks or dead letters is refused, unless "force" is true:
---   then they are deleted, running ones too. The history stays.
+--   then they are deleted, running ones too. The history stays; the queue's bindings go.
 --   API:      public; an operator's
 --   Errors:   QX002 no such queue; 55006 it has tasks; 22004, 22023, 54000 for the arguments
---   Touches:  queue.queues, queue.tasks, queue.dead_letters (deletes)
+--   Touches:  queue.queues and with it queue.bindings, queue.tasks, queue.dead_letters (deletes)
 --   A push that runs at the same moment may leave its task behind. The task is neither lost nor
 --   claimed: it is there again when a queue of that name is created.
 

@@ -21,7 +21,7 @@ END
 $$;
 COMMENT ON FUNCTION queue.retry(bigint) IS 'Puts a task back from the dead letters into its queue.';
 
-CREATE FUNCTION queue_internal.revive(ids bigint[]) RETURNS bigint
+CREATE FUNCTION queue_internal.revive(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     revived bigint;
@@ -32,12 +32,12 @@ BEGIN
     INSERT INTO queue.tasks (
         id, queue, priority, max_attempts, token, created_at, key, group_key, headers, payload,
         progress, errors)
-    SELECT d.id, d.queue, d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key, d.headers,
+    SELECT d.id, coalesce(to_queue, d.queue), d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key, d.headers,
            d.payload, d.progress, d.errors
     FROM dead AS d ORDER BY d.id;
     GET DIAGNOSTICS revived = ROW_COUNT;
     RETURN revived;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.revive(bigint[]) IS
-    'Puts tasks back from the dead letters into their queues; returns how many.';
+COMMENT ON FUNCTION queue_internal.revive(bigint[], text) IS
+    'Puts tasks back from the dead letters into their queues, or into another one; returns how many.';

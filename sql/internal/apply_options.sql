@@ -164,12 +164,14 @@ $$;
 COMMENT ON FUNCTION queue_internal.number_option(text, jsonb, numeric, numeric, boolean) IS
     'The value of an option that is a number; null for null.';
 
-CREATE FUNCTION queue_internal.raise_option(option text, rule text, value jsonb) RETURNS void
+CREATE FUNCTION queue_internal.raise_option(
+    option text, rule text, value jsonb, argument text DEFAULT 'options')
+RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION 'option "%" of argument "options" %', option, rule
+    RAISE EXCEPTION 'option "%" of argument "%" %', option, argument, rule
         USING ERRCODE = 'invalid_parameter_value',
               DETAIL = format('The value is %s.', left(value::text, 64));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_option(text, text, jsonb) IS 'Raises 22023 for an option.';
+COMMENT ON FUNCTION queue_internal.raise_option(text, text, jsonb, text) IS 'Raises 22023 for an option.';

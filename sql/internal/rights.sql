@@ -52,7 +52,7 @@ DECLARE
 BEGIN
     LOOP
         BEGIN
-            LOCK TABLE queue.queues, queue.tasks, queue.history, queue.dead_letters
+            LOCK TABLE queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.bindings
                 IN ACCESS EXCLUSIVE MODE NOWAIT;
             RETURN;
         EXCEPTION WHEN lock_not_available THEN
@@ -136,7 +136,8 @@ COMMENT ON FUNCTION queue_internal.check_grantee(name, text) IS
 CREATE FUNCTION queue_internal.guarded_tables(OUT name text, OUT queue_column text) RETURNS SETOF record
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    VALUES ('queues', 'name'), ('tasks', 'queue'), ('history', 'queue'), ('dead_letters', 'queue');
+    VALUES ('queues', 'name'), ('tasks', 'queue'), ('history', 'queue'), ('dead_letters', 'queue'),
+           ('bindings', 'queue');
 END;
 COMMENT ON FUNCTION queue_internal.guarded_tables() IS
     'The tables that row-level policies guard, with the column that names the queue.';
@@ -156,7 +157,7 @@ DECLARE
 BEGIN
     FOREACH privilege IN ARRAY ARRAY[
         'USAGE ON SCHEMA queue, queue_internal',
-        'EXECUTE ON ALL FUNCTIONS IN SCHEMA queue_internal',
+        'EXECUTE ON ALL ROUTINES IN SCHEMA queue_internal',
         'EXECUTE ON FUNCTION queue.channel, queue.engine_stats',
         'SELECT ON queue.queues'
     ] || CASE kind
@@ -164,7 +165,8 @@ BEGIN
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key),'
             'SELECT (id) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
-            'EXECUTE ON FUNCTION queue.push, queue.push_many'
+            'SELECT ON queue.bindings',
+            'EXECUTE ON FUNCTION queue.push, queue.push_many, queue.publish'
         ]
         WHEN 'worker' THEN ARRAY[
             'USAGE ON TYPE queue.claimed_task',
