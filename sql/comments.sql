@@ -69,6 +69,10 @@ COMMENT ON COLUMN queue.schedules.last_run_at IS 'The time for which the last ta
 COMMENT ON COLUMN queue.schedules.paused_at IS 'Since when it does not run.';
 COMMENT ON COLUMN queue.schedules.last_error IS 'Why its runs fail; null when the last one succeeded.';
 COMMENT ON COLUMN queue.schedules.last_error_at IS 'When a run last failed.';
+COMMENT ON TABLE queue.bindings IS
+    'Which queue gets what is published under which topics. Change it with queue.bind() and queue.unbind().';
+COMMENT ON COLUMN queue.bindings.topic_pattern IS 'Words and dots; * is one word, # any number of words.';
+COMMENT ON COLUMN queue.bindings.topic_regex IS 'The pattern as a regular expression, for the topic with a dot before it.';
 COMMENT ON TABLE queue.rights IS 'Which role may do what. Change it with queue.grant_producer() and its like.';
 COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null for all.';
 COMMENT ON TYPE queue.claimed_task IS 'What a claim hands out: a task and the token of its lease.';

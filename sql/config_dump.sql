@@ -7,11 +7,13 @@ SELECT pg_catalog.pg_extension_config_dump('queue.tasks_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.history_default', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.rights', '');
 -- The tasks that are restored take their keys, and leave their groups' signals, by themselves.
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', 'WHERE expires_at IS NOT NULL OR ttl IS NOT NULL');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.signals', 'WHERE task_id IS NOT NULL');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.signals_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.tokens', '');
 

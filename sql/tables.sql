@@ -5,6 +5,7 @@
 --   queue.history       the tasks that completed or were cancelled, a partition per day
 --   queue.dead_letters  the tasks that failed for good
 --   queue.schedules     recurring pushes
+--   queue.bindings      which queue gets what is published under which topics
 --   queue.rights        which role may do what
 --
 -- and in queue_internal what the policies of a queue keep in mind; a queue without them has no rows
@@ -16,7 +17,7 @@
 --   slots               who holds the places of a queue that limits how many run at a time
 --   tokens              when the starts of a queue that limits its rate were
 --
--- No foreign key between them is ever checked: it would lock the queue's row at every push. (The one
+-- No foreign key of queue.tasks is ever checked: it would lock the queue's row at every push. (The one
 -- that \d shows is there for pg_dump; see config_dump.sql.)
 
 CREATE TABLE queue.queues (
@@ -229,6 +230,16 @@ CREATE TABLE queue_internal.tokens (
     capacity integer       NOT NULL,
     taken    timestamptz[] NOT NULL DEFAULT '{}',
     CONSTRAINT tokens_pkey PRIMARY KEY (queue, bucket, version)
+);
+
+-- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex). The bindings of
+-- a queue go when the queue goes.
+CREATE TABLE queue.bindings (
+    topic_pattern text        NOT NULL,
+    queue         text        NOT NULL REFERENCES queue.queues (name) ON DELETE CASCADE,
+    topic_regex   text        NOT NULL,
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT bindings_pkey PRIMARY KEY (topic_pattern, queue)
 );
 
 -- The privileges and policies that a right consists of follow this table (rights.sql), because

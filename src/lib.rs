@@ -7,6 +7,7 @@ mod announce;
 mod cron;
 mod hooks;
 mod launcher;
+mod pause;
 mod process;
 mod schema;
 mod settings;

@@ -31,9 +31,14 @@ extension_sql_file!(
     requires = ["internal_task_options"]
 );
 extension_sql_file!(
+    "../sql/internal/topics.sql",
+    name = "internal_topics",
+    requires = ["internal_task_arrives"]
+);
+extension_sql_file!(
     "../sql/internal/tasks_inserted.sql",
     name = "internal_tasks_inserted",
-    requires = ["internal_task_arrives"]
+    requires = ["internal_topics"]
 );
 extension_sql_file!(
     "../sql/internal/restore_default_queue.sql",
@@ -137,9 +142,19 @@ extension_sql_file!(
     requires = ["internal_next_run"]
 );
 extension_sql_file!(
+    "../sql/internal/filter.sql",
+    name = "internal_filter",
+    requires = ["internal_fire_schedules"]
+);
+extension_sql_file!(
+    "../sql/internal/in_batches.sql",
+    name = "internal_in_batches",
+    requires = ["internal_filter"]
+);
+extension_sql_file!(
     "../sql/internal/rights.sql",
     name = "internal_rights",
-    requires = ["internal_fire_schedules"]
+    requires = ["internal_in_batches"]
 );
 
 // For people and for monitoring.
@@ -148,7 +163,8 @@ extension_sql_file!("../sql/views.sql", name = "views", requires = ["internal_ri
 // The verbs.
 extension_sql_file!("../sql/functions/push.sql", name = "push", requires = ["views"]);
 extension_sql_file!("../sql/functions/push_many.sql", name = "push_many", requires = ["push"]);
-extension_sql_file!("../sql/functions/claim.sql", name = "claim", requires = ["push_many"]);
+extension_sql_file!("../sql/functions/publish.sql", name = "publish", requires = ["push_many"]);
+extension_sql_file!("../sql/functions/claim.sql", name = "claim", requires = ["publish"]);
 extension_sql_file!("../sql/functions/complete.sql", name = "complete", requires = ["claim"]);
 extension_sql_file!("../sql/functions/complete_many.sql", name = "complete_many", requires = ["complete"]);
 extension_sql_file!(
@@ -166,10 +182,13 @@ extension_sql_file!("../sql/functions/retry.sql", name = "retry", requires = ["c
 extension_sql_file!("../sql/functions/redrive.sql", name = "redrive", requires = ["retry"]);
 extension_sql_file!("../sql/functions/reap.sql", name = "reap", requires = ["redrive"]);
 extension_sql_file!("../sql/functions/get.sql", name = "get", requires = ["reap"]);
-extension_sql_file!("../sql/functions/create.sql", name = "create", requires = ["get"]);
+extension_sql_file!("../sql/functions/wait_result.sql", name = "wait_result", requires = ["get"]);
+extension_sql_file!("../sql/functions/create.sql", name = "create", requires = ["wait_result"]);
 extension_sql_file!("../sql/functions/configure.sql", name = "configure", requires = ["create"]);
 extension_sql_file!("../sql/functions/drop.sql", name = "drop", requires = ["configure"]);
-extension_sql_file!("../sql/functions/pause.sql", name = "pause", requires = ["drop"]);
+extension_sql_file!("../sql/functions/bind.sql", name = "bind", requires = ["drop"]);
+extension_sql_file!("../sql/functions/unbind.sql", name = "unbind", requires = ["bind"]);
+extension_sql_file!("../sql/functions/pause.sql", name = "pause", requires = ["unbind"]);
 extension_sql_file!("../sql/functions/resume.sql", name = "resume", requires = ["pause"]);
 extension_sql_file!("../sql/functions/purge.sql", name = "purge", requires = ["resume"]);
 extension_sql_file!("../sql/functions/schedule.sql", name = "schedule", requires = ["purge"]);
@@ -199,7 +218,21 @@ extension_sql_file!(
     name = "schedule_preview",
     requires = ["run_schedules"]
 );
-extension_sql_file!("../sql/functions/channel.sql", name = "channel", requires = ["schedule_preview"]);
+extension_sql_file!("../sql/functions/cancel_where.sql", name = "cancel_where", requires = ["schedule_preview"]);
+extension_sql_file!("../sql/functions/retry_where.sql", name = "retry_where", requires = ["cancel_where"]);
+extension_sql_file!("../sql/functions/redrive_where.sql", name = "redrive_where", requires = ["retry_where"]);
+extension_sql_file!(
+    "../sql/functions/reprioritise_where.sql",
+    name = "reprioritise_where",
+    requires = ["redrive_where"]
+);
+extension_sql_file!(
+    "../sql/functions/move_where.sql",
+    name = "move_where",
+    requires = ["reprioritise_where"]
+);
+extension_sql_file!("../sql/functions/purge_where.sql", name = "purge_where", requires = ["move_where"]);
+extension_sql_file!("../sql/functions/channel.sql", name = "channel", requires = ["purge_where"]);
 extension_sql_file!("../sql/functions/grant.sql", name = "grant", requires = ["channel"]);
 extension_sql_file!("../sql/functions/maintain.sql", name = "maintain", requires = ["grant"]);
 

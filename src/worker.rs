@@ -144,7 +144,7 @@ impl Worker {
         let announced = self.database.next_run.take();
         self.next_run = self.next_run.min(announced);
         self.next_schedule = self.next_schedule.min(announced);
-        let steps = [Self::reap, Self::run_schedules, Self::look_for_due, Self::keep_history];
+        let steps = [Self::reap, Self::run_schedules, Self::settle, Self::look_for_due, Self::keep_history];
         for step in steps {
             match step(self, &pushed) {
                 Installed::Yes => {}
@@ -205,6 +205,22 @@ impl Worker {
         Installed::Yes
     }
 
+    /// Lets tasks go on that waited for a predecessor or for their turn, in case no claim comes.
+    fn settle(&mut self, pushed: &QueueBits) -> Installed {
+        if now() < self.next_sweep() && *pushed == [0; 4] {
+            return Installed::Yes;
+        }
+        loop {
+            let step = installed::transaction(c"settling signals", || {
+                if core::signals_wait() { core::settle_signals(BATCH) } else { 0 }
+            });
+            let Some(settled) = step.result else { return step.installed };
+            if settled == 0 {
+                return Installed::Yes;
+            }
+        }
+    }
+
     /// Finds the queues that listeners must hear of.
     fn look_for_due(&mut self, pushed: &QueueBits) -> Installed {
         let moment = now();
@@ -243,7 +259,7 @@ impl Worker {
         let step = installed::transaction(c"making history partitions", core::extend_history);
         let Some(ready) = step.result else { return step.installed };
         self.history_ready = ready;
-        for task in [core::retire_history, core::retire_dead_letters] {
+        for task in [core::retire_history, core::retire_dead_letters, core::retire_keys] {
             loop {
                 let step = installed::transaction(c"applying retention", || task(BATCH));
                 let Some(more) = step.result else { return step.installed };

@@ -20,15 +20,7 @@ BEGIN
         PERFORM queue_internal.raise_wrong_state(
             id, 'cannot be cancelled', 'Only waiting, queued and running tasks can be cancelled.');
     END IF;
-    IF task.state = 'running' THEN
-        UPDATE queue.tasks AS t
-        SET cancel_requested_at = coalesce(t.cancel_requested_at, clock_timestamp()),
-            updated_at = clock_timestamp()
-        WHERE t.id = cancel.id;
-        RETURN 'running';
-    END IF;
-    PERFORM queue_internal.cancel_now(task);
-    RETURN 'cancelled';
+    RETURN queue_internal.cancel_or_ask(task);
 END
 $$;
 COMMENT ON FUNCTION queue.cancel(bigint) IS

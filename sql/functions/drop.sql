@@ -2,7 +2,7 @@
 --
 --   Drops a queue. One that still has tasks or dead letters is refused, unless "force" is true:
 --   then they are deleted, running ones too; for tasks that wait for one of them it was cancelled.
---   The history stays.
+--   The history stays; the queue's bindings go.
 --   API:      public; an operator's
 --   Errors:   QX002 no such queue; 55006 it has tasks; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.queues, queue.tasks, queue.dead_letters and what policies keep of them (deletes)

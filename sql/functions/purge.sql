@@ -15,11 +15,10 @@ DECLARE
     letters bigint;
 BEGIN
     PERFORM queue_internal.check_queue(name);
-    WITH idle AS MATERIALIZED (
-        SELECT t.id FROM queue.tasks AS t
+    PERFORM queue_internal.discard(i.task) FROM (
+        SELECT t AS task FROM queue.tasks AS t
         WHERE t.queue = purge.name AND t.state <> 'running' FOR UPDATE SKIP LOCKED
-    )
-    DELETE FROM queue.tasks AS t USING idle AS i WHERE t.id = i.id;
+    ) AS i;
     GET DIAGNOSTICS tasks = ROW_COUNT;
     DELETE FROM queue.dead_letters AS d WHERE d.queue = purge.name;
     GET DIAGNOSTICS letters = ROW_COUNT;

@@ -25,7 +25,7 @@ $$;
 COMMENT ON FUNCTION queue.retry(bigint) IS 'Puts a task back from the dead letters into its queue.';
 
 -- Those whose key another task holds stay where they are.
-CREATE FUNCTION queue_internal.revive(ids bigint[]) RETURNS bigint
+CREATE FUNCTION queue_internal.revive(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     revived bigint;
@@ -34,19 +34,19 @@ BEGIN
         SELECT d.id FROM (
             SELECT l.id, l.queue, l.key FROM queue.dead_letters AS l WHERE l.id = ANY (ids)
             ORDER BY l.queue, l.key, l.id FOR UPDATE) AS d
-        WHERE d.key IS NULL OR queue_internal.take_key(d.queue, d.key, d.id)
+        WHERE d.key IS NULL OR queue_internal.take_key(coalesce(to_queue, d.queue), d.key, d.id)
     ), dead AS (
         DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
     )
     INSERT INTO queue.tasks (
         id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, headers, payload,
         progress, errors)
-    SELECT d.id, d.queue, d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key, d.backoff,
-           d.headers, d.payload, d.progress, d.errors
+    SELECT d.id, coalesce(to_queue, d.queue), d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key,
+           d.backoff, d.headers, d.payload, d.progress, d.errors
     FROM dead AS d ORDER BY d.id;
     GET DIAGNOSTICS revived = ROW_COUNT;
     RETURN revived;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.revive(bigint[]) IS
-    'Puts tasks back from the dead letters into their queues; returns how many.';
+COMMENT ON FUNCTION queue_internal.revive(bigint[], text) IS
+    'Puts tasks back from the dead letters into their queues, or into another one; returns how many.';

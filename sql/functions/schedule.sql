@@ -10,8 +10,7 @@
 --               all         one task for each
 --             priority, delay, key, on_duplicate, group_key, max_attempts, headers
 --                           as in queue.push, for each task
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options; 0A000 for the
---             options of features still to come
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options
 --   Touches:  queue.schedules (inserts, updates); announces the next run to the worker
 
 CREATE FUNCTION queue.schedule(

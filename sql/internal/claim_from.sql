@@ -70,6 +70,7 @@ BEGIN
         ELSE
             until := moment;
         END IF;
+        <<levels>>
         WHILE level IS NOT NULL LOOP
             again := false;
             IF head <= until THEN
@@ -91,9 +92,8 @@ BEGIN
                     IF candidate.group_key IS NOT NULL THEN
                         IF candidate.gate = 0 THEN
                             PERFORM queue_internal.queue_up(candidate);
-                            again := true;
                             more := true;
-                            CONTINUE;
+                            EXIT levels;
                         ELSIF source.fair_groups THEN
                             INSERT INTO queue_internal.signals (queue, group_key)
                             VALUES (source.name, candidate.group_key);

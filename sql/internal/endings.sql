@@ -1,5 +1,5 @@
--- The ways in which a task leaves queue.tasks, and the way back to the queue after an attempt.
--- Whoever calls them holds the task's row locked.
+-- The ways in which a task leaves queue.tasks, the way back to the queue after an attempt, and the ways
+-- to another place or queue. Whoever calls them holds the task's row locked.
 
 CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -78,6 +78,32 @@ $$;
 COMMENT ON FUNCTION queue_internal.cancel_now(queue.tasks) IS
     'Moves a task to the history as cancelled.';
 
+CREATE FUNCTION queue_internal.cancel_or_ask(task queue.tasks) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF task.state = 'running' THEN
+        UPDATE queue.tasks AS t
+        SET cancel_requested_at = coalesce(t.cancel_requested_at, clock_timestamp()),
+            updated_at = clock_timestamp()
+        WHERE t.id = task.id;
+        RETURN 'running';
+    END IF;
+    PERFORM queue_internal.cancel_now(task);
+    RETURN 'cancelled';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.cancel_or_ask(queue.tasks) IS
+    'Cancels a task, or notes for the worker of a running one that it shall stop; returns its state.';
+
+CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    PERFORM queue_internal.leave(task, 'purged');
+END
+$$;
+COMMENT ON FUNCTION queue_internal.discard(queue.tasks) IS 'Deletes a task without a trace.';
+
 CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -109,6 +135,49 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.put_back(queue.tasks) IS
     'Puts a running task back into its queue, with the attempt, run_at and errors given.';
+
+CREATE FUNCTION queue_internal.reorder(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE queue.tasks AS t
+    SET priority = task.priority, run_at = task.run_at, updated_at = clock_timestamp()
+    WHERE t.id = task.id;
+    IF task.state = 'queued' THEN
+        PERFORM queue_internal.announce_task(task.queue, task.run_at);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.reorder(queue.tasks) IS
+    'Gives a task the place in the order that its priority and run_at say.';
+
+CREATE FUNCTION queue_internal.move(task queue.tasks, to_queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF task.key IS NOT NULL AND task.queue <> to_queue THEN
+        IF NOT queue_internal.take_key(to_queue, task.key, task.id) THEN
+            PERFORM queue_internal.raise_duplicate_key(k.queue, k.key, k.task_id, k.expires_at)
+            FROM queue_internal.keys AS k WHERE k.queue = to_queue AND k.key = task.key;
+        END IF;
+        PERFORM queue_internal.release_key(task, true);
+    END IF;
+    -- In the other queue it is its turn in its group when it is.
+    UPDATE queue.tasks AS t
+    SET queue = to_queue, updated_at = clock_timestamp(),
+        gate = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
+    WHERE t.id = task.id;
+    IF task.group_key IS NOT NULL THEN
+        INSERT INTO queue_internal.signals (queue, group_key)
+        VALUES (task.queue, task.group_key), (to_queue, task.group_key);
+    END IF;
+    IF task.state = 'queued' THEN
+        PERFORM queue_internal.announce_task(to_queue, task.run_at);
+    ELSE
+        UPDATE queue_internal.dependencies AS d SET queue = to_queue WHERE d.task_id = task.id;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.move(queue.tasks, text) IS
+    'Moves a task that is not running to another queue.';
 
 -- Decides what an attempt that did not succeed leads to. A task that is to be cancelled is, however
 -- its attempt ended.

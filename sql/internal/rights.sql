@@ -52,7 +52,8 @@ DECLARE
 BEGIN
     LOOP
         BEGIN
-            LOCK TABLE queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules
+            LOCK TABLE queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules,
+                queue.bindings
                 IN ACCESS EXCLUSIVE MODE NOWAIT;
             RETURN;
         EXCEPTION WHEN lock_not_available THEN
@@ -137,7 +138,7 @@ CREATE FUNCTION queue_internal.guarded_tables(OUT name text, OUT queue_column te
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     VALUES ('queues', 'name'), ('tasks', 'queue'), ('history', 'queue'), ('dead_letters', 'queue'),
-           ('schedules', 'queue');
+           ('schedules', 'queue'), ('bindings', 'queue');
 END;
 COMMENT ON FUNCTION queue_internal.guarded_tables() IS
     'The tables that row-level policies guard, with the column that names the queue.';
@@ -157,7 +158,7 @@ DECLARE
 BEGIN
     FOREACH privilege IN ARRAY ARRAY[
         'USAGE ON SCHEMA queue, queue_internal',
-        'EXECUTE ON ALL FUNCTIONS IN SCHEMA queue_internal',
+        'EXECUTE ON ALL ROUTINES IN SCHEMA queue_internal',
         'EXECUTE ON FUNCTION queue.channel, queue.engine_stats',
         'SELECT ON queue.queues',
         'SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA queue_internal'
@@ -168,7 +169,8 @@ BEGIN
             'SELECT (id, queue, state, run_at, group_key, gate) ON queue.tasks',
             'SELECT (id, queue) ON queue.history, queue.dead_letters',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
-            'EXECUTE ON FUNCTION queue.push, queue.push_many'
+            'SELECT ON queue.bindings',
+            'EXECUTE ON FUNCTION queue.push, queue.push_many, queue.publish'
         ]
         WHEN 'worker' THEN ARRAY[
             'USAGE ON TYPE queue.claimed_task',

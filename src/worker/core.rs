@@ -100,6 +100,24 @@ pub fn retire_dead_letters(max_tasks: i32) -> bool {
     write(query, &[max_tasks.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
 }
 
+/// Deletes keys whose time is over; returns whether there may be more.
+pub fn retire_keys(max_keys: i32) -> bool {
+    let query = "SELECT queue_internal.retire_keys($1)";
+    write(query, &[max_keys.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
+}
+
+/// Whether anything happened that may let a task go on.
+pub fn signals_wait() -> bool {
+    let query = "SELECT EXISTS (SELECT FROM queue_internal.signals)";
+    read(query, &[], |row| Ok(row.get(1)?.unwrap_or(false)))
+}
+
+/// Settles up to `max_signals` signals of each queue; returns how many it settled.
+pub fn settle_signals(max_signals: i32) -> i64 {
+    let query = "SELECT queue_internal.settle_all($1)";
+    write(query, &[max_signals.into()], |row| Ok(row.get(1)?.unwrap_or(0)))
+}
+
 /// Notifies the listeners of `queues` when the transaction commits.
 pub fn notify(queues: Vec<String>) {
     let query = "SELECT count(pg_notify(queue.channel(name), '')) FROM unnest($1) AS name";

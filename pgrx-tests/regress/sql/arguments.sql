@@ -1,7 +1,8 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
 -- Every function refuses a bad argument with the right SQLSTATE and the argument's name, and
--- changes nothing. A case is a call, the argument, the value, and the code; "%s" is the value.
+-- changes nothing. A case is a call, the argument, the value, and the code; "%s" is the value. What
+-- does not say CALL is a function.
 CREATE TEMP TABLE cases (call text, argument text, value text, code text);
 
 CREATE FUNCTION pg_temp.calls(argument text, calls text[], bad text[]) RETURNS void LANGUAGE sql AS $$
@@ -12,7 +13,8 @@ $$;
 -- Names.
 SELECT pg_temp.calls('queue', ARRAY[
     'queue.push(%s)', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
-    'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.redrive(%s)'],
+    'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.redrive(%s)',
+    'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('name', ARRAY[
     'queue.configure(%s, ''{}'')', 'queue.drop(%s)', 'queue.pause(%s)', 'queue.resume(%s)', 'queue.purge(%s)'],
@@ -20,6 +22,13 @@ SELECT pg_temp.calls('name', ARRAY[
 SELECT pg_temp.calls('name', ARRAY['queue.create(%s)', 'queue.channel(%s)'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', 'repeat(''ü'', 65)→54000']);
 SELECT pg_temp.calls('name', ARRAY['queue.create(%s)'], ARRAY['E''a\nb''→22023', 'E''\x7f''→22023']);
+SELECT pg_temp.calls('to_queue', ARRAY['CALL queue.move_where(''{"all": true}'', %s)', 'CALL queue.redrive_where(''{"all": true}'', %s)'],
+    ARRAY['''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
+SELECT pg_temp.calls('to_queue', ARRAY['CALL queue.move_where(''{"all": true}'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('topic', ARRAY['queue.publish(%s)'],
+    ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 256)→54000', '''*''→22023', '''a.#''→22023', '''.a''→22023', '''a.''→22023', '''a b''→22023', '''ü''→22023', 'E''a\n''→22023']);
+SELECT pg_temp.calls('topic_pattern', ARRAY['queue.bind(%s, ''default'')', 'queue.unbind(%s, ''default'')'],
+    ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 256)→54000', '''a*''→22023', '''##''→22023', '''.''→22023', '''a..b''→22023', '''a b''→22023', '''(a)''→22023', 'E''a\n''→22023']);
 SELECT pg_temp.calls('role', ARRAY[
     'queue.grant_producer(%s)', 'queue.grant_worker(%s)', 'queue.grant_operator(%s)',
     'queue.revoke_producer(%s)', 'queue.revoke_worker(%s)', 'queue.revoke_operator(%s)'],
@@ -41,7 +50,8 @@ SELECT pg_temp.calls('queue', ARRAY['queue.schedule(''fresh'', ''@daily'', %s)']
 -- Ids and tokens.
 SELECT pg_temp.calls('id', ARRAY[
     'queue.complete(%s, 1)', 'queue.complete_and_claim(%s, 1)', 'queue.fail(%s, 1, ''x'')', 'queue.release(%s, 1)',
-    'queue.extend(%s, 1)', 'queue.cancelled(%s, 1)', 'queue.cancel(%s)', 'queue.retry(%s)', 'queue.get(%s)'],
+    'queue.extend(%s, 1)', 'queue.cancelled(%s, 1)', 'queue.cancel(%s)', 'queue.retry(%s)', 'queue.get(%s)',
+    'CALL queue.wait_result(%s)'],
     ARRAY['NULL→22004', '0→22023', '-1→22023', '9223372036854775807→QX003']);
 SELECT pg_temp.calls('token', ARRAY[
     'queue.complete(1, %s)', 'queue.complete_and_claim(1, %s)', 'queue.fail(1, %s, ''x'')', 'queue.release(1, %s)',
@@ -67,11 +77,12 @@ SELECT pg_temp.calls('lease', ARRAY[
     'queue.claim(%s::interval)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)',
     'queue.extend(1, 1, %s)', 'queue.extend_many(''{1}'', ''{1}'', %s)'],
     ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
-SELECT pg_temp.calls('delay', ARRAY['queue.push(''default'', delay => %s)', 'queue.push_many(''default'', ''{}'', delay => %s)', 'queue.release(1, 1, %s)'],
+SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
+SELECT pg_temp.calls('delay', ARRAY['queue.publish(''a'', delay => %s)', 'queue.push(''default'', delay => %s)', 'queue.push_many(''default'', ''{}'', delay => %s)', 'queue.release(1, 1, %s)'],
     ARRAY['''-1 s''→22023', '''-1 mon 29 days''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)'], ARRAY['NULL→22004']);
 SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s)'], ARRAY['''-1 s''→22023', '''1000 years''→54000']);
-SELECT pg_temp.calls('run_at', ARRAY['queue.push(''default'', run_at => %s)', 'queue.push_many(''default'', ''{}'', run_at => %s)'],
+SELECT pg_temp.calls('run_at', ARRAY['queue.publish(''a'', run_at => %s)', 'queue.push(''default'', run_at => %s)', 'queue.push_many(''default'', ''{}'', run_at => %s)'],
     ARRAY['''infinity''→22023', '''-infinity''→22023']);
 SELECT pg_temp.calls('cron', ARRAY['queue.schedule(''fresh'', %s, ''default'')', 'queue.schedule_preview(%s)'],
     ARRAY['NULL→22004', '''''→22023', '''* * *''→22023', '''60 * * * *''→22023', '''0 0 30 2 *''→22023', 'repeat(''*'', 257)→54000']);
@@ -80,23 +91,25 @@ SELECT pg_temp.calls('timezone', ARRAY['queue.schedule(''fresh'', ''@daily'', ''
 SELECT pg_temp.calls('since', ARRAY['queue.schedule_preview(''@daily'', since => %s)'],
     ARRAY['''infinity''→22023', '''-infinity''→22023', '''5000-01-01''→22023', '''0044-03-15 BC''→22023']);
 -- An interval without end exists from PostgreSQL 17 on.
-SELECT count(c::text) IN (0, 5) FROM (SELECT pg_temp.calls(a, ARRAY[c], ARRAY['''infinity''→22023', '''-infinity''→22023'])
+SELECT count(c::text) IN (0, 6) FROM (SELECT pg_temp.calls(a, ARRAY[c], ARRAY['''infinity''→22023', '''-infinity''→22023'])
 FROM (VALUES ('lease', 'queue.claim(%s::interval)'), ('lease', 'queue.extend(1, 1, %s)'), ('delay', 'queue.push(''default'', delay => %s)'),
-             ('delay', 'queue.release(1, 1, %s)'), ('retry_in', 'queue.fail(1, 1, ''x'', %s)')) AS v (a, c)
+             ('delay', 'queue.release(1, 1, %s)'), ('retry_in', 'queue.fail(1, 1, ''x'', %s)'),
+             ('timeout', 'CALL queue.wait_result(1, %s)')) AS v (a, c)
 WHERE current_setting('server_version_num')::int >= 170000) AS added (c);
 
 -- Numbers, words and JSON.
 SELECT pg_temp.calls('max_tasks', ARRAY['queue.claim(max_tasks => %s)', 'queue.claim(NULL, ARRAY[''default''], %s)'],
     ARRAY['NULL→22004', '0→22023', '-1→22023', '2147483647→54000']);
 SELECT pg_temp.calls('max_tasks', ARRAY['queue.redrive(''default'', %s)'], ARRAY['0→22023', '-1→22023']);
-SELECT pg_temp.calls(v.argument, ARRAY[format('queue.push(''default'', %s => %%s)', v.argument),
+SELECT pg_temp.calls(v.argument, ARRAY[format('queue.publish(''a'', %s => %%s)', v.argument), format('queue.push(''default'', %s => %%s)', v.argument),
                                        format('queue.push_many(''default'', ''{}'', %s => %%s)', v.argument)], v.bad)
 FROM (VALUES ('priority', ARRAY['NULL→22004']),
              ('max_attempts', ARRAY['0→22023', '-1→22023', '10001→54000']),
              ('headers', ARRAY['''[]''→22023', '''"x"''→22023', '''1''→22023', '''null''→22023']),
              ('on_duplicate', ARRAY['NULL→22004', '''''→22023', '''perhaps''→22023', '''replace''→22023', '''reschedule''→22023', '''error''→22023']),
-             ('key', ARRAY['''''→22023', 'repeat(''x'', 513)→54000']), ('group_key', ARRAY['''''→22023', 'repeat(''x'', 513)→54000']),
-             ('key_ttl', ARRAY['''1 s''→22023', '''-1 s''→22023', '''1000 years''→54000']),
+             ('key', ARRAY['''''→22023', 'repeat(''x'', 513)→54000']), ('group_key', ARRAY['''''→22023', 'repeat(''x'', 513)→54000'])) AS v (argument, bad);
+SELECT pg_temp.calls(v.argument, ARRAY[format('queue.push(''default'', %s => %%s)', v.argument), format('queue.push_many(''default'', ''{}'', %s => %%s)', v.argument)], v.bad)
+FROM (VALUES ('key_ttl', ARRAY['''1 s''→22023', '''-1 s''→22023', '''1000 years''→54000']),
              ('on_predecessor_failure', ARRAY['''cancel''→22023', '''''→22023', '''perhaps''→22023']),
              ('after', ARRAY['''{NULL}''→22004', '''{0}''→22023', '''{-1}''→22023', '''{{1},{2}}''→22023', 'array_fill(1::bigint, ARRAY[100001])→54000']),
              ('backoff', ARRAY['''[]''→22023', '''1''→22023', '''null''→22023', '''{"kind": "cubic"}''→22023', '''{"base": 1}''→22023', '''{"base": "-1 s"}''→22023',
@@ -109,7 +122,7 @@ SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1
     ARRAY['''{}''→22023', '''{a,b}''→22023', '''{{a}}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 513)]→54000']);
 SELECT pg_temp.calls('keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], key => ''k'', keys => %s)'], ARRAY['''{a}''→22023']);
 SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], group_key => ''k'', group_keys => %s)'], ARRAY['''{a}''→22023']);
-SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)', 'queue.schedule(''fresh'', ''@daily'', ''default'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)', 'queue.schedule(''fresh'', ''@daily'', ''default'', %s)', 'queue.publish(''a'', %s)'], ARRAY['NULL→22004']);
 SELECT pg_temp.calls('runs', ARRAY['queue.schedule_preview(''@daily'', runs => %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023', '10001→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.push(''default'', run_at => now(), delay => %s)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('error', ARRAY['queue.fail(1, 1, %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 1048577)→54000']);
@@ -144,8 +157,24 @@ FROM (VALUES
     ('missed_runs', '"some"', '22023'), ('missed_runs', '1', '22023'), ('missed_runs', 'true', '22023'),
     ('priority', '1.5', '22023'), ('priority', '"1"', '22023'), ('priority', '3000000000', '22023'), ('delay', '1', '22023'), ('delay', '"soon"', '22023'),
     ('delay', '"-1 s"', '22023'), ('delay', '"2 years"', '54000'), ('max_attempts', '0', '22023'), ('max_attempts', '10001', '22023'),
-    ('headers', '[]', '22023'), ('headers', '"x"', '22023'), ('key', '1', '22023'), ('key', '"k"', '0A000'), ('group_key', '{}', '22023'),
-    ('group_key', '"g"', '0A000'), ('on_duplicate', '1', '22023'), ('on_duplicate', '"perhaps"', '22023'), ('on_duplicate', '"replace"', '0A000')) AS v (part, value, code);
+    ('headers', '[]', '22023'), ('headers', '"x"', '22023'), ('key', '1', '22023'), ('group_key', '{}', '22023'),
+    ('on_duplicate', '1', '22023'), ('on_duplicate', '"perhaps"', '22023'), ('on_duplicate', '"replace"', '22023')) AS v (part, value, code);
+
+-- Filters, and what goes with them in every bulk verb.
+CREATE TEMP TABLE bulk AS SELECT format('CALL queue.%s_where(%%s%s', verb, more) AS call FROM (VALUES
+    ('cancel', ''), ('retry', ''), ('redrive', ''), ('reprioritise', ', priority => 1'), ('move', ', to_queue => ''default'''), ('purge', '')) AS v (verb, more);
+SELECT count(pg_temp.calls('filter', ARRAY[call || ')'],
+    ARRAY['NULL→22004', '''[]''→22023', '''"x"''→22023', '''null''→22023', '''{}''→22023', '''{"": 1}''→22023', '''{"Queue": "default"}''→22023',
+          '''{"queue": "nowhere"}''→QX002', '''{"queue": ""}''→QX002', '''{"state": "completed"}''→22023'])) FROM bulk;
+INSERT INTO cases SELECT b.call || ')', v.part, format('''{"%s": %s}''', v.part, v.value), v.code FROM bulk AS b, (VALUES
+    ('queue', '1', '22023'), ('queue', 'null', '22023'), ('state', '1', '22023'), ('state', 'null', '22023'), ('state', '[]', '22023'), ('all', 'false', '22023'), ('all', '"yes"', '22023'),
+    ('older_than', '1', '22023'), ('older_than', '"soon"', '22023'), ('older_than', '"-1 s"', '22023'), ('older_than', '"1001 years"', '22023'), ('newer_than', '"99999999999999 years"', '22023'),
+    ('key', '1', '22023'), ('key', '"\\"', '22023'), ('group_key', '{}', '22023'), ('worker', '1', '22023'), ('error', 'true', '22023'), ('headers', '1', '22023'), ('headers', '[]', '22023'),
+    ('ids', '1', '22023'), ('ids', '["1"]', '22023'), ('ids', '[0]', '22023'), ('ids', '[1.5]', '22023'), ('ids', '[9223372036854775808]', '22023'), ('ids', '[null]', '22023'), ('ids', '[[1]]', '22023')) AS v (part, value, code);
+SELECT count(pg_temp.calls('filter', ARRAY[call || ')'], ARRAY['jsonb_build_object(''ids'', array_fill(1, ARRAY[100001]))→54000'])) FROM bulk;
+SELECT count(pg_temp.calls('dry_run', ARRAY[format(call, '''{"all": true}''') || ', dry_run => %s)'], ARRAY['NULL→22004'])) FROM bulk;
+SELECT count(pg_temp.calls('batch_size', ARRAY[format(call, '''{"all": true}''') || ', batch_size => %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023', '100001→54000'])) FROM bulk;
+SELECT pg_temp.calls('priority', ARRAY['CALL queue.reprioritise_where(''{"all": true}'', %s)'], ARRAY['NULL→22004']);
 
 -- A task that runs, one that waits, a dead one and a schedule, for the cases to leave alone.
 SELECT queue.schedule('kept', '@yearly', 'default') > now() AS ahead;
@@ -158,13 +187,14 @@ CREATE FUNCTION pg_temp.everything() RETURNS text LANGUAGE sql AS $$
         UNION ALL SELECT k::text FROM queue_internal.keys AS k UNION ALL SELECT d::text FROM queue_internal.dependencies AS d
         UNION ALL SELECT s::text FROM queue_internal.slots AS s UNION ALL SELECT s::text FROM queue_internal.tokens AS s
         UNION ALL SELECT s::text FROM queue.schedules AS s
+        UNION ALL SELECT b::text FROM queue.bindings AS b
         UNION ALL SELECT r.rolname || coalesce(p.polname, '') FROM pg_roles AS r LEFT JOIN pg_policy AS p ON r.oid = ANY (p.polroles)) AS all_of_it (line)
 $$;
 SELECT pg_temp.everything() AS before \gset
 
 CREATE TEMP TABLE outcomes AS
-SELECT *, pg_temp.refused(format('SELECT ' || call, value)) AS said FROM cases;
-SELECT count(*) >= 300 AS enough, count(DISTINCT (call, value)) = count(*) AS distinct_cases FROM outcomes;
+SELECT *, pg_temp.refused(format(CASE WHEN call LIKE 'CALL%' THEN '' ELSE 'SELECT ' END || call, value)) AS said FROM cases;
+SELECT count(*) >= 600 AS enough, count(DISTINCT (call, value)) = count(*) AS distinct_cases FROM outcomes;
 SELECT format(call, left(value, 40)) AS wrong_code, code, said FROM outcomes WHERE left(said, 5) <> code;
 SELECT format(call, left(value, 40)) AS argument_not_named, said FROM outcomes
 WHERE code NOT LIKE 'QX%' AND code <> '42704' AND said NOT LIKE '%"' || argument || '"%' AND said NOT LIKE '%"' || argument || '.%';

@@ -25,6 +25,11 @@ SELECT pg_temp.can('pusher', $$INSERT INTO queue.tasks (queue, token) VALUES ('m
 SELECT pg_temp.can('pusher', $$SELECT payload FROM queue.tasks$$);
 SELECT pg_temp.can('pusher', $$SELECT queue.claim()$$);
 SELECT pg_temp.can('pusher', $$SELECT queue.cancel(1)$$);
+SELECT queue.bind('a.#', 'mail'), queue.bind('a.#', 'default');
+SELECT pg_temp.can('pusher', $$SELECT queue.publish('a.b')$$);
+SELECT pg_temp.can('pusher', $$SELECT queue.bind('b', 'mail')$$);
+SELECT pg_temp.can('pusher', $$DELETE FROM queue.bindings$$);
+SELECT pg_temp.can('pusher', $$CALL queue.cancel_where('{"all": true}')$$);
 -- A worker works.
 SET ROLE doer;
 SELECT id, token, payload FROM queue.claim('1 minute') \gset
@@ -36,6 +41,7 @@ SELECT queue.fail(:id, :token, 'x', permanent => true);
 RESET ROLE;
 SELECT pg_temp.can('doer', $$SELECT queue.push('default')$$);
 SELECT pg_temp.can('doer', $$SELECT queue.pause('mail')$$);
+SELECT pg_temp.can('doer', $$CALL queue.purge_where('{"all": true}')$$);
 SELECT pg_temp.can('doer', $$SELECT payload FROM queue.history$$);
 SELECT pg_temp.can('doer', $$SELECT queue.run_schedules()$$);
 SELECT pg_temp.can('pusher', $$SELECT queue.schedule('x', '@daily', 'mail')$$);
@@ -46,6 +52,9 @@ SELECT queue.redrive('mail'), queue.reap();
 SELECT queue.push('mail') AS id \gset
 SELECT queue.cancel(:id);
 SELECT state FROM queue.get(:id);
+CALL queue.wait_result(:id);
+SELECT queue.bind('b', 'mail'), queue.unbind('b', 'mail');
+CALL queue.cancel_where('{"queue": "mail"}');
 SELECT queue, queued FROM queue.stats ORDER BY 1;
 SELECT queue.schedule('nightly', '@daily', 'default') > now() AS ahead, queue.schedule('news', '@daily', 'mail') > now() AS ahead;
 UPDATE queue.schedules SET next_run_at = now();
@@ -57,6 +66,10 @@ SELECT pg_temp.can('boss', $$SELECT queue.grant_worker('nobody_special')$$);
 SELECT queue.grant_producer('mail_pusher', 'mail'), queue.grant_worker('mail_doer', 'mail'), queue.grant_operator('mail_boss', 'mail');
 SELECT pg_temp.can('mail_pusher', $$SELECT queue.push('mail')$$);
 SELECT left(pg_temp.can('mail_pusher', $$SELECT queue.push('default')$$), 5);
+-- A publish reaches the queues that its caller may push to.
+SET ROLE mail_pusher;
+SELECT count(*) FROM queue.publish('a.b');
+RESET ROLE;
 SELECT queue.push('default', '"secret"') AS secret \gset
 SET ROLE mail_doer;
 SELECT queue FROM queue.claim('1 minute', 'mail');
@@ -77,7 +90,13 @@ SELECT left(pg_temp.refused(statement), 5) AS refused FROM (VALUES
     ($$SELECT queue.run_schedule('nightly')$$), ($$SELECT queue.unschedule('nightly')$$),
     ($$UPDATE queue.schedules SET queue = 'default'$$)) AS v (statement);
 SELECT queue.unschedule('news');
+SELECT queue.bind('c', 'mail');
+SELECT left(pg_temp.refused($$SELECT queue.bind('c', 'default')$$), 5);
+CALL queue.purge_where('{"all": true}', dry_run => true);
+SELECT left(pg_temp.refused($$CALL queue.move_where('{"all": true}', 'default')$$), 5);
+SELECT pg_temp.refused(format('CALL queue.wait_result(%s)', :secret));
 RESET ROLE;
+SELECT count(*) AS of_the_others FROM queue.tasks WHERE queue = 'default';
 -- The others go on as before.
 SELECT pg_temp.can('pusher', $$SELECT queue.push('default')$$);
 SET ROLE doer;
@@ -110,3 +129,10 @@ SELECT queue.schedule('nightly', '* * * * *', 'default', timezone => 'Etc/GMT-3'
 UPDATE queue.schedules SET next_run_at = pg_catalog.now();
 SELECT queue.run_schedules(), (SELECT last_error FROM queue.schedules);
 CALL queue.maintain();
+SELECT queue.bind('a', 'default');
+SELECT count(*) FROM queue.publish('a');
+CALL queue.reprioritise_where('{"queue": "default", "state": "queued", "newer_than": "1 day"}', 3, batch_size => 1);
+CALL queue.purge_where('{"queue": "default"}', batch_size => 1);
+CALL queue.wait_result(:id, '10 ms');
+SELECT queue.push('default') AS id \gset
+CALL queue.wait_result(:id, '10 ms');

@@ -1,0 +1,103 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+SELECT queue.create('mail', '{"max_attempts": 1}'), queue.create('slow');
+SELECT count(queue.push('mail', jsonb_build_object('n', n), headers => jsonb_build_object('user', 'u' || n % 2))) FROM generate_series(1, 6) AS n;
+SELECT count(queue.push('slow', jsonb_build_object('n', n), delay => '1 hour')) FROM generate_series(7, 9) AS n;
+CREATE VIEW tasks AS SELECT id, queue, CASE WHEN state = 'queued' AND run_at > now() THEN 'scheduled' ELSE state END AS state, priority, payload FROM queue.all_tasks ORDER BY id;
+
+-- What would it be? Nothing is done.
+CALL queue.cancel_where('{"queue": "mail"}', dry_run => true);
+SELECT state, count(*) FROM tasks GROUP BY 1 ORDER BY 1;
+-- Each option narrows it down.
+CALL queue.cancel_where('{"queue": "mail", "headers": {"user": "u1"}, "payload": {"n": 3}}', dry_run => true);
+CALL queue.cancel_where('{"state": "scheduled"}', dry_run => true);
+CALL queue.cancel_where('{"ids": [1, 2, 99]}', dry_run => true);
+CALL queue.cancel_where('{"ids": []}', dry_run => true);
+CALL queue.cancel_where('{"older_than": "1 hour"}', dry_run => true);
+CALL queue.cancel_where('{"newer_than": "1 hour"}', dry_run => true);
+UPDATE queue.tasks SET created_at = created_at - interval '2 hours', key = 'k-' || id, group_key = 'g_' || id WHERE id IN (1, 7);
+CALL queue.cancel_where('{"older_than": "1 hour", "newer_than": "3 hours"}', dry_run => true);
+CALL queue.cancel_where('{"key": "k-%"}', dry_run => true);
+CALL queue.cancel_where('{"group_key": "g\\_7"}', dry_run => true);
+CALL queue.cancel_where('{"all": true}', dry_run => true);
+
+-- Cancelling: a waiting one is cancelled, the worker of a running one is asked. Small batches do the same.
+SELECT id FROM queue.claim('1 minute', 'mail', 2, worker => 'w1');
+CALL queue.cancel_where('{"queue": "mail", "worker": "w1"}');
+CALL queue.cancel_where('{"queue": "mail"}', batch_size => 2);
+CALL queue.cancel_where('{"queue": "mail"}');
+SELECT id, state FROM tasks WHERE queue = 'mail';
+SELECT id, cancel_requested_at IS NOT NULL AS asked FROM queue.tasks WHERE queue = 'mail' ORDER BY id;
+SELECT queue.cancelled(1, 1), queue.cancelled(2, 1);
+
+-- Due at once.
+CALL queue.retry_where('{"payload": {"n": 8}}');
+CALL queue.retry_where('{"payload": {"n": 8}}');
+SELECT id, state FROM tasks WHERE queue = 'slow';
+SELECT queue.push('slow') AS id \gset
+SELECT queue.fail(id, token, 'smtp: 451 try later', retry_in => '1 day') FROM queue.claim('1 minute', 'slow');
+CALL queue.retry_where('{"error": "smtp: 4%"}');
+
+-- Another priority, another queue.
+CALL queue.reprioritise_where('{"queue": "slow", "state": "scheduled"}', -5);
+CALL queue.reprioritise_where('{"queue": "slow"}', -5, batch_size => 1);
+CALL queue.reprioritise_where('{"queue": "slow"}', -5);
+SELECT id, token FROM queue.claim('1 minute', 'slow') \gset
+CALL queue.reprioritise_where(jsonb_build_object('ids', jsonb_build_array(:id)), 9);
+CALL queue.move_where('{"queue": "slow"}', 'mail', dry_run => true);
+CALL queue.move_where('{"queue": "slow"}', 'mail');
+CALL queue.move_where('{"all": true}', 'mail');
+SELECT id, queue, state, priority FROM tasks WHERE state NOT IN ('cancelled', 'completed');
+SELECT queue.release(:id, :token);
+
+-- Dead letters: some of them, back or somewhere else.
+SELECT count(queue.fail(id, token, 'bounced ' || id)) FROM queue.claim('1 minute', 'mail', 10);
+SELECT count(queue.fail(id, token, 'no such user', permanent => true)) FROM queue.claim('1 minute', 'slow', 10);
+SELECT id, queue, errors -> -1 ->> 'error' AS error FROM queue.dead_letters ORDER BY id;
+CALL queue.redrive_where('{"error": "bounced%"}', dry_run => true);
+CALL queue.redrive_where('{"error": "bounced%"}', 'slow', batch_size => 1);
+CALL queue.redrive_where('{"queue": "slow"}');
+SELECT id, queue, state FROM tasks WHERE state NOT IN ('cancelled', 'completed');
+
+-- Without a trace; tasks and dead letters, whichever the filter means.
+SELECT count(queue.fail(id, token, 'x', permanent => true)) FROM queue.claim('1 minute', 'slow', 2);
+SELECT count(queue.push('mail')) FROM generate_series(1, 3);
+CALL queue.purge_where('{"state": "failed"}', dry_run => true);
+CALL queue.purge_where('{"queue": "mail"}');
+CALL queue.purge_where('{"all": true}', dry_run => true);
+CALL queue.purge_where('{"all": true}', batch_size => 1);
+CALL queue.purge_where('{"all": true}');
+SELECT count(*) FROM queue.tasks;
+SELECT count(*) FROM queue.dead_letters;
+
+-- In a transaction block all of it belongs to that transaction.
+SELECT count(queue.push('mail')) FROM generate_series(1, 5);
+BEGIN;
+CALL queue.cancel_where('{"queue": "mail"}', batch_size => 2);
+ROLLBACK;
+SELECT count(*) FROM queue.tasks;
+-- And in a procedure of one's own, which may count on.
+CREATE PROCEDURE pg_temp.tidy_up() LANGUAGE plpgsql AS $$
+DECLARE
+    cancelled bigint;
+BEGIN
+    CALL queue.cancel_where('{"queue": "mail"}', tasks => cancelled, batch_size => 2);
+    RAISE WARNING '% cancelled', cancelled;
+    ROLLBACK;
+END
+$$;
+CALL pg_temp.tidy_up();
+-- What had a full batch behind it was committed; the rest was rolled back with the procedure's own work.
+SELECT count(*) FROM queue.tasks;
+
+-- A filter says what it means, or nothing is done.
+CREATE FUNCTION pg_temp.said(filter jsonb) RETURNS text LANGUAGE sql AS $$ SELECT pg_temp.refused(format('CALL queue.purge_where(%L)', filter)) $$;
+SELECT pg_temp.said('{}');
+SELECT pg_temp.said('{"queus": "mail"}');
+SELECT pg_temp.said('{"queue": "nowhere"}');
+SELECT pg_temp.said('{"state": "running"}');
+SELECT pg_temp.said('{"older_than": "soon"}');
+SELECT pg_temp.said('{"ids": [1, "2"]}');
+SELECT pg_temp.said('{"key": "100\\"}');
+SELECT pg_temp.said('{"all": false}');
+SELECT count(*) FROM queue.tasks;

@@ -1,0 +1,62 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+SET client_min_messages = notice;
+-- A task that is finished is told at once.
+SELECT queue.push('default', '"work"') AS id \gset
+SELECT queue.complete(id, token, '{"sum": 42}') FROM queue.claim();
+CALL queue.wait_result(:id);
+SELECT queue.push('default') AS id \gset
+SELECT queue.cancel(:id);
+CALL queue.wait_result(:id);
+SELECT queue.push('default') AS id \gset
+SELECT queue.fail(id, token, 'broken', permanent => true) FROM queue.claim();
+CALL queue.wait_result(:id);
+-- One that is not, when the time is over.
+SELECT queue.push('default') AS id \gset
+CALL queue.wait_result(:id, '0');
+CALL queue.wait_result(:id, '20 ms');
+SELECT token FROM queue.claim('1 minute') \gset
+CALL queue.wait_result(:id, '20 ms');
+-- What stood in the arguments before is not taken for an answer.
+CALL queue.wait_result(:id, '0', 'completed', '1');
+
+-- In a transaction block it cannot wait, and says so if it would have.
+BEGIN;
+CALL queue.wait_result(:id, '1 hour');
+CALL queue.wait_result(:id, '0');
+SELECT queue.complete(:id, :token, '"done"');
+CALL queue.wait_result(:id, '1 hour');
+COMMIT;
+-- A procedure can wait for what it pushed, once it has committed.
+CREATE PROCEDURE pg_temp.ask() LANGUAGE plpgsql AS $$
+DECLARE
+    task   bigint := queue.push('default');
+    state  text;
+    result jsonb;
+BEGIN
+    COMMIT;
+    CALL queue.wait_result(task, '20 ms', state, result);
+    RAISE NOTICE '%', state;
+END
+$$;
+CALL pg_temp.ask();
+-- One that catches errors cannot commit.
+CREATE PROCEDURE pg_temp.careful() LANGUAGE plpgsql AS $$
+DECLARE
+    task   bigint := (SELECT max(id) FROM queue.tasks);
+    state  text;
+    result jsonb;
+BEGIN
+    CALL queue.wait_result(task, '1 hour', state, result);
+    RAISE NOTICE '%', state;
+EXCEPTION WHEN division_by_zero THEN
+    NULL;
+END
+$$;
+CALL pg_temp.careful();
+
+-- A queue that keeps no history leaves no trace.
+SELECT queue.create('brief', '{"keep_history": false}');
+SELECT queue.push('brief') AS id \gset
+SELECT queue.complete(id, token) FROM queue.claim(queue => 'brief');
+SELECT pg_temp.refused(format('CALL queue.wait_result(%s)', :id));

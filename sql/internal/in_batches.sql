@@ -1,0 +1,140 @@
+-- queue_internal.in_batches(verb, filter, states, dry_run, batch_size, to_queue, priority, tasks)
+--
+--   What all bulk verbs do: walk over the tasks that match the filter, in the order of their ids, and
+--   commit after each batch if CALL was said where that is possible. "tasks" is counted on.
+--   Promise:  each task is visited once, also one that comes back under its id while this runs, and
+--             none that was pushed after it began; what a batch did stays done whatever comes later
+--   Locks:    the tasks of one batch, without waiting for any; those that are locked are left out
+--   Why it has no SET clause, and no operators: see queue.maintain().
+
+CREATE PROCEDURE queue_internal.in_batches(
+    verb text, filter jsonb, states text[], dry_run boolean, batch_size integer, to_queue text,
+    priority integer, INOUT tasks bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    condition pg_catalog.text;
+    last      bigint := 0;
+    committed boolean;
+BEGIN
+    condition := queue_internal.bulk_condition(verb, filter, states, dry_run, batch_size, to_queue, priority);
+    IF dry_run THEN
+        tasks := queue_internal.count_matching(verb, condition, tasks);
+        RETURN;
+    END IF;
+    LOOP
+        SELECT b.tasks, b.last INTO tasks, last
+        FROM queue_internal.next_batch(verb, condition, batch_size, to_queue, priority, tasks, last) AS b;
+        EXIT WHEN last IS NULL;
+        CALL queue_internal.commit_and_wait(0, committed);
+    END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE queue_internal.in_batches(text, jsonb, text[], boolean, integer, text, integer, bigint) IS
+    'Does something to all tasks that match a filter, batch by batch.';
+
+-- "redrive" and "forget" are about dead letters, all others about live tasks.
+CREATE FUNCTION queue_internal.bulk_table(verb text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE WHEN verb IN ('redrive', 'forget') THEN 'queue.dead_letters' ELSE 'queue.tasks' END;
+COMMENT ON FUNCTION queue_internal.bulk_table(text) IS 'The table that a bulk verb walks over.';
+
+CREATE FUNCTION queue_internal.bulk_condition(
+    verb text, filter jsonb, states text[], dry_run boolean, batch_size integer, to_queue text, priority integer)
+RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    relation CONSTANT text := queue_internal.bulk_table(verb);
+    matching CONSTANT text :=
+        queue_internal.filter_condition(filter, states, relation = 'queue.dead_letters');
+    newest   bigint;
+BEGIN
+    IF verb = 'move' OR to_queue IS NOT NULL THEN
+        PERFORM queue_internal.check_name('to_queue', to_queue);
+        PERFORM queue_internal.open_queue(to_queue);
+    END IF;
+    IF verb = 'reprioritise' AND priority IS NULL THEN
+        PERFORM queue_internal.raise_null('priority');
+    ELSIF dry_run IS NULL THEN
+        PERFORM queue_internal.raise_null('dry_run');
+    ELSIF batch_size IS NULL THEN
+        PERFORM queue_internal.raise_null('batch_size');
+    ELSIF batch_size < 1 THEN
+        PERFORM queue_internal.raise_invalid('batch_size', 'must be greater than zero', batch_size::text);
+    ELSIF batch_size > 100000 THEN
+        PERFORM queue_internal.raise_too_large('batch_size', '100000', batch_size::text);
+    END IF;
+    EXECUTE 'SELECT max(t.id) FROM ' || relation || ' AS t' INTO newest;
+    -- What is as it shall be already is not counted.
+    RETURN format('t.id <= %s AND %s AND %s', coalesce(newest, 0), matching, CASE verb
+        WHEN 'cancel' THEN '(t.state <> ''running'' OR t.cancel_requested_at IS NULL)'
+        WHEN 'reprioritise' THEN 't.priority <> ' || priority
+        WHEN 'move' THEN format('t.queue <> %L', to_queue)
+        ELSE 'true' END);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.bulk_condition(text, jsonb, text[], boolean, integer, text, integer) IS
+    'Checks the arguments of a bulk verb and returns the condition that its tasks fulfil.';
+
+CREATE FUNCTION queue_internal.count_matching(verb text, condition text, tasks bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    matching bigint;
+BEGIN
+    EXECUTE format('SELECT count(*) FROM %s AS t WHERE %s', queue_internal.bulk_table(verb), condition)
+    INTO matching;
+    RETURN tasks + matching;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.count_matching(text, text, bigint) IS 'What a dry run says.';
+
+-- Why the planner is told what not to do: the walk follows the primary key. Any other way would be
+-- gone again from its start for every batch.
+CREATE FUNCTION queue_internal.next_batch(
+    verb text, condition text, batch_size integer, to_queue text, priority integer,
+    INOUT tasks bigint, INOUT last bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+    ids     bigint[];
+    task_id bigint;
+    task    queue.tasks;
+BEGIN
+    EXECUTE format('SELECT ARRAY(SELECT t.id FROM %s AS t WHERE t.id > $1 AND %s '
+                   'ORDER BY t.id LIMIT $2 FOR UPDATE SKIP LOCKED)', queue_internal.bulk_table(verb), condition)
+    INTO ids USING last, batch_size;
+    IF verb = 'redrive' THEN
+        PERFORM queue_internal.revive(ids, to_queue);
+    ELSIF verb = 'forget' THEN
+        DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids);
+    ELSE
+        FOREACH task_id IN ARRAY ids LOOP
+            -- Read again: what was done to one task may have changed or ended another.
+            SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = task_id;
+            CONTINUE WHEN NOT FOUND;
+            CASE verb
+                WHEN 'cancel' THEN
+                    PERFORM queue_internal.cancel_or_ask(task);
+                WHEN 'retry' THEN
+                    task.run_at := clock_timestamp();
+                    PERFORM queue_internal.reorder(task);
+                WHEN 'reprioritise' THEN
+                    task.priority := next_batch.priority;
+                    PERFORM queue_internal.reorder(task);
+                WHEN 'move' THEN
+                    PERFORM queue_internal.move(task, to_queue);
+                WHEN 'discard' THEN
+                    PERFORM queue_internal.discard(task);
+            END CASE;
+        END LOOP;
+    END IF;
+    tasks := tasks + cardinality(ids);
+    last := CASE WHEN cardinality(ids) = batch_size THEN ids[batch_size] END;
+    RAISE DEBUG 'queue_ext: % tasks so far', tasks;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.next_batch(text, text, integer, text, integer, bigint, bigint) IS
+    'One batch of a bulk verb; "last" is null when there is nothing left.';
