@@ -6,6 +6,7 @@ const EVERYTHING: &str = "
     SELECT concat_ws(' ', a.id, a.queue, a.state, a.priority, a.attempt, a.token, a.worker, a.payload, a.errors, a.result)
     FROM queue.all_tasks AS a
     UNION ALL SELECT concat_ws(' ', q.name, q.lease, q.max_attempts, q.paused_at IS NOT NULL) FROM queue.queues AS q
+    UNION ALL SELECT concat_ws(' ', s.name, s.cron, s.timezone, s.payload, s.options, s.next_run_at) FROM queue.schedules AS s
     UNION ALL SELECT concat_ws(' ', p.day, p.attached) FROM queue_internal.history_partitions() AS p
     ORDER BY 1";
 
@@ -21,6 +22,7 @@ fn a_restored_dump_is_the_queue_as_it_was() {
     client.batch_execute(
         "SELECT queue.create('mail', '{\"max_attempts\": 1}'), queue.pause('mail');
          SELECT queue.configure('default', '{\"max_attempts\": 7}');
+         SELECT queue.schedule('party', '@yearly', 'mail', '\"hats\"', 'Europe/Berlin', '{\"priority\": 3}');
          CREATE ROLE web; SELECT queue.grant_producer('web', 'mail');
          SELECT count(queue.push('default', to_jsonb(n), delay => '1 hour')) FROM generate_series(1, 1000) AS n;
          SELECT count(queue.push('mail', to_jsonb(n))) FROM generate_series(1, 20000) AS n;

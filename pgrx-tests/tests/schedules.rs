@@ -60,6 +60,8 @@ fn each_second_runs_once_through_crashes_and_restarts() {
         client = cluster.connect();
         await_runs(&mut client, 2);
         cluster.stop(if round == 0 { "immediate" } else { "fast" });
+        // Long enough to miss some.
+        std::thread::sleep(Duration::from_secs(3));
         cluster.launch();
         client = cluster.connect();
     }
