@@ -10,6 +10,10 @@ COMMENT ON INDEX queue.tasks_order IS
 CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
 
+-- settle_signals: all signals of a group at once.
+CREATE INDEX signals_group ON queue_internal.signals (queue, group_key) WHERE group_key IS NOT NULL;
+COMMENT ON INDEX queue_internal.signals_group IS 'The signals of a group.';
+
 -- settle_signals: whether a task still waits for anything.
 CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id);
 COMMENT ON INDEX queue_internal.dependencies_task IS 'What a task waits for.';

@@ -62,7 +62,10 @@ BEGIN
         FROM (SELECT DISTINCT i.queue FROM queue_internal.dependencies AS i
               WHERE i.predecessor_id = task.id) AS d;
     END IF;
-    PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
+    IF task.group_key IS NOT NULL OR task.state = 'running' AND EXISTS (
+        SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
+        PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.leave(queue.tasks, text) IS

@@ -14,27 +14,35 @@ DECLARE
     -- Each holds an advisory lock, of which the server has a limited number.
     max_groups CONSTANT integer := 32;
     signal     queue_internal.signals;
-    settled    bigint[] := '{}';
-    groups     text[] := '{}';
+    ids        bigint[];
+    groups     integer := 0;
+    last       bigint := 0;
+    seen       integer := 0;
+    settled    bigint := 0;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
     END IF;
-    FOR signal IN
-        SELECT s.* FROM queue_internal.signals AS s WHERE s.queue = source.name
-        ORDER BY s.id LIMIT max_signals FOR UPDATE SKIP LOCKED
-    LOOP
+    WHILE seen < max_signals AND groups < max_groups LOOP
+        SELECT s.* INTO signal FROM queue_internal.signals AS s
+        WHERE s.queue = source.name AND s.id > last ORDER BY s.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+        EXIT WHEN NOT FOUND;
+        last := signal.id;
+        seen := seen + 1;
         IF signal.task_id IS NOT NULL THEN
+            ids := ARRAY[signal.id];
             CONTINUE WHEN NOT queue_internal.settle_dependent(signal);
-        ELSIF signal.group_key <> ALL (groups) THEN
-            EXIT WHEN cardinality(groups) >= max_groups;
+        ELSE
+            -- All of the group are one. Those that come after this look are not among them.
+            ids := ARRAY(SELECT s.id FROM queue_internal.signals AS s
+                         WHERE s.queue = source.name AND s.group_key = signal.group_key FOR UPDATE SKIP LOCKED);
+            groups := groups + 1;
             CONTINUE WHEN NOT queue_internal.admit_next(source, signal.group_key);
-            groups := groups || signal.group_key;
         END IF;
-        settled := settled || signal.id;
+        DELETE FROM queue_internal.signals AS s WHERE s.queue = source.name AND s.id = ANY (ids);
+        settled := settled + 1;
     END LOOP;
-    DELETE FROM queue_internal.signals AS s WHERE s.queue = source.name AND s.id = ANY (settled);
-    RETURN cardinality(settled);
+    RETURN settled;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.settle_signals(queue.queues, integer) IS

@@ -1,0 +1,23 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- Without ageing the smaller priority always comes first, and a large one may wait for ever.
+SELECT queue.push('default', '"unimportant, an hour old"', priority => 9, run_at => now() - interval '1 hour'),
+       queue.push('default', '"urgent"', priority => 0);
+SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
+
+-- With it, waiting is worth a step of priority for each such time.
+SELECT queue.create('q', '{"ageing": "1 minute"}');
+SELECT queue.push('q', '"9, an hour old"', priority => 9, run_at => now() - interval '1 hour'),
+       queue.push('q', '"0, new"', priority => 0),
+       queue.push('q', '"2, a minute old"', priority => 2, run_at => now() - interval '1 minute'),
+       queue.push('q', '"2, three minutes old"', priority => 2, run_at => now() - interval '3 minutes'),
+       queue.push('q', '"-1, for later"', priority => -1, delay => '1 hour');
+SELECT payload FROM queue.claim('1 minute', 'q', 10);
+-- One by one it is the same order.
+SELECT queue.release(id, token) FROM queue.tasks WHERE queue = 'q' AND state = 'running';
+SELECT payload FROM queue.claim('1 minute', 'q');
+SELECT payload FROM queue.claim('1 minute', 'q');
+SELECT payload FROM queue.claim('1 minute', 'q');
+-- A lease that ran out is met at its place.
+SELECT pg_temp.expire(id) FROM queue.tasks WHERE queue = 'q' AND priority = 9;
+SELECT payload, attempt FROM queue.claim('1 minute', 'q');

@@ -1,0 +1,68 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- A task that waits for others.
+SELECT queue.push('default', '"bake"') AS bake \gset
+SELECT queue.push('default', '"whip"') AS whip \gset
+SELECT queue.push('default', '"serve"', after => ARRAY[:bake, :whip]) AS serve \gset
+SELECT payload, state FROM queue.tasks ORDER BY id;
+SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
+SELECT queue.complete(:bake, 1);
+SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
+SELECT queue.complete(:whip, 1);
+SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
+SELECT queue.complete(:serve, 1), count(*) AS left_behind FROM queue_internal.dependencies;
+-- What has completed already does not have to be waited for; what never was cannot be.
+SELECT queue.push('default', '"coffee"', after => ARRAY[:serve, :serve]) AS coffee \gset
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute');
+SELECT left(pg_temp.refused($$SELECT queue.push('default', after => '{4711}')$$), 60);
+SELECT queue.push('default', '"of nobody"', after => '{}') AS free \gset
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute');
+
+-- When a predecessor fails: cancelled, failed, or let go, as the queue or the push says.
+SELECT queue.create('q', '{"max_attempts": 1}');
+SELECT queue.push('q', '"a"') AS a \gset
+SELECT queue.push('q', '"cancelled"', after => ARRAY[:a]) AS b,
+       queue.push('q', '"failed"', after => ARRAY[:a], on_predecessor_failure => 'fail') AS c,
+       queue.push('q', '"let go"', after => ARRAY[:a], on_predecessor_failure => 'release') AS d \gset
+-- And so on down the chain.
+SELECT queue.push('q', '"cancelled too"', after => ARRAY[:b]), queue.push('q', '"let go too"', after => ARRAY[:c], on_predecessor_failure => 'release');
+SELECT queue.fail(id, token, 'burnt') FROM queue.claim('1 minute', 'q');
+SELECT payload FROM queue.claim('1 minute', 'q', 10);
+SELECT payload, state, errors -> -1 ->> 'error' AS error FROM queue.all_tasks WHERE queue = 'q' ORDER BY id;
+-- A cancelled predecessor is the same as a failed one.
+SELECT queue.push('q', '"e"') AS e \gset
+SELECT queue.push('q', '"f"', after => ARRAY[:e]) AS f \gset
+SELECT queue.cancel(:e);
+SELECT payload FROM queue.claim('1 minute', 'q');
+SELECT state, errors -> -1 ->> 'error' AS error FROM queue.get(:f);
+-- A failed one that is still to be retried is not.
+SELECT queue.configure('q', '{"max_attempts": 2, "backoff": {"base": "0"}}');
+SELECT queue.push('q', '"g"') AS g \gset
+SELECT queue.push('q', '"h"', after => ARRAY[:g]) AS h \gset
+SELECT queue.fail(id, token, 'once') FROM queue.claim('1 minute', 'q');
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'q');
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'q');
+-- A task that waits can be cancelled, and belongs to a group when its time comes.
+SELECT queue.push('q', '"i"', group_key => 'x') AS i \gset
+SELECT queue.push('q', '"j"', group_key => 'x', after => ARRAY[:i]) AS j, queue.push('q', '"k"', group_key => 'x') AS k \gset
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'q', 10);
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'q', 10);
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'q', 10);
+
+-- Ten thousand predecessors, and a chain of ten thousand.
+SELECT queue.push('default', '"fan-in"', after => ARRAY(SELECT queue.push_many('q', array_fill('{}'::jsonb, ARRAY[10000])))) AS fan_in \gset
+SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'q', 10000);
+CALL queue.maintain();
+SELECT payload FROM queue.claim('1 minute');
+DO $$
+DECLARE
+    last bigint := queue.push('q', '"chain"');
+BEGIN
+    FOR i IN 2..10000 LOOP
+        last := queue.push('q', '"chain"', after => ARRAY[last]);
+    END LOOP;
+END $$;
+SELECT count(queue.cancel(min)) FROM (SELECT min(id) FROM queue.tasks WHERE queue = 'q' AND payload = '"chain"') AS t;
+CALL queue.maintain();
+SELECT state, count(*) FROM queue.all_tasks WHERE payload = '"chain"' GROUP BY state;
+SELECT count(*) FROM queue_internal.dependencies;

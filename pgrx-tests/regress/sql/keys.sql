@@ -1,0 +1,58 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- A key belongs to one live task of its queue. The second push gets the id of the first.
+SELECT queue.push('default', '"first"', key => 'order-7') AS first, queue.push('default', '"second"', key => 'order-7') AS second;
+SELECT queue.create('mail');
+SELECT queue.push('mail', '"another queue, another key"', key => 'order-7') AS other;
+-- Replace: the task that waits gets what is new. Reschedule: only its time moves.
+SELECT queue.push('default', '"newer"', key => 'order-7', on_duplicate => 'replace', priority => -1, headers => '{"request": 2}') AS same;
+SELECT queue.push('default', '"ignored"', key => 'order-7', on_duplicate => 'reschedule', delay => '1 hour') AS same;
+SELECT id, payload, priority, headers, run_at > now() + interval '59 minutes' AS later FROM queue.tasks WHERE queue = 'default';
+SELECT pg_temp.refused($$SELECT queue.push('default', key => 'order-7', on_duplicate => 'error')$$);
+SELECT queue.push('default', '"now"', key => 'order-7', on_duplicate => 'replace') AS same;
+-- A task that runs is left as it is.
+SELECT id, payload FROM queue.claim();
+SELECT queue.push('default', '"too late"', key => 'order-7', on_duplicate => 'replace') AS same;
+SELECT payload, state FROM queue.tasks WHERE queue = 'default';
+-- A retry keeps the key and never trips over it.
+SELECT queue.fail(1, 1, 'no', '0'), queue.push('default', key => 'order-7') AS same;
+SELECT queue.complete(id, token) FROM queue.claim();
+-- Finished: the key is free.
+SELECT queue.push('default', '"again"', key => 'order-7') AS another;
+SELECT queue.cancel(max(id)) FROM queue.tasks WHERE queue = 'default';
+
+-- A request id: the key is held for an hour after the task has finished.
+SELECT queue.push('default', '"pay"', key => 'request-1', key_ttl => '1 hour') AS paid \gset
+SELECT queue.complete(id, token) FROM queue.claim();
+SELECT queue.push('default', '"pay"', key => 'request-1') = :paid AS the_finished_one;
+SELECT queue.push('default', '"pay"', key => 'request-1', on_duplicate => 'replace') = :paid AS the_finished_one;
+UPDATE queue_internal.keys SET expires_at = now() WHERE key = 'request-1';
+SELECT queue.push('default', '"pay"', key => 'request-1') > :paid AS a_new_one;
+SELECT queue_internal.retire_keys(10), count(*) FROM queue_internal.keys WHERE expires_at IS NOT NULL;
+SELECT queue.configure('default', '{"key_ttl": "1 day"}');
+SELECT queue.complete(id, token) FROM queue.claim();
+SELECT key, expires_at > now() + interval '23 hours' AS held FROM queue_internal.keys WHERE queue = 'default';
+SELECT queue.configure('default', '{"key_ttl": null}');
+
+-- Many at once, and a plain INSERT. The INSERT goes on without the row whose key is taken.
+SELECT queue.push_many('default', ARRAY['1', '2', '3', '4']::jsonb[], keys => ARRAY['b', 'a', NULL, 'b']) - :paid AS id;
+INSERT INTO queue.tasks (queue, payload, key) VALUES ('default', '5', 'a'), ('default', '6', 'c') RETURNING payload;
+SELECT payload, key FROM queue.tasks WHERE queue = 'default' ORDER BY id;
+INSERT INTO queue.tasks (queue, key) VALUES ('default', '');
+
+-- A dead letter comes back with its key, unless another task has it by now.
+SELECT queue.create('dead', '{"max_attempts": 1}');
+SELECT queue.push('dead', '"old"', key => 'k') AS old \gset
+SELECT queue.fail(id, token, 'no') FROM queue.claim(NULL, 'dead');
+SELECT queue.retry(:old);
+SELECT queue.fail(id, token, 'no') FROM queue.claim(NULL, 'dead');
+SELECT queue.push('dead', '"new"', key => 'k') > :old AS new;
+SELECT left(pg_temp.refused(format('SELECT queue.retry(%s)', :old)), 40);
+SELECT queue.redrive('dead') AS left_where_it_is, count(*) FROM queue.dead_letters;
+SELECT queue.complete(id, token) FROM queue.claim(NULL, 'dead');
+SELECT queue.redrive('dead');
+
+-- What somebody deletes by hand, and what is purged, holds no key.
+DELETE FROM queue.tasks WHERE queue = 'dead';
+SELECT queue.push('dead', '"after a DELETE"', key => 'k') > 0 AS pushed, queue.purge('dead') AS purged;
+SELECT count(*) FROM queue_internal.keys WHERE queue = 'dead';

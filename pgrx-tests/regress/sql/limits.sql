@@ -1,0 +1,62 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- No more than max_running at a time, however the tasks end.
+SELECT queue.create('q', '{"max_running": 3, "max_attempts": 9, "backoff": {"base": "0"}}');
+SELECT count(queue.push('q', to_jsonb(n))) FROM generate_series(1, 20) AS n;
+SELECT payload, id, token FROM queue.claim('1 minute', 'q', 10);
+SELECT count(*) FROM queue.claim('1 minute', 'q', 10);
+SELECT queue.complete(1, 1), queue.fail(2, 1, 'no', permanent => true), queue.release(3, 1);
+SELECT payload FROM queue.claim('1 minute', 'q', 10);
+SELECT queue.cancel(4), queue.cancelled(4, 1), queue.extend(5, 1, '1 hour') IS NOT NULL AS extended;
+SELECT payload FROM queue.claim('1 minute', 'q', 10);
+-- A lease that ran out gives its place back to whoever asks next.
+SELECT pg_temp.expire(5);
+SELECT payload FROM queue.claim('1 minute', 'q', 10);
+-- A claim that rolls back has taken nothing.
+SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running';
+BEGIN;
+SELECT count(*) FROM queue.claim('1 minute', 'q', 10);
+ROLLBACK;
+SELECT count(*) FROM queue.claim('1 minute', 'q', 10);
+-- Raised, it counts at once; lowered, what runs beyond it has to end first.
+SELECT queue.configure('q', '{"max_running": 5}');
+SELECT count(*) FROM queue.claim('1 minute', 'q', 10);
+SELECT queue.configure('q', '{"max_running": 2}');
+SELECT count(queue.complete(id, token)) FROM (SELECT * FROM queue.tasks WHERE state = 'running' ORDER BY id LIMIT 4) AS t;
+SELECT count(*) <= 1 AS no_more_than_one FROM queue.claim('1 minute', 'q', 10);
+SELECT count(*) <= 2 AS no_more_than_two FROM queue.tasks WHERE state = 'running';
+SELECT queue.configure('q', '{"max_running": null}');
+SELECT count(*) > 2 AS any_number FROM queue.claim('1 minute', 'q', 10);
+-- Set while tasks run, it counts them.
+SELECT queue.configure('q', '{"max_running": 3}');
+SELECT count(queue.push('q')) FROM generate_series(1, 9);
+SELECT count(*) FROM queue.claim('1 minute', 'q', 10);
+
+-- No more than rate_limit starts in any rate_period.
+SELECT queue.create('rate', '{"rate_limit": 4, "rate_period": "1 hour"}');
+SELECT count(queue.push('rate')) FROM generate_series(1, 20);
+SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'rate', 3);
+SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'rate', 3);
+SELECT count(*) FROM queue.claim('1 minute', 'rate', 3);
+-- A token comes back a period after it was taken.
+UPDATE queue_internal.tokens SET taken = ARRAY(SELECT t - interval '1 hour' FROM unnest(taken) AS t) WHERE queue = 'rate' AND bucket <= 2;
+SELECT count(*) FROM queue.claim('1 minute', 'rate', 3);
+-- A changed rate remembers what was started.
+SELECT queue.configure('rate', '{"rate_limit": 5}');
+SELECT count(*) FROM queue.claim('1 minute', 'rate', 10);
+SELECT queue.configure('rate', '{"rate_limit": null, "rate_period": null}');
+SELECT count(*) FROM queue.claim('1 minute', 'rate', 2);
+-- Set back a clock, and the times ahead of it do not count for ever.
+SELECT queue.configure('rate', '{"rate_limit": 1, "rate_period": "1 s"}');
+SELECT count(*) FROM queue.claim('1 minute', 'rate', 2);
+UPDATE queue_internal.tokens SET taken = ARRAY[now() + interval '1 day'] WHERE queue = 'rate';
+SELECT count(*) FROM queue.claim('1 minute', 'rate', 2);
+
+-- Both at once: a place without a token is given back.
+SELECT queue.create('both', '{"max_running": 3, "rate_limit": 1, "rate_period": "1 hour"}');
+SELECT count(queue.push('both')) FROM generate_series(1, 9);
+SELECT count(*) FROM queue.claim('1 minute', 'both', 5);
+SELECT queue.configure('both', '{"rate_limit": null, "rate_period": null}');
+SELECT count(*) FROM queue.claim('1 minute', 'both', 5);
+SELECT queue.drop('both', true);
+SELECT count(*) FROM queue_internal.slots WHERE queue = 'both';
