@@ -32,8 +32,8 @@ BEGIN
     INSERT INTO queue.tasks (
         id, queue, priority, max_attempts, token, created_at, key, group_key, headers, payload,
         progress, errors)
-    SELECT d.id, coalesce(to_queue, d.queue), d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key, d.headers,
-           d.payload, d.progress, d.errors
+    SELECT d.id, coalesce(to_queue, d.queue), d.priority, d.max_attempts, d.token, d.created_at, d.key,
+           d.group_key, d.headers, d.payload, d.progress, d.errors
     FROM dead AS d ORDER BY d.id;
     GET DIAGNOSTICS revived = ROW_COUNT;
     RETURN revived;
