@@ -87,6 +87,20 @@ fn a_result_is_told_soon_and_waiting_for_it_holds_nothing_back() {
 }
 
 #[test]
+fn a_result_can_be_waited_for_on_a_standby() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let primary = Cluster::start("operators-primary");
+    let mut client = primary.connect();
+    let id = push(&mut client);
+    let standby = primary.standby("operators-standby");
+    let waiter = wait_for(&standby, id, "");
+    holds_nothing(&mut standby.connect(), waiter.pid);
+    client.batch_execute("SELECT queue.complete(id, token, '42') FROM queue.claim()").expect("complete");
+    let (state, result, _) = waiter.thread.join().expect("join").expect("a result");
+    assert_eq!((state.as_deref(), result), (Some("completed"), Some(42)));
+}
+
+#[test]
 fn fifty_sessions_wait_at_once_and_each_gets_its_own_result() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("operators-fifty");
