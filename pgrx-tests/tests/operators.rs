@@ -131,15 +131,18 @@ fn waiting_ends_at_once_when_the_session_is_cancelled_or_terminated() {
     let cluster = Cluster::start("operators-interrupt");
     let mut client = cluster.connect();
     let id = push(&mut client);
-    let cases = [("", "pg_cancel_backend", Some("57014")), ("", "pg_terminate_backend", Some("57P01"))];
-    for (settings, signal, code) in cases {
-        let waiter = wait_for(&cluster, id, settings);
+    for (signal, said) in [
+        ("pg_cancel_backend", "ERROR:  canceling statement due to user request"),
+        ("pg_terminate_backend", "FATAL:  terminating connection due to administrator command"),
+    ] {
+        let waiter = wait_for(&cluster, id, "");
         holds_nothing(&mut client, waiter.pid);
         let sent = Instant::now();
         client.execute(&format!("SELECT {signal}($1)"), &[&waiter.pid]).expect("signal");
-        let error = waiter.thread.join().expect("join").expect_err("interrupted");
-        assert_eq!(error.code().map(|code| code.code()), code, "{error}");
+        waiter.thread.join().expect("join").expect_err("interrupted");
         assert!(sent.elapsed() < Duration::from_secs(1), "{signal}: {:?}", sent.elapsed());
+        // The log has it for certain; the client may learn no more than that the connection is gone.
+        eventually(said, SOON, || cluster.log().contains(said));
     }
     let started = Instant::now();
     let waiter = wait_for(&cluster, id, "SET statement_timeout = '300 ms'");
