@@ -7,6 +7,7 @@ const EVERYTHING: &str = "
     FROM queue.all_tasks AS a
     UNION ALL SELECT concat_ws(' ', q.name, q.lease, q.max_attempts, q.paused_at IS NOT NULL) FROM queue.queues AS q
     UNION ALL SELECT concat_ws(' ', s.name, s.cron, s.timezone, s.payload, s.options, s.next_run_at) FROM queue.schedules AS s
+    UNION ALL SELECT concat_ws(' ', b.topic_pattern, b.queue, b.topic_regex) FROM queue.bindings AS b
     UNION ALL SELECT concat_ws(' ', p.day, p.attached) FROM queue_internal.history_partitions() AS p
     ORDER BY 1";
 
@@ -23,6 +24,7 @@ fn a_restored_dump_is_the_queue_as_it_was() {
         "SELECT queue.create('mail', '{\"max_attempts\": 1}'), queue.pause('mail');
          SELECT queue.configure('default', '{\"max_attempts\": 7}');
          SELECT queue.schedule('party', '@yearly', 'mail', '\"hats\"', 'Europe/Berlin', '{\"priority\": 3}');
+         SELECT queue.bind('orders.#', 'mail'), queue.bind('orders.*', 'default');
          CREATE ROLE web; SELECT queue.grant_producer('web', 'mail');
          SELECT count(queue.push('default', to_jsonb(n), delay => '1 hour')) FROM generate_series(1, 1000) AS n;
          SELECT count(queue.push('mail', to_jsonb(n))) FROM generate_series(1, 20000) AS n;
@@ -66,5 +68,8 @@ fn a_restored_dump_is_the_queue_as_it_was() {
         assert_eq!(claimed, next);
         client.batch_execute("SET ROLE web; SELECT queue.push('mail')").expect("the right to push");
         assert!(client.batch_execute("SELECT queue.push('default')").is_err(), "to that queue alone");
+        assert_eq!(client.query("SELECT queue.publish('orders.new')", &[]).expect("publish").len(), 1);
+        client.batch_execute("RESET ROLE").expect("reset");
+        assert_eq!(client.query("SELECT queue.publish('orders.new')", &[]).expect("publish").len(), 2);
     }
 }

@@ -35,7 +35,12 @@ BEGIN
     END IF;
     headers := coalesce(headers, '{}') || jsonb_build_object('topic', topic);
     FOR target IN
-        SELECT DISTINCT b.queue FROM queue.bindings AS b WHERE ('.' || topic) ~ b.topic_regex ORDER BY b.queue
+        -- What stands before the first wildcard sorts most of them out. To compile a regular expression
+        -- takes far longer.
+        SELECT DISTINCT b.queue FROM queue.bindings AS b
+        WHERE CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
+                   THEN ('.' || topic) ~ b.topic_regex END
+        ORDER BY b.queue
     LOOP
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,

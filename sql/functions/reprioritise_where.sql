@@ -19,7 +19,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'reprioritise', filter, '{queued, scheduled, waiting, running}', dry_run, batch_size, NULL, priority, tasks);
+        'reprioritise', filter, '{queued, scheduled, waiting, running}', dry_run, batch_size, NULL, priority,
+        tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.reprioritise_where(jsonb, integer, boolean, integer, bigint) IS

@@ -25,7 +25,8 @@ BEGIN
     IF filter IS NULL THEN
         PERFORM queue_internal.raise_null('filter');
     ELSIF jsonb_typeof(filter) <> 'object' THEN
-        PERFORM queue_internal.raise_invalid('filter', 'must be a JSON object', 'of type ' || jsonb_typeof(filter));
+        PERFORM queue_internal.raise_invalid(
+            'filter', 'must be a JSON object', 'of type ' || jsonb_typeof(filter));
     ELSIF filter = '{}' THEN
         RAISE EXCEPTION 'argument "filter" must not be empty'
             USING ERRCODE = 'invalid_parameter_value',
@@ -77,8 +78,8 @@ BEGIN
     END LOOP;
     parts := parts || CASE
         WHEN dead THEN ('failed' = ANY (states))::text
-        ELSE format('CASE WHEN t.state = ''queued'' AND t.run_at > %L THEN ''scheduled'' ELSE t.state END = ANY (%L)',
-                    moment, states)
+        ELSE format('CASE WHEN t.state = ''queued'' AND t.run_at > %L THEN ''scheduled'' ELSE t.state END '
+                    '= ANY (%L)', moment, states)
     END;
     RETURN array_to_string(parts, ' AND ');
 END
@@ -146,4 +147,5 @@ BEGIN
     RETURN ARRAY(SELECT (e #>> '{}')::numeric::bigint FROM jsonb_array_elements(value) AS e);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.ids_option(text, jsonb) IS 'The value of a filter''s option that is a list of ids.';
+COMMENT ON FUNCTION queue_internal.ids_option(text, jsonb) IS
+    'The value of a filter''s option that is a list of ids.';
