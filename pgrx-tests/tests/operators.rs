@@ -14,10 +14,13 @@ static ALONE: Mutex<()> = Mutex::new(());
 const SOON: Duration = Duration::from_secs(10);
 const TASKS: i64 = 100_000;
 
+/// The state and the result that a session was told, and when.
+type Answer = (Option<String>, Option<i64>, Instant);
+
 /// A session that waits for a task in a thread of its own.
 struct Waiter {
     pid: i32,
-    thread: JoinHandle<Result<(Option<String>, Option<i64>, Instant), postgres::Error>>,
+    thread: JoinHandle<Result<Answer, postgres::Error>>,
 }
 
 fn wait_for(cluster: &Cluster, id: i64, settings: &str) -> Waiter {
