@@ -17,7 +17,7 @@
 --   slots               who holds the places of a queue that limits how many run at a time
 --   tokens              when the starts of a queue that limits its rate were
 --
--- No foreign key of queue.tasks is ever checked: it would lock the queue's row at every push. (The one
+-- No foreign key between them is ever checked: it would lock the queue's row at every push. (The one
 -- that \d shows is there for pg_dump; see config_dump.sql.)
 
 CREATE TABLE queue.queues (
@@ -232,11 +232,11 @@ CREATE TABLE queue_internal.tokens (
     CONSTRAINT tokens_pkey PRIMARY KEY (queue, bucket, version)
 );
 
--- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex). The bindings of
--- a queue go when the queue goes.
+-- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex).
+-- queue.drop() deletes the bindings of its queue.
 CREATE TABLE queue.bindings (
     topic_pattern text        NOT NULL,
-    queue         text        NOT NULL REFERENCES queue.queues (name) ON DELETE CASCADE,
+    queue         text        NOT NULL,
     topic_regex   text        NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT bindings_pkey PRIMARY KEY (topic_pattern, queue)

@@ -17,6 +17,7 @@ BEGIN
         PERFORM queue_internal.raise_null('force');
     END IF;
     DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+    DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.tokens AS s WHERE s.queue = "drop".name;
     IF force THEN
