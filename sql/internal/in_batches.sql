@@ -107,9 +107,10 @@ BEGIN
                    'ORDER BY t.id LIMIT $2 FOR UPDATE SKIP LOCKED)', queue_internal.bulk_table(verb), condition)
     INTO ids USING last, batch_size;
     IF verb = 'redrive' THEN
-        PERFORM queue_internal.revive(ids, to_queue);
+        tasks := tasks + queue_internal.revive(ids, to_queue);
     ELSIF verb = 'forget' THEN
         DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids);
+        tasks := tasks + cardinality(ids);
     ELSE
         FOREACH task_id IN ARRAY ids LOOP
             -- Read again: what was done to one task may have changed or ended another.
@@ -129,9 +130,9 @@ BEGIN
                 WHEN 'discard' THEN
                     PERFORM queue_internal.discard(task);
             END CASE;
+            tasks := tasks + 1;
         END LOOP;
     END IF;
-    tasks := tasks + cardinality(ids);
     last := CASE WHEN cardinality(ids) = batch_size THEN ids[batch_size] END;
     RAISE DEBUG 'queue_ext: % tasks so far', tasks;
 END
