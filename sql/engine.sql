@@ -4,12 +4,7 @@
 CREATE FUNCTION queue_internal.announce_task(queue text, run_at timestamptz) RETURNS void
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_task_wrapper';
 COMMENT ON FUNCTION queue_internal.announce_task(text, timestamptz) IS
-    'Tells the worker, when the transaction commits, that the queue has something to claim.';
-
-CREATE FUNCTION queue_internal.announce_lease(lease_until timestamptz) RETURNS void
-LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_lease_wrapper';
-COMMENT ON FUNCTION queue_internal.announce_lease(timestamptz) IS
-    'Tells the worker, when the transaction commits, of a lease that ends at the given time.';
+    'Tells the engine, when the transaction commits, that claims may get more than the tasks alone tell.';
 
 CREATE FUNCTION queue_internal.announce_extension() RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_extension_wrapper';

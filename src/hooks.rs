@@ -4,7 +4,7 @@
 //! another session is connected to it, and a worker is one. Before such a command runs, the
 //! worker of that database is asked to leave, and kept out while the command takes its own locks.
 
-use crate::announce::now;
+use crate::clock::now;
 use crate::shared;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char};

@@ -5,7 +5,7 @@
 //! only a process inside them can see, so each is probed once by a worker that leaves again when
 //! it finds nothing; later, CREATE EXTENSION tells the launcher itself.
 
-use crate::announce::now;
+use crate::clock::now;
 use crate::process;
 use crate::settings;
 use crate::shared::{self, Shared};

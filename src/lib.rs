@@ -1,18 +1,25 @@
 //! A job queue that lives inside Postgres.
 //!
-//! The verbs are SQL (`sql/`, listed in [`schema`]). This library adds what SQL cannot do: a
-//! background worker that keeps time, and the shared memory through which sessions wake it.
+//! The verbs are SQL (`sql/`, listed in [`schema`]). This library adds what SQL cannot do, or cannot do
+//! fast: lanes in shared memory that know which tasks are next, the hot verbs on top of them, waiting
+//! without a transaction, and a background worker that keeps time.
 
-mod announce;
+mod clock;
 mod cron;
 mod hooks;
+mod lanes;
 mod launcher;
 mod pause;
 mod process;
+mod refill;
 mod schema;
 mod settings;
 mod shared;
 mod stats;
+mod tables;
+mod transaction;
+mod triggers;
+mod verbs;
 mod worker;
 
 use pgrx::prelude::*;
@@ -33,9 +40,13 @@ extern "C-unwind" fn _PG_init() {
     if upgrading {
         return;
     }
+    if preloading {
+        settings::define_for_preload();
+    }
     settings::define();
     if preloading {
         shared::request();
+        lanes::request();
         hooks::install();
         launcher::register();
     }

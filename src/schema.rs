@@ -100,7 +100,12 @@ extension_sql_file!(
     name = "internal_claim_from",
     requires = ["internal_open_queue"]
 );
-extension_sql_file!("../sql/internal/reap.sql", name = "internal_reap", requires = ["internal_claim_from"]);
+extension_sql_file!(
+    "../sql/internal/expire.sql",
+    name = "internal_expire",
+    requires = ["internal_claim_from"]
+);
+extension_sql_file!("../sql/internal/reap.sql", name = "internal_reap", requires = ["internal_expire"]);
 extension_sql_file!(
     "../sql/internal/due_queues.sql",
     name = "internal_due_queues",
@@ -236,7 +241,10 @@ extension_sql_file!("../sql/functions/channel.sql", name = "channel", requires =
 extension_sql_file!("../sql/functions/grant.sql", name = "grant", requires = ["channel"]);
 extension_sql_file!("../sql/functions/maintain.sql", name = "maintain", requires = ["grant"]);
 
+// What the library serves natively.
+extension_sql_file!("../sql/native.sql", name = "native", requires = ["maintain"]);
+
 // About all of it.
-extension_sql_file!("../sql/comments.sql", name = "comments", requires = ["maintain"]);
+extension_sql_file!("../sql/comments.sql", name = "comments", requires = ["native"]);
 extension_sql_file!("../sql/config_dump.sql", name = "config_dump", requires = ["comments"]);
 extension_sql_file!("../sql/grants.sql", name = "grants", finalize);

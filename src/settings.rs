@@ -9,8 +9,10 @@ use std::time::Duration;
 const DAY_IN_MINUTES: i32 = 24 * 60;
 
 static DEAD_LETTER_RETENTION: GucSetting<i32> = GucSetting::<i32>::new(30 * DAY_IN_MINUTES);
+static FAST_PATH: GucSetting<bool> = GucSetting::<bool>::new(true);
 static HISTORY_AHEAD: GucSetting<i32> = GucSetting::<i32>::new(3);
 static HISTORY_RETENTION: GucSetting<i32> = GucSetting::<i32>::new(7 * DAY_IN_MINUTES);
+static LANES: GucSetting<i32> = GucSetting::<i32>::new(64);
 static MAX_LEASE: GucSetting<i32> = GucSetting::<i32>::new(7 * DAY_IN_MINUTES);
 static NOTIFY_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(100);
 static SWEEP_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(10);
@@ -26,9 +28,38 @@ pub fn sweep_interval() -> Duration {
     Duration::from_secs(SWEEP_INTERVAL.get().unsigned_abs().into())
 }
 
+/// Whether the native verbs serve what they can.
+pub fn fast_path() -> bool {
+    FAST_PATH.get()
+}
+
+/// How many queues of the whole server can have a lane.
+pub fn lanes() -> usize {
+    usize::try_from(LANES.get()).unwrap_or(0)
+}
+
+/// The longest lease, in microseconds.
+pub fn max_lease() -> i64 {
+    i64::from(MAX_LEASE.get()) * 60_000_000
+}
+
 /// Whether workers should run at all.
 pub fn worker_enabled() -> bool {
     WORKER_ENABLED.get()
+}
+
+/// Defines what can only be set when the server starts.
+pub fn define_for_preload() {
+    GucRegistry::define_int_guc(
+        c"queue.lanes",
+        c"How many queues of the whole server have their next tasks at hand in shared memory.",
+        c"Queues beyond that are served by the functions in SQL, slower. Each takes about 100 kB.",
+        &LANES,
+        0,
+        65_536,
+        GucContext::Postmaster,
+        GucFlags::default(),
+    );
 }
 
 /// Defines the settings and reserves the prefix `queue`.
@@ -42,6 +73,14 @@ pub fn define() {
         i32::MAX,
         GucContext::Sighup,
         GucFlags::UNIT_MIN,
+    );
+    GucRegistry::define_bool_guc(
+        c"queue.fast_path",
+        c"Whether push, claim, complete and extend are served natively where they can be.",
+        c"Off sends everything to the functions in SQL, which do the same, slower.",
+        &FAST_PATH,
+        GucContext::Userset,
+        GucFlags::default(),
     );
     GucRegistry::define_int_guc(
         c"queue.history_ahead",

@@ -4,6 +4,7 @@
 //! why plain atomics are enough, and why a commit callback may touch it: nothing in here locks,
 //! allocates or raises.
 
+use crate::tables::REASONS;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -62,13 +63,16 @@ pub struct Counters {
     pub leases_reaped: AtomicU64,
     /// NOTIFYs sent.
     pub notifications: AtomicU64,
+    /// Calls that the native verbs served.
+    pub served: AtomicU64,
+    /// Calls that they handed to the core, by [`Reason`].
+    pub handed_over: [AtomicU64; REASONS],
 }
 
 impl Counters {
     fn clear(&self) {
-        for counter in [&self.rounds, &self.leases_reaped, &self.notifications] {
-            counter.store(0, Ordering::Relaxed);
-        }
+        let single = [&self.rounds, &self.leases_reaped, &self.notifications, &self.served];
+        single.into_iter().chain(&self.handed_over).for_each(|counter| counter.store(0, Ordering::Relaxed));
     }
 }
 
@@ -268,7 +272,7 @@ impl Earliest {
 pub type QueueBits = [u64; QUEUE_BITS / 64];
 
 /// The bit of the queue `name`.
-pub fn queue_bit(name: &str) -> usize {
+pub fn queue_bit(name: &[u8]) -> usize {
     // Without random keys: every process must find the same bit.
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
@@ -282,7 +286,7 @@ pub fn set_bit(bits: &mut QueueBits, bit: usize) {
 
 /// Whether a set of queues has the bit of the queue `name`.
 pub fn contains(bits: &QueueBits, name: &str) -> bool {
-    let bit = queue_bit(name);
+    let bit = queue_bit(name.as_bytes());
     bits[bit / 64] & (1 << (bit % 64)) != 0
 }
 

@@ -1,6 +1,6 @@
 //! `queue.engine_stats()`: what the native part sees of itself in this database.
 
-use crate::announce::now;
+use crate::clock::now;
 use crate::shared;
 use pgrx::JsonB;
 use pgrx::prelude::*;

@@ -11,7 +11,7 @@
 mod core;
 mod installed;
 
-use crate::announce::now;
+use crate::clock::now;
 use crate::process;
 use crate::settings;
 use crate::shared::{self, Database, NEVER, QueueBits, Shared};

@@ -36,7 +36,6 @@ BEGIN
         WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
         RETURNING t.id, t.lease_until, t.cancel_requested_at IS NOT NULL
     LOOP
-        PERFORM queue_internal.announce_lease(lease_until);
         RETURN NEXT;
     END LOOP;
 END

@@ -134,9 +134,6 @@ BEGIN
         EXIT WHEN NOT more;
         rounds := 0;
     END LOOP;
-    IF granted > 0 THEN
-        PERFORM queue_internal.announce_lease(moment + lease);
-    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.claim_from(queue.queues, interval, integer, text) IS

@@ -143,7 +143,6 @@ BEGIN
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
-    PERFORM queue_internal.announce_task(task.queue, task.run_at);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.let_go(queue.tasks) IS 'Puts a waiting task into its queue.';

@@ -57,12 +57,7 @@ BEGIN
     INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
     SELECT d.queue, d.task_id, d.predecessor_id, leave.outcome
     FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id;
-    IF FOUND THEN
-        PERFORM queue_internal.announce_task(d.queue, clock_timestamp())
-        FROM (SELECT DISTINCT i.queue FROM queue_internal.dependencies AS i
-              WHERE i.predecessor_id = task.id) AS d;
-    END IF;
-    IF task.group_key IS NOT NULL OR task.state = 'running' AND EXISTS (
+    IF task.state = 'running' AND EXISTS (
         SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
         PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
     END IF;
@@ -133,7 +128,6 @@ BEGIN
     IF task.group_key IS NOT NULL THEN
         PERFORM queue_internal.yield_turn(task);
     END IF;
-    PERFORM queue_internal.announce_task(task.queue, task.run_at);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.put_back(queue.tasks) IS
@@ -145,9 +139,6 @@ BEGIN
     UPDATE queue.tasks AS t
     SET priority = task.priority, run_at = task.run_at, updated_at = clock_timestamp()
     WHERE t.id = task.id;
-    IF task.state = 'queued' THEN
-        PERFORM queue_internal.announce_task(task.queue, task.run_at);
-    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.reorder(queue.tasks) IS
@@ -172,9 +163,7 @@ BEGIN
         INSERT INTO queue_internal.signals (queue, group_key)
         VALUES (task.queue, task.group_key), (to_queue, task.group_key);
     END IF;
-    IF task.state = 'queued' THEN
-        PERFORM queue_internal.announce_task(to_queue, task.run_at);
-    ELSE
+    IF task.state = 'waiting' THEN
         UPDATE queue_internal.dependencies AS d SET queue = to_queue WHERE d.task_id = task.id;
     END IF;
 END

@@ -62,7 +62,6 @@ BEGIN
         IF NOT FOUND THEN
             RETURN false;
         END IF;
-        PERFORM queue_internal.announce_task(next.queue, next.run_at);
         admitted := admitted + next.gate;
         ready := ready + next.gate;
     END LOOP;
@@ -100,7 +99,6 @@ BEGIN
             SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.delayed_head = 'pass');
         IF FOUND THEN
             INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
-            PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
         END IF;
     END IF;
 END

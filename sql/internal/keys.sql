@@ -98,7 +98,6 @@ BEGIN
     END IF;
     pushed.id := holder.task_id;
     PERFORM queue_internal.yield_turn(pushed);
-    PERFORM queue_internal.announce_task(pushed.queue, pushed.run_at);
     RETURN pushed.id;
 END
 $$;

@@ -1,7 +1,6 @@
 -- The trigger behind every way into queue.tasks: push, a plain INSERT, COPY.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and announces the rest to the
---   worker.
+--   Refuses tasks of unknown queues and tasks that could never run, and signals that a group has more.
 --   Errors:   QX002 no such queue; 22023 for a column that a plain INSERT filled with nonsense
 --   Why a statement trigger: one look at the queues for a million rows.
 
@@ -23,9 +22,7 @@ BEGIN
         PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
     END IF;
     FOR arrival IN
-        SELECT i.queue, min(i.run_at) AS first_run,
-               min(i.run_at) FILTER (WHERE i.run_at > clock_timestamp()) AS next_run,
-               bool_or(i.gate = 2) AS closed
+        SELECT i.queue, bool_or(i.gate = 2) AS closed
         FROM inserted AS i GROUP BY i.queue
     LOOP
         IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = arrival.queue) THEN
@@ -36,17 +33,12 @@ BEGIN
             SELECT DISTINCT i.queue, i.group_key FROM inserted AS i
             WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.gate = 2;
         END IF;
-        PERFORM queue_internal.announce_task(arrival.queue, arrival.first_run);
-        -- Some may be due and others not; the worker has to know of both.
-        IF arrival.next_run > arrival.first_run THEN
-            PERFORM queue_internal.announce_task(arrival.queue, arrival.next_run);
-        END IF;
     END LOOP;
     RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.tasks_inserted() IS
-    'Refuses tasks of unknown queues and announces the others to the worker.';
+    'Refuses tasks of unknown queues, and signals that there are more of a group.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted

@@ -1,0 +1,367 @@
+//! Lanes: shared memory that knows, for each queue, which tasks are next.
+//!
+//! There are `queue.lanes` of them for the whole server, and a queue takes one when it is first claimed
+//! from or waited for. With more queues than lanes, those that find none are served by the core. Each
+//! lane has a lock, which is held for a few memory operations and never while anything can fail.
+
+mod lane;
+mod leases;
+mod ordered;
+mod waiters;
+
+pub use lane::{Answer, Bounds, Findings, Key, LINE, Lane, TIMED, Timed};
+pub use leases::Lease;
+
+use crate::clock::now;
+use crate::settings;
+use crate::shared::NEVER;
+use pgrx::prelude::*;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+pub use waiters::Wake;
+use waiters::Waiters;
+
+/// A lane that nobody used for so long may be given to another queue.
+const IDLE: i64 = 60_000_000;
+const NAME: usize = 128;
+const TRANCHE: &std::ffi::CStr = c"queue_ext lane";
+
+/// Which queue a lane is for. A hash stands for it where there is no room for the name; two queues of
+/// one hash cannot both have a lane.
+#[derive(Clone, Copy)]
+pub struct Queue<'a> {
+    hash: u64,
+    database: u32,
+    relation: u32,
+    name: &'a [u8],
+}
+
+impl<'a> Queue<'a> {
+    /// The queue `name` whose tasks are in the table `tasks` of this database.
+    pub fn new(tasks: pg_sys::Oid, name: &'a [u8]) -> Self {
+        // SAFETY: a plain read of a constant of the process.
+        let (database, relation) = (unsafe { pg_sys::MyDatabaseId }.to_u32(), tasks.to_u32());
+        // Without random keys: every process must find the same lane.
+        let mut hasher = DefaultHasher::new();
+        (database, relation, name).hash(&mut hasher);
+        // 0 stands for a free lane.
+        Self { hash: hasher.finish().max(1), database, relation, name }
+    }
+
+    /// The hash, by which [`with`] finds the lane.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The name.
+    pub fn name(&self) -> &'a [u8] {
+        self.name
+    }
+}
+
+/// A lane and what goes with it.
+#[repr(C)]
+pub struct Slot {
+    /// The queue's tasks.
+    pub lane: Lane,
+    /// Who waits for a task.
+    pub waiters: Waiters,
+    /// Not 0 if there may be signals to settle: a number that is never used twice.
+    pub signals: u64,
+    /// What happened here since the server started.
+    pub counters: Counters,
+    hash: u64,
+    database: u32,
+    relation: u32,
+    name_length: usize,
+    name: [u8; NAME],
+    used_at: i64,
+    changed: pg_sys::ConditionVariable,
+}
+
+/// What happened in a lane.
+#[repr(C)]
+#[derive(Clone, Copy, Default, serde::Serialize)]
+pub struct Counters {
+    /// Tasks that it offered to claims.
+    pub offered: u64,
+    /// Times that the table was read to refill it.
+    pub refills: u64,
+    /// Of those, how often from the first task on.
+    pub sweeps: u64,
+    /// Waiters that were woken.
+    pub wakes: u64,
+    /// Leases that ended before their tasks.
+    pub expired: u64,
+}
+
+struct Directory {
+    count: usize,
+    locks: *mut pg_sys::LWLockPadded,
+    /// The hash of each lane's queue, 0 for a free lane: found without a lock, and trusted under it.
+    hashes: *const AtomicU64,
+    slots: *mut Slot,
+    stamps: *const AtomicU64,
+}
+
+static mut DIRECTORY: Directory = Directory {
+    count: 0,
+    locks: std::ptr::null_mut(),
+    hashes: std::ptr::null(),
+    slots: std::ptr::null_mut(),
+    stamps: std::ptr::null(),
+};
+
+static mut PREVIOUS_STARTUP: pg_sys::shmem_startup_hook_type = None;
+#[cfg(not(feature = "pg14"))]
+static mut PREVIOUS_REQUEST: pg_sys::shmem_request_hook_type = None;
+
+/// Asks the postmaster for the memory. Only while it preloads libraries.
+pub fn request() {
+    if settings::lanes() == 0 {
+        return;
+    }
+    // SAFETY: single-threaded start-up, before any backend exists.
+    unsafe {
+        #[cfg(feature = "pg14")]
+        reserve();
+        #[cfg(not(feature = "pg14"))]
+        {
+            PREVIOUS_REQUEST = pg_sys::shmem_request_hook;
+            pg_sys::shmem_request_hook = Some(on_request);
+        }
+        PREVIOUS_STARTUP = pg_sys::shmem_startup_hook;
+        pg_sys::shmem_startup_hook = Some(on_startup);
+    }
+}
+
+/// Bytes: a number for stamps, the hashes, the slots.
+fn size(count: usize) -> usize {
+    size_of::<AtomicU64>() * (1 + count) + size_of::<Slot>() * count
+}
+
+unsafe fn reserve() {
+    // SAFETY: called while the server collects such requests.
+    unsafe {
+        pg_sys::RequestAddinShmemSpace(size(settings::lanes()));
+        // One for each lane, and one for giving them away.
+        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), settings::lanes() as i32 + 1);
+    }
+}
+
+#[cfg(not(feature = "pg14"))]
+#[pg_guard]
+unsafe extern "C-unwind" fn on_request() {
+    // SAFETY: hooks are called in a chain.
+    unsafe {
+        if let Some(previous) = PREVIOUS_REQUEST {
+            previous();
+        }
+        reserve();
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn on_startup() {
+    // SAFETY: the postmaster runs it alone, before any backend can look, also after a crash; the memory
+    // is as large as `size` says, and starts on a cache line.
+    unsafe {
+        if let Some(previous) = PREVIOUS_STARTUP {
+            previous();
+        }
+        let count = settings::lanes();
+        let mut found = false;
+        let memory = pg_sys::ShmemInitStruct(c"queue_ext lanes".as_ptr(), size(count), &mut found).cast::<u8>();
+        let hashes = memory.add(size_of::<AtomicU64>()).cast::<AtomicU64>();
+        let slots = hashes.add(count).cast::<Slot>();
+        if !found {
+            std::ptr::write_bytes(memory, 0, size(count));
+            for i in 0..count {
+                pg_sys::ConditionVariableInit(&raw mut (*slots.add(i)).changed);
+            }
+        }
+        DIRECTORY = Directory {
+            count,
+            locks: pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr()),
+            hashes,
+            slots,
+            stamps: memory.cast(),
+        };
+    }
+}
+
+fn directory() -> &'static Directory {
+    // SAFETY: written once, in the postmaster, from which every process inherits it.
+    unsafe { &*&raw const DIRECTORY }
+}
+
+/// Whether there are lanes at all.
+pub fn available() -> bool {
+    directory().count > 0
+}
+
+/// A number that was never returned before, and is not 0.
+pub fn stamp() -> u64 {
+    // SAFETY: see `on_startup`; callers have found a lane.
+    unsafe { (*directory().stamps).fetch_add(1, Ordering::Relaxed) + 1 }
+}
+
+fn hashes() -> &'static [AtomicU64] {
+    let directory = directory();
+    if directory.count == 0 {
+        return &[];
+    }
+    // SAFETY: see `on_startup`.
+    unsafe { std::slice::from_raw_parts(directory.hashes, directory.count) }
+}
+
+/// Runs `act` with the lane of this number, locked. It must not raise, panic or call the server.
+fn locked<R>(index: usize, act: impl FnOnce(&mut Slot) -> R) -> R {
+    // SAFETY: the index is below `count`, and the lock makes the reference the only one.
+    alone(index, || act(unsafe { &mut *directory().slots.add(index) }))
+}
+
+/// Runs `act` while this process has the lock of this number.
+fn alone<R>(index: usize, act: impl FnOnce() -> R) -> R {
+    // SAFETY: there are `count` locks and one more. An LWLock can be taken anywhere, in commit callbacks
+    // too, and is let go by the server itself after an ERROR.
+    unsafe {
+        let lock = &raw mut (*directory().locks.add(index)).lock;
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
+        let result = act();
+        pg_sys::LWLockRelease(lock);
+        result
+    }
+}
+
+/// Runs `act` with the lane of the queue with this hash, if there is one.
+pub fn with<R>(hash: u64, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+    let index = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash)?;
+    locked(index, |slot| (slot.hash == hash).then(|| act(slot)))
+}
+
+/// The same, with a lane that is taken now if need be; nothing if all are taken.
+pub fn with_or_new<R>(queue: &Queue<'_>, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+    let mut act = Some(act);
+    let mut visit = |slot: &mut Slot| {
+        slot.is_of(queue).then(|| {
+            slot.used_at = now();
+            act.take().map(|act| act(slot))
+        })
+    };
+    match with(queue.hash, &mut visit) {
+        Some(result) => result.flatten(),
+        None => with(take_lane(queue)?, visit).flatten().flatten(),
+    }
+}
+
+/// Gives a lane to the queue; returns the hash. One process at a time does so: who is not alone finds
+/// the lane of the other, or none.
+fn take_lane(queue: &Queue<'_>) -> Option<u64> {
+    let moment = now();
+    // A free one, or one that nobody has used for long. Two processes that do this for one queue at the
+    // same time meet at the first lane's lock.
+    let find = |wanted: &dyn Fn(&Slot) -> bool| {
+        (0..hashes().len()).find(|index| locked(*index, |slot| wanted(slot)))
+    };
+    let choose = || find(&|slot| slot.hash == 0).or_else(|| find(&|slot| slot.idle(moment)));
+    alone(directory().count, || {
+        if hashes().iter().any(|place| place.load(Ordering::Acquire) == queue.hash) {
+            return Some(queue.hash);
+        }
+        let index = choose()?;
+        locked(index, |slot| slot.give_to(queue, moment));
+        hashes()[index].store(queue.hash, Ordering::Release);
+        Some(queue.hash)
+    })
+}
+
+/// Runs `act` with each lane of this database.
+pub fn each(mut act: impl FnMut(&mut Slot)) {
+    // SAFETY: a plain read of a constant of the process.
+    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    for (index, hash) in hashes().iter().enumerate() {
+        if hash.load(Ordering::Acquire) != 0 {
+            locked(index, |slot| {
+                if slot.database == database {
+                    act(slot);
+                }
+            });
+        }
+    }
+}
+
+/// Gives back the lanes of a database that is gone.
+pub fn forget(database: pg_sys::Oid) {
+    for (index, hash) in hashes().iter().enumerate() {
+        locked(index, |slot| {
+            if slot.hash != 0 && slot.database == database.to_u32() {
+                hash.store(0, Ordering::Release);
+                slot.hash = 0;
+            }
+        });
+    }
+}
+
+/// Waits until the lane with this hash has been refilled by whoever does it. Can be interrupted.
+pub fn await_refill(hash: u64) {
+    let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) else { return };
+    // SAFETY: the condition variable lives in shared memory and was set up in `on_startup`; an ERROR in
+    // the wait leaves its list by way of the server's own clean-up.
+    unsafe {
+        let changed = &raw mut (*directory().slots.add(index)).changed;
+        pg_sys::ConditionVariablePrepareToSleep(changed);
+        while with(hash, |slot| slot.lane.refiller() != 0).unwrap_or(false) {
+            // Not for ever, in case the lane has gone to another queue.
+            pg_sys::ConditionVariableTimedSleep(changed, 1000, pg_sys::PG_WAIT_EXTENSION);
+        }
+        pg_sys::ConditionVariableCancelSleep();
+    }
+}
+
+/// Wakes those who wait for a refill of the lane with this hash.
+pub fn announce_refill(hash: u64) {
+    if let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) {
+        // SAFETY: as in `await_refill`; only sets latches.
+        unsafe { pg_sys::ConditionVariableBroadcast(&raw mut (*directory().slots.add(index)).changed) };
+    }
+}
+
+impl Slot {
+    /// The queue's name.
+    pub fn name(&self) -> &[u8] {
+        &self.name[..self.name_length]
+    }
+
+    /// The queue's hash.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// When something is to be done here by itself.
+    pub fn next_time(&self) -> i64 {
+        self.lane.next_time().min(self.lane.leases.next())
+    }
+
+    fn is_of(&self, queue: &Queue<'_>) -> bool {
+        (self.hash, self.database, self.relation) == (queue.hash, queue.database, queue.relation)
+            && self.name[..self.name_length] == *queue.name
+    }
+
+    fn idle(&self, moment: i64) -> bool {
+        moment - self.used_at > IDLE && self.waiters.is_empty() && self.lane.refiller() == 0
+    }
+
+    fn give_to(&mut self, queue: &Queue<'_>, moment: i64) {
+        let name = queue.name;
+        let length = name.len().min(NAME);
+        (self.hash, self.database, self.relation) = (queue.hash, queue.database, queue.relation);
+        self.name[..length].copy_from_slice(&name[..length]);
+        self.name_length = length;
+        self.used_at = moment;
+        self.lane.clear(moment);
+        self.waiters.clear();
+        self.signals = stamp();
+        self.counters = Counters::default();
+    }
+}

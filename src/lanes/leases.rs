@@ -1,0 +1,101 @@
+//! The leases of one queue, by task, and when the next one expires.
+
+use super::NEVER;
+
+/// A lease: the task, the token, and when it ends.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The task; 0 in a free place.
+    pub id: i64,
+    /// When it ends.
+    pub until: i64,
+}
+
+/// How far from its own place a lease may lie.
+const REACH: usize = 32;
+
+/// A hash table of `N` places. What finds no place near its own is only remembered by the time at
+/// which it ends: then somebody has to look into the table of tasks.
+#[repr(C)]
+pub struct Leases<const N: usize> {
+    places: [Lease; N],
+    /// No lease in a place ends before this.
+    next: i64,
+    /// The earliest end of a lease that is in no place.
+    unknown: i64,
+}
+
+impl<const N: usize> Leases<N> {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.places.fill(Lease { id: 0, until: 0 });
+        (self.next, self.unknown) = (NEVER, NEVER);
+    }
+
+    /// No lease ends before this.
+    pub fn next(&self) -> i64 {
+        self.next.min(self.unknown)
+    }
+
+    /// The earliest end of a lease of which only that is known.
+    pub fn unknown(&self) -> i64 {
+        self.unknown
+    }
+
+    /// A lease ends at `until`, and that is all there is to know.
+    pub fn add_unknown(&mut self, until: i64) {
+        self.unknown = self.unknown.min(until);
+    }
+
+    /// The leases that are in no place will be learned anew.
+    pub fn forget_unknown(&mut self) {
+        self.unknown = NEVER;
+    }
+
+    /// Notes a lease, or the new end of one that is known.
+    pub fn add(&mut self, lease: Lease) {
+        let known = self.reach(lease.id).find(|place| self.places[*place].id == lease.id);
+        let free = || self.reach(lease.id).find(|place| self.places[*place].id == 0);
+        match known.or_else(free) {
+            Some(place) => {
+                self.places[place] = lease;
+                self.next = self.next.min(lease.until);
+            }
+            None => self.add_unknown(lease.until),
+        }
+    }
+
+    /// A task runs no more.
+    pub fn remove(&mut self, id: i64) {
+        let known = self.reach(id).find(|place| self.places[*place].id == id);
+        if let Some(place) = known {
+            self.places[place].id = 0;
+        }
+    }
+
+    /// Takes out leases that ended, as many as fit into `ids`; returns how many.
+    pub fn take_expired(&mut self, now: i64, ids: &mut [i64]) -> usize {
+        if self.next > now {
+            return 0;
+        }
+        let mut taken = 0;
+        self.next = NEVER;
+        for place in self.places.iter_mut().filter(|place| place.id != 0) {
+            if place.until <= now && taken < ids.len() {
+                ids[taken] = place.id;
+                taken += 1;
+                place.id = 0;
+            } else {
+                self.next = self.next.min(place.until);
+            }
+        }
+        taken
+    }
+
+    fn reach(&self, id: i64) -> impl Iterator<Item = usize> + use<N> {
+        // Ids come one after the other, and so do their places.
+        let own = id as usize;
+        (0..REACH).map(move |step| own.wrapping_add(step) % N)
+    }
+}

@@ -1,0 +1,88 @@
+//! Who waits for a task of one queue, the longest waiting first.
+
+use pgrx::prelude::*;
+
+/// How many a lane can know. More than that look again by themselves every now and then.
+const ROOM: usize = 512;
+
+/// A waiting process.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Waiter {
+    pid: i32,
+    latch: usize,
+}
+
+/// A ring of waiting processes.
+#[repr(C)]
+pub struct Waiters {
+    start: usize,
+    len: usize,
+    ring: [Waiter; ROOM],
+}
+
+/// A process to be woken, after the lane's lock was let go.
+pub struct Wake(usize);
+
+impl Wake {
+    /// Wakes it.
+    pub fn now(self) {
+        // SAFETY: latches live in shared memory as long as the server runs, at the same address in every
+        // process. At worst the process has left, and its successor wakes for nothing.
+        unsafe { pg_sys::SetLatch(self.0 as *mut pg_sys::Latch) };
+    }
+}
+
+impl Waiters {
+    /// Forgets everybody.
+    pub fn clear(&mut self) {
+        (self.start, self.len) = (0, 0);
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Puts the calling process at the end; says whether there was room.
+    pub fn enter(&mut self) -> bool {
+        if self.len == ROOM {
+            return false;
+        }
+        // SAFETY: plain reads of what belongs to this process.
+        let (pid, latch) = unsafe { (pg_sys::MyProcPid, pg_sys::MyLatch as usize) };
+        self.ring[(self.start + self.len) % ROOM] = Waiter { pid, latch };
+        self.len += 1;
+        true
+    }
+
+    /// Takes the calling process out; false if somebody has meant to wake it.
+    pub fn leave(&mut self) -> bool {
+        // SAFETY: a plain read of a constant of the process.
+        let me = unsafe { pg_sys::MyProcPid };
+        let Some(place) = (0..self.len).find(|i| self.ring[(self.start + i) % ROOM].pid == me) else {
+            return false;
+        };
+        for i in place + 1..self.len {
+            self.ring[(self.start + i - 1) % ROOM] = self.ring[(self.start + i) % ROOM];
+        }
+        self.len -= 1;
+        true
+    }
+
+    /// Takes out the one who has waited longest, for the caller to wake.
+    pub fn next(&mut self) -> Option<Wake> {
+        if self.len == 0 {
+            return None;
+        }
+        let waiter = self.ring[self.start];
+        self.start = (self.start + 1) % ROOM;
+        self.len -= 1;
+        Some(Wake(waiter.latch))
+    }
+}

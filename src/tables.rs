@@ -1,0 +1,211 @@
+//! The extension's tables as the native verbs see them: where they are, and whether they are as the
+//! extension made them.
+//!
+//! The verbs read and write through the table and index access methods, and so past everything that
+//! the executor would do for others: triggers, row-level security, constraints, columns, rules. What is
+//! found here is kept until the server says that something about one of these tables has changed.
+
+mod plain;
+pub mod rows;
+pub mod scan;
+pub mod write;
+
+use pgrx::prelude::*;
+use std::cell::UnsafeCell;
+use std::ffi::CStr;
+
+pub use plain::{REASONS, Reason};
+
+/// Where the tables and indexes are.
+#[derive(Clone, Copy, Default)]
+pub struct Tables {
+    pub tasks: pg_sys::Oid,
+    pub tasks_pkey: pg_sys::Oid,
+    pub tasks_order: pg_sys::Oid,
+    pub tasks_group: pg_sys::Oid,
+    pub tasks_id_seq: pg_sys::Oid,
+    pub queues: pg_sys::Oid,
+    pub queues_pkey: pg_sys::Oid,
+    pub history: pg_sys::Oid,
+    pub dependencies: pg_sys::Oid,
+    pub dependencies_pkey: pg_sys::Oid,
+    pub signals: pg_sys::Oid,
+    pub signals_pkey: pg_sys::Oid,
+    /// Today's partition of the history.
+    pub today: Today,
+}
+
+/// A partition of the history and the times that it is for.
+#[derive(Clone, Copy, Default)]
+pub struct Today {
+    pub table: pg_sys::Oid,
+    since: i64,
+    until: i64,
+}
+
+/// What a verb does with the tables, and so needs the rights for.
+#[derive(Clone, Copy)]
+pub enum Use {
+    Push,
+    Claim,
+    Complete,
+    Extend,
+}
+
+struct Known {
+    registered: bool,
+    /// Something changed since.
+    stale: bool,
+    tables: Tables,
+    /// For whom the verdicts were found.
+    user: pg_sys::Oid,
+    verdicts: [Option<Result<(), Reason>>; 4],
+}
+
+const NOWHERE: Tables = Tables {
+    tasks: pg_sys::InvalidOid,
+    tasks_pkey: pg_sys::InvalidOid,
+    tasks_order: pg_sys::InvalidOid,
+    tasks_group: pg_sys::InvalidOid,
+    tasks_id_seq: pg_sys::InvalidOid,
+    queues: pg_sys::InvalidOid,
+    queues_pkey: pg_sys::InvalidOid,
+    history: pg_sys::InvalidOid,
+    dependencies: pg_sys::InvalidOid,
+    dependencies_pkey: pg_sys::InvalidOid,
+    signals: pg_sys::InvalidOid,
+    signals_pkey: pg_sys::InvalidOid,
+    today: Today { table: pg_sys::InvalidOid, since: 0, until: 0 },
+};
+
+thread_local! {
+    static KNOWN: UnsafeCell<Known> = const {
+        UnsafeCell::new(Known {
+            registered: false,
+            stale: true,
+            tables: NOWHERE,
+            user: pg_sys::InvalidOid,
+            verdicts: [None; 4],
+        })
+    };
+}
+
+fn known() -> *mut Known {
+    KNOWN.with(UnsafeCell::get)
+}
+
+/// The tables, their own lock taken, if a native verb may use them so.
+pub fn open(purpose: Use) -> Result<Tables, Reason> {
+    // SAFETY: one thread, and no reference is held while the server is called, which may call the
+    // callbacks below. The lock is kept to the end of the transaction, as the executor keeps its own.
+    unsafe {
+        let known = known();
+        if !(*known).registered {
+            (*known).registered = true;
+            pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
+            for cache in [pg_sys::SysCacheIdentifier::AUTHMEMROLEMEM, pg_sys::SysCacheIdentifier::AUTHOID] {
+                pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(roles_changed), pg_sys::Datum::from(0));
+            }
+        }
+        // Until a round in which nothing changed: taking a lock is when news arrive.
+        for _ in 0..10 {
+            if (*known).stale {
+                (*known).stale = false;
+                (*known).verdicts = [None; 4];
+                (*known).tables = find().ok_or(Reason::Absent)?;
+            }
+            let user = pg_sys::GetUserId();
+            if (*known).user != user {
+                (*known).user = user;
+                (*known).verdicts = [None; 4];
+            }
+            pg_sys::LockRelationOid((*known).tables.tasks, pg_sys::RowExclusiveLock as i32);
+            if let Use::Complete = purpose {
+                pg_sys::LockRelationOid((*known).tables.history, pg_sys::RowExclusiveLock as i32);
+            }
+            if (*known).stale {
+                continue;
+            }
+            let tables = (*known).tables;
+            let verdict = match (*known).verdicts[purpose as usize] {
+                Some(verdict) => verdict,
+                None => plain::judge(&tables, purpose, user),
+            };
+            if (*known).stale {
+                continue;
+            }
+            (*known).verdicts[purpose as usize] = Some(verdict);
+            return verdict.map(|()| tables);
+        }
+        Err(Reason::Busy)
+    }
+}
+
+/// Makes `today` the partition of the history for this time; fails if there is none that is plain.
+pub fn history_at(tables: &mut Tables, time: i64) -> Result<(), Reason> {
+    let today = tables.today;
+    if today.table != pg_sys::InvalidOid && (today.since..today.until).contains(&time) {
+        return Ok(());
+    }
+    let found = plain::partition_at(tables.history, time)?;
+    tables.today = found;
+    // SAFETY: see `open`.
+    unsafe {
+        if !(*known()).stale {
+            (*known()).tables.today = found;
+        }
+    }
+    Ok(())
+}
+
+/// Where the extension's tables are, found anew; nothing without the extension.
+unsafe fn find() -> Option<Tables> {
+    // SAFETY: catalog lookups in a transaction.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), true);
+        let internal = pg_sys::get_namespace_oid(c"queue_internal".as_ptr(), true);
+        let public = |name: &CStr| pg_sys::get_relname_relid(name.as_ptr(), schema);
+        let private = |name: &CStr| pg_sys::get_relname_relid(name.as_ptr(), internal);
+        let tables = Tables {
+            tasks: public(c"tasks"),
+            tasks_pkey: public(c"tasks_pkey"),
+            tasks_order: public(c"tasks_order"),
+            tasks_group: public(c"tasks_group"),
+            tasks_id_seq: public(c"tasks_id_seq"),
+            queues: public(c"queues"),
+            queues_pkey: public(c"queues_pkey"),
+            history: public(c"history"),
+            dependencies: private(c"dependencies"),
+            dependencies_pkey: private(c"dependencies_pkey"),
+            signals: private(c"signals"),
+            signals_pkey: private(c"signals_pkey"),
+            today: Today::default(),
+        };
+        let Tables { tasks, tasks_pkey, tasks_order, tasks_group, tasks_id_seq, queues, .. } = tables;
+        let Tables { queues_pkey, history, dependencies, dependencies_pkey, signals, signals_pkey, .. } = tables;
+        let all = [
+            tasks, tasks_pkey, tasks_order, tasks_group, tasks_id_seq, queues, queues_pkey, history,
+            dependencies, dependencies_pkey, signals, signals_pkey,
+        ];
+        (!all.contains(&pg_sys::InvalidOid)).then_some(tables)
+    }
+}
+
+/// Called by the server when a relation changed, or with an invalid OID when any may have.
+unsafe extern "C-unwind" fn relation_changed(_argument: pg_sys::Datum, relation: pg_sys::Oid) {
+    // SAFETY: see `open`.
+    unsafe {
+        let known = known();
+        let Tables { tasks, queues, history, tasks_pkey, tasks_order, tasks_group, today, .. } = (*known).tables;
+        let watched = [tasks, queues, history, tasks_pkey, tasks_order, tasks_group, today.table];
+        if relation == pg_sys::InvalidOid || watched.contains(&relation) {
+            (*known).stale = true;
+        }
+    }
+}
+
+/// Called by the server when roles or memberships changed.
+unsafe extern "C-unwind" fn roles_changed(_argument: pg_sys::Datum, _cache: i32, _hash: u32) {
+    // SAFETY: see `open`.
+    unsafe { (*known()).stale = true };
+}

@@ -1,0 +1,216 @@
+//! Whether a table is as the extension made it, and whether the user may do what a verb does there.
+
+use super::{Tables, Today, Use};
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+/// Why a call was handed to the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// `queue.fast_path` is off.
+    Off,
+    /// The library was not preloaded.
+    NotLoaded,
+    /// The tables are not all there.
+    Absent,
+    /// The tables keep changing.
+    Busy,
+    /// Not READ COMMITTED, or read only, or in recovery, or replicating.
+    Transaction,
+    /// An argument that the core has to judge.
+    Argument,
+    /// A policy: a key, a group, a limit, a predecessor.
+    Policy,
+    /// The queue is unknown or paused.
+    Queue,
+    /// All lanes are taken.
+    NoLane,
+    /// Signals have to be settled first.
+    Signals,
+    /// This transaction itself pushed or put back tasks.
+    OwnTasks,
+    /// A lease ran out.
+    Expired,
+    /// The task does not run with this token.
+    Lease,
+    /// A trigger, rule, constraint, column or index that the extension does not know.
+    Altered,
+    /// Row-level security holds for the user.
+    RowSecurity,
+    /// The user may not do that.
+    Rights,
+    /// There is no partition of the history for today.
+    Partition,
+}
+
+/// How many reasons there are.
+pub const REASONS: usize = Reason::Partition as usize + 1;
+
+const TASK_COLUMNS: &[&CStr] = &[
+    c"id", c"queue", c"state", c"priority", c"run_at", c"attempt", c"max_attempts", c"token", c"gate",
+    c"lease_until", c"worker", c"claimed_at", c"updated_at", c"created_at", c"cancel_requested_at", c"key",
+    c"group_key", c"backoff", c"headers", c"payload", c"progress", c"errors",
+];
+const HISTORY_COLUMNS: &[&CStr] = &[
+    c"id", c"queue", c"state", c"priority", c"run_at", c"attempt", c"max_attempts", c"token", c"worker",
+    c"claimed_at", c"created_at", c"finished_at", c"key", c"group_key", c"headers", c"payload", c"progress",
+    c"errors", c"result",
+];
+const QUEUE_COLUMNS: &[&CStr] = &[
+    c"name", c"lease", c"max_attempts", c"backoff_kind", c"backoff_base", c"backoff_max", c"backoff_jitter",
+    c"paused_at", c"max_running", c"max_running_per_group", c"rate_limit", c"rate_period", c"delayed_head",
+    c"fair_groups", c"ageing", c"key_ttl", c"on_predecessor_failure", c"keep_history", c"created_at",
+];
+const TASK_TRIGGERS: &[&CStr] = &[c"task_arrives", c"task_changed", c"tasks_announced", c"tasks_inserted"];
+/// What push writes: all a producer has the right to insert.
+const PUSHED_COLUMNS: &[i16] = &[2, 4, 5, 7, 18, 19, 20];
+
+/// Whether the verb may go on natively.
+pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Reason> {
+    // SAFETY: the tables exist, and `tasks` is locked; the others are locked here for the look.
+    unsafe {
+        look_at(tables.tasks, TASK_COLUMNS, TASK_TRIGGERS, 1)?;
+        look_at(tables.queues, QUEUE_COLUMNS, &[], usize::MAX)?;
+        may(tables.queues, user, pg_sys::ACL_SELECT)?;
+        match purpose {
+            Use::Push => {
+                may(tables.tasks, user, pg_sys::ACL_INSERT).or_else(|reason| {
+                    let may_all = PUSHED_COLUMNS.iter().all(|column| {
+                        pg_sys::pg_attribute_aclcheck(tables.tasks, *column, user, pg_sys::ACL_INSERT.into())
+                            == pg_sys::AclResult::ACLCHECK_OK
+                    });
+                    if may_all { Ok(()) } else { Err(reason) }
+                })?;
+            }
+            Use::Claim | Use::Extend => may(tables.tasks, user, pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)?,
+            Use::Complete => {
+                look_at(tables.history, HISTORY_COLUMNS, &[], 0)?;
+                may(tables.tasks, user, pg_sys::ACL_SELECT | pg_sys::ACL_DELETE)?;
+                may(tables.history, user, pg_sys::ACL_INSERT)?;
+                may(tables.dependencies, user, pg_sys::ACL_SELECT)?;
+                unguarded(tables.history)?;
+            }
+        }
+        unguarded(tables.tasks)?;
+        unguarded(tables.queues)
+    }
+}
+
+/// The partition of the history for this time, if native verbs may write to it.
+pub fn partition_at(history: pg_sys::Oid, time: i64) -> Result<Today, Reason> {
+    let day = time.div_euclid(DAY);
+    let name = std::ffi::CString::new(format!("history_{}", date(day))).map_err(|_| Reason::Partition)?;
+    // SAFETY: a catalog lookup; the history is locked against attaching and detaching.
+    unsafe {
+        let table = pg_sys::get_relname_relid(name.as_ptr(), pg_sys::get_rel_namespace(history));
+        if table == pg_sys::InvalidOid {
+            return Err(Reason::Partition);
+        }
+        pg_sys::LockRelationOid(table, pg_sys::RowExclusiveLock as i32);
+        let parent = pg_sys::table_open(history, pg_sys::NoLock as i32);
+        let partitions = pg_sys::RelationGetPartitionDesc(parent, true);
+        let oids = std::slice::from_raw_parts((*partitions).oids, (*partitions).nparts as usize);
+        let attached = oids.contains(&table);
+        pg_sys::table_close(parent, pg_sys::NoLock as i32);
+        if !attached {
+            return Err(Reason::Partition);
+        }
+        look_at(table, HISTORY_COLUMNS, &[], 0)?;
+        Ok(Today { table, since: day * DAY, until: (day + 1) * DAY })
+    }
+}
+
+/// A day in microseconds.
+const DAY: i64 = 86_400_000_000;
+
+/// The date of a day counted from 2000-01-01, as YYYYMMDD.
+fn date(day: i64) -> String {
+    let (mut year, mut month, mut date) = (0, 0, 0);
+    // SAFETY: pure arithmetic of the server's own calendar.
+    unsafe { pg_sys::j2date(day as i32 + pg_sys::POSTGRES_EPOCH_JDATE as i32, &mut year, &mut month, &mut date) };
+    format!("{year:04}{month:02}{date:02}")
+}
+
+/// Whether the table has these columns and no more, no enabled triggers but these, no rules, at most so
+/// many check constraints, and only indexes that [`super::write`] can fill.
+unsafe fn look_at(table: pg_sys::Oid, columns: &[&CStr], triggers: &[&CStr], checks: usize) -> Result<(), Reason> {
+    // SAFETY: a relation is open, and so in place, from here to its closing.
+    unsafe {
+        let relation = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
+        let plain = (*(*relation).rd_rel).relpersistence as u8 == b'p'
+            && !(*(*relation).rd_rel).relhasrules
+            && matches!((*(*relation).rd_rel).relreplident as u8, b'd' | b'f')
+            && has_columns((*relation).rd_att, columns, checks)
+            && has_triggers((*relation).trigdesc, triggers)
+            && has_plain_indexes(relation);
+        pg_sys::table_close(relation, pg_sys::NoLock as i32);
+        if plain { Ok(()) } else { Err(Reason::Altered) }
+    }
+}
+
+unsafe fn has_columns(shape: pg_sys::TupleDesc, columns: &[&CStr], checks: usize) -> bool {
+    // SAFETY: the caller's open relation.
+    unsafe {
+        let constraints = (*shape).constr;
+        (*shape).natts as usize == columns.len()
+            && columns.iter().enumerate().all(|(i, name)| {
+                let attribute = super::rows::attribute(shape, i);
+                !(*attribute).attisdropped
+                    && (*attribute).attgenerated == 0
+                    && CStr::from_ptr((*attribute).attname.data.as_ptr()) == *name
+            })
+            && (constraints.is_null() || usize::from((*constraints).num_check) <= checks)
+    }
+}
+
+unsafe fn has_triggers(found: *mut pg_sys::TriggerDesc, expected: &[&CStr]) -> bool {
+    // SAFETY: the caller's open relation.
+    unsafe {
+        if found.is_null() {
+            return expected.is_empty();
+        }
+        let all = std::slice::from_raw_parts((*found).triggers, (*found).numtriggers as usize);
+        let mut enabled = all.iter().filter(|trigger| trigger.tgenabled as u8 != b'D');
+        let ours = |trigger: &pg_sys::Trigger| expected.contains(&CStr::from_ptr(trigger.tgname));
+        enabled.clone().count() == expected.len() && enabled.all(ours)
+    }
+}
+
+/// Plain columns in every index, and a condition only in those of the extension itself.
+unsafe fn has_plain_indexes(relation: pg_sys::Relation) -> bool {
+    // SAFETY: the caller's open relation; each index is open while it is looked at.
+    unsafe {
+        let indexes = super::write::indexes_of(relation);
+        indexes.into_iter().all(|oid| {
+            let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
+            let form = (*index).rd_index;
+            let keys = (*form).indkey.values.as_slice((*form).indnatts as usize);
+            let own = [&c"tasks_order", &c"tasks_group"];
+            let name = CStr::from_ptr((*(*index).rd_rel).relname.data.as_ptr());
+            let conditional = !pg_sys::RelationGetIndexPredicate(index).is_null();
+            let plain = keys.iter().all(|key| *key > 0)
+                && (*form).indimmediate
+                && !(*form).indisexclusion
+                && (!conditional || own.contains(&&name));
+            pg_sys::index_close(index, pg_sys::NoLock as i32);
+            plain
+        })
+    }
+}
+
+unsafe fn may(table: pg_sys::Oid, user: pg_sys::Oid, rights: u32) -> Result<(), Reason> {
+    // SAFETY: catalog lookups.
+    unsafe {
+        let each = (0..32).map(|bit| rights & (1 << bit)).filter(|right| *right != 0);
+        let mut results = each.map(|right| pg_sys::pg_class_aclcheck(table, user, right.into()));
+        if results.all(|result| result == pg_sys::AclResult::ACLCHECK_OK) { Ok(()) } else { Err(Reason::Rights) }
+    }
+}
+
+/// Whether row-level security leaves the table alone for the current user.
+unsafe fn unguarded(table: pg_sys::Oid) -> Result<(), Reason> {
+    // SAFETY: a catalog lookup.
+    let verdict = unsafe { pg_sys::check_enable_rls(table, pg_sys::InvalidOid, true) };
+    if verdict == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32 { Err(Reason::RowSecurity) } else { Ok(()) }
+}

@@ -1,0 +1,264 @@
+//! Writing rows through the access methods, with their index entries.
+
+use super::Tables;
+use super::rows::{Row, task};
+use pgrx::prelude::*;
+
+/// What became of a row that was to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was.
+    Done,
+    /// Somebody else has it locked.
+    Locked,
+    /// Somebody else has changed or deleted it since it was read.
+    Stale,
+}
+
+impl From<pg_sys::TM_Result::Type> for Change {
+    fn from(result: pg_sys::TM_Result::Type) -> Self {
+        use pg_sys::TM_Result::*;
+        match result {
+            TM_Ok => Self::Done,
+            TM_BeingModified | TM_WouldBlock => Self::Locked,
+            _ => Self::Stale,
+        }
+    }
+}
+
+/// The OIDs of the indexes of a relation.
+///
+/// # Safety
+/// The relation is open.
+pub unsafe fn indexes_of(relation: pg_sys::Relation) -> Vec<pg_sys::Oid> {
+    // SAFETY: the list is ours, and holds OIDs.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(relation);
+        if list.is_null() {
+            return Vec::new();
+        }
+        let oids = (0..(*list).length).map(|i| (*(*list).elements.offset(i as isize)).oid_value).collect();
+        pg_sys::list_free(list);
+        oids
+    }
+}
+
+/// The indexes of a relation, open for writing.
+pub struct Indexes(Vec<pg_sys::Relation>);
+
+impl Indexes {
+    /// Opens them.
+    ///
+    /// # Safety
+    /// The relation is locked, and its indexes have been found plain.
+    pub unsafe fn open(relation: pg_sys::Relation) -> Self {
+        // SAFETY: closed below, or by the end of the transaction.
+        unsafe {
+            let oids = indexes_of(relation).into_iter();
+            Self(oids.map(|oid| pg_sys::index_open(oid, pg_sys::RowExclusiveLock as i32)).collect())
+        }
+    }
+
+    /// Makes the entries of a row. `wanted` says of an index with a condition whether the row fits it.
+    unsafe fn insert<const N: usize>(
+        &self,
+        relation: pg_sys::Relation,
+        row: &Row<N>,
+        place: *mut pg_sys::ItemPointerData,
+        wanted: impl Fn(pg_sys::Oid) -> bool,
+    ) {
+        // SAFETY: the row was stored at this place by this command; its shape is the relation's.
+        unsafe {
+            for index in self.0.iter().copied().filter(|index| wanted((**index).rd_id)) {
+                let form = (*index).rd_index;
+                let keys = (*form).indkey.values.as_slice((*form).indnatts as usize);
+                let mut values = [pg_sys::Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
+                let mut nulls = [true; pg_sys::INDEX_MAX_KEYS as usize];
+                for (i, key) in keys.iter().enumerate() {
+                    values[i] = row.values[*key as usize - 1];
+                    nulls[i] = row.nulls[*key as usize - 1];
+                }
+                // All that the index methods look at: where they may keep notes during this call.
+                let mut info = pg_sys::IndexInfo {
+                    type_: pg_sys::NodeTag::T_IndexInfo,
+                    ii_Context: pg_sys::CurrentMemoryContext,
+                    ..Default::default()
+                };
+                let check = if (*form).indisunique {
+                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
+                } else {
+                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
+                };
+                pg_sys::index_insert(
+                    index,
+                    values.as_mut_ptr(),
+                    nulls.as_mut_ptr(),
+                    place,
+                    relation,
+                    check,
+                    false,
+                    &mut info,
+                );
+                #[cfg(any(feature = "pg17", feature = "pg18"))]
+                pg_sys::index_insert_cleanup(index, &mut info);
+            }
+        }
+    }
+
+    /// Closes them; their locks stay to the end of the transaction.
+    pub fn close(self) {
+        // SAFETY: opened above.
+        self.0.into_iter().for_each(|index| unsafe { pg_sys::index_close(index, pg_sys::NoLock as i32) });
+    }
+}
+
+/// Whether a task fits the condition of an index of `queue.tasks`.
+pub fn fits(tables: &Tables, row: &Row<{ task::COUNT }>, index: pg_sys::Oid) -> bool {
+    if index == tables.tasks_order {
+        row.int(task::GATE) < 2
+    } else if index == tables.tasks_group {
+        row.get(task::GROUP_KEY).is_some()
+    } else {
+        true
+    }
+}
+
+/// A slot to store rows from.
+///
+/// # Safety
+/// The relation is open as long as the slot.
+pub unsafe fn slot_for(relation: pg_sys::Relation) -> *mut pg_sys::TupleTableSlot {
+    // SAFETY: dropped by the caller, or with its memory.
+    unsafe { pg_sys::MakeSingleTupleTableSlot((*relation).rd_att, &raw const pg_sys::TTSOpsVirtual) }
+}
+
+unsafe fn fill<const N: usize>(slot: *mut pg_sys::TupleTableSlot, row: &Row<N>) {
+    // SAFETY: the slot has as many columns as the row, as its table was found to have.
+    unsafe {
+        if let Some(clear) = (*(*slot).tts_ops).clear {
+            clear(slot);
+        }
+        std::ptr::copy_nonoverlapping(row.values.as_ptr(), (*slot).tts_values, N);
+        std::ptr::copy_nonoverlapping(row.nulls.as_ptr(), (*slot).tts_isnull, N);
+        pg_sys::ExecStoreVirtualTuple(slot);
+    }
+}
+
+/// Stores a new row and its index entries.
+///
+/// # Safety
+/// The relation and the indexes are its own and open, and the row has its shape.
+pub unsafe fn insert<const N: usize>(
+    relation: pg_sys::Relation,
+    indexes: &Indexes,
+    slot: *mut pg_sys::TupleTableSlot,
+    row: &Row<N>,
+    wanted: impl Fn(pg_sys::Oid) -> bool,
+) {
+    // SAFETY: the caller's promise. The method is called as `table_tuple_insert` would.
+    unsafe {
+        fill(slot, row);
+        let command = pg_sys::GetCurrentCommandId(true);
+        let method = (*(*relation).rd_tableam).tuple_insert;
+        guarded(|| {
+            if let Some(insert) = method {
+                insert(relation, slot, command, 0, std::ptr::null_mut());
+            }
+        });
+        indexes.insert(relation, row, &raw mut (*slot).tts_tid, wanted);
+    }
+}
+
+/// Changes the row at a place, without waiting for anybody unless `wait` says so.
+///
+/// # Safety
+/// As for `insert`; `place` was read with the active snapshot.
+pub unsafe fn update<const N: usize>(
+    relation: pg_sys::Relation,
+    place: pg_sys::ItemPointerData,
+    row: &Row<N>,
+    wait: bool,
+    wanted: impl Fn(pg_sys::Oid) -> bool,
+) -> Change {
+    // SAFETY: the caller's promise. The method is called as `table_tuple_update` would.
+    unsafe {
+        let slot = slot_for(relation);
+        fill(slot, row);
+        let command = pg_sys::GetCurrentCommandId(true);
+        let snapshot = pg_sys::GetActiveSnapshot();
+        let (mut place, mut failure, mut mode) = (place, pg_sys::TM_FailureData::default(), 0);
+        #[cfg(any(feature = "pg14", feature = "pg15"))]
+        let mut indexes_change = false;
+        #[cfg(not(any(feature = "pg14", feature = "pg15")))]
+        let mut indexes_change = pg_sys::TU_UpdateIndexes::TU_None;
+        let mut result = pg_sys::TM_Result::TM_Deleted;
+        let method = (*(*relation).rd_tableam).tuple_update;
+        guarded(|| {
+            if let Some(update) = method {
+                result = update(
+                    relation,
+                    &mut place,
+                    slot,
+                    command,
+                    snapshot,
+                    std::ptr::null_mut(),
+                    wait,
+                    &mut failure,
+                    &mut mode,
+                    &mut indexes_change,
+                );
+            }
+        });
+        #[cfg(not(any(feature = "pg14", feature = "pg15")))]
+        let indexes_change = indexes_change != pg_sys::TU_UpdateIndexes::TU_None;
+        if result == pg_sys::TM_Result::TM_Ok && indexes_change {
+            let indexes = Indexes::open(relation);
+            indexes.insert(relation, row, &raw mut (*slot).tts_tid, wanted);
+            indexes.close();
+        }
+        pg_sys::ExecDropSingleTupleTableSlot(slot);
+        result.into()
+    }
+}
+
+/// Deletes the row at a place; waits for whoever has it locked.
+///
+/// # Safety
+/// As for `update`.
+pub unsafe fn delete(relation: pg_sys::Relation, place: pg_sys::ItemPointerData) -> Change {
+    // SAFETY: the caller's promise. The method is called as `table_tuple_delete` would.
+    unsafe {
+        let command = pg_sys::GetCurrentCommandId(true);
+        let snapshot = pg_sys::GetActiveSnapshot();
+        let (mut place, mut failure) = (place, pg_sys::TM_FailureData::default());
+        let mut result = pg_sys::TM_Result::TM_Deleted;
+        let method = (*(*relation).rd_tableam).tuple_delete;
+        guarded(|| {
+            if let Some(delete) = method {
+                let nobody = std::ptr::null_mut();
+                result = delete(relation, &mut place, command, snapshot, nobody, true, &mut failure, false);
+            }
+        });
+        result.into()
+    }
+}
+
+unsafe extern "C-unwind" {
+    // Not among pgrx's bindings.
+    fn nextval_internal(sequence: pg_sys::Oid, check_permissions: bool) -> i64;
+}
+
+/// The next value of a sequence that the user may use.
+///
+/// # Safety
+/// It is a sequence.
+pub unsafe fn next_value(sequence: pg_sys::Oid) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { guarded(|| nextval_internal(sequence, true)) }
+}
+
+/// Calls a function of the server that may raise.
+unsafe fn guarded<R>(call: impl FnOnce() -> R) -> R {
+    // SAFETY: the closures above hold nothing that would have to be dropped.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(call) }
+}

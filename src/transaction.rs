@@ -1,0 +1,416 @@
+//! What the current transaction did to tasks, and telling it to the lanes and the worker at its end.
+//!
+//! Only after the commit can others see the rows, so that is when the callback speaks. An ERROR in it
+//! would take the whole server down: it only moves numbers that are in this process already into shared
+//! memory, and holds nothing but the lock of a lane, one at a time.
+//!
+//! There is room for so many changes. Of what is beyond, only the bounds are kept that lanes have to be
+//! lowered to, which is always right, and costs them a look into the table.
+
+use crate::clock::now;
+use crate::lanes::{self, Key, Lease, Queue, Wake};
+use crate::shared::{self, NEVER, QueueBits};
+use pgrx::prelude::*;
+use std::cell::UnsafeCell;
+
+const CHANGES: usize = 2048;
+const SUMMARIES: usize = 8;
+
+/// What happened to a task.
+#[derive(Clone, Copy)]
+enum What {
+    /// It can be claimed from its run_at on.
+    Added,
+    /// This transaction leased it; it stood in the line before.
+    Leased { until: i64 },
+    /// A claim of this transaction took it from the line, and looks at it.
+    Held,
+    /// Its lease ends at another time.
+    Extended { until: i64 },
+    /// It can no longer be claimed, or runs no more.
+    Removed,
+    /// Nothing, in the end.
+    Nothing,
+}
+
+#[derive(Clone, Copy)]
+struct Change {
+    lane: u64,
+    subtransaction: pg_sys::SubTransactionId,
+    key: Key,
+    what: What,
+}
+
+/// What is beyond the room for changes, for one lane.
+#[derive(Clone, Copy)]
+struct Summary {
+    lane: u64,
+    /// Tasks that can be claimed, if it commits.
+    added: Key,
+    added_from: i64,
+    /// Tasks that can be claimed again, if it rolls back.
+    leased: Key,
+    until: i64,
+}
+
+/// The pieces of news that are not about one task.
+struct News {
+    created: bool,
+    lease: i64,
+    run: i64,
+    queues: QueueBits,
+    /// Lanes in whose queues something happened that a claim has to settle, or room came free.
+    signals: [u64; SUMMARIES],
+    signal_count: usize,
+}
+
+const NO_NEWS: News =
+    News { created: false, lease: NEVER, run: NEVER, queues: [0; 4], signals: [0; SUMMARIES], signal_count: 0 };
+
+struct Pending {
+    registered: bool,
+    count: usize,
+    summary_count: usize,
+    /// More lanes than there are summaries: all of them have to doubt what they know.
+    doubt: bool,
+    news: News,
+    /// The lane that this process is refilling, 0 if none.
+    refilling: u64,
+    changes: [Change; CHANGES],
+    summaries: [Summary; SUMMARIES],
+}
+
+const NO_KEY: Key = Key::FIRST;
+const NO_CHANGE: Change = Change { lane: 0, subtransaction: 0, key: NO_KEY, what: What::Nothing };
+const NO_SUMMARY: Summary =
+    Summary { lane: 0, added: Key::LAST, added_from: NEVER, leased: Key::LAST, until: NEVER };
+
+thread_local! {
+    static PENDING: UnsafeCell<Pending> = const {
+        UnsafeCell::new(Pending {
+            registered: false,
+            count: 0,
+            summary_count: 0,
+            doubt: false,
+            news: NO_NEWS,
+            refilling: 0,
+            changes: [NO_CHANGE; CHANGES],
+            summaries: [NO_SUMMARY; SUMMARIES],
+        })
+    };
+}
+
+/// Runs `act` with what is pending.
+fn with_pending<R>(act: impl FnOnce(&mut Pending) -> R) -> R {
+    PENDING.with(|pending| {
+        // SAFETY: a backend has one thread, and none of the functions given here calls back.
+        let pending = unsafe { &mut *pending.get() };
+        if !pending.registered {
+            // SAFETY: the callbacks live as long as the process, since the library is never unloaded.
+            unsafe {
+                pg_sys::RegisterXactCallback(Some(at_end_of_transaction), std::ptr::null_mut());
+                pg_sys::RegisterSubXactCallback(Some(at_end_of_subtransaction), std::ptr::null_mut());
+            }
+            pending.registered = true;
+        }
+        act(pending)
+    })
+}
+
+/// A task can be claimed from its run_at on, once this transaction has committed.
+pub fn added(queue: &Queue<'_>, key: Key, now: i64) {
+    with_pending(|pending| {
+        if key.run_at <= now {
+            shared::set_bit(&mut pending.news.queues, shared::queue_bit(queue.name()));
+        } else {
+            pending.news.run = pending.news.run.min(key.run_at);
+        }
+        pending.change(queue.hash(), key, What::Added);
+    });
+}
+
+/// This transaction leased a task.
+pub fn leased(queue: &Queue<'_>, key: Key, until: i64) {
+    with_pending(|pending| {
+        pending.news.lease = pending.news.lease.min(until);
+        pending.change(queue.hash(), key, What::Leased { until });
+    });
+}
+
+/// The lease of a task ends at another time.
+pub fn extended(queue: &Queue<'_>, key: Key, until: i64) {
+    with_pending(|pending| {
+        pending.news.lease = pending.news.lease.min(until);
+        pending.change(queue.hash(), key, What::Extended { until });
+    });
+}
+
+/// A task can no longer be claimed, or runs no more.
+pub fn removed(queue: &Queue<'_>, key: Key) {
+    with_pending(|pending| pending.change(queue.hash(), key, What::Removed));
+}
+
+/// Something happened that the next claim from the queue has to settle, or its limit has room.
+pub fn signalled(queue: &Queue<'_>) {
+    with_pending(|pending| {
+        shared::set_bit(&mut pending.news.queues, shared::queue_bit(queue.name()));
+        let news = &mut pending.news;
+        if !news.signals[..news.signal_count].contains(&queue.hash()) {
+            match news.signals.get_mut(news.signal_count) {
+                Some(place) => {
+                    *place = queue.hash();
+                    news.signal_count += 1;
+                }
+                None => pending.doubt = true,
+            }
+        }
+    });
+}
+
+/// Something is to be looked at from this time on.
+pub fn expected(time: i64) {
+    with_pending(|pending| pending.news.run = pending.news.run.min(time));
+}
+
+/// This database has the extension, once this transaction has committed.
+pub fn created() {
+    with_pending(|pending| pending.news.created = true);
+}
+
+/// Candidates that a claim took from a lane, before it looks at their rows: whatever happens, they are
+/// not lost. Nothing else may be noted meanwhile.
+pub struct Hands {
+    lane: u64,
+    first: usize,
+    subtransaction: pg_sys::SubTransactionId,
+}
+
+impl Hands {
+    /// Takes nothing yet.
+    pub fn new(lane: u64) -> Self {
+        // SAFETY: reads the state of the transaction.
+        let subtransaction = unsafe { pg_sys::GetCurrentSubTransactionId() };
+        with_pending(|pending| Self { lane, first: pending.count, subtransaction })
+    }
+
+    /// For how many more candidates there is room.
+    pub fn room(&self) -> usize {
+        with_pending(|pending| CHANGES - pending.count)
+    }
+
+    /// Takes a candidate, for which there is room. At a rollback it goes back to the lane.
+    pub fn take(&mut self, key: Key) {
+        with_pending(|pending| {
+            let Self { lane, subtransaction, .. } = *self;
+            pending.changes[pending.count] = Change { lane, subtransaction, key, what: What::Held };
+            pending.count += 1;
+        });
+    }
+
+    /// How many were taken.
+    pub fn len(&self) -> usize {
+        with_pending(|pending| pending.count - self.first)
+    }
+
+    /// The candidate of this number.
+    pub fn get(&self, number: usize) -> Key {
+        with_pending(|pending| pending.changes[self.first + number].key)
+    }
+
+    /// The candidate of this number has been leased.
+    pub fn leased(&self, number: usize, until: i64) {
+        with_pending(|pending| {
+            pending.news.lease = pending.news.lease.min(until);
+            pending.changes[self.first + number].what = What::Leased { until };
+        });
+    }
+
+    /// The candidate of this number is none.
+    pub fn dropped(&self, number: usize) {
+        with_pending(|pending| pending.changes[self.first + number].what = What::Nothing);
+    }
+}
+
+/// Whether this transaction itself did something that may let a claim of its own have more tasks than
+/// the lane knows of.
+pub fn has_own(lane: u64) -> bool {
+    with_pending(|pending| {
+        pending.summary_count > 0
+            || pending.doubt
+            || pending.news.signals[..pending.news.signal_count].contains(&lane)
+            || pending.changes[..pending.count]
+                .iter()
+                .any(|change| change.lane == lane && matches!(change.what, What::Added | What::Extended { .. }))
+    })
+}
+
+/// Notes which lane this process is refilling, 0 for none, in case it ends with an ERROR.
+pub fn refilling(lane: u64) {
+    with_pending(|pending| pending.refilling = lane);
+}
+
+impl Pending {
+    fn change(&mut self, lane: u64, key: Key, what: What) {
+        // SAFETY: reads the state of the transaction.
+        let subtransaction = unsafe { pg_sys::GetCurrentSubTransactionId() };
+        if self.count < CHANGES {
+            self.changes[self.count] = Change { lane, subtransaction, key, what };
+            self.count += 1;
+            return;
+        }
+        let known = self.summaries[..self.summary_count].iter().position(|summary| summary.lane == lane);
+        let Some(place) = known.or_else(|| (self.summary_count < SUMMARIES).then_some(self.summary_count)) else {
+            self.doubt = true;
+            return;
+        };
+        if place == self.summary_count {
+            self.summaries[place] = Summary { lane, ..NO_SUMMARY };
+            self.summary_count += 1;
+        }
+        let summary = &mut self.summaries[place];
+        match what {
+            What::Added => {
+                summary.added = summary.added.min(key);
+                summary.added_from = summary.added_from.min(key.run_at);
+            }
+            What::Leased { until } | What::Extended { until } => {
+                summary.leased = summary.leased.min(key);
+                summary.until = summary.until.min(until);
+            }
+            What::Removed | What::Held | What::Nothing => {}
+        }
+    }
+
+    /// Gives back what the subtransactions from this one on had in their hands.
+    fn give_back(&mut self, from: pg_sys::SubTransactionId) {
+        for change in self.changes[..self.count].iter_mut().filter(|change| change.subtransaction >= from) {
+            if let What::Leased { .. } | What::Held = change.what {
+                lanes::with(change.lane, |slot| slot.lane.add(change.key, NEVER));
+            }
+            change.what = What::Nothing;
+        }
+        for summary in &self.summaries[..self.summary_count] {
+            lanes::with(summary.lane, |slot| slot.lane.lower(summary.leased));
+        }
+        if self.refilling != 0 {
+            lanes::with(self.refilling, |slot| slot.lane.give_up());
+            lanes::announce_refill(self.refilling);
+            self.refilling = 0;
+        }
+    }
+
+    /// Tells the lanes what has been committed.
+    fn tell(&mut self, now: i64) {
+        let mut rest = &self.changes[..self.count];
+        while let Some(first) = rest.first() {
+            // As many as are for one lane at a time, and at most so many wake-ups.
+            const AT_ONCE: usize = 64;
+            let same = rest.iter().take(AT_ONCE).take_while(|change| change.lane == first.lane).count();
+            let mut wakes = [const { None }; AT_ONCE];
+            lanes::with(first.lane, |slot| {
+                for (change, wake) in rest[..same].iter().zip(&mut wakes) {
+                    *wake = change.tell(slot, now);
+                }
+            });
+            wakes.into_iter().flatten().for_each(Wake::now);
+            rest = &rest[same..];
+        }
+        for summary in &self.summaries[..self.summary_count] {
+            let wake = lanes::with(summary.lane, |slot| {
+                slot.lane.lower(summary.added);
+                slot.lane.lower_timed(summary.added_from);
+                slot.lane.leases.add_unknown(summary.until);
+                slot.waiters.next()
+            });
+            wake.flatten().into_iter().for_each(Wake::now);
+        }
+        for lane in &self.news.signals[..self.news.signal_count] {
+            let wake = lanes::with(*lane, |slot| {
+                slot.signals = lanes::stamp();
+                slot.waiters.next()
+            });
+            wake.flatten().into_iter().for_each(Wake::now);
+        }
+        if self.doubt {
+            lanes::each(|slot| slot.lane.doubt());
+        }
+    }
+
+    /// Tells the launcher and the worker.
+    fn tell_worker(&self) {
+        let Some(shared) = shared::get() else { return };
+        let News { created, lease, run, queues, .. } = self.news;
+        // SAFETY: a plain read of a constant of the process.
+        let database_oid = unsafe { pg_sys::MyDatabaseId };
+        if created {
+            shared.announce_created(database_oid);
+        }
+        let anything = lease != NEVER || run != NEVER || queues != [0; 4];
+        let Some(database) = anything.then(|| shared.database(database_oid)).flatten() else { return };
+        if lease != NEVER {
+            database.lease_until(lease);
+        }
+        if run != NEVER {
+            database.run_at(run);
+        }
+        database.pushed(&queues);
+    }
+
+    fn clear(&mut self) {
+        (self.count, self.summary_count, self.doubt, self.news) = (0, 0, false, NO_NEWS);
+    }
+}
+
+impl Change {
+    fn tell(&self, slot: &mut lanes::Slot, now: i64) -> Option<Wake> {
+        match self.what {
+            What::Added => return slot.lane.add(self.key, now).then(|| slot.waiters.next()).flatten(),
+            What::Leased { until } => {
+                slot.lane.remove(self.key);
+                slot.lane.leases.add(Lease { id: self.key.id, until });
+            }
+            What::Extended { until } => slot.lane.leases.add(Lease { id: self.key.id, until }),
+            What::Removed => {
+                slot.lane.remove(self.key);
+                slot.lane.leases.remove(self.key.id);
+            }
+            What::Held | What::Nothing => {}
+        }
+        None
+    }
+}
+
+/// Runs after the transaction's rows are visible to others.
+unsafe extern "C-unwind" fn at_end_of_transaction(
+    event: pg_sys::XactEvent::Type,
+    _argument: *mut std::ffi::c_void,
+) {
+    use pg_sys::XactEvent::*;
+    with_pending(|pending| {
+        match event {
+            XACT_EVENT_COMMIT => {
+                pending.tell(now());
+                pending.tell_worker();
+            }
+            // COMMIT PREPARED comes later and elsewhere, and makes all lanes read anew (hooks.rs). The
+            // times at least are known.
+            XACT_EVENT_PREPARE => pending.tell_worker(),
+            XACT_EVENT_ABORT => pending.give_back(0),
+            _ => return,
+        }
+        pending.clear();
+    });
+}
+
+/// Runs when a savepoint, or a block with an exception handler, ends. What it did can be told by the
+/// numbers of the subtransactions, which grow: all from an aborted one on are aborted with it.
+unsafe extern "C-unwind" fn at_end_of_subtransaction(
+    event: pg_sys::SubXactEvent::Type,
+    subtransaction: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _argument: *mut std::ffi::c_void,
+) {
+    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        with_pending(|pending| pending.give_back(subtransaction));
+    }
+}

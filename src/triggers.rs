@@ -1,0 +1,155 @@
+//! The triggers by which the lanes learn of what the native verbs did not do: the core's own statements,
+//! and a user's INSERT, COPY, UPDATE or DELETE.
+
+use crate::clock::now;
+use crate::lanes::{Key, Queue};
+use crate::shared;
+use crate::tables::rows::{Row, task, text_of};
+use crate::transaction;
+use pgrx::datum::TimestampWithTimeZone;
+use pgrx::prelude::*;
+
+macro_rules! trigger {
+    ($name:ident, $info:ident, $act:path) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $info() -> &'static pg_sys::Pg_finfo_record {
+            const V1: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
+            &V1
+        }
+
+        /// The trigger's function, as native.sql declares it.
+        #[unsafe(no_mangle)]
+        #[pg_guard]
+        unsafe extern "C-unwind" fn $name(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+            // SAFETY: called as a trigger, its context is what triggers get.
+            unsafe {
+                let context = (*fcinfo).context;
+                if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
+                    error!("only to be called as a trigger");
+                }
+                if shared::get().is_some() {
+                    $act(&*context.cast::<pg_sys::TriggerData>());
+                }
+            }
+            pg_sys::Datum::from(0)
+        }
+    };
+}
+
+trigger!(tasks_announced, pg_finfo_tasks_announced, inserted);
+trigger!(task_changed, pg_finfo_task_changed, changed);
+trigger!(signal_announced, pg_finfo_signal_announced, signalled);
+
+type Task = Row<{ task::COUNT }>;
+
+/// After a statement that inserted tasks: all of them.
+unsafe fn inserted(trigger: &pg_sys::TriggerData) {
+    // SAFETY: the trigger is declared with a table of the new rows, which the server has filled.
+    unsafe {
+        let moment = now();
+        let tasks = (*trigger.tg_relation).rd_id;
+        let slot = pg_sys::MakeSingleTupleTableSlot(
+            (*trigger.tg_relation).rd_att,
+            &raw const pg_sys::TTSOpsMinimalTuple,
+        );
+        // A place of our own: the other trigger reads the same rows.
+        let place = pg_sys::tuplestore_alloc_read_pointer(trigger.tg_newtable, pg_sys::EXEC_FLAG_REWIND as i32);
+        pg_sys::tuplestore_select_read_pointer(trigger.tg_newtable, place);
+        pg_sys::tuplestore_rescan(trigger.tg_newtable);
+        while pg_sys::tuplestore_gettupleslot(trigger.tg_newtable, true, false, slot) {
+            pg_sys::slot_getsomeattrs_int(slot, task::COUNT as i32);
+            tell(tasks, &Row::of(slot), moment);
+        }
+        pg_sys::ExecDropSingleTupleTableSlot(slot);
+    }
+}
+
+/// After an update or a deletion, for each task.
+unsafe fn changed(trigger: &pg_sys::TriggerData) {
+    // SAFETY: a row trigger has the old row, and for an update the new one.
+    unsafe {
+        let moment = now();
+        let (tasks, shape) = ((*trigger.tg_relation).rd_id, (*trigger.tg_relation).rd_att);
+        let old = row_of(trigger.tg_trigtuple, shape);
+        forget(tasks, &old);
+        let update = pg_sys::TRIGGER_EVENT_UPDATE == trigger.tg_event & pg_sys::TRIGGER_EVENT_OPMASK;
+        if update {
+            tell(tasks, &row_of(trigger.tg_newtuple, shape), moment);
+        }
+    }
+}
+
+/// After a row of queue_internal.signals came in, or a limit got room.
+unsafe fn signalled(trigger: &pg_sys::TriggerData) {
+    const QUEUE: i32 = 2;
+    // SAFETY: a row trigger has the row; the queue is its second column, a text and never null.
+    unsafe {
+        let mut null = false;
+        let shape = (*trigger.tg_relation).rd_att;
+        let queue = pg_sys::heap_getattr(trigger.tg_trigtuple, QUEUE, shape, &mut null);
+        let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), false);
+        let tasks = pg_sys::get_relname_relid(c"tasks".as_ptr(), schema);
+        transaction::signalled(&Queue::new(tasks, text_of(queue)));
+    }
+}
+
+/// `queue_internal.announce_task`: by now, or from a time to come, claims may get more from the queue
+/// than its tasks alone tell.
+#[pg_extern(sql = false)]
+fn announce_task(queue: &str, run_at: TimestampWithTimeZone) {
+    if shared::get().is_none() {
+        return;
+    }
+    let run_at = i64::from(run_at);
+    if run_at > now() {
+        return transaction::expected(run_at);
+    }
+    // SAFETY: catalog lookups.
+    let tasks = unsafe {
+        let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), false);
+        pg_sys::get_relname_relid(c"tasks".as_ptr(), schema)
+    };
+    transaction::signalled(&Queue::new(tasks, queue.as_bytes()));
+}
+
+/// `queue_internal.announce_extension`: this database has the extension from now on.
+#[pg_extern(sql = false)]
+fn announce_extension() {
+    if shared::get().is_some() {
+        transaction::created();
+    }
+}
+
+unsafe fn row_of(tuple: pg_sys::HeapTuple, shape: pg_sys::TupleDesc) -> Task {
+    let mut row = Row::empty();
+    // SAFETY: the first columns are the extension's own, whatever a user has added behind them.
+    unsafe {
+        for (column, (value, null)) in row.values.iter_mut().zip(&mut row.nulls).enumerate() {
+            *value = pg_sys::heap_getattr(tuple, column as i32 + 1, shape, null);
+        }
+    }
+    row
+}
+
+fn key_of(row: &Task) -> Key {
+    Key { priority: row.int(task::PRIORITY), run_at: row.long(task::RUN_AT), id: row.long(task::ID) }
+}
+
+/// Notes what a new row or version means to its queue.
+unsafe fn tell(tasks: pg_sys::Oid, row: &Task, moment: i64) {
+    let Some(name) = row.get(task::QUEUE) else { return };
+    // SAFETY: the queue of a task is a text.
+    let queue = Queue::new(tasks, unsafe { text_of(name) });
+    if row.is(task::STATE, b"queued") && row.int(task::GATE) < 2 {
+        transaction::added(&queue, key_of(row), moment);
+    } else if row.is(task::STATE, b"running") {
+        transaction::leased(&queue, key_of(row), row.long(task::LEASE_UNTIL));
+    }
+}
+
+/// Notes that an old row or version counts no more.
+unsafe fn forget(tasks: pg_sys::Oid, row: &Task) {
+    let Some(name) = row.get(task::QUEUE) else { return };
+    // SAFETY: the queue of a task is a text.
+    transaction::removed(&Queue::new(tasks, unsafe { text_of(name) }), key_of(row));
+}

@@ -1,0 +1,176 @@
+//! The native forms of the verbs that a worker's loop and its producers call.
+//!
+//! Each serves the plain case through the tables' access methods and hands everything else to the core,
+//! the function of the same name in schema queue_internal, which is where a verb's meaning is written.
+//! It may hand over as long as nothing has been written. See [`Reason`] for what is not plain.
+
+mod arguments;
+mod claim;
+mod complete;
+mod extend;
+mod push;
+mod queue;
+
+use crate::lanes;
+use crate::settings;
+use crate::shared;
+use crate::tables::Reason;
+use arguments::Arguments;
+use pgrx::prelude::*;
+use std::sync::atomic::Ordering;
+
+/// What became of a call.
+enum Outcome {
+    /// It is done, and this is what it returns.
+    Served(pg_sys::Datum),
+    /// The core has to do it.
+    Core(Reason),
+    /// The first half is done, and the core has to claim, with these arguments.
+    CoreClaim(Reason, [pg_sys::NullableDatum; 4]),
+}
+
+type Verb = unsafe fn(&Arguments) -> Result<Outcome, Reason>;
+
+/// Defines the C functions of a verb: the entry point and the record that Postgres asks for.
+macro_rules! verb {
+    ($name:ident, $info:ident, $verb:path) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $info() -> &'static pg_sys::Pg_finfo_record {
+            const V1: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
+            &V1
+        }
+
+        /// Not guarded by pgrx, whose guard would turn the SQLSTATEs that the core raises into XX000: an
+        /// ERROR of the core passes straight through this frame, which holds nothing to be dropped.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+            // SAFETY: called by Postgres with the arguments that native.sql declares.
+            unsafe {
+                let mut outcome = Outcome::Core(Reason::Off);
+                serve($verb, fcinfo, &mut outcome);
+                finish(fcinfo, &outcome)
+            }
+        }
+    };
+}
+
+verb!(queue_push, pg_finfo_queue_push, push::push);
+verb!(queue_push_many, pg_finfo_queue_push_many, push::push_many);
+verb!(queue_claim, pg_finfo_queue_claim, claim::claim);
+verb!(queue_complete, pg_finfo_queue_complete, complete::complete);
+verb!(queue_complete_many, pg_finfo_queue_complete_many, complete::complete_many);
+verb!(queue_complete_and_claim, pg_finfo_queue_complete_and_claim, complete::complete_and_claim);
+verb!(queue_extend, pg_finfo_queue_extend, extend::extend);
+
+/// Tries the native form.
+#[pg_guard]
+unsafe extern "C-unwind" fn serve(verb: Verb, fcinfo: pg_sys::FunctionCallInfo, outcome: *mut Outcome) {
+    // SAFETY: the arguments are as SQL declares them, and the outcome is the caller's.
+    unsafe {
+        let result = permitted().and_then(|()| verb(&Arguments::new(fcinfo)));
+        *outcome = result.unwrap_or_else(Outcome::Core);
+        note(&*outcome);
+    }
+}
+
+/// Whether a native form may be tried at all in this transaction.
+fn permitted() -> Result<(), Reason> {
+    if !settings::fast_path() {
+        return Err(Reason::Off);
+    }
+    if !lanes::available() {
+        return Err(Reason::NotLoaded);
+    }
+    // SAFETY: plain reads of the state of the session and its transaction.
+    let ordinary = unsafe {
+        pg_sys::XactIsoLevel == pg_sys::XACT_READ_COMMITTED as i32
+            && !pg_sys::XactReadOnly
+            && !pg_sys::RecoveryInProgress()
+            && !pg_sys::IsInParallelMode()
+            && pg_sys::SessionReplicationRole == pg_sys::SESSION_REPLICATION_ROLE_ORIGIN as i32
+            && pg_sys::ActiveSnapshotSet()
+    };
+    if ordinary { Ok(()) } else { Err(Reason::Transaction) }
+}
+
+/// Counts what became of a call.
+fn note(outcome: &Outcome) {
+    // SAFETY: a plain read of a constant of the process.
+    let database = shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
+    let Some(database) = database else { return };
+    match outcome {
+        Outcome::Served(_) => database.counters.served.fetch_add(1, Ordering::Relaxed),
+        Outcome::Core(reason) | Outcome::CoreClaim(reason, _) => {
+            database.counters.handed_over[*reason as usize].fetch_add(1, Ordering::Relaxed)
+        }
+    };
+}
+
+/// Returns what was served, or what the core returns.
+unsafe fn finish(fcinfo: pg_sys::FunctionCallInfo, outcome: &Outcome) -> pg_sys::Datum {
+    // SAFETY: a call by way of the function manager, as Postgres itself makes it, with the caller's own
+    // place for a set of rows.
+    unsafe {
+        match outcome {
+            Outcome::Served(result) => *result,
+            Outcome::Core(_) => {
+                let core = core_of(fcinfo, false);
+                let count = (*fcinfo).nargs as usize;
+                call(fcinfo, core, (*fcinfo).args.as_ptr(), count)
+            }
+            Outcome::CoreClaim(_, arguments) => call(fcinfo, core_of(fcinfo, true), arguments.as_ptr(), arguments.len()),
+        }
+    }
+}
+
+const MOST_ARGUMENTS: usize = 16;
+
+unsafe fn call(
+    fcinfo: pg_sys::FunctionCallInfo,
+    function: *mut pg_sys::FmgrInfo,
+    arguments: *const pg_sys::NullableDatum,
+    count: usize,
+) -> pg_sys::Datum {
+    // The header of a call and room for its arguments, as LOCAL_FCINFO lays it out.
+    #[repr(C)]
+    struct Call {
+        header: pg_sys::FunctionCallInfoBaseData,
+        arguments: [pg_sys::NullableDatum; MOST_ARGUMENTS],
+    }
+    // SAFETY: the arguments stand right behind the header, whose last field is an array of no length.
+    unsafe {
+        let mut call = std::mem::MaybeUninit::<Call>::uninit();
+        let header = call.as_mut_ptr().cast::<pg_sys::FunctionCallInfoBaseData>();
+        (*header).flinfo = function;
+        (*header).context = (*fcinfo).context;
+        (*header).resultinfo = (*fcinfo).resultinfo;
+        (*header).fncollation = (*fcinfo).fncollation;
+        (*header).isnull = false;
+        (*header).nargs = count as i16;
+        std::ptr::copy_nonoverlapping(arguments, (&raw mut (*header).args).cast(), count);
+        let result = match (*function).fn_addr {
+            Some(address) => address(header),
+            None => pg_sys::Datum::from(0),
+        };
+        (*fcinfo).isnull = (*header).isnull;
+        result
+    }
+}
+
+/// The core's function of the same name and arguments, or its `claim`; found once for each query.
+#[pg_guard]
+unsafe extern "C-unwind" fn core_of(fcinfo: pg_sys::FunctionCallInfo, claim: bool) -> *mut pg_sys::FmgrInfo {
+    // SAFETY: fn_extra is the function's own, in memory that lives as long as the query's plan.
+    unsafe {
+        let info = (*fcinfo).flinfo;
+        if (*info).fn_extra.is_null() {
+            let size = 2 * size_of::<pg_sys::FmgrInfo>();
+            (*info).fn_extra = pg_sys::MemoryContextAllocZero((*info).fn_mcxt, size);
+        }
+        let core = (*info).fn_extra.cast::<pg_sys::FmgrInfo>().add(usize::from(claim));
+        if (*core).fn_oid == pg_sys::InvalidOid {
+            pg_sys::fmgr_info_cxt(arguments::core_oid((*info).fn_oid, claim), core, (*info).fn_mcxt);
+        }
+        core
+    }
+}

@@ -1,0 +1,147 @@
+//! What a verb was called with, and where its rows go.
+
+use crate::tables::Reason;
+use crate::tables::rows::text_of;
+use pgrx::prelude::*;
+
+/// The arguments of a call, by number.
+pub struct Arguments {
+    fcinfo: pg_sys::FunctionCallInfo,
+}
+
+impl Arguments {
+    /// # Safety
+    /// A call that Postgres makes, as long as it runs.
+    pub unsafe fn new(fcinfo: pg_sys::FunctionCallInfo) -> Self {
+        Self { fcinfo }
+    }
+
+    /// The argument of this number, unless it is null.
+    pub fn get(&self, number: usize) -> Option<pg_sys::Datum> {
+        // SAFETY: the verbs know how many arguments they were declared with.
+        let argument = unsafe { *(*self.fcinfo).args.as_ptr().add(number) };
+        (!argument.isnull).then_some(argument.value)
+    }
+
+    /// The argument as Postgres passes it.
+    pub fn raw(&self, number: usize) -> pg_sys::NullableDatum {
+        // SAFETY: as above.
+        unsafe { *(*self.fcinfo).args.as_ptr().add(number) }
+    }
+
+    /// An argument that must not be null.
+    pub fn needed(&self, number: usize) -> Result<pg_sys::Datum, Reason> {
+        self.get(number).ok_or(Reason::Argument)
+    }
+
+    /// A text that must be a name: 1 to 128 bytes.
+    pub fn name(&self, number: usize) -> Result<&[u8], Reason> {
+        // SAFETY: declared as text.
+        let name = unsafe { text_of(self.needed(number)?) };
+        if (1..=128).contains(&name.len()) { Ok(name) } else { Err(Reason::Argument) }
+    }
+
+    /// A length of time in microseconds, if it is more than nothing and at most so long, and has neither
+    /// days nor months, whose length depends on when.
+    pub fn span(&self, number: usize, longest: i64) -> Result<Option<i64>, Reason> {
+        let Some(value) = self.get(number) else { return Ok(None) };
+        // SAFETY: declared as interval.
+        let interval = unsafe { *value.cast_mut_ptr::<pg_sys::Interval>() };
+        let plain = interval.day == 0 && interval.month == 0 && (1..=longest).contains(&interval.time);
+        if plain { Ok(Some(interval.time)) } else { Err(Reason::Argument) }
+    }
+
+    /// The elements of an array of one dimension without nulls.
+    pub fn array(&self, number: usize) -> Result<Vec<pg_sys::Datum>, Reason> {
+        // SAFETY: declared as an array; the elements live as long as the array.
+        unsafe {
+            let array = pg_sys::pg_detoast_datum(self.needed(number)?.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
+            if (*array).ndim > 1 || (*array).dataoffset != 0 {
+                return Err(Reason::Argument);
+            }
+            let (mut length, mut by_value, mut align) = (0, false, 0);
+            pg_sys::get_typlenbyvalalign((*array).elemtype, &mut length, &mut by_value, &mut align);
+            let (mut elements, mut count) = (std::ptr::null_mut(), 0);
+            pg_sys::deconstruct_array(
+                array,
+                (*array).elemtype,
+                length.into(),
+                by_value,
+                align,
+                &mut elements,
+                std::ptr::null_mut(),
+                &mut count,
+            );
+            Ok((0..count as usize).map(|i| *elements.add(i)).collect())
+        }
+    }
+
+    /// Makes the place for the rows that the call returns.
+    pub fn rows(&self) -> Result<Rows, Reason> {
+        // SAFETY: as a function that returns a set has to: the rows live as long as the query.
+        unsafe {
+            let result = (*self.fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();
+            let usable = !result.is_null()
+                && (*result).type_ == pg_sys::NodeTag::T_ReturnSetInfo
+                && (*result).allowedModes & pg_sys::SetFunctionReturnMode::SFRM_Materialize as i32 != 0
+                && !(*result).expectedDesc.is_null();
+            if !usable {
+                return Err(Reason::Argument);
+            }
+            let before = pg_sys::MemoryContextSwitchTo((*(*result).econtext).ecxt_per_query_memory);
+            let store = pg_sys::tuplestore_begin_heap(true, false, pg_sys::work_mem);
+            let shape = pg_sys::CreateTupleDescCopy((*result).expectedDesc);
+            pg_sys::MemoryContextSwitchTo(before);
+            Ok(Rows { result, store, shape })
+        }
+    }
+}
+
+/// The rows that a call returns.
+pub struct Rows {
+    result: *mut pg_sys::ReturnSetInfo,
+    store: *mut pg_sys::Tuplestorestate,
+    shape: pg_sys::TupleDesc,
+}
+
+impl Rows {
+    /// Adds a row; as many columns as the function returns.
+    pub fn add(&self, values: &mut [pg_sys::Datum], nulls: &mut [bool]) {
+        // SAFETY: the arrays are as long as the shape, as native.sql declares it.
+        unsafe { pg_sys::tuplestore_putvalues(self.store, self.shape, values.as_mut_ptr(), nulls.as_mut_ptr()) };
+    }
+
+    /// Returns them.
+    pub fn done(self) -> pg_sys::Datum {
+        // SAFETY: the caller reads them here, as it allowed.
+        unsafe {
+            (*self.result).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
+            (*self.result).setResult = self.store;
+            (*self.result).setDesc = self.shape;
+        }
+        pg_sys::Datum::from(0)
+    }
+
+    /// Gives them up, for the core to return its own.
+    pub fn discard(self) {
+        // SAFETY: nobody has seen it.
+        unsafe { pg_sys::tuplestore_end(self.store) };
+    }
+}
+
+/// The core's function for a native one: of the same name and argument types, in schema queue_internal;
+/// or its `claim`.
+pub fn core_oid(native: pg_sys::Oid, claim: bool) -> pg_sys::Oid {
+    // SAFETY: catalog lookups in a transaction; the lists and strings are ours.
+    unsafe {
+        let (mut count, mut own) = (0, std::ptr::null_mut());
+        pg_sys::get_func_signature(native, &mut own, &mut count);
+        let claims = [pg_sys::INTERVALOID, pg_sys::TEXTOID, pg_sys::INT4OID, pg_sys::TEXTOID];
+        let name = if claim { c"claim".as_ptr().cast_mut() } else { pg_sys::get_func_name(native) };
+        let types = if claim { claims.as_ptr() } else { own.cast_const() };
+        let schema = pg_sys::makeString(c"queue_internal".as_ptr().cast_mut());
+        let mut names = pg_sys::lappend(std::ptr::null_mut(), schema.cast());
+        names = pg_sys::lappend(names, pg_sys::makeString(name).cast());
+        pg_sys::LookupFuncName(names, if claim { claims.len() as i32 } else { count }, types, false)
+    }
+}

@@ -1,0 +1,342 @@
+//! queue.claim
+
+use super::Outcome;
+use super::arguments::{Arguments, Rows};
+use super::queue::{self, Settings};
+use crate::clock::now;
+use crate::lanes::{self, Answer, Bounds, Key, Queue};
+use crate::refill;
+use crate::settings;
+use crate::shared;
+use crate::tables::rows::{Row, task, text};
+use crate::tables::scan::{Compare, Condition, Scan};
+use crate::tables::write::{self, Change};
+use crate::tables::{self, Reason, Tables, Use};
+use crate::transaction::{self, Hands};
+use pgrx::prelude::*;
+
+/// A task that somebody else has locked is looked at again after so long.
+const POSTPONE: i64 = 100_000;
+/// How many leases that ran out one claim ends.
+const EXPIRED: usize = 16;
+/// How many candidates are taken from a lane at a time.
+const AT_ONCE: usize = 256;
+
+/// Serves the call, or says why the core has to.
+pub unsafe fn claim(arguments: &Arguments) -> Result<Outcome, Reason> {
+    let most = arguments.needed(2)?.value() as i32;
+    if !(1..=100_000).contains(&most) {
+        return Err(Reason::Argument);
+    }
+    // SAFETY: the arguments are where native.sql declares them.
+    unsafe { claim_for(arguments, Places { lease: 0, queue: 1, worker: 3 }, most as usize) }
+}
+
+/// Which argument is which.
+pub struct Places {
+    pub lease: usize,
+    pub queue: usize,
+    pub worker: usize,
+}
+
+/// Claims up to `most` tasks and returns them.
+pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> Result<Outcome, Reason> {
+    // SAFETY: in a transaction, with the arguments as declared.
+    unsafe {
+        let name = arguments.name(places.queue)?;
+        let worker = arguments.get(places.worker).map(|_| arguments.name(places.worker)).transpose()?;
+        let lease = arguments.span(places.lease, settings::max_lease())?;
+        let tables = tables::open(Use::Claim)?;
+        let settings = queue::settings(&tables, name)?;
+        if settings.paused {
+            return Err(Reason::Queue);
+        } else if !settings.plain_to_claim {
+            return Err(Reason::Policy);
+        }
+        let queue = Queue::new(tables.tasks, name);
+        if transaction::has_own(queue.hash()) {
+            return Err(Reason::OwnTasks);
+        }
+        let lease = lease.unwrap_or(settings.lease);
+        if lease <= 0 {
+            return Err(Reason::Argument);
+        }
+        let table = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
+        let worker = worker.map(text);
+        let mut claim = Claim { tables, queue, settings, table, lease, worker, most, granted: 0, rows: None };
+        let result = claim.run(arguments);
+        pg_sys::table_close(table, pg_sys::NoLock as i32);
+        if claim.granted > 0 {
+            pg_sys::CommandCounterIncrement();
+        }
+        match (result, claim.rows) {
+            // What is granted is granted, whatever came next.
+            (Err(reason), rows) if claim.granted == 0 => {
+                rows.into_iter().for_each(Rows::discard);
+                Err(reason)
+            }
+            (_, Some(rows)) => Ok(Outcome::Served(rows.done())),
+            (_, None) => Ok(Outcome::Served(arguments.rows()?.done())),
+        }
+    }
+}
+
+struct Claim<'a> {
+    tables: Tables,
+    queue: Queue<'a>,
+    settings: Settings,
+    table: pg_sys::Relation,
+    lease: i64,
+    worker: Option<pg_sys::Datum>,
+    most: usize,
+    granted: usize,
+    rows: Option<Rows>,
+}
+
+/// What a lane said.
+enum Said {
+    Signals(u64),
+    Expired([i64; EXPIRED], usize),
+    Answer(Answer),
+}
+
+impl Claim<'_> {
+    unsafe fn run(&mut self, arguments: &Arguments) -> Result<(), Reason> {
+        loop {
+            pgrx::check_for_interrupts!();
+            let mut hands = Hands::new(self.queue.hash());
+            let wanted = (self.most - self.granted).min(hands.room()).min(AT_ONCE);
+            if wanted == 0 {
+                return Err(Reason::Busy);
+            }
+            // SAFETY: in a transaction, with the tables open.
+            unsafe {
+                match self.ask(wanted, &mut hands).ok_or(Reason::NoLane)? {
+                    Said::Signals(stamp) => self.look_for_signals(stamp)?,
+                    Said::Expired(ids, count) => expire(&ids[..count])?,
+                    Said::Answer(answer) => {
+                        if hands.len() > 0 {
+                            let rows = match self.rows.take() {
+                                Some(rows) => rows,
+                                None => arguments.rows()?,
+                            };
+                            let rows = self.rows.insert(rows);
+                            let mut lessor = Lessor {
+                                tables: &self.tables,
+                                queue: &self.queue,
+                                settings: &self.settings,
+                                table: self.table,
+                                lease: self.lease,
+                                worker: self.worker,
+                            };
+                            self.granted += lessor.lease_out(&hands, rows)?;
+                        }
+                        match answer {
+                            Answer::Refill(bounds) => self.refill(bounds),
+                            Answer::Refilling(_) if self.granted < self.most => {
+                                lanes::await_refill(self.queue.hash());
+                            }
+                            Answer::Complete if self.granted < self.most && hands.len() == 0 => return Ok(()),
+                            _ => {}
+                        }
+                        if self.granted == self.most {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes candidates from the lane, and whatever else it has to say first.
+    fn ask(&self, wanted: usize, hands: &mut Hands) -> Option<Said> {
+        let moment = now();
+        // SAFETY: a plain read of a constant of the process.
+        let me = unsafe { pg_sys::MyProcPid };
+        lanes::with_or_new(&self.queue, |slot| {
+            if slot.signals != 0 {
+                return Said::Signals(slot.signals);
+            }
+            let mut ids = [0; EXPIRED];
+            let expired = slot.lane.leases.take_expired(moment, &mut ids);
+            if expired > 0 {
+                slot.counters.expired += expired as u64;
+                return Said::Expired(ids, expired);
+            }
+            if slot.lane.leases.unknown() <= moment {
+                slot.lane.doubt();
+            }
+            let mut taken = 0;
+            let answer = slot.lane.take(wanted, moment, me, |key| {
+                hands.take(key);
+                taken += 1;
+            });
+            slot.counters.offered += taken;
+            Said::Answer(answer)
+        })
+    }
+
+    fn refill(&self, bounds: Bounds) {
+        // SAFETY: in a transaction, with the tables open.
+        unsafe { refill::run(&self.tables, &self.queue, bounds) };
+    }
+
+    /// Whether there are signals for the core to settle. If not, the lane forgets that there might be:
+    /// unless another one came meanwhile.
+    unsafe fn look_for_signals(&self, stamp: u64) -> Result<(), Reason> {
+        // SAFETY: the snapshot is newer than the stamp; the index begins with the queue.
+        unsafe {
+            let table = pg_sys::table_open(self.tables.signals, pg_sys::AccessShareLock as i32);
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            let value = text(self.queue.name());
+            let conditions = [Condition { column: 1, compare: Compare::TextEquals, value }];
+            let mut scan = Scan::begin(table, self.tables.signals_pkey, &conditions);
+            let some = scan.next().is_some();
+            scan.end();
+            pg_sys::PopActiveSnapshot();
+            pg_sys::table_close(table, pg_sys::NoLock as i32);
+            if some {
+                return Err(Reason::Signals);
+            }
+        }
+        lanes::with(self.queue.hash(), |slot| {
+            if slot.signals == stamp {
+                slot.signals = 0;
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Ends attempts whose lease ran out, and hands over to the core if there were any: it knows whose turn
+/// it is then.
+fn expire(ids: &[i64]) -> Result<(), Reason> {
+    let query = "SELECT queue_internal.expire($1)";
+    let expired = Spi::connect_mut(|client| {
+        client.update(query, Some(1), &[ids.to_vec().into()])?.first().get_one::<i64>()
+    });
+    match expired {
+        Ok(Some(0)) => Ok(()),
+        _ => Err(Reason::Expired),
+    }
+}
+
+/// Gives out leases.
+struct Lessor<'a> {
+    tables: &'a Tables,
+    queue: &'a Queue<'a>,
+    settings: &'a Settings,
+    table: pg_sys::Relation,
+    lease: i64,
+    worker: Option<pg_sys::Datum>,
+}
+
+impl Lessor<'_> {
+    /// Leases those of the candidates that can be; returns how many.
+    unsafe fn lease_out(&mut self, hands: &Hands, rows: &Rows) -> Result<usize, Reason> {
+        let mut granted = 0;
+        // SAFETY: the snapshot is taken after the candidates, and so sees whatever made them so.
+        unsafe {
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            let mut scan = Scan::begin(self.table, self.tables.tasks_pkey, &by_id(hands.get(0).id));
+            let mut result = Ok(());
+            for number in 0..hands.len() {
+                let key = hands.get(number);
+                if result.is_err() {
+                    hands.dropped(number);
+                    lanes::with(self.queue.hash(), |slot| slot.lane.add(key, i64::MAX));
+                    continue;
+                }
+                if number > 0 {
+                    scan.restart(&by_id(key.id));
+                }
+                match self.lease_one(&mut scan, key, rows) {
+                    Ok(Some(until)) => {
+                        hands.leased(number, until);
+                        granted += 1;
+                    }
+                    Ok(None) => hands.dropped(number),
+                    Err(reason) => {
+                        hands.dropped(number);
+                        lanes::with(self.queue.hash(), |slot| slot.lane.add(key, i64::MAX));
+                        result = Err(reason);
+                    }
+                }
+            }
+            scan.end();
+            pg_sys::PopActiveSnapshot();
+            if granted == 0 { result.map(|()| 0) } else { Ok(granted) }
+        }
+    }
+
+    /// Leases a task, if it can be; returns until when.
+    unsafe fn lease_one(&self, scan: &mut Scan, key: Key, rows: &Rows) -> Result<Option<i64>, Reason> {
+        let Some(slot) = scan.next() else { return Ok(None) };
+        // SAFETY: the scan has deformed a row of queue.tasks.
+        unsafe {
+            let mut row = Row::<{ task::COUNT }>::of(slot);
+            let same = row.is(task::STATE, b"queued")
+                && row.int(task::GATE) < 2
+                && row.long(task::RUN_AT) == key.run_at
+                && row.int(task::PRIORITY) == key.priority
+                && row.is(task::QUEUE, self.queue.name());
+            if !same {
+                return Ok(None);
+            }
+            // The core has to see whose turn it is.
+            if row.get(task::GROUP_KEY).is_some() && row.int(task::GATE) == 0 {
+                return Err(Reason::Policy);
+            }
+            let moment = now();
+            let until = moment.saturating_add(self.lease);
+            row.set(task::STATE, text(b"running"));
+            row.set(task::ATTEMPT, row.int(task::ATTEMPT) + 1);
+            row.set(task::TOKEN, row.int(task::TOKEN) + 1);
+            row.set(task::LEASE_UNTIL, until);
+            row.set_option(task::WORKER, self.worker);
+            row.set(task::CLAIMED_AT, moment);
+            row.set(task::UPDATED_AT, moment);
+            let wanted = |index| write::fits(self.tables, &row, index);
+            match write::update(self.table, (*slot).tts_tid, &row, false, wanted) {
+                Change::Done => {}
+                Change::Stale => return Ok(None),
+                Change::Locked => {
+                    lanes::with(self.queue.hash(), |slot| slot.lane.postpone(key, moment + POSTPONE));
+                    let database = shared::get().and_then(|shared| shared.database(pg_sys::MyDatabaseId));
+                    database.into_iter().for_each(|database| database.run_at(moment + POSTPONE));
+                    return Ok(None);
+                }
+            }
+            if row.get(task::MAX_ATTEMPTS).is_none() {
+                row.set(task::MAX_ATTEMPTS, self.settings.max_attempts);
+            }
+            let mut values = CLAIMED.map(|column| row.values[column]);
+            let mut nulls = CLAIMED.map(|column| row.nulls[column]);
+            rows.add(&mut values, &mut nulls);
+            Ok(Some(until))
+        }
+    }
+}
+
+/// The columns of queue.claimed_task.
+const CLAIMED: [usize; 14] = [
+    task::ID,
+    task::TOKEN,
+    task::QUEUE,
+    task::PAYLOAD,
+    task::HEADERS,
+    task::ATTEMPT,
+    task::MAX_ATTEMPTS,
+    task::PRIORITY,
+    task::KEY,
+    task::GROUP_KEY,
+    task::PROGRESS,
+    task::RUN_AT,
+    task::CREATED_AT,
+    task::LEASE_UNTIL,
+];
+
+/// The condition that finds a task by its id.
+pub fn by_id(id: i64) -> [Condition; 1] {
+    [Condition { column: 1, compare: Compare::BigintEquals, value: pg_sys::Datum::from(id) }]
+}

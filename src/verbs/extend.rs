@@ -1,0 +1,80 @@
+//! queue.extend
+
+use super::Outcome;
+use super::arguments::Arguments;
+use super::claim::by_id;
+use super::queue;
+use crate::clock::now;
+use crate::lanes::{Key, Queue};
+use crate::settings;
+use crate::tables::rows::{Row, task, text_of};
+use crate::tables::scan::Scan;
+use crate::tables::write::{self, Change};
+use crate::tables::{self, Reason, Use};
+use crate::transaction;
+use pgrx::prelude::*;
+
+/// Serves the call, or says why the core has to.
+pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
+    let id = arguments.needed(0)?.value() as i64;
+    let token = arguments.needed(1)?.value() as i32;
+    let lease = arguments.span(2, settings::max_lease())?;
+    // SAFETY: in a transaction, with the tables plain and open. Each round sees what was committed before.
+    unsafe {
+        let tables = tables::open(Use::Extend)?;
+        let table = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
+        let extended = loop {
+            pgrx::check_for_interrupts!();
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            let mut scan = Scan::begin(table, tables.tasks_pkey, &by_id(id));
+            let round = match scan.next() {
+                None => Some(Err(Reason::Lease)),
+                Some(slot) => {
+                    let mut row = Row::<{ task::COUNT }>::of(slot);
+                    let running = row.is(task::STATE, b"running") && row.int(task::TOKEN) == token;
+                    let name = text_of(row.values[task::QUEUE]);
+                    let lease = match lease {
+                        Some(lease) => Ok(lease),
+                        None => queue::settings(&tables, name).map(|settings| settings.lease),
+                    };
+                    match lease {
+                        _ if !running => Some(Err(Reason::Lease)),
+                        Err(reason) => Some(Err(reason)),
+                        Ok(..=0) => Some(Err(Reason::Argument)),
+                        Ok(lease) => {
+                            let moment = now();
+                            let until = moment.saturating_add(lease);
+                            row.set(task::LEASE_UNTIL, until);
+                            row.set(task::UPDATED_AT, moment);
+                            if let Some(progress) = arguments.get(3) {
+                                row.set(task::PROGRESS, progress);
+                            }
+                            let wanted = |index| write::fits(&tables, &row, index);
+                            let changed = write::update(table, (*slot).tts_tid, &row, true, wanted);
+                            (changed == Change::Done).then(|| {
+                                let key = Key {
+                                    priority: row.int(task::PRIORITY),
+                                    run_at: row.long(task::RUN_AT),
+                                    id,
+                                };
+                                transaction::extended(&Queue::new(tables.tasks, name), key, until);
+                                Ok((until, row.get(task::CANCEL_REQUESTED_AT).is_some()))
+                            })
+                        }
+                    }
+                }
+            };
+            scan.end();
+            pg_sys::PopActiveSnapshot();
+            if let Some(result) = round {
+                break result;
+            }
+        };
+        pg_sys::table_close(table, pg_sys::NoLock as i32);
+        let (until, cancel_requested) = extended?;
+        pg_sys::CommandCounterIncrement();
+        let rows = arguments.rows()?;
+        rows.add(&mut [pg_sys::Datum::from(until), pg_sys::Datum::from(cancel_requested)], &mut [false; 2]);
+        Ok(Outcome::Served(rows.done()))
+    }
+}

@@ -1,0 +1,176 @@
+//! queue.push and push_many
+
+use super::Outcome;
+use super::arguments::Arguments;
+use super::queue;
+use crate::clock::now;
+use crate::lanes::{Key, Queue};
+use crate::tables::rows::{Row, task, text, text_of};
+use crate::tables::write::{self, Indexes};
+use crate::tables::{self, Reason, Tables, Use};
+use crate::transaction;
+use pgrx::prelude::*;
+
+/// A hundred years, beyond which the core refuses a delay.
+const LONGEST_DELAY: i64 = 100 * 365 * 86_400_000_000;
+
+/// The arguments, by number, which push and push_many have in common.
+mod argument {
+    pub const QUEUE: usize = 0;
+    pub const PAYLOAD: usize = 1;
+    pub const PRIORITY: usize = 2;
+    pub const RUN_AT: usize = 3;
+    pub const DELAY: usize = 4;
+    pub const KEY: usize = 5;
+    pub const ON_DUPLICATE: usize = 6;
+    pub const GROUP_KEY: usize = 7;
+    pub const MAX_ATTEMPTS: usize = 8;
+    pub const HEADERS: usize = 9;
+    pub const AFTER: usize = 10;
+    pub const BACKOFF: usize = 11;
+    pub const KEY_TTL: usize = 12;
+    pub const ON_PREDECESSOR_FAILURE: usize = 13;
+    pub const KEYS: usize = 14;
+    pub const GROUP_KEYS: usize = 15;
+}
+
+/// Serves queue.push, or says why the core has to.
+pub unsafe fn push(arguments: &Arguments) -> Result<Outcome, Reason> {
+    // SAFETY: the arguments are where native.sql declares them.
+    unsafe {
+        let payload = arguments.needed(argument::PAYLOAD)?;
+        let mut pusher = Pusher::open(arguments)?;
+        let id = pusher.push(payload);
+        pusher.close();
+        Ok(Outcome::Served(pg_sys::Datum::from(id)))
+    }
+}
+
+/// Serves queue.push_many.
+pub unsafe fn push_many(arguments: &Arguments) -> Result<Outcome, Reason> {
+    if [argument::KEYS, argument::GROUP_KEYS].iter().any(|place| arguments.get(*place).is_some()) {
+        return Err(Reason::Policy);
+    }
+    // SAFETY: the arguments are where native.sql declares them.
+    unsafe {
+        let payloads = arguments.array(argument::PAYLOAD)?;
+        if payloads.len() > 100_000 {
+            return Err(Reason::Argument);
+        }
+        let mut pusher = Pusher::open(arguments)?;
+        let rows = arguments.rows()?;
+        for payload in payloads {
+            pgrx::check_for_interrupts!();
+            let id = pusher.push(payload);
+            rows.add(&mut [pg_sys::Datum::from(id)], &mut [false]);
+        }
+        pusher.close();
+        Ok(Outcome::Served(rows.done()))
+    }
+}
+
+/// Stores tasks that differ in their payloads.
+struct Pusher<'a> {
+    tables: Tables,
+    table: pg_sys::Relation,
+    indexes: Indexes,
+    slot: *mut pg_sys::TupleTableSlot,
+    queue: Queue<'a>,
+    row: Row<{ task::COUNT }>,
+}
+
+impl<'a> Pusher<'a> {
+    unsafe fn open(arguments: &'a Arguments) -> Result<Self, Reason> {
+        // SAFETY: the arguments are where native.sql declares them; the tables are plain.
+        unsafe {
+            let row = plain_row(arguments)?;
+            let name = arguments.name(argument::QUEUE)?;
+            let tables = tables::open(Use::Push)?;
+            queue::settings(&tables, name)?;
+            let queue = Queue::new(tables.tasks, name);
+            let table = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
+            let (indexes, slot) = (Indexes::open(table), write::slot_for(table));
+            Ok(Self { tables, table, indexes, slot, queue, row })
+        }
+    }
+
+    /// Stores a task and returns its id.
+    unsafe fn push(&mut self, payload: pg_sys::Datum) -> i64 {
+        // SAFETY: the table, its indexes and the slot are open.
+        unsafe {
+            let id = write::next_value(self.tables.tasks_id_seq);
+            let moment = now();
+            let run_at = self.row.long(task::RUN_AT);
+            self.row.set(task::ID, id);
+            self.row.set(task::PAYLOAD, payload);
+            self.row.set(task::CREATED_AT, moment);
+            self.row.set(task::UPDATED_AT, moment);
+            let wanted = |index| write::fits(&self.tables, &self.row, index);
+            write::insert(self.table, &self.indexes, self.slot, &self.row, wanted);
+            let key = Key { priority: self.row.int(task::PRIORITY), run_at, id };
+            transaction::added(&self.queue, key, moment);
+            id
+        }
+    }
+
+    fn close(self) {
+        // SAFETY: opened in `open`; the locks stay to the end of the transaction.
+        unsafe {
+            pg_sys::ExecDropSingleTupleTableSlot(self.slot);
+            self.indexes.close();
+            pg_sys::table_close(self.table, pg_sys::NoLock as i32);
+            pg_sys::CommandCounterIncrement();
+        }
+    }
+}
+
+/// The row of a task without policies; all but the payload, the id and the times of its making.
+unsafe fn plain_row(arguments: &Arguments) -> Result<Row<{ task::COUNT }>, Reason> {
+    use argument::*;
+    let unset = [KEY, GROUP_KEY, AFTER, BACKOFF, KEY_TTL, ON_PREDECESSOR_FAILURE];
+    if unset.iter().any(|place| arguments.get(*place).is_some()) {
+        return Err(Reason::Policy);
+    }
+    let mut row = Row::empty();
+    // SAFETY: the arguments are of the types that native.sql declares.
+    unsafe {
+        if text_of(arguments.needed(ON_DUPLICATE)?) != b"skip" {
+            return Err(Reason::Argument);
+        }
+        row.set(task::QUEUE, arguments.needed(QUEUE)?);
+        row.set(task::PRIORITY, arguments.needed(PRIORITY)?);
+        if let Some(headers) = arguments.get(HEADERS) {
+            if !is_object(headers) {
+                return Err(Reason::Argument);
+            }
+            row.set(task::HEADERS, headers);
+        }
+    }
+    if let Some(attempts) = arguments.get(MAX_ATTEMPTS) {
+        if !(1..=10_000).contains(&(attempts.value() as i32)) {
+            return Err(Reason::Argument);
+        }
+        row.set(task::MAX_ATTEMPTS, attempts);
+    }
+    let run_at = match (arguments.get(RUN_AT), arguments.get(DELAY)) {
+        (None, None) => now(),
+        (Some(run_at), None) if ![i64::MIN, i64::MAX].contains(&(run_at.value() as i64)) => run_at.value() as i64,
+        (None, Some(_)) => now() + arguments.span(DELAY, LONGEST_DELAY)?.unwrap_or(0),
+        _ => return Err(Reason::Argument),
+    };
+    row.set(task::RUN_AT, run_at);
+    row.set(task::STATE, text(b"queued"));
+    row.set(task::ATTEMPT, 0);
+    row.set(task::TOKEN, 0);
+    row.set(task::GATE, 0);
+    Ok(row)
+}
+
+/// Whether a jsonb value is an object.
+unsafe fn is_object(value: pg_sys::Datum) -> bool {
+    // SAFETY: a jsonb begins with the header of its outermost container.
+    unsafe {
+        let json = pg_sys::pg_detoast_datum(value.cast_mut_ptr()).cast::<pg_sys::Jsonb>();
+        (*json).root.header & pg_sys::JB_FOBJECT != 0
+    }
+}

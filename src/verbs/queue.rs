@@ -1,0 +1,63 @@
+//! A queue's settings, as far as the native verbs need them.
+
+use crate::tables::rows::Row;
+use crate::tables::rows::text;
+use crate::tables::scan::{Compare, Condition, Scan};
+use crate::tables::{Reason, Tables};
+use pgrx::prelude::*;
+
+mod column {
+    pub const LEASE: usize = 1;
+    pub const MAX_ATTEMPTS: usize = 2;
+    pub const PAUSED_AT: usize = 7;
+    pub const MAX_RUNNING: usize = 8;
+    pub const RATE_LIMIT: usize = 10;
+    pub const FAIR_GROUPS: usize = 13;
+    pub const AGEING: usize = 14;
+    pub const KEEP_HISTORY: usize = 17;
+    pub const COUNT: usize = 19;
+}
+
+/// What a queue is set to.
+pub struct Settings {
+    /// Its lease in microseconds; 0 if that depends on the time of year.
+    pub lease: i64,
+    /// How often a task is tried that does not say so itself.
+    pub max_attempts: i32,
+    /// Whether claims get nothing.
+    pub paused: bool,
+    /// Whether no policy of the queue is for a claim to mind.
+    pub plain_to_claim: bool,
+    /// Whether the end of a task frees a place.
+    pub limited: bool,
+    /// Whether finished tasks are kept.
+    pub keep_history: bool,
+}
+
+/// The settings of a queue, with the active snapshot.
+pub fn settings(tables: &Tables, name: &[u8]) -> Result<Settings, Reason> {
+    // SAFETY: the columns are those of queue.queues, which `tables::open` has looked at.
+    unsafe {
+        let table = pg_sys::table_open(tables.queues, pg_sys::AccessShareLock as i32);
+        let conditions = [Condition { column: 1, compare: Compare::TextEquals, value: text(name) }];
+        let mut scan = Scan::begin(table, tables.queues_pkey, &conditions);
+        let found = scan.next().map(|slot| {
+            let row = Row::<{ column::COUNT }>::of(slot);
+            let lease = row.get(column::LEASE).map(|value| *value.cast_mut_ptr::<pg_sys::Interval>());
+            let limited = row.get(column::MAX_RUNNING).is_some();
+            let unset = [column::MAX_RUNNING, column::RATE_LIMIT, column::AGEING];
+            Settings {
+                lease: lease.filter(|lease| lease.day == 0 && lease.month == 0).map_or(0, |lease| lease.time),
+                max_attempts: row.int(column::MAX_ATTEMPTS),
+                paused: row.get(column::PAUSED_AT).is_some(),
+                plain_to_claim: unset.iter().all(|column| row.get(*column).is_none())
+                    && row.int(column::FAIR_GROUPS) == 0,
+                limited,
+                keep_history: row.int(column::KEEP_HISTORY) != 0,
+            }
+        });
+        scan.end();
+        pg_sys::table_close(table, pg_sys::NoLock as i32);
+        found.ok_or(Reason::Queue)
+    }
+}
