@@ -11,12 +11,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_extension_wr
 COMMENT ON FUNCTION queue_internal.announce_extension() IS
     'Tells the launcher, when the transaction commits, that this database has the extension.';
 
--- It commits and then waits without a transaction if CALL was said outside a transaction block and all
--- procedures on the way could commit, else it does nothing. Zero seconds: it only commits.
-CREATE PROCEDURE queue_internal.commit_and_wait(seconds double precision, INOUT committed boolean)
-LANGUAGE c AS 'MODULE_PATHNAME', 'commit_and_wait';
-COMMENT ON PROCEDURE queue_internal.commit_and_wait(double precision, boolean) IS
-    'Commits, if the caller can, and then waits without a transaction; says whether it did.';
+-- It commits if CALL was said outside a transaction block and all procedures on the way could commit, else
+-- it does nothing.
+CREATE PROCEDURE queue_internal.try_commit(INOUT committed boolean)
+LANGUAGE c AS 'MODULE_PATHNAME', 'try_commit';
+COMMENT ON PROCEDURE queue_internal.try_commit(boolean) IS 'Commits, if the caller can; says whether it did.';
 
 CREATE FUNCTION queue.engine_stats() RETURNS jsonb
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'engine_stats_wrapper';

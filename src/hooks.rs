@@ -1,10 +1,12 @@
-//! Keeps the workers out of the way of commands on whole databases.
+//! What has to be done about commands of others: it keeps the workers out of the way of commands on whole
+//! databases, and has the lanes look anew after COMMIT PREPARED.
 //!
 //! DROP DATABASE, CREATE DATABASE ... TEMPLATE, and renaming or moving a database fail while
 //! another session is connected to it, and a worker is one. Before such a command runs, the
 //! worker of that database is asked to leave, and kept out while the command takes its own locks.
 
 use crate::clock::now;
+use crate::lanes;
 use crate::shared;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char};
@@ -71,8 +73,12 @@ unsafe extern "C-unwind" fn process_utility(
         if concerns_a_database((*statement).utilityStmt) {
             make_way((*statement).utilityStmt);
         }
+        let ends_prepared = ends_prepared_transaction((*statement).utilityStmt);
         let next = PREVIOUS.unwrap_or(run_utility);
         next(statement, query, read_only_tree, context, parameters, environment, destination, completion);
+        if ends_prepared {
+            lanes::doubt();
+        }
     }
 }
 
@@ -88,6 +94,18 @@ unsafe fn concerns_a_database(node: *mut pg_sys::Node) -> bool {
             }
             _ => false,
         }
+    }
+}
+
+/// Whether the statement is COMMIT PREPARED or ROLLBACK PREPARED. What the transaction did to tasks was
+/// done by another session, perhaps before a restart, and no callback tells of it.
+unsafe fn ends_prepared_transaction(node: *mut pg_sys::Node) -> bool {
+    use pg_sys::TransactionStmtKind::*;
+    // SAFETY: a utility statement is a node, and its tag tells its type.
+    unsafe {
+        (*node).type_ == pg_sys::NodeTag::T_TransactionStmt
+            && [TRANS_STMT_COMMIT_PREPARED, TRANS_STMT_ROLLBACK_PREPARED]
+                .contains(&(*node.cast::<pg_sys::TransactionStmt>()).kind)
     }
 }
 

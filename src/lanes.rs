@@ -276,18 +276,80 @@ fn take_lane(queue: &Queue<'_>) -> Option<u64> {
     })
 }
 
-/// Runs `act` with each lane of this database.
-pub fn each(mut act: impl FnMut(&mut Slot)) {
+/// What `act` returns of each lane of this database, with its queue's name.
+pub fn each<R>(act: impl Fn(&Slot) -> R) -> Vec<(Vec<u8>, R)> {
     // SAFETY: a plain read of a constant of the process.
     let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
-    for (index, hash) in hashes().iter().enumerate() {
-        if hash.load(Ordering::Acquire) != 0 {
-            locked(index, |slot| {
-                if slot.database == database {
-                    act(slot);
-                }
-            });
+    let look = |index| {
+        let found = locked(index, |slot| {
+            (slot.hash != 0 && slot.database == database).then(|| (slot.name, slot.name_length, act(slot)))
+        });
+        found.map(|(name, length, result)| (name[..length].to_vec(), result))
+    };
+    (0..hashes().len()).filter_map(look).collect()
+}
+
+/// How many leases of a lane the worker ends at a time.
+const CHORE: usize = 256;
+
+/// What the worker has to do for a lane.
+pub struct Chore {
+    ids: [i64; CHORE],
+    expired: usize,
+    wake: Option<Wake>,
+    next: i64,
+    reread: Option<(Bounds, [u8; NAME], usize)>,
+    relation: u32,
+}
+
+impl Chore {
+    /// The tasks whose lease ran out.
+    pub fn expired(&self) -> &[i64] {
+        &self.ids[..self.expired]
+    }
+
+    /// When there is more to do, after this.
+    pub fn next(&self) -> i64 {
+        if self.expired == CHORE { 0 } else { self.next }
+    }
+
+    /// The queue that has to be read anew, and how.
+    pub fn reread(&self) -> Option<(Bounds, Queue<'_>)> {
+        let (bounds, name, length) = self.reread.as_ref()?;
+        Some((*bounds, Queue::new(self.relation.into(), &name[..*length])))
+    }
+}
+
+/// Does what is due in the lanes of this database; what is left for the worker it gets one by one.
+pub fn tend(now: i64, sweep_interval: i64, mut act: impl FnMut(Chore)) {
+    // SAFETY: plain reads of constants of the process.
+    let (database, me) = unsafe { (pg_sys::MyDatabaseId.to_u32(), pg_sys::MyProcPid) };
+    for index in 0..hashes().len() {
+        let chore = locked(index, |slot| {
+            (slot.hash != 0 && slot.database == database).then(|| slot.tend(now, sweep_interval, me))
+        });
+        if let Some(mut chore) = chore {
+            chore.wake.take().into_iter().for_each(Wake::now);
+            act(chore);
         }
+    }
+}
+
+/// Something may have happened in any queue of this database that no lane was told of.
+#[pg_guard]
+pub extern "C-unwind" fn doubt() {
+    // SAFETY: a plain read of a constant of the process.
+    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    for index in 0..hashes().len() {
+        let wake = locked(index, |slot| {
+            if slot.hash == 0 || slot.database != database {
+                return None;
+            }
+            slot.lane.doubt();
+            slot.signals = stamp();
+            slot.waiters.next()
+        });
+        wake.into_iter().for_each(Wake::now);
     }
 }
 
@@ -338,9 +400,29 @@ impl Slot {
         self.hash
     }
 
-    /// When something is to be done here by itself.
+    /// When something is to be done here by itself: ending a lease, or waking those who wait for a task
+    /// that comes due.
     pub fn next_time(&self) -> i64 {
-        self.lane.next_time().min(self.lane.leases.next())
+        let timed = if self.waiters.is_empty() { NEVER } else { self.lane.next_time() };
+        timed.min(self.lane.leases.next())
+    }
+
+    /// Does what is due by itself; returns what the worker has to do.
+    fn tend(&mut self, now: i64, sweep_interval: i64, me: i32) -> Chore {
+        let mut ids = [0; CHORE];
+        let expired = self.lane.leases.take_expired(now, &mut ids);
+        self.counters.expired += expired as u64;
+        let unknown = self.lane.leases.unknown() <= now || !self.waiters.is_empty() && self.lane.timed_unknown(now);
+        let in_use = !self.waiters.is_empty() || now - self.used_at < IDLE;
+        let sweep = in_use && now >= self.lane.next_reading(sweep_interval);
+        let bounds = if unknown || sweep { self.lane.reread(now, me) } else { None };
+        self.lane.let_in(now);
+        let wake = if self.lane.line_length() > 0 { self.waiters.next() } else { None };
+        // A reading tells of itself, and is not to be repeated at once if it fails.
+        let next = self.next_time().max(if bounds.is_some() { now + 100_000 } else { now + 1000 });
+        let next = if in_use { next.min(self.lane.next_reading(sweep_interval)) } else { next };
+        let name = bounds.map(|bounds| (bounds, self.name, self.name_length));
+        Chore { ids, expired, wake, next, reread: name, relation: self.relation }
     }
 
     fn is_of(&self, queue: &Queue<'_>) -> bool {

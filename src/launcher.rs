@@ -6,6 +6,7 @@
 //! it finds nothing; later, CREATE EXTENSION tells the launcher itself.
 
 use crate::clock::now;
+use crate::lanes;
 use crate::process;
 use crate::settings;
 use crate::shared::{self, Shared};
@@ -126,6 +127,7 @@ impl Launcher {
             let stays = place.worker.is_some() || databases.contains(oid);
             if !stays && let Some(database) = shared.database(*oid) {
                 database.forget();
+                lanes::forget(*oid);
             }
             stays
         });

@@ -4,12 +4,14 @@
 //! fast: lanes in shared memory that know which tasks are next, the hot verbs on top of them, waiting
 //! without a transaction, and a background worker that keeps time.
 
+#[macro_use]
+mod symbols;
+
 mod clock;
 mod cron;
 mod hooks;
 mod lanes;
 mod launcher;
-mod pause;
 mod process;
 mod refill;
 mod schema;
@@ -20,6 +22,7 @@ mod tables;
 mod transaction;
 mod triggers;
 mod verbs;
+mod wait;
 mod worker;
 
 use pgrx::prelude::*;

@@ -29,11 +29,19 @@ pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
         found
     };
     transaction::refilling(0);
-    lanes::with(queue.hash(), |slot| {
+    let wake = lanes::with(queue.hash(), |slot| {
         slot.lane.refilled(bounds, &found, now());
         slot.counters.refills += 1;
         slot.counters.sweeps += u64::from(bounds.from == Key::FIRST);
+        if slot.lane.line_length() > 0 { slot.waiters.next() } else { None }
     });
+    wake.flatten().into_iter().for_each(lanes::Wake::now);
+    lanes::announce_refill(queue.hash());
+}
+
+/// Says that this process will not refill the lane after all.
+pub fn give_up(queue: &Queue<'_>) {
+    lanes::with(queue.hash(), |slot| slot.lane.give_up());
     lanes::announce_refill(queue.hash());
 }
 

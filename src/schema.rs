@@ -101,9 +101,14 @@ extension_sql_file!(
     requires = ["internal_open_queue"]
 );
 extension_sql_file!(
+    "../sql/internal/is_ready.sql",
+    name = "internal_is_ready",
+    requires = ["internal_claim_from"]
+);
+extension_sql_file!(
     "../sql/internal/expire.sql",
     name = "internal_expire",
-    requires = ["internal_claim_from"]
+    requires = ["internal_is_ready"]
 );
 extension_sql_file!("../sql/internal/reap.sql", name = "internal_reap", requires = ["internal_expire"]);
 extension_sql_file!(
@@ -188,7 +193,8 @@ extension_sql_file!("../sql/functions/redrive.sql", name = "redrive", requires =
 extension_sql_file!("../sql/functions/reap.sql", name = "reap", requires = ["redrive"]);
 extension_sql_file!("../sql/functions/get.sql", name = "get", requires = ["reap"]);
 extension_sql_file!("../sql/functions/wait_result.sql", name = "wait_result", requires = ["get"]);
-extension_sql_file!("../sql/functions/create.sql", name = "create", requires = ["wait_result"]);
+extension_sql_file!("../sql/functions/wait.sql", name = "wait", requires = ["wait_result"]);
+extension_sql_file!("../sql/functions/create.sql", name = "create", requires = ["wait"]);
 extension_sql_file!("../sql/functions/configure.sql", name = "configure", requires = ["create"]);
 extension_sql_file!("../sql/functions/drop.sql", name = "drop", requires = ["configure"]);
 extension_sql_file!("../sql/functions/bind.sql", name = "bind", requires = ["drop"]);

@@ -31,6 +31,8 @@ pub struct Shared {
     /// Databases in which the extension was just created, for the launcher to look into.
     created: [AtomicU32; 16],
     databases: Databases,
+    /// Who waits for the end of a task.
+    pub results: ResultWaiters,
 }
 
 /// What the sessions of one database tell its worker, and what it tells them. Times are
@@ -40,8 +42,10 @@ pub struct Database {
     oid: AtomicU32,
     /// The worker's latch, and whether it runs.
     pub worker: Sleeper,
-    /// The earliest expiry of a lease that was granted since the worker last looked.
+    /// The earliest expiry of a lease that was granted since the worker last looked, and is in no lane.
     pub next_lease: Earliest,
+    /// The earliest time at which something is to be done in a lane, of which the worker was not told yet.
+    pub next_lane: Earliest,
     /// The earliest run_at of a task that was put off since the worker last looked.
     pub next_run: Earliest,
     /// The queues that got something to claim since the worker last looked.
@@ -145,6 +149,7 @@ impl Database {
     /// Gives the place back. The launcher calls it for a database that is gone.
     pub fn forget(&self) {
         self.next_lease.take();
+        self.next_lane.take();
         self.next_run.take();
         self.pushed.take();
         self.keep_out_until.store(0, Ordering::SeqCst);
@@ -155,6 +160,12 @@ impl Database {
     /// Tells the worker of a lease that ends at `time`.
     pub fn lease_until(&self, time: i64) {
         self.next_lease.lower(time);
+        self.worker.wake_if_later(time);
+    }
+
+    /// Tells the worker that something is to be done in a lane at `time`.
+    pub fn lane_time(&self, time: i64) {
+        self.next_lane.lower(time);
         self.worker.wake_if_later(time);
     }
 
@@ -237,6 +248,79 @@ impl Sleeper {
             // address in every process. At worst the process has left and its successor in the
             // same slot wakes for nothing, which every latch user must expect.
             unsafe { pg_sys::SetLatch(latch) };
+        }
+    }
+}
+
+/// How many sessions can wait for the end of a task and be woken by it; more look by themselves.
+const RESULT_WAITERS: usize = 256;
+
+/// Sessions that wait for the end of a task.
+pub struct ResultWaiters {
+    count: AtomicUsize,
+    places: [ResultWaiter; RESULT_WAITERS],
+}
+
+#[derive(Default)]
+struct ResultWaiter {
+    pid: AtomicI32,
+    database: AtomicU32,
+    task: AtomicI64,
+    latch: AtomicUsize,
+}
+
+impl Default for ResultWaiters {
+    fn default() -> Self {
+        Self { count: AtomicUsize::new(0), places: std::array::from_fn(|_| ResultWaiter::default()) }
+    }
+}
+
+impl ResultWaiters {
+    /// Puts the calling process here, to be woken when the task of this database ends; says whether there
+    /// was room.
+    pub fn enter(&self, task: i64) -> bool {
+        // SAFETY: plain reads of what belongs to this process.
+        let (me, database, latch) =
+            unsafe { (pg_sys::MyProcPid, pg_sys::MyDatabaseId.to_u32(), pg_sys::MyLatch as usize) };
+        let free = |place: &&ResultWaiter| {
+            place.pid.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let Some(place) = self.places.iter().find(free) else { return false };
+        place.database.store(database, Ordering::SeqCst);
+        place.latch.store(latch, Ordering::SeqCst);
+        place.task.store(task, Ordering::SeqCst);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    /// Takes the calling process out, if it is here.
+    pub fn leave(&self) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        // SAFETY: a plain read of a constant of the process.
+        let me = unsafe { pg_sys::MyProcPid };
+        for place in self.places.iter().filter(|place| place.pid.load(Ordering::SeqCst) == me) {
+            place.task.store(0, Ordering::SeqCst);
+            place.latch.store(0, Ordering::SeqCst);
+            self.count.fetch_sub(1, Ordering::SeqCst);
+            place.pid.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether nobody is here.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// Wakes those who wait for the end of this task of this database.
+    pub fn wake(&self, database: u32, task: i64) {
+        for place in self.places.iter().filter(|place| place.task.load(Ordering::SeqCst) == task) {
+            let latch = place.latch.load(Ordering::SeqCst) as *mut pg_sys::Latch;
+            if place.database.load(Ordering::SeqCst) == database && !latch.is_null() {
+                // SAFETY: as in `Sleeper::wake`.
+                unsafe { pg_sys::SetLatch(latch) };
+            }
         }
     }
 }

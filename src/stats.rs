@@ -1,20 +1,32 @@
 //! `queue.engine_stats()`: what the native part sees of itself in this database.
 
 use crate::clock::now;
-use crate::shared;
+use crate::lanes::{self, Counters};
+use crate::settings;
+use crate::shared::{self, Database};
+use crate::tables::Reason;
 use pgrx::JsonB;
 use pgrx::prelude::*;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 #[derive(Serialize)]
 struct EngineStats {
-    /// Whether the library was preloaded, without which there is no worker.
+    /// Whether the library was preloaded, without which there is no worker and no lane.
     loaded: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     launcher_pid: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     worker: Option<WorkerStats>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verbs: Option<VerbStats>,
+    /// By queue.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    lanes: BTreeMap<String, LaneStats>,
+    /// How many lanes the server has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_lanes: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -27,21 +39,66 @@ struct WorkerStats {
     notifications: u64,
 }
 
+/// What became of calls of the native verbs.
+#[derive(Serialize)]
+struct VerbStats {
+    served: u64,
+    /// Those that the core had to do, by reason.
+    handed_over: BTreeMap<Reason, u64>,
+}
+
+#[derive(Serialize)]
+struct LaneStats {
+    /// Tasks in the line.
+    candidates: usize,
+    /// Tasks for later that it knows.
+    timed: usize,
+    /// Whether it knows all tasks that can be claimed, and all for later.
+    complete: bool,
+    waiters: usize,
+    #[serde(flatten)]
+    counters: Counters,
+}
+
 #[pg_extern(sql = false)]
 fn engine_stats() -> JsonB {
     let shared = shared::get();
     // SAFETY: a plain read of a constant of the process.
     let database = shared.and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
+    let mut lanes = BTreeMap::new();
+    for (name, lane) in lanes::each(|slot| {
+        let (candidates, timed, complete) = slot.lane.census();
+        LaneStats { candidates, timed, complete, waiters: slot.waiters.len(), counters: slot.counters }
+    }) {
+        lanes.insert(String::from_utf8_lossy(&name).into_owned(), lane);
+    }
     let stats = EngineStats {
         loaded: shared.is_some(),
         launcher_pid: shared.map(|shared| shared.launcher.pid()).filter(|pid| *pid != 0),
-        worker: database.filter(|database| database.worker.pid() != 0).map(|database| WorkerStats {
-            pid: database.worker.pid(),
-            sleeps_for_ms: (database.worker.wakes_at() - now()).max(0) / 1000,
-            rounds: database.counters.rounds.load(Ordering::Relaxed),
-            leases_reaped: database.counters.leases_reaped.load(Ordering::Relaxed),
-            notifications: database.counters.notifications.load(Ordering::Relaxed),
-        }),
+        worker: database.filter(|database| database.worker.pid() != 0).map(worker_stats),
+        verbs: database.map(verb_stats),
+        lanes,
+        max_lanes: lanes::available().then(settings::lanes),
     };
     JsonB(serde_json::json!(stats))
 }
+
+fn worker_stats(database: &Database) -> WorkerStats {
+    WorkerStats {
+        pid: database.worker.pid(),
+        sleeps_for_ms: (database.worker.wakes_at() - now()).max(0) / 1000,
+        rounds: database.counters.rounds.load(Ordering::Relaxed),
+        leases_reaped: database.counters.leases_reaped.load(Ordering::Relaxed),
+        notifications: database.counters.notifications.load(Ordering::Relaxed),
+    }
+}
+
+fn verb_stats(database: &Database) -> VerbStats {
+    let count = |reason: &Reason| database.counters.handed_over[*reason as usize].load(Ordering::Relaxed);
+    let handed_over = Reason::ALL.iter().map(|reason| (*reason, count(reason)));
+    VerbStats {
+        served: database.counters.served.load(Ordering::Relaxed),
+        handed_over: handed_over.filter(|(_, count)| *count > 0).collect(),
+    }
+}
+

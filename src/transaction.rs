@@ -56,7 +56,10 @@ struct Summary {
 /// The pieces of news that are not about one task.
 struct News {
     created: bool,
+    /// The first end of a lease that is in no lane.
     lease: i64,
+    /// When something is to be done in a lane.
+    lane_time: i64,
     run: i64,
     queues: QueueBits,
     /// Lanes in whose queues something happened that a claim has to settle, or room came free.
@@ -65,7 +68,7 @@ struct News {
 }
 
 const NO_NEWS: News =
-    News { created: false, lease: NEVER, run: NEVER, queues: [0; 4], signals: [0; SUMMARIES], signal_count: 0 };
+    News { created: false, lease: NEVER, lane_time: NEVER, run: NEVER, queues: [0; 4], signals: [0; SUMMARIES], signal_count: 0 };
 
 struct Pending {
     registered: bool,
@@ -131,18 +134,12 @@ pub fn added(queue: &Queue<'_>, key: Key, now: i64) {
 
 /// This transaction leased a task.
 pub fn leased(queue: &Queue<'_>, key: Key, until: i64) {
-    with_pending(|pending| {
-        pending.news.lease = pending.news.lease.min(until);
-        pending.change(queue.hash(), key, What::Leased { until });
-    });
+    with_pending(|pending| pending.change(queue.hash(), key, What::Leased { until }));
 }
 
 /// The lease of a task ends at another time.
 pub fn extended(queue: &Queue<'_>, key: Key, until: i64) {
-    with_pending(|pending| {
-        pending.news.lease = pending.news.lease.min(until);
-        pending.change(queue.hash(), key, What::Extended { until });
-    });
+    with_pending(|pending| pending.change(queue.hash(), key, What::Extended { until }));
 }
 
 /// A task can no longer be claimed, or runs no more.
@@ -219,10 +216,7 @@ impl Hands {
 
     /// The candidate of this number has been leased.
     pub fn leased(&self, number: usize, until: i64) {
-        with_pending(|pending| {
-            pending.news.lease = pending.news.lease.min(until);
-            pending.changes[self.first + number].what = What::Leased { until };
-        });
+        with_pending(|pending| pending.changes[self.first + number].what = What::Leased { until });
     }
 
     /// The candidate of this number is none.
@@ -307,14 +301,21 @@ impl Pending {
             const AT_ONCE: usize = 64;
             let same = rest.iter().take(AT_ONCE).take_while(|change| change.lane == first.lane).count();
             let mut wakes = [const { None }; AT_ONCE];
-            lanes::with(first.lane, |slot| {
+            let known = lanes::with(first.lane, |slot| {
                 for (change, wake) in rest[..same].iter().zip(&mut wakes) {
                     *wake = change.tell(slot, now);
                 }
+                slot.next_time()
             });
+            match known {
+                Some(next) => self.news.lane_time = self.news.lane_time.min(next),
+                // The worker has to find them in the table.
+                None => self.news.lease = rest[..same].iter().fold(self.news.lease, |lease, change| lease.min(change.lease())),
+            }
             wakes.into_iter().flatten().for_each(Wake::now);
             rest = &rest[same..];
         }
+        self.tell_of_ends();
         for summary in &self.summaries[..self.summary_count] {
             let wake = lanes::with(summary.lane, |slot| {
                 slot.lane.lower(summary.added);
@@ -332,23 +333,35 @@ impl Pending {
             wake.flatten().into_iter().for_each(Wake::now);
         }
         if self.doubt {
-            lanes::each(|slot| slot.lane.doubt());
+            lanes::doubt();
         }
+    }
+
+    /// Tells those who wait for the end of a task.
+    fn tell_of_ends(&self) {
+        let Some(shared) = shared::get().filter(|shared| !shared.results.is_empty()) else { return };
+        // SAFETY: a plain read of a constant of the process.
+        let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+        let removed = self.changes[..self.count].iter().filter(|change| matches!(change.what, What::Removed));
+        removed.for_each(|change| shared.results.wake(database, change.key.id));
     }
 
     /// Tells the launcher and the worker.
     fn tell_worker(&self) {
         let Some(shared) = shared::get() else { return };
-        let News { created, lease, run, queues, .. } = self.news;
+        let News { created, lease, lane_time, run, queues, .. } = self.news;
         // SAFETY: a plain read of a constant of the process.
         let database_oid = unsafe { pg_sys::MyDatabaseId };
         if created {
             shared.announce_created(database_oid);
         }
-        let anything = lease != NEVER || run != NEVER || queues != [0; 4];
+        let anything = lease.min(lane_time).min(run) != NEVER || queues != [0; 4];
         let Some(database) = anything.then(|| shared.database(database_oid)).flatten() else { return };
         if lease != NEVER {
             database.lease_until(lease);
+        }
+        if lane_time != NEVER {
+            database.lane_time(lane_time);
         }
         if run != NEVER {
             database.run_at(run);
@@ -362,6 +375,14 @@ impl Pending {
 }
 
 impl Change {
+    /// When the lease ends that it is about.
+    fn lease(&self) -> i64 {
+        match self.what {
+            What::Leased { until } | What::Extended { until } => until,
+            _ => NEVER,
+        }
+    }
+
     fn tell(&self, slot: &mut lanes::Slot, now: i64) -> Option<Wake> {
         match self.what {
             What::Added => return slot.lane.add(self.key, now).then(|| slot.waiters.next()).flatten(),
@@ -394,12 +415,19 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
             }
             // COMMIT PREPARED comes later and elsewhere, and makes all lanes read anew (hooks.rs). The
             // times at least are known.
-            XACT_EVENT_PREPARE => pending.tell_worker(),
+            XACT_EVENT_PREPARE => {
+                let leases = pending.changes[..pending.count].iter().map(Change::lease);
+                pending.news.lease = leases.min().unwrap_or(NEVER);
+                pending.tell_worker();
+            }
             XACT_EVENT_ABORT => pending.give_back(0),
             _ => return,
         }
         pending.clear();
     });
+    if event == XACT_EVENT_ABORT {
+        crate::wait::leave_lists(false);
+    }
 }
 
 /// Runs when a savepoint, or a block with an exception handler, ends. What it did can be told by the

@@ -11,11 +11,7 @@ use pgrx::prelude::*;
 
 macro_rules! trigger {
     ($name:ident, $info:ident, $act:path) => {
-        #[unsafe(no_mangle)]
-        extern "C" fn $info() -> &'static pg_sys::Pg_finfo_record {
-            const V1: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
-            &V1
-        }
+        declare_symbol!($info);
 
         /// The trigger's function, as native.sql declares it.
         #[unsafe(no_mangle)]

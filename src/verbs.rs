@@ -5,7 +5,7 @@
 //! It may hand over as long as nothing has been written. See [`Reason`] for what is not plain.
 
 mod arguments;
-mod claim;
+pub mod claim;
 mod complete;
 mod extend;
 mod push;
@@ -16,6 +16,7 @@ use crate::settings;
 use crate::shared;
 use crate::tables::Reason;
 use arguments::Arguments;
+pub use arguments::core_oid;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
 
@@ -34,11 +35,7 @@ type Verb = unsafe fn(&Arguments) -> Result<Outcome, Reason>;
 /// Defines the C functions of a verb: the entry point and the record that Postgres asks for.
 macro_rules! verb {
     ($name:ident, $info:ident, $verb:path) => {
-        #[unsafe(no_mangle)]
-        extern "C" fn $info() -> &'static pg_sys::Pg_finfo_record {
-            const V1: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
-            &V1
-        }
+        declare_symbol!($info);
 
         /// Not guarded by pgrx, whose guard would turn the SQLSTATEs that the core raises into XX000: an
         /// ERROR of the core passes straight through this frame, which holds nothing to be dropped.
@@ -108,28 +105,36 @@ fn note(outcome: &Outcome) {
 
 /// Returns what was served, or what the core returns.
 unsafe fn finish(fcinfo: pg_sys::FunctionCallInfo, outcome: &Outcome) -> pg_sys::Datum {
-    // SAFETY: a call by way of the function manager, as Postgres itself makes it, with the caller's own
-    // place for a set of rows.
+    // SAFETY: the core's functions take these arguments.
     unsafe {
         match outcome {
             Outcome::Served(result) => *result,
             Outcome::Core(_) => {
-                let core = core_of(fcinfo, false);
-                let count = (*fcinfo).nargs as usize;
-                call(fcinfo, core, (*fcinfo).args.as_ptr(), count)
+                let arguments = (*fcinfo).args.as_slice((*fcinfo).nargs as usize);
+                call_for(fcinfo, core_of(fcinfo, false), arguments)
             }
-            Outcome::CoreClaim(_, arguments) => call(fcinfo, core_of(fcinfo, true), arguments.as_ptr(), arguments.len()),
+            Outcome::CoreClaim(_, arguments) => call_for(fcinfo, core_of(fcinfo, true), arguments),
         }
     }
 }
 
+/// Calls a function of SQL by way of the function manager. An ERROR in it passes through.
+///
+/// # Safety
+/// The function was looked up, takes these arguments, and returns no set.
+pub unsafe fn call(function: *mut pg_sys::FmgrInfo, arguments: &[pg_sys::NullableDatum]) -> pg_sys::Datum {
+    let mut nobody = pg_sys::FunctionCallInfoBaseData::default();
+    // SAFETY: the caller's promise.
+    unsafe { call_for(&mut nobody, function, arguments) }
+}
+
 const MOST_ARGUMENTS: usize = 16;
 
-unsafe fn call(
+/// The same in the place of another call: with its place for a set of rows, and returning its nulls.
+unsafe fn call_for(
     fcinfo: pg_sys::FunctionCallInfo,
     function: *mut pg_sys::FmgrInfo,
-    arguments: *const pg_sys::NullableDatum,
-    count: usize,
+    arguments: &[pg_sys::NullableDatum],
 ) -> pg_sys::Datum {
     // The header of a call and room for its arguments, as LOCAL_FCINFO lays it out.
     #[repr(C)]
@@ -142,12 +147,12 @@ unsafe fn call(
         let mut call = std::mem::MaybeUninit::<Call>::uninit();
         let header = call.as_mut_ptr().cast::<pg_sys::FunctionCallInfoBaseData>();
         (*header).flinfo = function;
-        (*header).context = (*fcinfo).context;
+        (*header).context = std::ptr::null_mut();
         (*header).resultinfo = (*fcinfo).resultinfo;
         (*header).fncollation = (*fcinfo).fncollation;
         (*header).isnull = false;
-        (*header).nargs = count as i16;
-        std::ptr::copy_nonoverlapping(arguments, (&raw mut (*header).args).cast(), count);
+        (*header).nargs = arguments.len() as i16;
+        std::ptr::copy_nonoverlapping(arguments.as_ptr(), (&raw mut (*header).args).cast(), arguments.len());
         let result = match (*function).fn_addr {
             Some(address) => address(header),
             None => pg_sys::Datum::from(0),
@@ -169,7 +174,7 @@ unsafe extern "C-unwind" fn core_of(fcinfo: pg_sys::FunctionCallInfo, claim: boo
         }
         let core = (*info).fn_extra.cast::<pg_sys::FmgrInfo>().add(usize::from(claim));
         if (*core).fn_oid == pg_sys::InvalidOid {
-            pg_sys::fmgr_info_cxt(arguments::core_oid((*info).fn_oid, claim), core, (*info).fn_mcxt);
+            pg_sys::fmgr_info_cxt(arguments::core_for((*info).fn_oid, claim), core, (*info).fn_mcxt);
         }
         core
     }

@@ -12,7 +12,9 @@ mod core;
 mod installed;
 
 use crate::clock::now;
+use crate::lanes::{self, Chore};
 use crate::process;
+use crate::refill;
 use crate::settings;
 use crate::shared::{self, Database, NEVER, QueueBits, Shared};
 use pgrx::prelude::*;
@@ -62,12 +64,18 @@ unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
     }
 }
 
+fn microseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(NEVER)
+}
+
 struct Worker {
     shared: &'static Shared,
     database: &'static Database,
     /// The launcher that started this worker. When it is gone, so must this worker be: the next
     /// launcher starts its own.
     launcher_pid: i32,
+    /// When something is to be done in a lane.
+    next_lane: i64,
     /// The earliest expiry among the leases seen by the last look.
     next_lease: i64,
     /// Not before this time is the next look for expired leases worth its cost.
@@ -96,6 +104,7 @@ impl Worker {
             shared,
             database,
             launcher_pid: shared.launcher.pid(),
+            next_lane: NEVER,
             next_lease: NEVER,
             lease_scan_from: 0,
             lease_scan_by: 0,
@@ -144,7 +153,7 @@ impl Worker {
         let announced = self.database.next_run.take();
         self.next_run = self.next_run.min(announced);
         self.next_schedule = self.next_schedule.min(announced);
-        let steps = [Self::reap, Self::run_schedules, Self::settle, Self::look_for_due, Self::keep_history];
+        let steps = [Self::tend_lanes, Self::reap, Self::run_schedules, Self::settle, Self::look_for_due, Self::keep_history];
         for step in steps {
             match step(self, &pushed) {
                 Installed::Yes => {}
@@ -156,6 +165,40 @@ impl Worker {
             }
         }
         self.notify()
+    }
+
+    /// Ends the leases that ran out, wakes those who wait for a task that came due, and reads anew what no
+    /// session could tell of.
+    fn tend_lanes(&mut self, _pushed: &QueueBits) -> Installed {
+        let moment = now();
+        self.next_lane = self.next_lane.min(self.database.next_lane.take());
+        if moment < self.next_lane {
+            return Installed::Yes;
+        }
+        let mut chores = Vec::new();
+        lanes::tend(moment, microseconds(settings::sweep_interval()), |chore| chores.push(chore));
+        self.next_lane = chores.iter().map(Chore::next).min().unwrap_or(NEVER);
+        let mut installed = Installed::Yes;
+        for chore in &chores {
+            if !chore.expired().is_empty() {
+                let step = installed::transaction(c"ending expired leases", || core::expire(chore.expired()));
+                let expired = step.result.unwrap_or(0);
+                self.database.counters.leases_reaped.fetch_add(expired, Ordering::Relaxed);
+                if step.installed != Installed::Yes {
+                    // They are in no lane any more.
+                    self.next_lease = moment;
+                    installed = step.installed;
+                }
+            }
+            if let Some((bounds, queue)) = chore.reread() {
+                let step = installed::transaction(c"reading tasks", || core::reread(&queue, bounds));
+                if step.result.is_none() {
+                    refill::give_up(&queue);
+                    installed = step.installed;
+                }
+            }
+        }
+        installed
     }
 
     /// Puts back the tasks whose lease ran out, a batch per transaction.
@@ -283,8 +326,7 @@ impl Worker {
         if step.result.is_some() {
             self.to_notify.clear();
             self.database.counters.notifications.fetch_add(count, Ordering::Relaxed);
-            let interval = i64::try_from(settings::notify_interval().as_micros()).unwrap_or(NEVER);
-            self.notify_from = moment.saturating_add(interval);
+            self.notify_from = moment.saturating_add(microseconds(settings::notify_interval()));
         }
         step.installed
     }
@@ -300,8 +342,7 @@ impl Worker {
 
     /// Computed anew each time, so that a changed setting counts at once.
     fn next_sweep(&self) -> i64 {
-        let interval = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(NEVER);
-        self.swept_at.saturating_add(interval)
+        self.swept_at.saturating_add(microseconds(settings::sweep_interval()))
     }
 
     fn next_time(&self) -> i64 {
@@ -311,8 +352,9 @@ impl Worker {
         } else {
             self.notify_from
         };
+        let lane = self.next_lane.min(self.database.next_lane.get());
         let times =
-            [self.lease_scan_due(), run, self.next_schedule, notify, self.next_sweep(), self.next_upkeep];
+            [lane, self.lease_scan_due(), run, self.next_schedule, notify, self.next_sweep(), self.next_upkeep];
         times.into_iter().fold(NEVER, i64::min)
     }
 }

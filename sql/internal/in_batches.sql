@@ -25,7 +25,7 @@ BEGIN
         SELECT b.tasks, b.last INTO tasks, last
         FROM queue_internal.next_batch(verb, condition, batch_size, to_queue, priority, tasks, last) AS b;
         EXIT WHEN last IS NULL;
-        CALL queue_internal.commit_and_wait(0, committed);
+        CALL queue_internal.try_commit(committed);
     END LOOP;
 END
 $$;

@@ -180,7 +180,8 @@ BEGIN
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
             'queue.complete_and_claim, queue.fail, queue.release, queue.extend, queue.extend_many,'
-            'queue.cancelled'
+            'queue.cancelled',
+            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean)'
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',

@@ -197,6 +197,11 @@ impl Lane {
         self.needs(taken < wanted, now, me)
     }
 
+    /// How many stand in the line.
+    pub fn line_length(&self) -> usize {
+        self.line.len()
+    }
+
     /// Whether there is something to take.
     pub fn has_due(&mut self, now: i64) -> bool {
         self.let_in(now);

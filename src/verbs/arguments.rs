@@ -3,6 +3,7 @@
 use crate::tables::Reason;
 use crate::tables::rows::text_of;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 
 /// The arguments of a call, by number.
 pub struct Arguments {
@@ -131,17 +132,27 @@ impl Rows {
 
 /// The core's function for a native one: of the same name and argument types, in schema queue_internal;
 /// or its `claim`.
-pub fn core_oid(native: pg_sys::Oid, claim: bool) -> pg_sys::Oid {
-    // SAFETY: catalog lookups in a transaction; the lists and strings are ours.
+pub fn core_for(native: pg_sys::Oid, claim: bool) -> pg_sys::Oid {
+    const CLAIMS: [pg_sys::Oid; 4] = [pg_sys::INTERVALOID, pg_sys::TEXTOID, pg_sys::INT4OID, pg_sys::TEXTOID];
+    if claim {
+        return core_oid(c"claim", &CLAIMS);
+    }
+    // SAFETY: catalog lookups in a transaction; the types and the name are ours.
     unsafe {
-        let (mut count, mut own) = (0, std::ptr::null_mut());
-        pg_sys::get_func_signature(native, &mut own, &mut count);
-        let claims = [pg_sys::INTERVALOID, pg_sys::TEXTOID, pg_sys::INT4OID, pg_sys::TEXTOID];
-        let name = if claim { c"claim".as_ptr().cast_mut() } else { pg_sys::get_func_name(native) };
-        let types = if claim { claims.as_ptr() } else { own.cast_const() };
-        let schema = pg_sys::makeString(c"queue_internal".as_ptr().cast_mut());
-        let mut names = pg_sys::lappend(std::ptr::null_mut(), schema.cast());
-        names = pg_sys::lappend(names, pg_sys::makeString(name).cast());
-        pg_sys::LookupFuncName(names, if claim { claims.len() as i32 } else { count }, types, false)
+        let (mut count, mut types) = (0, std::ptr::null_mut());
+        pg_sys::get_func_signature(native, &mut types, &mut count);
+        let types = std::slice::from_raw_parts(types, count as usize);
+        core_oid(CStr::from_ptr(pg_sys::get_func_name(native)), types)
+    }
+}
+
+/// A function of schema queue_internal.
+pub fn core_oid(name: &CStr, types: &[pg_sys::Oid]) -> pg_sys::Oid {
+    // SAFETY: a catalog lookup in a transaction; the list and its strings are ours.
+    unsafe {
+        let string = |text: &CStr| pg_sys::makeString(pg_sys::pstrdup(text.as_ptr())).cast();
+        let mut names = pg_sys::lappend(std::ptr::null_mut(), string(c"queue_internal"));
+        names = pg_sys::lappend(names, string(name));
+        pg_sys::LookupFuncName(names, types.len() as i32, types.as_ptr(), false)
     }
 }

@@ -81,6 +81,46 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
     }
 }
 
+/// What a look at a lane found.
+enum Look {
+    Ready,
+    Signals(u64),
+    Answer(Answer),
+}
+
+/// Whether a claim would get something from the queue; an error if only the core can tell.
+pub unsafe fn is_ready(name: &[u8]) -> Result<bool, Reason> {
+    super::permitted()?;
+    // SAFETY: in a transaction with a snapshot.
+    unsafe {
+        let tables = tables::open(Use::Claim)?;
+        let settings = queue::settings(&tables, name)?;
+        if settings.paused || !settings.plain_to_claim {
+            return Err(Reason::Policy);
+        }
+        let queue = Queue::new(tables.tasks, name);
+        loop {
+            pgrx::check_for_interrupts!();
+            let moment = now();
+            let look = lanes::with_or_new(&queue, |slot| {
+                if slot.lane.has_due(moment) || slot.lane.leases.next() <= moment {
+                    return Look::Ready;
+                } else if slot.signals != 0 {
+                    return Look::Signals(slot.signals);
+                }
+                Look::Answer(slot.lane.needs(true, moment, pg_sys::MyProcPid))
+            });
+            match look.ok_or(Reason::NoLane)? {
+                Look::Ready => return Ok(true),
+                Look::Signals(stamp) => look_for_signals(&tables, &queue, stamp)?,
+                Look::Answer(Answer::Complete) => return Ok(false),
+                Look::Answer(Answer::Refill(bounds)) => refill::run(&tables, &queue, bounds),
+                Look::Answer(Answer::Refilling(_)) => lanes::await_refill(queue.hash()),
+            }
+        }
+    }
+}
+
 struct Claim<'a> {
     tables: Tables,
     queue: Queue<'a>,
@@ -112,7 +152,7 @@ impl Claim<'_> {
             // SAFETY: in a transaction, with the tables open.
             unsafe {
                 match self.ask(wanted, &mut hands).ok_or(Reason::NoLane)? {
-                    Said::Signals(stamp) => self.look_for_signals(stamp)?,
+                    Said::Signals(stamp) => look_for_signals(&self.tables, &self.queue, stamp)?,
                     Said::Expired(ids, count) => expire(&ids[..count])?,
                     Said::Answer(answer) => {
                         if hands.len() > 0 {
@@ -180,32 +220,32 @@ impl Claim<'_> {
         // SAFETY: in a transaction, with the tables open.
         unsafe { refill::run(&self.tables, &self.queue, bounds) };
     }
+}
 
-    /// Whether there are signals for the core to settle. If not, the lane forgets that there might be:
-    /// unless another one came meanwhile.
-    unsafe fn look_for_signals(&self, stamp: u64) -> Result<(), Reason> {
-        // SAFETY: the snapshot is newer than the stamp; the index begins with the queue.
-        unsafe {
-            let table = pg_sys::table_open(self.tables.signals, pg_sys::AccessShareLock as i32);
-            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-            let value = text(self.queue.name());
-            let conditions = [Condition { column: 1, compare: Compare::TextEquals, value }];
-            let mut scan = Scan::begin(table, self.tables.signals_pkey, &conditions);
-            let some = scan.next().is_some();
-            scan.end();
-            pg_sys::PopActiveSnapshot();
-            pg_sys::table_close(table, pg_sys::NoLock as i32);
-            if some {
-                return Err(Reason::Signals);
-            }
+/// Fails if there are signals for the core to settle. If not, the lane forgets that there might be: unless
+/// another one came meanwhile.
+unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Result<(), Reason> {
+    // SAFETY: the snapshot is newer than the stamp; the index begins with the queue.
+    unsafe {
+        let table = pg_sys::table_open(tables.signals, pg_sys::AccessShareLock as i32);
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        let value = text(queue.name());
+        let conditions = [Condition { column: 1, compare: Compare::TextEquals, value }];
+        let mut scan = Scan::begin(table, tables.signals_pkey, &conditions);
+        let some = scan.next().is_some();
+        scan.end();
+        pg_sys::PopActiveSnapshot();
+        pg_sys::table_close(table, pg_sys::NoLock as i32);
+        if some {
+            return Err(Reason::Signals);
         }
-        lanes::with(self.queue.hash(), |slot| {
-            if slot.signals == stamp {
-                slot.signals = 0;
-            }
-        });
-        Ok(())
     }
+    lanes::with(queue.hash(), |slot| {
+        if slot.signals == stamp {
+            slot.signals = 0;
+        }
+    });
+    Ok(())
 }
 
 /// Ends attempts whose lease ran out, and hands over to the core if there were any: it knows whose turn

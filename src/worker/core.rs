@@ -1,6 +1,7 @@
 //! The worker's calls into the core: what they mean is written in `sql/`.
 
 use crate::shared::{self, NEVER, QueueBits};
+use crate::{lanes, refill, tables};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone};
 use pgrx::prelude::*;
 use pgrx::spi::{SpiClient, SpiTupleTable};
@@ -40,6 +41,22 @@ pub fn reap(max_tasks: i32) -> (u64, i64) {
         let next: Option<TimestampWithTimeZone> = row.get(2)?;
         Ok((reaped.unwrap_or(0).unsigned_abs(), next.map_or(NEVER, i64::from)))
     })
+}
+
+/// Ends the attempts of those of the tasks whose lease ran out; returns how many.
+pub fn expire(ids: &[i64]) -> u64 {
+    let query = "SELECT queue_internal.expire($1)";
+    let expired: i64 = write(query, &[ids.to_vec().into()], |row| Ok(row.get(1)?.unwrap_or(0)));
+    expired.unsigned_abs()
+}
+
+/// Reads a queue's tasks anew for its lane.
+pub fn reread(queue: &lanes::Queue<'_>, bounds: lanes::Bounds) {
+    match tables::open(tables::Use::Claim) {
+        // SAFETY: in a transaction of the worker's own.
+        Ok(tables) => unsafe { refill::run(&tables, queue, bounds) },
+        Err(_) => refill::give_up(queue),
+    }
 }
 
 /// When the next schedule is due.

@@ -30,6 +30,7 @@ SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments, pg_get_function
 FROM pg_proc AS p WHERE p.pronamespace = 'queue'::regnamespace ORDER BY 1, 2;
 -- The settings, as the library and the core know them.
 SELECT queue.engine_stats() IS NOT NULL AS loaded;
-SELECT name, context, unit, boot_val, min_val, max_val FROM pg_settings WHERE name LIKE 'queue.%' ORDER BY name;
+SELECT name, context, unit, boot_val, min_val, max_val FROM pg_settings
+WHERE name LIKE 'queue.%' AND context <> 'postmaster' ORDER BY name;
 SELECT queue_internal.setting('max_lease', 'none') = '7d' AND queue_internal.setting('history_retention', 'none') = '7d'
    AND queue_internal.setting('dead_letter_retention', 'none') = '30d' AND queue_internal.setting('history_ahead', 'none') = '3' AS same_defaults;
