@@ -2,7 +2,7 @@
 
 use super::{Tables, Today, Use};
 use pgrx::prelude::*;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 /// Why a call was handed to the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -123,25 +123,23 @@ pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Rea
     }
 }
 
-/// The partition of the history for this time, if native verbs may write to it.
+/// The partition of the history for this time, or the default one as long as it has none of its own; if
+/// native verbs may write to it.
 pub fn partition_at(history: pg_sys::Oid, time: i64) -> Result<Today, Reason> {
     let day = time.div_euclid(DAY);
-    let name = std::ffi::CString::new(format!("history_{}", date(day))).map_err(|_| Reason::Partition)?;
-    // SAFETY: a catalog lookup; the history is locked against attaching and detaching.
+    let of_the_day = CString::new(format!("history_{}", date(day))).map_err(|_| Reason::Partition)?;
+    // SAFETY: catalog lookups; the history is locked against attaching and detaching.
     unsafe {
-        let table = pg_sys::get_relname_relid(name.as_ptr(), pg_sys::get_rel_namespace(history));
-        if table == pg_sys::InvalidOid {
-            return Err(Reason::Partition);
-        }
-        pg_sys::LockRelationOid(table, pg_sys::RowExclusiveLock as i32);
+        let schema = pg_sys::get_rel_namespace(history);
+        let named = |name: &CStr| pg_sys::get_relname_relid(name.as_ptr(), schema);
         let parent = pg_sys::table_open(history, pg_sys::NoLock as i32);
         let partitions = pg_sys::RelationGetPartitionDesc(parent, true);
-        let oids = std::slice::from_raw_parts((*partitions).oids, (*partitions).nparts as usize);
-        let attached = oids.contains(&table);
+        let attached = std::slice::from_raw_parts((*partitions).oids, (*partitions).nparts as usize);
+        let mut candidates = [named(&of_the_day), named(c"history_default")].into_iter();
+        let table = candidates.find(|table| attached.contains(table));
         pg_sys::table_close(parent, pg_sys::NoLock as i32);
-        if !attached {
-            return Err(Reason::Partition);
-        }
+        let table = table.ok_or(Reason::Partition)?;
+        pg_sys::LockRelationOid(table, pg_sys::RowExclusiveLock as i32);
         look_at(table, HISTORY_COLUMNS, &[], 0)?;
         Ok(Today { table, since: day * DAY, until: (day + 1) * DAY })
     }
