@@ -51,6 +51,14 @@ SELECT left(pg_temp.refused(format('SELECT queue.retry(%s)', :old)), 40);
 SELECT queue.redrive('dead') AS left_where_it_is, count(*) FROM queue.dead_letters;
 SELECT queue.complete(id, token) FROM queue.claim(NULL, 'dead');
 SELECT queue.redrive('dead');
+-- Of two with the same key, the older one comes back, and the other one stays where it is.
+SELECT queue.fail(id, token, 'no') FROM queue.claim(NULL, 'dead');
+SELECT queue.push('dead', '"second"', key => 'k') > 0 AS pushed;
+SELECT queue.fail(id, token, 'no') FROM queue.claim(NULL, 'dead');
+SELECT queue.redrive('dead');
+SELECT payload, state FROM queue.all_tasks WHERE queue = 'dead' ORDER BY id;
+SELECT queue.complete(id, token) FROM queue.claim(NULL, 'dead');
+SELECT queue.redrive('dead');
 
 -- What somebody deletes by hand, and what is purged, holds no key.
 DELETE FROM queue.tasks WHERE queue = 'dead';
