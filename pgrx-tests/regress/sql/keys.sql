@@ -60,6 +60,13 @@ SELECT payload, state FROM queue.all_tasks WHERE queue = 'dead' ORDER BY id;
 SELECT queue.complete(id, token) FROM queue.claim(NULL, 'dead');
 SELECT queue.redrive('dead');
 
+-- A task that is moved takes its key along, and stays where another task has it already.
+SELECT queue.push('mail', '"moved"', key => 'm') AS moved \gset
+CALL queue.move_where('{"queue": "mail", "key": "m"}', 'default');
+SELECT queue.push('default', key => 'm') = :moved AS taken, queue.push('mail', '"free again"', key => 'm') > :moved AS free;
+CALL queue.move_where('{"queue": "mail", "key": "m"}', 'default');
+SELECT t.queue, t.payload, k.queue AS key_of FROM queue.tasks AS t JOIN queue_internal.keys AS k ON k.task_id = t.id WHERE t.key = 'm' ORDER BY t.id;
+
 -- What somebody deletes by hand, and what is purged, holds no key.
 DELETE FROM queue.tasks WHERE queue = 'dead';
 SELECT queue.push('dead', '"after a DELETE"', key => 'k') > 0 AS pushed, queue.purge('dead') AS purged;
