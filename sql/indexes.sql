@@ -14,6 +14,10 @@ COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and
 CREATE INDEX signals_group ON queue_internal.signals (queue, group_key) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue_internal.signals_group IS 'The signals of a group.';
 
+-- settle_signals: how a predecessor that left no trace ended.
+CREATE INDEX signals_task ON queue_internal.signals (task_id, predecessor_id) WHERE predecessor_id IS NOT NULL;
+COMMENT ON INDEX queue_internal.signals_task IS 'What a waiting task is told of its predecessors.';
+
 -- settle_signals: whether a task still waits for anything.
 CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id);
 COMMENT ON INDEX queue_internal.dependencies_task IS 'What a task waits for.';

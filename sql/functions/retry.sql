@@ -24,17 +24,25 @@ END
 $$;
 COMMENT ON FUNCTION queue.retry(bigint) IS 'Puts a task back from the dead letters into its queue.';
 
--- Those whose key another task holds stay where they are.
+-- Those whose key another task holds stay where they are; so do all but the oldest of those that have
+-- the same key. They have to be told apart before: no task is there yet that could hold the key against
+-- the next one.
 CREATE FUNCTION queue_internal.revive(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     revived bigint;
 BEGIN
-    WITH free AS MATERIALIZED (
-        SELECT d.id FROM (
-            SELECT l.id, l.queue, l.key FROM queue.dead_letters AS l WHERE l.id = ANY (ids)
-            ORDER BY l.queue, l.key, l.id FOR UPDATE) AS d
-        WHERE d.key IS NULL OR queue_internal.take_key(coalesce(to_queue, d.queue), d.key, d.id)
+    WITH locked AS MATERIALIZED (
+        SELECT l.id, coalesce(to_queue, l.queue) AS queue, l.key FROM queue.dead_letters AS l
+        WHERE l.id = ANY (ids) ORDER BY l.id FOR UPDATE
+    ), first AS MATERIALIZED (
+        -- Keys are taken in the order of push_many.
+        SELECT DISTINCT ON (l.queue, l.key COLLATE "C") l.* FROM locked AS l
+        WHERE l.key IS NOT NULL ORDER BY l.queue, l.key COLLATE "C", l.id
+    ), free AS MATERIALIZED (
+        SELECT l.id FROM locked AS l WHERE l.key IS NULL
+        UNION ALL
+        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id)
     ), dead AS (
         DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
     )

@@ -87,12 +87,16 @@ BEGIN
     IF row_security_active('queue.tasks') THEN
         RETURN;
     END IF;
-    -- One that left no trace was in a queue without history, or was purged: nothing says that it
-    -- did not do its work, and waiting would be for ever.
+    -- One that left no trace was in a queue without history, or was purged. Its signal, if it left one,
+    -- says how it ended; else nothing says that it did not do its work, and waiting would be for ever.
     RETURN QUERY
     SELECT d.predecessor_id,
            CASE WHEN EXISTS (SELECT FROM queue.dead_letters AS l WHERE l.id = d.predecessor_id) THEN 'failed'
-                ELSE coalesce((SELECT h.state FROM queue.history AS h WHERE h.id = d.predecessor_id), 'completed')
+                ELSE coalesce(
+                    (SELECT h.state FROM queue.history AS h WHERE h.id = d.predecessor_id),
+                    (SELECT s.outcome FROM queue_internal.signals AS s
+                     WHERE s.task_id = d.task_id AND s.predecessor_id = d.predecessor_id LIMIT 1),
+                    'completed')
            END,
            d.on_failure
     FROM queue_internal.dependencies AS d

@@ -21,6 +21,8 @@ COMMENT ON FUNCTION queue_internal.check_key(text, text) IS
 -- is free, and the push that came second is not lost.
 CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    holder record;
 BEGIN
     LOOP
         INSERT INTO queue_internal.keys (queue, key, task_id)
@@ -29,21 +31,27 @@ BEGIN
         IF FOUND THEN
             RETURN true;
         END IF;
-        UPDATE queue_internal.keys AS k
-        SET task_id = take_key.task_id, expires_at = NULL,
-            ttl = CASE WHEN k.task_id = take_key.task_id THEN k.ttl END
-        WHERE k.queue = take_key.queue AND k.key = take_key.key
-          AND (k.task_id = take_key.task_id OR k.expires_at <= clock_timestamp()
-               OR k.expires_at IS NULL AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = k.task_id));
-        IF FOUND THEN
-            RETURN true;
+        SELECT k.task_id, k.expires_at,
+               k.task_id = take_key.task_id OR k.expires_at <= clock_timestamp()
+               OR k.expires_at IS NULL AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = k.task_id) AS gone
+        INTO holder FROM queue_internal.keys AS k
+        WHERE k.queue = take_key.queue AND k.key = take_key.key;
+        -- Only from the very holder that was looked at: an UPDATE that waited for another push to take
+        -- the key would see its new row, but not yet the task that came with it.
+        IF holder.gone THEN
+            UPDATE queue_internal.keys AS k
+            SET task_id = take_key.task_id, expires_at = NULL,
+                ttl = CASE WHEN k.task_id = take_key.task_id THEN k.ttl END
+            WHERE k.queue = take_key.queue AND k.key = take_key.key
+              AND k.task_id = holder.task_id AND k.expires_at IS NOT DISTINCT FROM holder.expires_at;
+            IF FOUND THEN
+                RETURN true;
+            END IF;
+        ELSIF holder.task_id IS NOT NULL THEN
+            RETURN false;
         END IF;
-        -- Gone in the meantime: once more.
-        EXIT WHEN EXISTS (
-            SELECT FROM queue_internal.keys AS k
-            WHERE k.queue = take_key.queue AND k.key = take_key.key);
+        -- It changed in the meantime: once more.
     END LOOP;
-    RETURN false;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.take_key(text, text, bigint) IS

@@ -35,6 +35,19 @@ SELECT queue.push('q', '"f"', after => ARRAY[:e]) AS f \gset
 SELECT queue.cancel(:e);
 SELECT payload FROM queue.claim('1 minute', 'q');
 SELECT state, errors -> -1 ->> 'error' AS error FROM queue.get(:f);
+-- So is a purged one.
+SELECT queue.create('purged');
+SELECT queue.push('purged') AS p \gset
+SELECT queue.push('q', '"of a purged one"', after => ARRAY[:p]) AS o \gset
+SELECT queue.purge('purged');
+SELECT payload FROM queue.claim('1 minute', 'q');
+SELECT state, errors -> -1 ->> 'error' AS error FROM queue.get(:o);
+SELECT queue.configure('purged', '{"keep_history": false}');
+SELECT queue.push('purged') AS p \gset
+SELECT queue.push('q', '"of one without a trace"', after => ARRAY[:p]) AS o \gset
+SELECT queue.cancel(:p);
+SELECT payload FROM queue.claim('1 minute', 'q');
+SELECT state, errors -> -1 ->> 'error' AS error FROM queue.get(:o);
 -- A failed one that is still to be retried is not.
 SELECT queue.configure('q', '{"max_attempts": 2, "backoff": {"base": "0"}}');
 SELECT queue.push('q', '"g"') AS g \gset

@@ -51,6 +51,21 @@ SELECT left(pg_temp.refused(format('SELECT queue.retry(%s)', :old)), 40);
 SELECT queue.redrive('dead') AS left_where_it_is, count(*) FROM queue.dead_letters;
 SELECT queue.complete(id, token) FROM queue.claim(NULL, 'dead');
 SELECT queue.redrive('dead');
+-- Of two with the same key, the older one comes back, and the other one stays where it is.
+SELECT queue.fail(id, token, 'no') FROM queue.claim(NULL, 'dead');
+SELECT queue.push('dead', '"second"', key => 'k') > 0 AS pushed;
+SELECT queue.fail(id, token, 'no') FROM queue.claim(NULL, 'dead');
+SELECT queue.redrive('dead');
+SELECT payload, state FROM queue.all_tasks WHERE queue = 'dead' ORDER BY id;
+SELECT queue.complete(id, token) FROM queue.claim(NULL, 'dead');
+SELECT queue.redrive('dead');
+
+-- A task that is moved takes its key along, and stays where another task has it already.
+SELECT queue.push('mail', '"moved"', key => 'm') AS moved \gset
+CALL queue.move_where('{"queue": "mail", "key": "m"}', 'default');
+SELECT queue.push('default', key => 'm') = :moved AS taken, queue.push('mail', '"free again"', key => 'm') > :moved AS free;
+CALL queue.move_where('{"queue": "mail", "key": "m"}', 'default');
+SELECT t.queue, t.payload, k.queue AS key_of FROM queue.tasks AS t JOIN queue_internal.keys AS k ON k.task_id = t.id WHERE t.key = 'm' ORDER BY t.id;
 
 -- What somebody deletes by hand, and what is purged, holds no key.
 DELETE FROM queue.tasks WHERE queue = 'dead';

@@ -38,7 +38,10 @@ SELECT count(queue.push('rate')) FROM generate_series(1, 20);
 SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'rate', 3);
 SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'rate', 3);
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 3);
--- A token comes back a period after it was taken.
+-- A token comes back a period after it was taken, and not before.
+UPDATE queue_internal.tokens SET taken = ARRAY(SELECT t - interval '59 minutes' FROM unnest(taken) AS t) WHERE queue = 'rate';
+SELECT count(*) FROM queue.claim('1 minute', 'rate', 3);
+UPDATE queue_internal.tokens SET taken = ARRAY(SELECT t + interval '59 minutes' FROM unnest(taken) AS t) WHERE queue = 'rate';
 UPDATE queue_internal.tokens SET taken = ARRAY(SELECT t - interval '1 hour' FROM unnest(taken) AS t) WHERE queue = 'rate' AND bucket <= 2;
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 3);
 -- A changed rate remembers what was started.
@@ -52,11 +55,19 @@ SELECT count(*) FROM queue.claim('1 minute', 'rate', 2);
 UPDATE queue_internal.tokens SET taken = ARRAY[now() + interval '1 day'] WHERE queue = 'rate';
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 2);
 
--- Both at once: a place without a token is given back.
-SELECT queue.create('both', '{"max_running": 3, "rate_limit": 1, "rate_period": "1 hour"}');
-SELECT count(queue.push('both')) FROM generate_series(1, 9);
+-- Above 64 the tokens share buckets. One that was taken 40 minutes ago is still missing, whatever else
+-- its bucket gave meanwhile.
+SELECT queue.create('many', '{"rate_limit": 128, "rate_period": "1 hour"}');
+SELECT count(queue.push('many')) FROM generate_series(1, 200);
+UPDATE queue_internal.tokens SET taken = ARRAY[now() - interval '40 minutes'] WHERE queue = 'many';
+SELECT count(*) FROM queue.claim('1 minute', 'many', 200);
+
+-- Both at once: a place without a token is given back. Who got one and then another would have two of
+-- the many.
+SELECT queue.create('both', '{"max_running": 50, "rate_limit": 1, "rate_period": "1 hour"}');
+SELECT count(queue.push('both')) FROM generate_series(1, 60);
 SELECT count(*) FROM queue.claim('1 minute', 'both', 5);
 SELECT queue.configure('both', '{"rate_limit": null, "rate_period": null}');
-SELECT count(*) FROM queue.claim('1 minute', 'both', 5);
+SELECT count(*) FROM queue.claim('1 minute', 'both', 60);
 SELECT queue.drop('both', true);
 SELECT count(*) FROM queue_internal.slots WHERE queue = 'both';
