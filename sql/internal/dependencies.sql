@@ -12,19 +12,21 @@ CREATE FUNCTION queue_internal.add_dependencies(task_id bigint, queue text, afte
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    unknown bigint;
+    known bigint;
 BEGIN
-    SELECT a.id INTO unknown FROM unnest(after) AS a (id)
-    WHERE NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = a.id)
-      AND NOT EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = a.id)
-      AND NOT EXISTS (SELECT FROM queue.history AS h WHERE h.id = a.id)
-    LIMIT 1;
-    IF FOUND THEN
-        PERFORM queue_internal.raise_unknown_task(unknown);
+    INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, predecessor_queue, on_failure)
+    SELECT a.id, add_dependencies.task_id, add_dependencies.queue, found.queue, add_dependencies.on_failure
+    FROM (SELECT DISTINCT i.id FROM unnest(after) AS i (id)) AS a,
+         LATERAL (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.id
+                  UNION ALL SELECT d.queue FROM queue.dead_letters AS d WHERE d.id = a.id
+                  UNION ALL SELECT h.queue FROM queue.history AS h WHERE h.id = a.id LIMIT 1) AS found
+    ORDER BY a.id;
+    GET DIAGNOSTICS known = ROW_COUNT;
+    IF known < (SELECT count(DISTINCT i.id) FROM unnest(after) AS i (id)) THEN
+        PERFORM queue_internal.raise_unknown_task(min(a.id)) FROM unnest(after) AS a (id)
+        WHERE NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
+                          WHERE d.predecessor_id = a.id AND d.task_id = add_dependencies.task_id);
     END IF;
-    INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, on_failure)
-    SELECT DISTINCT a.id, add_dependencies.task_id, add_dependencies.queue, add_dependencies.on_failure
-    FROM unnest(after) AS a (id) ORDER BY a.id;
     -- A predecessor may have finished already, or be finishing at this moment.
     INSERT INTO queue_internal.signals (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
@@ -64,7 +66,13 @@ BEGIN
         PERFORM queue_internal.let_go(task);
         RETURN true;
     END IF;
-    RETURN signal.predecessor_id IS NOT NULL OR queue_internal.predecessors_will_signal(task.id);
+    IF signal.predecessor_id IS NOT NULL THEN
+        RETURN true;
+    ELSIF NOT row_security_active('queue.tasks') THEN
+        UPDATE queue_internal.dependencies AS d SET predecessor_queue = t.queue FROM queue.tasks AS t
+        WHERE d.task_id = task.id AND t.id = d.predecessor_id AND t.queue <> d.predecessor_queue;
+    END IF;
+    RETURN queue_internal.predecessors_will_signal(task.id);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.settle_dependent(queue_internal.signals) IS
@@ -82,22 +90,19 @@ BEGIN
         WHERE d.predecessor_id = signal.predecessor_id AND d.task_id = signal.task_id;
         RETURN;
     END IF;
-    -- Whoever may not see all queues cannot tell an ended predecessor from a hidden one. The
-    -- background worker can.
-    IF row_security_active('queue.tasks') THEN
-        RETURN;
-    END IF;
-    -- One that left no trace was in a queue without history, or was purged: nothing says that it
-    -- did not do its work, and waiting would be for ever.
+    -- One that left no trace was in a queue without history, or was purged: nothing says that it did
+    -- not do its work, and waiting would be for ever. But whoever may not see all queues cannot tell it
+    -- from a hidden one, and leaves that to the background worker.
     RETURN QUERY
-    SELECT d.predecessor_id,
-           CASE WHEN EXISTS (SELECT FROM queue.dead_letters AS l WHERE l.id = d.predecessor_id) THEN 'failed'
-                ELSE coalesce((SELECT h.state FROM queue.history AS h WHERE h.id = d.predecessor_id), 'completed')
-           END,
-           d.on_failure
-    FROM queue_internal.dependencies AS d
-    WHERE d.task_id = signal.task_id
-      AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = d.predecessor_id);
+    SELECT e.predecessor_id, coalesce(e.outcome, 'completed'), e.on_failure
+    FROM (
+        SELECT d.predecessor_id, d.on_failure,
+               CASE WHEN EXISTS (SELECT FROM queue.dead_letters AS l WHERE l.id = d.predecessor_id) THEN 'failed'
+                    ELSE (SELECT h.state FROM queue.history AS h WHERE h.id = d.predecessor_id) END AS outcome
+        FROM queue_internal.dependencies AS d
+        WHERE d.task_id = signal.task_id
+          AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = d.predecessor_id)) AS e
+    WHERE e.outcome IS NOT NULL OR NOT row_security_active('queue.tasks');
 END
 $$;
 COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
@@ -105,22 +110,20 @@ COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
 
 -- Whether every predecessor that is left will tell when it ends. One that is ending just now may have
 -- looked for dependents before the dependency was committed; it has its row locked. The locks are
--- given back at once, so that no ending waits for them.
+-- given back at once, so that no ending waits for them. One that was moved at such a moment is in
+-- another queue than the dependency says, and a worker of that queue alone would not find it.
 CREATE FUNCTION queue_internal.predecessors_will_signal(task_id bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     free  bigint;
     total bigint;
 BEGIN
-    IF row_security_active('queue.tasks') THEN
-        RETURN false;
-    END IF;
     BEGIN
         SELECT count(*) INTO free FROM (
-            SELECT FROM queue.tasks AS t
-            WHERE t.id IN (SELECT d.predecessor_id FROM queue_internal.dependencies AS d
-                           WHERE d.task_id = predecessors_will_signal.task_id)
-            FOR KEY SHARE SKIP LOCKED) AS locked;
+            SELECT FROM queue_internal.dependencies AS d
+            JOIN queue.tasks AS t ON t.id = d.predecessor_id AND t.queue = d.predecessor_queue
+            WHERE d.task_id = predecessors_will_signal.task_id
+            FOR KEY SHARE OF t SKIP LOCKED) AS locked;
         RAISE SQLSTATE 'QXRBK';
     EXCEPTION WHEN SQLSTATE 'QXRBK' THEN
         NULL;

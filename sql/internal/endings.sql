@@ -177,6 +177,7 @@ BEGIN
     ELSE
         UPDATE queue_internal.dependencies AS d SET queue = to_queue WHERE d.task_id = task.id;
     END IF;
+    UPDATE queue_internal.dependencies AS d SET predecessor_queue = to_queue WHERE d.predecessor_id = task.id;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.move(queue.tasks, text) IS
