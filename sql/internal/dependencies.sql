@@ -8,9 +8,14 @@
 --
 --   Cycles cannot be: a task can only wait for tasks that were there before it.
 
+-- One plan for all: to make it, for all days of the history, takes longer than to push the task.
 CREATE FUNCTION queue_internal.add_dependencies(task_id bigint, queue text, after bigint[], on_failure text)
 RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 DECLARE
     known bigint;
 BEGIN
@@ -79,10 +84,18 @@ COMMENT ON FUNCTION queue_internal.settle_dependent(queue_internal.signals) IS
     'Lets a waiting task go on, or end, when its predecessors have; false if that has to wait.';
 
 -- The predecessors that the signal tells of; or all that have ended, if it came with the push.
+-- Why scalar subqueries, and one plan for all: a task may have one predecessor or 100,000, and the plan
+-- made for many would go through all tasks for one, or be made anew for each.
 CREATE FUNCTION queue_internal.ended_predecessors(
     signal queue_internal.signals, OUT id bigint, OUT outcome text, OUT on_failure text)
 RETURNS SETOF record
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    sees_all boolean;
 BEGIN
     IF signal.predecessor_id IS NOT NULL THEN
         RETURN QUERY
@@ -90,19 +103,20 @@ BEGIN
         WHERE d.predecessor_id = signal.predecessor_id AND d.task_id = signal.task_id;
         RETURN;
     END IF;
+    sees_all := NOT row_security_active('queue.tasks');
     -- One that left no trace was in a queue without history, or was purged: nothing says that it did
     -- not do its work, and waiting would be for ever. But whoever may not see all queues cannot tell it
     -- from a hidden one, and leaves that to the background worker.
     RETURN QUERY
     SELECT e.predecessor_id, coalesce(e.outcome, 'completed'), e.on_failure
     FROM (
-        SELECT d.predecessor_id, d.on_failure,
-               CASE WHEN EXISTS (SELECT FROM queue.dead_letters AS l WHERE l.id = d.predecessor_id) THEN 'failed'
-                    ELSE (SELECT h.state FROM queue.history AS h WHERE h.id = d.predecessor_id) END AS outcome
+        SELECT d.predecessor_id, d.on_failure, coalesce(
+            (SELECT 'failed' FROM queue.dead_letters AS l WHERE l.id = d.predecessor_id),
+            (SELECT h.state FROM queue.history AS h WHERE h.id = d.predecessor_id)) AS outcome
         FROM queue_internal.dependencies AS d
         WHERE d.task_id = signal.task_id
-          AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = d.predecessor_id)) AS e
-    WHERE e.outcome IS NOT NULL OR NOT row_security_active('queue.tasks');
+          AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) IS NULL) AS e
+    WHERE sees_all OR e.outcome IS NOT NULL;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
