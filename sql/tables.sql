@@ -17,8 +17,7 @@
 --   slots               who holds the places of a queue that limits how many run at a time
 --   tokens              when the starts of a queue that limits its rate were
 --
--- No foreign key between them is ever checked: it would lock the queue's row at every push. (The one
--- that \d shows is there for pg_dump; see config_dump.sql.)
+-- There is no foreign key between them: it would lock the queue's row at every push.
 
 CREATE TABLE queue.queues (
     name                  text        NOT NULL PRIMARY KEY,

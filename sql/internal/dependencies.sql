@@ -32,8 +32,6 @@ BEGIN
         WHERE NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
                           WHERE d.predecessor_id = a.id AND d.task_id = add_dependencies.task_id);
     END IF;
-    -- A predecessor may have finished already, or be finishing at this moment.
-    INSERT INTO queue_internal.signals (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text) IS
@@ -45,6 +43,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 DECLARE
     task  queue.tasks;
     ended record;
+    told  boolean := false;
 BEGIN
     SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = signal.task_id FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -66,9 +65,13 @@ BEGIN
             END IF;
             RETURN true;
         END IF;
+        told := true;
     END LOOP;
     IF NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id) THEN
-        PERFORM queue_internal.let_go(task);
+        -- One that waits for nothing comes from a dump, which is still to bring what it waits for.
+        IF told THEN
+            PERFORM queue_internal.let_go(task);
+        END IF;
         RETURN true;
     END IF;
     IF signal.predecessor_id IS NOT NULL THEN
