@@ -31,9 +31,11 @@ fn restore(source: &Cluster, test: &str, roles: &str, check: impl Fn(&Cluster, &
     source.run("pg_dump", &[&connection[..], &["-f", &plain]].concat());
     source.run("pg_dump", &[&connection[..], &["-Fc", "-f", &custom]].concat());
     // The rows of all tables the other way round, as several jobs may happen to bring them.
-    let list = Command::new(bindir().join("pg_restore")).args(["-l", &custom]).output().expect("list the dump");
+    let list =
+        Command::new(bindir().join("pg_restore")).args(["-l", &custom]).output().expect("list the dump");
     let list = String::from_utf8(list.stdout).expect("UTF-8");
-    let (mut data, rest): (Vec<&str>, Vec<&str>) = list.lines().partition(|line| line.contains(" TABLE DATA "));
+    let (mut data, rest): (Vec<&str>, Vec<&str>) =
+        list.lines().partition(|line| line.contains(" TABLE DATA "));
     assert!(data.len() > 10, "{list}");
     data.reverse();
     let at = rest.iter().position(|line| line.contains(" SEQUENCE SET ")).expect("the sequence of ids");
@@ -115,7 +117,8 @@ fn await_claim(client: &mut Client, queue: &str) -> Vec<String> {
 
 /// Completes a running task with the token that its worker has.
 fn complete(client: &mut Client, payload: &str) {
-    let query = "SELECT queue.complete(id, token) FROM queue.tasks WHERE payload #>> '{}' = $1 AND state = 'running'";
+    let query =
+        "SELECT queue.complete(id, token) FROM queue.tasks WHERE payload #>> '{}' = $1 AND state = 'running'";
     assert_eq!(client.execute(query, &[&payload]).expect("complete"), 1, "{payload}");
 }
 
@@ -180,7 +183,8 @@ fn policies_go_on_where_they_were() {
         }
         assert_eq!(await_claim(&mut client, "keyed"), ["live"], "{way}");
         complete(&mut client, "live");
-        let held = "SELECT expires_at > now() + interval '2 days' FROM queue_internal.keys WHERE key = 'live'";
+        let held =
+            "SELECT expires_at > now() + interval '2 days' FROM queue_internal.keys WHERE key = 'live'";
         assert!(client.query_one(held, &[]).expect("the key").get::<_, bool>(0), "{way}");
 
         // Groups: behind a running head they wait, and one that was next is next.
@@ -201,7 +205,9 @@ fn policies_go_on_where_they_were() {
         eventually("the worker has settled what was lost", SOON, || {
             state(&mut client, "vase") == "failed" && state(&mut client, "admire") == "cancelled"
         });
-        eventually("the worker has settled what nobody had told", SOON, || state(&mut client, "cook") == "queued");
+        eventually("the worker has settled what nobody had told", SOON, || {
+            state(&mut client, "cook") == "queued"
+        });
         assert_eq!(await_claim(&mut client, "linked"), ["whip", "cook"], "{way}");
         complete(&mut client, "bake");
         assert!(claim(&mut client, "linked").is_empty(), "{way}");
