@@ -9,35 +9,37 @@ SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.rights', '');
--- The tasks that are restored take their keys, and leave their groups' signals, by themselves.
-SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', 'WHERE expires_at IS NOT NULL OR ttl IS NOT NULL');
+-- Of the signals none: the tasks and dependencies that are restored leave new ones.
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
-SELECT pg_catalog.pg_extension_config_dump('queue_internal.signals', 'WHERE task_id IS NOT NULL');
-SELECT pg_catalog.pg_extension_config_dump('queue_internal.signals_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.tokens', '');
 
--- pg_restore with several jobs loads the tables in any order that foreign keys allow, and tasks must
--- not come before their queues and keys. So there are foreign keys, for pg_dump to read, with their
--- triggers disabled: they are never checked and cost nothing. (What checks the queue is the trigger
--- tasks_inserted.)
-ALTER TABLE queue.tasks
-    ADD CONSTRAINT tasks_queue_fkey FOREIGN KEY (queue) REFERENCES queue.queues (name) NOT VALID,
-    ADD CONSTRAINT tasks_key_fkey FOREIGN KEY (queue, key) REFERENCES queue_internal.keys (queue, key) NOT VALID;
-DO $$
-DECLARE
-    disabled record;
+-- pg_restore with several jobs loads the tables in any order and at the same time, whatever foreign keys
+-- there are, with the worker looking on. So a row that is restored must need no other. A restored task is
+-- not refused for want of its queue, and leaves its key to queue_internal.keys (the triggers on
+-- queue.tasks); and whichever comes later, a task or what it waits for, has the task looked at.
+--
+-- What tells a restore are two settings that every dump makes before its first row. Verbs have a
+-- search_path of their own, so that nothing they do is ever taken for a restore.
+
+CREATE FUNCTION queue_internal.dependencies_restored() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    FOR disabled IN
-        SELECT t.tgrelid::pg_catalog.regclass AS relation, t.tgname
-        FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_constraint AS c ON c.oid = t.tgconstraint
-        WHERE c.contype = 'f' AND c.conrelid = 'queue.tasks'::pg_catalog.regclass
-    LOOP
-        EXECUTE pg_catalog.format('ALTER TABLE %s DISABLE TRIGGER %I', disabled.relation, disabled.tgname);
-    END LOOP;
+    INSERT INTO queue_internal.signals (queue, task_id)
+    SELECT DISTINCT r.queue, r.task_id FROM restored AS r;
+    PERFORM queue_internal.announce_task(r.queue, clock_timestamp())
+    FROM (SELECT DISTINCT i.queue FROM restored AS i) AS r;
+    RETURN NULL;
 END
 $$;
-COMMENT ON CONSTRAINT tasks_queue_fkey ON queue.tasks IS
-    'Never checked. It tells pg_dump that tasks are restored after their queues.';
-COMMENT ON CONSTRAINT tasks_key_fkey ON queue.tasks IS
-    'Never checked. It tells pg_dump that tasks are restored after the keys they have.';
+COMMENT ON FUNCTION queue_internal.dependencies_restored() IS
+    'Has the tasks looked at whose dependencies come from a dump.';
+
+CREATE TRIGGER dependencies_restored AFTER INSERT ON queue_internal.dependencies
+    REFERENCING NEW TABLE AS restored
+    FOR EACH STATEMENT
+    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
+    EXECUTE FUNCTION queue_internal.dependencies_restored();
+COMMENT ON TRIGGER dependencies_restored ON queue_internal.dependencies IS
+    'Lets a dump be restored in any order.';

@@ -17,8 +17,7 @@
 --   slots               who holds the places of a queue that limits how many run at a time
 --   tokens              when the starts of a queue that limits its rate were
 --
--- No foreign key between them is ever checked: it would lock the queue's row at every push. (The one
--- that \d shows is there for pg_dump; see config_dump.sql.)
+-- There is no foreign key between them: it would lock the queue's row at every push.
 
 CREATE TABLE queue.queues (
     name                  text        NOT NULL PRIMARY KEY,
@@ -186,12 +185,14 @@ CREATE TABLE queue_internal.keys (
     CONSTRAINT keys_pkey PRIMARY KEY (queue, key)
 );
 
--- "queue" is that of the task which waits.
+-- "queue" is that of the task which waits. That of its predecessor is there for the policies of roles
+-- with rights on one queue (rights.sql).
 CREATE TABLE queue_internal.dependencies (
-    predecessor_id bigint NOT NULL,
-    task_id        bigint NOT NULL,
-    queue          text   NOT NULL,
-    on_failure     text   NOT NULL,
+    predecessor_id    bigint NOT NULL,
+    task_id           bigint NOT NULL,
+    queue             text   NOT NULL,
+    predecessor_queue text   NOT NULL,
+    on_failure        text   NOT NULL,
     CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id),
     CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'release'))
 );

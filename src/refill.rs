@@ -41,6 +41,7 @@ pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
 
 /// Says that this process will not refill the lane after all.
 pub fn give_up(queue: &Queue<'_>) {
+    transaction::refilling(0);
     lanes::with(queue.hash(), |slot| slot.lane.give_up());
     lanes::announce_refill(queue.hash());
 }

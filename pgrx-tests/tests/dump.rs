@@ -1,6 +1,13 @@
 //! What pg_dump saves, a fresh server gets back, with the worker looking on.
 
-use queue_ext_tests::{Cluster, Settings};
+use std::process::Command;
+use std::time::Duration;
+
+use postgres::Client;
+use queue_ext_tests::cluster::bindir;
+use queue_ext_tests::{Cluster, Settings, eventually};
+
+const SOON: Duration = Duration::from_secs(10);
 
 const EVERYTHING: &str = "
     SELECT concat_ws(' ', a.id, a.queue, a.state, a.priority, a.attempt, a.token, a.worker, a.payload, a.errors, a.result)
@@ -13,6 +20,40 @@ const EVERYTHING: &str = "
 
 fn everything(cluster: &Cluster) -> Vec<String> {
     cluster.connect().query(EVERYTHING, &[]).expect("read everything").iter().map(|row| row.get(0)).collect()
+}
+
+/// Dumps the source, restores the dump into fresh servers in every way there is, and shows each to `check`.
+fn restore(source: &Cluster, test: &str, roles: &str, check: impl Fn(&Cluster, &str)) {
+    let host = source.folder().to_str().expect("a path").to_owned();
+    let connection = ["-h", &host, "-U", "postgres", "-d", "postgres"];
+    let plain = format!("{host}/plain.sql");
+    let custom = format!("{host}/custom.dump");
+    source.run("pg_dump", &[&connection[..], &["-f", &plain]].concat());
+    source.run("pg_dump", &[&connection[..], &["-Fc", "-f", &custom]].concat());
+    // The rows of all tables the other way round, as several jobs may happen to bring them.
+    let list =
+        Command::new(bindir().join("pg_restore")).args(["-l", &custom]).output().expect("list the dump");
+    let list = String::from_utf8(list.stdout).expect("UTF-8");
+    let (mut data, rest): (Vec<&str>, Vec<&str>) =
+        list.lines().partition(|line| line.contains(" TABLE DATA "));
+    assert!(data.len() > 10, "{list}");
+    data.reverse();
+    let at = rest.iter().position(|line| line.contains(" SEQUENCE SET ")).expect("the sequence of ids");
+    let reversed = format!("{host}/reversed.list");
+    let lines = [&rest[..at], &data[..], &rest[at..]].concat();
+    std::fs::write(&reversed, lines.join("\n")).expect("write the list");
+    for (way, program, arguments) in [
+        ("plain", "psql", vec!["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", &plain]),
+        ("custom", "pg_restore", vec!["--exit-on-error", &custom]),
+        ("parallel", "pg_restore", vec!["--exit-on-error", "-j", "4", &custom]),
+        ("reversed", "pg_restore", vec!["--exit-on-error", "-L", &reversed, &custom]),
+    ] {
+        let target = Cluster::start_with(&format!("{test}-{way}"), &Settings::default());
+        target.connect().batch_execute(roles).expect("a role is not part of a dump");
+        let host = target.folder().to_str().expect("a path").to_owned();
+        target.run(program, &[&arguments[..], &["-h", &host, "-U", "postgres", "-d", "postgres"]].concat());
+        check(&target, way);
+    }
 }
 
 #[test]
@@ -33,7 +74,7 @@ fn a_restored_dump_is_the_queue_as_it_was() {
          SELECT queue.complete(id, token, '1') FROM queue.claim();
          SELECT queue.fail(id, token, 'x', permanent => true) FROM queue.claim();
          SELECT count(*) FROM queue.claim('1 day', worker => 'w')").expect("work");
-    queue_ext_tests::eventually("the history has its partitions", std::time::Duration::from_secs(5), || {
+    eventually("the history has its partitions", SOON, || {
         client
             .query_one("SELECT count(*) FROM queue_internal.history_partitions()", &[])
             .expect("count")
@@ -41,24 +82,9 @@ fn a_restored_dump_is_the_queue_as_it_was() {
             == 4
     });
     let before = everything(&source);
-    let host = source.folder().to_str().expect("a path").to_owned();
-    let connection = ["-h", &host, "-U", "postgres", "-d", "postgres"];
-    let plain = format!("{host}/plain.sql");
-    let custom = format!("{host}/custom.dump");
-    source.run("pg_dump", &[&connection[..], &["-f", &plain]].concat());
-    source.run("pg_dump", &[&connection[..], &["-Fc", "-f", &custom]].concat());
-
-    for (name, program, arguments) in [
-        ("dump-plain", "psql", vec!["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", &plain]),
-        ("dump-custom", "pg_restore", vec!["--exit-on-error", &custom]),
-        ("dump-parallel", "pg_restore", vec!["--exit-on-error", "-j", "4", &custom]),
-    ] {
-        let target = Cluster::start_with(name, &Settings::default());
+    restore(&source, "dump", "CREATE ROLE web", |target, way| {
         let mut client = target.connect();
-        client.batch_execute("CREATE ROLE web").expect("a role is not part of a dump");
-        let host = target.folder().to_str().expect("a path").to_owned();
-        target.run(program, &[&arguments[..], &["-h", &host, "-U", "postgres", "-d", "postgres"]].concat());
-        assert_eq!(everything(&target), before, "{name}");
+        assert_eq!(everything(target), before, "{way}");
         // It goes on where it was: no id comes twice, and the rights hold.
         let highest: i64 = client.query_one("SELECT max(id) FROM queue.all_tasks", &[]).expect("max").get(0);
         let next: i64 =
@@ -71,5 +97,124 @@ fn a_restored_dump_is_the_queue_as_it_was() {
         assert_eq!(client.query("SELECT queue.publish('orders.new')", &[]).expect("publish").len(), 1);
         client.batch_execute("RESET ROLE").expect("reset");
         assert_eq!(client.query("SELECT queue.publish('orders.new')", &[]).expect("publish").len(), 2);
-    }
+    });
+}
+
+fn claim(client: &mut Client, queue: &str) -> Vec<String> {
+    let query = "SELECT payload #>> '{}' FROM queue.claim('1 day', $1, 10)";
+    client.query(query, &[&queue]).expect("claim").iter().map(|row| row.get(0)).collect()
+}
+
+/// Claims until there is something: the worker may be about to let it go on.
+fn await_claim(client: &mut Client, queue: &str) -> Vec<String> {
+    let mut claimed = Vec::new();
+    eventually(&format!("a task of {queue}"), SOON, || {
+        claimed = claim(client, queue);
+        !claimed.is_empty()
+    });
+    claimed
+}
+
+/// Completes a running task with the token that its worker has.
+fn complete(client: &mut Client, payload: &str) {
+    let query =
+        "SELECT queue.complete(id, token) FROM queue.tasks WHERE payload #>> '{}' = $1 AND state = 'running'";
+    assert_eq!(client.execute(query, &[&payload]).expect("complete"), 1, "{payload}");
+}
+
+fn state(client: &mut Client, payload: &str) -> String {
+    let query = "SELECT state FROM queue.all_tasks WHERE payload #>> '{}' = $1";
+    client.query_one(query, &[&payload]).expect(payload).get(0)
+}
+
+#[test]
+fn policies_go_on_where_they_were() {
+    // Nobody settles, reaps or tidies up: the dump has it all in the making.
+    let source = Cluster::start_with(
+        "dump-policies",
+        &Settings { preload: true, extra: "queue.worker_enabled = off" },
+    );
+    let mut client = source.connect();
+    client
+        .batch_execute(
+            "CREATE EXTENSION queue_ext;
+             SELECT queue.create('keyed', '{\"key_ttl\": \"1 day\"}'), queue.create('ordered'), queue.create('linked'),
+                    queue.create('fragile', '{\"max_attempts\": 1}'),
+                    queue.create('limited', '{\"max_running\": 2, \"rate_limit\": 3, \"rate_period\": \"1 day\"}');
+             SELECT queue.push('keyed', '\"kept\"', key => 'kept');
+             SELECT queue.complete(id, token) FROM queue.claim('1 day', 'keyed');
+             SELECT queue.push('keyed', '\"live\"', key => 'live', key_ttl => '3 days');
+             SELECT queue.push('ordered', to_jsonb('g' || n), group_key => 'g') FROM generate_series(1, 3) AS n;
+             SELECT queue.push('ordered', to_jsonb('h' || n), group_key => 'h') FROM generate_series(1, 2) AS n;
+             SELECT queue.claim('1 day', 'ordered');
+             SELECT queue.push('limited', to_jsonb('l' || n)) FROM generate_series(1, 5) AS n;
+             SELECT queue.claim('1 day', 'limited', 2)",
+        )
+        .expect("work");
+    let mut push = |queue: &str, payload: &str, after: &[i64]| -> i64 {
+        let query = "SELECT queue.push($1, to_jsonb($2::text), after => nullif($3::bigint[], '{}'))";
+        client.query_one(query, &[&queue, &payload, &after]).expect("push").get(0)
+    };
+    let bake = push("linked", "bake", &[]);
+    let whip = push("linked", "whip", &[]);
+    let serve = push("linked", "serve", &[bake, whip]);
+    push("linked", "wash", &[serve]);
+    // Its worker is gone; what waits for it has to learn of its end.
+    let vase = push("fragile", "vase", &[]);
+    push("linked", "admire", &[vase]);
+    // It has completed, and nobody has told yet.
+    let shop = push("fragile", "shop", &[]);
+    push("linked", "cook", &[shop]);
+    client
+        .batch_execute(
+            "SELECT queue.claim('1 day', 'linked'), queue.claim('1 day', 'fragile', 2);
+             SELECT queue.complete(id, token) FROM queue.tasks WHERE payload = '\"shop\"';
+             UPDATE queue.tasks SET lease_until = now() WHERE payload = '\"vase\"'",
+        )
+        .expect("claim");
+
+    restore(&source, "dump-policies", "", |target, way| {
+        let mut client = target.connect();
+        // Keys: of a finished task, for as long as its queue says, and of a live one, for as long as it said itself.
+        for key in ["kept", "live"] {
+            let pushed = format!("SELECT queue.push('keyed', key => '{key}', on_duplicate => 'error')");
+            let error = client.batch_execute(&pushed).expect_err(way);
+            assert_eq!(error.code().map(|code| code.code()), Some("QX004"), "{way}, {key}");
+        }
+        assert_eq!(await_claim(&mut client, "keyed"), ["live"], "{way}");
+        complete(&mut client, "live");
+        let held =
+            "SELECT expires_at > now() + interval '2 days' FROM queue_internal.keys WHERE key = 'live'";
+        assert!(client.query_one(held, &[]).expect("the key").get::<_, bool>(0), "{way}");
+
+        // Groups: behind a running head they wait, and one that was next is next.
+        assert_eq!(await_claim(&mut client, "ordered"), ["h1"], "{way}");
+        complete(&mut client, "g1");
+        assert_eq!(await_claim(&mut client, "ordered"), ["g2"], "{way}");
+        complete(&mut client, "h1");
+        assert_eq!(await_claim(&mut client, "ordered"), ["h2"], "{way}");
+
+        // Limits: two places, and three starts a day.
+        assert!(claim(&mut client, "limited").is_empty(), "{way}");
+        complete(&mut client, "l1");
+        assert_eq!(await_claim(&mut client, "limited"), ["l3"], "{way}");
+        complete(&mut client, "l2");
+        assert!(claim(&mut client, "limited").is_empty(), "{way}");
+
+        // Dependencies: those in flight, queued, lost and done at the time of the dump.
+        eventually("the worker has settled what was lost", SOON, || {
+            state(&mut client, "vase") == "failed" && state(&mut client, "admire") == "cancelled"
+        });
+        eventually("the worker has settled what nobody had told", SOON, || {
+            state(&mut client, "cook") == "queued"
+        });
+        assert_eq!(await_claim(&mut client, "linked"), ["whip", "cook"], "{way}");
+        complete(&mut client, "bake");
+        assert!(claim(&mut client, "linked").is_empty(), "{way}");
+        complete(&mut client, "whip");
+        assert_eq!(await_claim(&mut client, "linked"), ["serve"], "{way}");
+        assert_eq!(state(&mut client, "wash"), "waiting", "{way}");
+        complete(&mut client, "serve");
+        assert_eq!(await_claim(&mut client, "linked"), ["wash"], "{way}");
+    });
 }

@@ -1,7 +1,7 @@
 -- CALL queue.move_where(filter, to_queue, dry_run, batch_size, tasks)
 --
 --   Moves the tasks that match the filter and are not running to another queue. They keep their ids,
---   priorities and times.
+--   priorities and times, and their keys: one whose key another task has there stays where it is.
 --   API:      public; an operator's
 --   States:   queued, scheduled, waiting
 --   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
@@ -23,4 +23,4 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE queue.move_where(jsonb, text, boolean, integer, bigint) IS
-    'Moves the tasks that match a filter to another queue, batch by batch.';
+    'Moves the tasks that match a filter to another queue, batch by batch; those whose key is taken there stay.';

@@ -8,25 +8,30 @@
 --
 --   Cycles cannot be: a task can only wait for tasks that were there before it.
 
+-- One plan for all: to make it, for all days of the history, takes longer than to push the task.
 CREATE FUNCTION queue_internal.add_dependencies(task_id bigint, queue text, after bigint[], on_failure text)
 RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 DECLARE
-    unknown bigint;
+    known bigint;
 BEGIN
-    SELECT a.id INTO unknown FROM unnest(after) AS a (id)
-    WHERE NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = a.id)
-      AND NOT EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = a.id)
-      AND NOT EXISTS (SELECT FROM queue.history AS h WHERE h.id = a.id)
-    LIMIT 1;
-    IF FOUND THEN
-        PERFORM queue_internal.raise_unknown_task(unknown);
+    INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, predecessor_queue, on_failure)
+    SELECT a.id, add_dependencies.task_id, add_dependencies.queue, found.queue, add_dependencies.on_failure
+    FROM (SELECT DISTINCT i.id FROM unnest(after) AS i (id)) AS a,
+         LATERAL (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.id
+                  UNION ALL SELECT d.queue FROM queue.dead_letters AS d WHERE d.id = a.id
+                  UNION ALL SELECT h.queue FROM queue.history AS h WHERE h.id = a.id LIMIT 1) AS found
+    ORDER BY a.id;
+    GET DIAGNOSTICS known = ROW_COUNT;
+    IF known < (SELECT count(DISTINCT i.id) FROM unnest(after) AS i (id)) THEN
+        PERFORM queue_internal.raise_unknown_task(min(a.id)) FROM unnest(after) AS a (id)
+        WHERE NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
+                          WHERE d.predecessor_id = a.id AND d.task_id = add_dependencies.task_id);
     END IF;
-    INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, on_failure)
-    SELECT DISTINCT a.id, add_dependencies.task_id, add_dependencies.queue, add_dependencies.on_failure
-    FROM unnest(after) AS a (id) ORDER BY a.id;
-    -- A predecessor may have finished already, or be finishing at this moment.
-    INSERT INTO queue_internal.signals (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text) IS
@@ -38,6 +43,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 DECLARE
     task  queue.tasks;
     ended record;
+    told  boolean := false;
 BEGIN
     SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = signal.task_id FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -59,22 +65,40 @@ BEGIN
             END IF;
             RETURN true;
         END IF;
+        told := true;
     END LOOP;
     IF NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id) THEN
-        PERFORM queue_internal.let_go(task);
+        -- One that waits for nothing comes from a dump, which is still to bring what it waits for.
+        IF told THEN
+            PERFORM queue_internal.let_go(task);
+        END IF;
         RETURN true;
     END IF;
-    RETURN signal.predecessor_id IS NOT NULL OR queue_internal.predecessors_will_signal(task.id);
+    IF signal.predecessor_id IS NOT NULL THEN
+        RETURN true;
+    ELSIF NOT row_security_active('queue.tasks') THEN
+        UPDATE queue_internal.dependencies AS d SET predecessor_queue = t.queue FROM queue.tasks AS t
+        WHERE d.task_id = task.id AND t.id = d.predecessor_id AND t.queue <> d.predecessor_queue;
+    END IF;
+    RETURN queue_internal.predecessors_will_signal(task.id);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.settle_dependent(queue_internal.signals) IS
     'Lets a waiting task go on, or end, when its predecessors have; false if that has to wait.';
 
 -- The predecessors that the signal tells of; or all that have ended, if it came with the push.
+-- Why scalar subqueries, and one plan for all: a task may have one predecessor or 100,000, and the plan
+-- made for many would go through all tasks for one, or be made anew for each.
 CREATE FUNCTION queue_internal.ended_predecessors(
     signal queue_internal.signals, OUT id bigint, OUT outcome text, OUT on_failure text)
 RETURNS SETOF record
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    sees_all boolean;
 BEGIN
     IF signal.predecessor_id IS NOT NULL THEN
         RETURN QUERY
@@ -82,26 +106,23 @@ BEGIN
         WHERE d.predecessor_id = signal.predecessor_id AND d.task_id = signal.task_id;
         RETURN;
     END IF;
-    -- Whoever may not see all queues cannot tell an ended predecessor from a hidden one. The
-    -- background worker can.
-    IF row_security_active('queue.tasks') THEN
-        RETURN;
-    END IF;
+    sees_all := NOT row_security_active('queue.tasks');
     -- One that left no trace was in a queue without history, or was purged. Its signal, if it left one,
-    -- says how it ended; else nothing says that it did not do its work, and waiting would be for ever.
+    -- says how it ended; else nothing says that it did not do its work, and waiting would be for ever. But
+    -- whoever may not see all queues cannot tell it from a hidden one, and leaves that to the background
+    -- worker.
     RETURN QUERY
-    SELECT d.predecessor_id,
-           CASE WHEN EXISTS (SELECT FROM queue.dead_letters AS l WHERE l.id = d.predecessor_id) THEN 'failed'
-                ELSE coalesce(
-                    (SELECT h.state FROM queue.history AS h WHERE h.id = d.predecessor_id),
-                    (SELECT s.outcome FROM queue_internal.signals AS s
-                     WHERE s.task_id = d.task_id AND s.predecessor_id = d.predecessor_id LIMIT 1),
-                    'completed')
-           END,
-           d.on_failure
-    FROM queue_internal.dependencies AS d
-    WHERE d.task_id = signal.task_id
-      AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = d.predecessor_id);
+    SELECT e.predecessor_id, coalesce(e.outcome, 'completed'), e.on_failure
+    FROM (
+        SELECT d.predecessor_id, d.on_failure, coalesce(
+            (SELECT 'failed' FROM queue.dead_letters AS l WHERE l.id = d.predecessor_id),
+            (SELECT h.state FROM queue.history AS h WHERE h.id = d.predecessor_id),
+            (SELECT s.outcome FROM queue_internal.signals AS s
+             WHERE s.task_id = d.task_id AND s.predecessor_id = d.predecessor_id LIMIT 1)) AS outcome
+        FROM queue_internal.dependencies AS d
+        WHERE d.task_id = signal.task_id
+          AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) IS NULL) AS e
+    WHERE sees_all OR e.outcome IS NOT NULL;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
@@ -109,22 +130,20 @@ COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
 
 -- Whether every predecessor that is left will tell when it ends. One that is ending just now may have
 -- looked for dependents before the dependency was committed; it has its row locked. The locks are
--- given back at once, so that no ending waits for them.
+-- given back at once, so that no ending waits for them. One that was moved at such a moment is in
+-- another queue than the dependency says, and a worker of that queue alone would not find it.
 CREATE FUNCTION queue_internal.predecessors_will_signal(task_id bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     free  bigint;
     total bigint;
 BEGIN
-    IF row_security_active('queue.tasks') THEN
-        RETURN false;
-    END IF;
     BEGIN
         SELECT count(*) INTO free FROM (
-            SELECT FROM queue.tasks AS t
-            WHERE t.id IN (SELECT d.predecessor_id FROM queue_internal.dependencies AS d
-                           WHERE d.task_id = predecessors_will_signal.task_id)
-            FOR KEY SHARE SKIP LOCKED) AS locked;
+            SELECT FROM queue_internal.dependencies AS d
+            JOIN queue.tasks AS t ON t.id = d.predecessor_id AND t.queue = d.predecessor_queue
+            WHERE d.task_id = predecessors_will_signal.task_id
+            FOR SHARE OF t SKIP LOCKED) AS locked;
         RAISE SQLSTATE 'QXRBK';
     EXCEPTION WHEN SQLSTATE 'QXRBK' THEN
         NULL;

@@ -144,14 +144,17 @@ $$;
 COMMENT ON FUNCTION queue_internal.reorder(queue.tasks) IS
     'Gives a task the place in the order that its priority and run_at say.';
 
-CREATE FUNCTION queue_internal.move(task queue.tasks, to_queue text) RETURNS void
+-- False, and the task stays, if another one has its key there.
+CREATE FUNCTION queue_internal.move(task queue.tasks, to_queue text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF task.key IS NOT NULL AND task.queue <> to_queue THEN
         IF NOT queue_internal.take_key(to_queue, task.key, task.id) THEN
-            PERFORM queue_internal.raise_duplicate_key(k.queue, k.key, k.task_id, k.expires_at)
-            FROM queue_internal.keys AS k WHERE k.queue = to_queue AND k.key = task.key;
+            RETURN false;
         END IF;
+        UPDATE queue_internal.keys AS k SET ttl = o.ttl FROM queue_internal.keys AS o
+        WHERE k.queue = to_queue AND k.key = task.key AND o.queue = task.queue AND o.key = task.key
+          AND o.task_id = task.id AND o.ttl IS NOT NULL;
         PERFORM queue_internal.release_key(task, true);
     END IF;
     -- In the other queue it is its turn in its group when it is.
@@ -166,10 +169,12 @@ BEGIN
     IF task.state = 'waiting' THEN
         UPDATE queue_internal.dependencies AS d SET queue = to_queue WHERE d.task_id = task.id;
     END IF;
+    UPDATE queue_internal.dependencies AS d SET predecessor_queue = to_queue WHERE d.predecessor_id = task.id;
+    RETURN true;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.move(queue.tasks, text) IS
-    'Moves a task that is not running to another queue.';
+    'Moves a task that is not running to another queue; false if its key is taken there.';
 
 -- Decides what an attempt that did not succeed leads to. A task that is to be cancelled is, however
 -- its attempt ended.

@@ -126,7 +126,7 @@ BEGIN
                     task.priority := next_batch.priority;
                     PERFORM queue_internal.reorder(task);
                 WHEN 'move' THEN
-                    PERFORM queue_internal.move(task, to_queue);
+                    CONTINUE WHEN NOT queue_internal.move(task, to_queue);
                 WHEN 'discard' THEN
                     PERFORM queue_internal.discard(task);
             END CASE;

@@ -1,7 +1,8 @@
 -- How the rights of producers, workers and operators take effect: as privileges on the tables and
--- functions, and as one row-level policy per right on each table. Both follow the rows of
+-- functions, and as one row-level policies on each table. Both follow the rows of
 -- queue.rights, also when a dump brings those rows. Row-level security is switched on by the first
--- right that is for one queue alone; until then nobody pays for it.
+-- right that is for one queue alone; until then nobody pays for it. What the policies say of each
+-- table stands in guards().
 
 CREATE FUNCTION queue_internal.grant_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
@@ -52,9 +53,9 @@ DECLARE
 BEGIN
     LOOP
         BEGIN
-            LOCK TABLE queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules,
-                queue.bindings
-                IN ACCESS EXCLUSIVE MODE NOWAIT;
+            EXECUTE (SELECT format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT',
+                                   string_agg(DISTINCT g.relation, ', '))
+                     FROM queue_internal.guards(NULL) AS g);
             RETURN;
         EXCEPTION WHEN lock_not_available THEN
             IF patience > '0' AND clock_timestamp() > started + patience THEN
@@ -73,17 +74,17 @@ COMMENT ON FUNCTION queue_internal.lock_guarded_tables() IS
 CREATE FUNCTION queue_internal.apply_right(given queue.rights) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    target    record;
-    condition text := 'true';
+    guard record;
 BEGIN
     PERFORM queue_internal.lock_guarded_tables();
-    FOR target IN SELECT * FROM queue_internal.guarded_tables() LOOP
+    FOR guard IN SELECT * FROM queue_internal.guards(given.queue) LOOP
         IF given.queue IS NOT NULL THEN
-            condition := format('%I = %L', target.queue_column, given.queue);
-            EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', target.name);
+            EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', guard.relation);
         END IF;
-        EXECUTE format('CREATE POLICY %I ON queue.%I TO %s USING (%s) WITH CHECK (%s)',
-                       queue_internal.policy_name(given), target.name, given.role, condition, condition);
+        EXECUTE format('CREATE POLICY %I ON %s FOR %s TO %s',
+                       queue_internal.policy_name(given, guard.command), guard.relation, guard.command, given.role)
+                || coalesce(' USING (' || guard.visible || ')', '')
+                || coalesce(' WITH CHECK (' || guard.written || ')', '');
     END LOOP;
     PERFORM queue_internal.apply_privileges(given.kind, given.role);
 END
@@ -94,16 +95,16 @@ COMMENT ON FUNCTION queue_internal.apply_right(queue.rights) IS
 CREATE FUNCTION queue_internal.withdraw_right(taken queue.rights) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    target record;
-    kept   text;
+    guard record;
+    kept  text;
 BEGIN
     -- Of a role that is gone, nothing is left either.
     IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = taken.role) THEN
         RETURN;
     END IF;
     PERFORM queue_internal.lock_guarded_tables();
-    FOR target IN SELECT * FROM queue_internal.guarded_tables() LOOP
-        EXECUTE format('DROP POLICY %I ON queue.%I', queue_internal.policy_name(taken), target.name);
+    FOR guard IN SELECT * FROM queue_internal.guards(taken.queue) LOOP
+        EXECUTE format('DROP POLICY %I ON %s', queue_internal.policy_name(taken, guard.command), guard.relation);
     END LOOP;
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue FROM %s', taken.role);
@@ -134,20 +135,55 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_grantee(name, text) IS
     'Checks the role and the queue of a right.';
 
-CREATE FUNCTION queue_internal.guarded_tables(OUT name text, OUT queue_column text) RETURNS SETOF record
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    VALUES ('queues', 'name'), ('tasks', 'queue'), ('history', 'queue'), ('dead_letters', 'queue'),
-           ('schedules', 'queue'), ('bindings', 'queue');
-END;
-COMMENT ON FUNCTION queue_internal.guarded_tables() IS
-    'The tables that row-level policies guard, with the column that names the queue.';
+-- What a right on the queue lets its role see and write, null meaning all queues: what stands in the
+-- policies of its commands as USING and as WITH CHECK.
+--
+-- Two tables have to do with two queues at a time. A dependency is of the task that waits, and says so
+-- in "queue"; but whoever ends its predecessor has to find it, and to leave a signal in the other's
+-- queue. So it may be read from both sides, and a signal may go to a foreign queue if there is such a
+-- dependency that the role may see. A dependency on a task of a hidden queue is refused, or it would
+-- tell when that task ends.
+CREATE FUNCTION queue_internal.guards(
+    queue text, OUT relation text, OUT command text, OUT visible text, OUT written text)
+RETURNS SETOF record
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    every   CONSTANT boolean := queue IS NULL;
+    own     CONSTANT text := CASE WHEN every THEN 'true' ELSE format('queue = %L', queue) END;
+    between CONSTANT text :=
+        CASE WHEN every THEN 'true' ELSE format('queue = %1$L OR predecessor_queue = %1$L', queue) END;
+    linked  CONSTANT text := CASE WHEN every THEN 'true' ELSE own
+        || ' AND EXISTS (SELECT FROM queue.queues AS q WHERE q.name = predecessor_queue)' END;
+    told    CONSTANT text := CASE WHEN every THEN 'true' ELSE own
+        || ' OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = signals.predecessor_id'
+           ' AND d.task_id = signals.task_id AND d.queue = signals.queue)' END;
+BEGIN
+    RETURN QUERY VALUES
+        ('queue.queues', 'ALL', CASE WHEN every THEN 'true' ELSE format('name = %L', queue) END, NULL),
+        ('queue.tasks', 'ALL', own, NULL),
+        ('queue.history', 'ALL', own, NULL),
+        ('queue.dead_letters', 'ALL', own, NULL),
+        ('queue.schedules', 'ALL', own, NULL),
+        ('queue.bindings', 'ALL', own, NULL),
+        ('queue_internal.keys', 'ALL', own, NULL),
+        ('queue_internal.slots', 'ALL', own, NULL),
+        ('queue_internal.tokens', 'ALL', own, NULL),
+        ('queue_internal.dependencies', 'SELECT', between, NULL),
+        ('queue_internal.dependencies', 'INSERT', NULL, linked),
+        ('queue_internal.dependencies', 'UPDATE', between, NULL),
+        ('queue_internal.dependencies', 'DELETE', own, NULL),
+        ('queue_internal.signals', 'ALL', own, told);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.guards(text) IS
+    'What the row-level policies of a right say, for each table that they guard.';
 
 -- By OID, because a role can be renamed.
-CREATE FUNCTION queue_internal.policy_name(of queue.rights) RETURNS name
+CREATE FUNCTION queue_internal.policy_name(of queue.rights, command text) RETURNS name
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN concat_ws(' ', (of).kind, (of).role::oid, md5((of).queue))::name;
-COMMENT ON FUNCTION queue_internal.policy_name(queue.rights) IS 'The name of the policies of a right.';
+RETURN concat_ws(' ', (of).kind, (of).role::oid, md5((of).queue), nullif(lower(command), 'all'))::name;
+COMMENT ON FUNCTION queue_internal.policy_name(queue.rights, text) IS
+    'The name of the policies of a right for a command.';
 
 -- The internal functions run with the rights of their caller, so they may be given to everybody
 -- who may call any function at all.
@@ -160,8 +196,7 @@ BEGIN
         'USAGE ON SCHEMA queue, queue_internal',
         'EXECUTE ON ALL ROUTINES IN SCHEMA queue_internal',
         'EXECUTE ON FUNCTION queue.channel, queue.engine_stats',
-        'SELECT ON queue.queues',
-        'SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA queue_internal'
+        'SELECT ON queue.queues'
     ] || CASE kind
         WHEN 'producer' THEN ARRAY[
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state),'
@@ -170,6 +205,9 @@ BEGIN
             'SELECT (id, queue) ON queue.history, queue.dead_letters',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
             'SELECT ON queue.bindings',
+            'SELECT, INSERT, UPDATE ON queue_internal.keys',
+            'SELECT, INSERT ON queue_internal.dependencies',
+            'INSERT ON queue_internal.signals',
             'EXECUTE ON FUNCTION queue.push, queue.push_many, queue.publish'
         ]
         WHEN 'worker' THEN ARRAY[
@@ -177,6 +215,10 @@ BEGIN
             'SELECT, UPDATE, DELETE ON queue.tasks',
             'INSERT, SELECT (id, state, queue) ON queue.history',
             'INSERT, SELECT (id, queue) ON queue.dead_letters',
+            'SELECT, UPDATE, DELETE ON queue_internal.keys',
+            'SELECT, DELETE ON queue_internal.dependencies',
+            'SELECT, INSERT, UPDATE, DELETE ON queue_internal.signals',
+            'SELECT, UPDATE ON queue_internal.slots, queue_internal.tokens',
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
             'queue.complete_and_claim, queue.fail, queue.release, queue.extend, queue.extend_many,'
@@ -185,7 +227,7 @@ BEGIN
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',
-            'SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA queue',
+            'SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA queue, queue_internal',
             'USAGE, SELECT ON SEQUENCE queue.tasks_id_seq',
             'EXECUTE ON ALL ROUTINES IN SCHEMA queue'
         ]

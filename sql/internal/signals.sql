@@ -30,16 +30,19 @@ BEGIN
         last := signal.id;
         seen := seen + 1;
         IF signal.task_id IS NOT NULL THEN
-            ids := ARRAY[signal.id];
             CONTINUE WHEN NOT queue_internal.settle_dependent(signal);
+            -- By the whole primary key: a plan made for few signals may go through all of the queue for
+            -- each, and through those that are deleted already.
+            DELETE FROM queue_internal.signals AS s WHERE s.queue = source.name AND s.id = signal.id;
         ELSE
             -- All of the group are one. Those that come after this look are not among them.
             ids := ARRAY(SELECT s.id FROM queue_internal.signals AS s
                          WHERE s.queue = source.name AND s.group_key = signal.group_key FOR UPDATE SKIP LOCKED);
             groups := groups + 1;
             CONTINUE WHEN NOT queue_internal.admit_next(source, signal.group_key);
+            DELETE FROM queue_internal.signals AS s
+            WHERE s.queue = source.name AND s.group_key = signal.group_key AND s.id = ANY (ids);
         END IF;
-        DELETE FROM queue_internal.signals AS s WHERE s.queue = source.name AND s.id = ANY (ids);
         settled := settled + 1;
     END LOOP;
     RETURN settled;

@@ -1,5 +1,6 @@
 -- The trigger that meets a task with a key or a group before it is there, however it comes: push, a
--- plain INSERT, COPY, redrive. Tasks without either do not come here.
+-- plain INSERT, COPY, redrive. Tasks without either do not come here; nor do those of a dump, which
+-- brings the keys and the gates along (config_dump.sql).
 --
 --   A key that another task holds keeps the task out: the INSERT goes on without its row.
 --   Errors:   22023, 54000 for keys that a plain INSERT filled with nonsense
@@ -29,7 +30,9 @@ COMMENT ON FUNCTION queue_internal.task_arrives() IS
     'Takes the key of a task that comes in, and closes its gate until it is its turn.';
 
 CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
-    FOR EACH ROW WHEN (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
+    FOR EACH ROW WHEN (
+        (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
+        AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'))
     EXECUTE FUNCTION queue_internal.task_arrives();
 COMMENT ON TRIGGER task_arrives ON queue.tasks IS
     'Keys and groups, for every way in which a task can come.';

@@ -202,6 +202,17 @@ impl Lane {
         self.line.len()
     }
 
+    /// Lets those into the line that were locked when somebody looked, before their time.
+    pub fn retry(&mut self) -> bool {
+        let mut some = false;
+        while let Some(timed) = self.timed.as_slice().iter().find(|timed| timed.at != timed.key.run_at).copied() {
+            self.timed.remove(&timed);
+            self.stand_in_line(timed.key);
+            some = true;
+        }
+        some
+    }
+
     /// Whether there is something to take.
     pub fn has_due(&mut self, now: i64) -> bool {
         self.let_in(now);

@@ -87,7 +87,8 @@ const QUEUE_COLUMNS: &[&CStr] = &[
 ];
 /// For a table whose triggers do not matter.
 const ANY: &[&CStr] = &[c""];
-const TASK_TRIGGERS: &[&CStr] = &[c"task_arrives", c"task_changed", c"tasks_announced", c"tasks_inserted"];
+const TASK_TRIGGERS: &[&CStr] =
+    &[c"task_arrives", c"task_changed", c"tasks_announced", c"tasks_inserted", c"tasks_restored"];
 /// What push writes: all a producer has the right to insert.
 const PUSHED_COLUMNS: &[i16] = &[2, 4, 5, 7, 18, 19, 20];
 

@@ -16,7 +16,7 @@ use crate::transaction::{self, Hands};
 use pgrx::prelude::*;
 
 /// A task that somebody else has locked is looked at again after so long.
-const POSTPONE: i64 = 100_000;
+const POSTPONE: i64 = 20_000;
 /// How many leases that ran out one claim ends.
 const EXPIRED: usize = 16;
 /// How many candidates are taken from a lane at a time.
@@ -142,6 +142,7 @@ enum Said {
 
 impl Claim<'_> {
     unsafe fn run(&mut self, arguments: &Arguments) -> Result<(), Reason> {
+        let mut retried = false;
         loop {
             pgrx::check_for_interrupts!();
             let mut hands = Hands::new(self.queue.hash());
@@ -155,6 +156,10 @@ impl Claim<'_> {
                     Said::Signals(stamp) => look_for_signals(&self.tables, &self.queue, stamp)?,
                     Said::Expired(ids, count) => expire(&ids[..count])?,
                     Said::Answer(answer) => {
+                        if let Answer::Refill(_) = answer {
+                            // Whatever comes in between, the lane will not wait for this process.
+                            transaction::refilling(self.queue.hash());
+                        }
                         if hands.len() > 0 {
                             let rows = match self.rows.take() {
                                 Some(rows) => rows,
@@ -169,14 +174,24 @@ impl Claim<'_> {
                                 lease: self.lease,
                                 worker: self.worker,
                             };
-                            self.granted += lessor.lease_out(&hands, rows)?;
+                            let leased = lessor.lease_out(&hands, rows);
+                            if leased.is_err() && matches!(answer, Answer::Refill(_)) {
+                                refill::give_up(&self.queue);
+                            }
+                            self.granted += leased?;
                         }
                         match answer {
                             Answer::Refill(bounds) => self.refill(bounds),
                             Answer::Refilling(_) if self.granted < self.most => {
                                 lanes::await_refill(self.queue.hash());
                             }
-                            Answer::Complete if self.granted < self.most && hands.len() == 0 => return Ok(()),
+                            // Before there is nothing: whether what was locked still is.
+                            Answer::Complete if self.granted < self.most && hands.len() == 0 => {
+                                let retry = || lanes::with(self.queue.hash(), |slot| slot.lane.retry());
+                                if std::mem::replace(&mut retried, true) || retry() != Some(true) {
+                                    return Ok(());
+                                }
+                            }
                             _ => {}
                         }
                         if self.granted == self.most {

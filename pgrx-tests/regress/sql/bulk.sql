@@ -70,6 +70,19 @@ CALL queue.purge_where('{"all": true}');
 SELECT count(*) FROM queue.tasks;
 SELECT count(*) FROM queue.dead_letters;
 
+-- A task whose key is taken in the other queue stays, and the others go on; also in batches of one.
+SELECT queue.create('fast');
+SELECT count(queue.push('mail', key => key, payload => to_jsonb(key), key_ttl => '1 day')) FROM unnest('{a, b, c, d}'::text[]) AS key;
+SELECT queue.push('fast', '"c too"', key => 'c') > 0 AS fast, queue.push('slow', '"b there"', key => 'b') > 0 AS slow, queue.push('slow', '"done"', key => 'd', key_ttl => '1 day') > 0 AS done;
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'slow', 2);
+SELECT queue.push('slow', '"b there"', key => 'b') > 0 AS again;
+CALL queue.move_where('{"key": "_"}', 'slow', dry_run => true);
+CALL queue.move_where('{"key": "_"}', 'slow', batch_size => 1);
+CALL queue.move_where('{"key": "_"}', 'slow');
+SELECT queue, key, payload FROM queue.tasks ORDER BY id;
+SELECT k.queue, k.key, k.task_id = t.id AS its_own, k.ttl FROM queue_internal.keys AS k LEFT JOIN queue.tasks AS t USING (queue, key) ORDER BY 1, 2;
+CALL queue.purge_where('{"all": true}');
+
 -- In a transaction block all of it belongs to that transaction.
 SELECT count(queue.push('mail')) FROM generate_series(1, 5);
 BEGIN;

@@ -103,6 +103,106 @@ SET ROLE doer;
 SELECT count(*) FROM queue.claim('1 minute', ARRAY['default', 'mail'], 100);
 RESET ROLE;
 
+-- What the policies of a queue keep in mind is guarded as its tasks are. Two queues with all of them:
+CREATE ROLE api_pusher; CREATE ROLE api_doer;
+SELECT queue.create(name, '{"max_running": 2, "rate_limit": 50, "rate_period": "1 hour", "key_ttl": "1 hour"}') FROM unnest('{api, bank}'::text[]) AS name;
+SELECT queue.grant_producer('api_pusher', 'api'), queue.grant_worker('api_doer', 'api');
+SELECT queue.push('bank', '"vault"', key => 'k', group_key => 'g') AS vault \gset
+SELECT queue.push('bank', '"safe"', after => ARRAY[:vault], group_key => 'g') AS safe \gset
+SELECT payload FROM queue.claim('1 hour', 'bank', 2);
+CREATE FUNCTION pg_temp.touched(statement text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    touched bigint;
+BEGIN
+    EXECUTE statement;
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    RETURN touched || ' rows';
+EXCEPTION WHEN OTHERS THEN
+    RETURN sqlstate || ': ' || sqlerrm;
+END
+$$;
+SET ROLE api_pusher;
+SELECT queue.push('api', '"one"', key => 'k', group_key => 'g', key_ttl => '1 day') AS one \gset
+SELECT queue.push('api', '"skip"', key => 'k') = :one AS skipped, queue.push('api', '"two"', key => 'k', on_duplicate => 'replace') = :one AS replaced,
+       queue.push('api', '"later"', key => 'k', on_duplicate => 'reschedule') = :one AS rescheduled;
+SELECT left(pg_temp.refused($$SELECT queue.push('api', key => 'k', on_duplicate => 'error')$$), 5);
+SELECT count(*) FROM queue.push_many('api', ARRAY['"three"', '"four"', '"five"']::jsonb[], keys => '{k3, k4, k}', group_keys => '{g, NULL, g}');
+SELECT queue.push('api', '"six"', after => ARRAY[:one]) AS six \gset
+-- The other queue, and what it keeps in mind, is as if it were not there. A task of a hidden queue cannot be waited for.
+SELECT DISTINCT queue FROM queue_internal.keys; SELECT DISTINCT queue, predecessor_queue FROM queue_internal.dependencies;
+SELECT duplicate, left(pg_temp.refused(format('SELECT queue.push(%L, key => %L, on_duplicate => %L)', 'bank', 'k', duplicate)), 5) AS refused
+FROM unnest('{skip, replace, reschedule, error}'::text[]) AS duplicate;
+SELECT statement, pg_temp.touched(replace(replace(statement, ':vault', :'vault'), ':one', :'one')) FROM unnest(ARRAY[
+    $$SELECT queue.push('api', after => ARRAY[:vault])$$,
+    $$INSERT INTO queue.tasks (queue, key) VALUES ('bank', 'new')$$,
+    $$INSERT INTO queue.tasks (queue, group_key) VALUES ('bank', 'g')$$,
+    $$INSERT INTO queue_internal.keys (queue, key, task_id) VALUES ('bank', 'new', 1)$$,
+    $$UPDATE queue_internal.keys SET task_id = 1 WHERE queue = 'bank'$$,
+    $$UPDATE queue_internal.keys SET queue = 'bank'$$,
+    $$DELETE FROM queue_internal.keys$$,
+    $$INSERT INTO queue_internal.dependencies VALUES (:one, 1, 'bank', 'api', 'release')$$,
+    $$INSERT INTO queue_internal.dependencies VALUES (:vault, :one, 'api', 'bank', 'release')$$,
+    $$DELETE FROM queue_internal.dependencies$$,
+    $$INSERT INTO queue_internal.signals (queue, group_key) VALUES ('bank', 'g')$$,
+    $$SELECT FROM queue_internal.signals$$, $$SELECT FROM queue_internal.slots$$, $$SELECT FROM queue_internal.tokens$$]) AS statement;
+-- Between queues: what waits for a task of one is told by a worker who does not know of the other.
+RESET ROLE;
+SELECT queue.push('bank', '"paid"', after => ARRAY[:one]) AS paid \gset
+SELECT queue.push('bank', '"unpaid"', after => ARRAY[:six]) AS unpaid \gset
+SELECT count(*) FROM queue.claim('1 minute', 'bank');
+SET ROLE api_doer;
+SELECT payload, state, gate FROM queue.tasks ORDER BY id;
+SELECT id, token, payload FROM queue.claim('1 minute', 'api', 10) ORDER BY id;
+SELECT queue.complete(:one, 1);
+SELECT queue.complete(id, 1) FROM queue.tasks WHERE payload = '"four"';
+SELECT queue.fail(id, token, 'x', permanent => true), payload FROM queue.claim('1 minute', 'api', 10) ORDER BY id;
+SELECT count(*) FROM queue.claim('1 minute', 'api', 10);
+SELECT key, expires_at IS NOT NULL AS held FROM queue_internal.keys ORDER BY key;
+SELECT DISTINCT queue, predecessor_queue FROM queue_internal.dependencies;
+SELECT left(pg_temp.refused($$SELECT queue.claim('1 minute', 'bank')$$), 5), left(pg_temp.refused(format('SELECT queue.complete(%s, 1)', :vault)), 5);
+SELECT relation, queue FROM (SELECT 'keys' AS relation, queue FROM queue_internal.keys UNION SELECT 'slots', queue FROM queue_internal.slots
+    UNION SELECT 'tokens', queue FROM queue_internal.tokens UNION SELECT 'signals', queue FROM queue_internal.signals) AS r ORDER BY 1, 2;
+SELECT statement, pg_temp.touched(replace(replace(statement, ':vault', :'vault'), ':safe', :'safe')) FROM unnest(ARRAY[
+    $$UPDATE queue_internal.keys SET expires_at = now() WHERE queue = 'bank'$$,
+    $$DELETE FROM queue_internal.keys WHERE queue = 'bank'$$,
+    $$UPDATE queue_internal.slots SET task_id = NULL WHERE queue = 'bank'$$,
+    $$UPDATE queue_internal.slots SET queue = 'bank'$$,
+    $$UPDATE queue_internal.tokens SET taken = '{}' WHERE queue = 'bank'$$,
+    $$DELETE FROM queue_internal.tokens$$,
+    $$DELETE FROM queue_internal.dependencies WHERE queue = 'bank'$$,
+    $$UPDATE queue_internal.dependencies SET on_failure = 'release'$$,
+    $$DELETE FROM queue_internal.signals WHERE queue = 'bank'$$,
+    $$INSERT INTO queue_internal.signals (queue, group_key) VALUES ('bank', 'g')$$,
+    $$INSERT INTO queue_internal.signals (queue, task_id) VALUES ('bank', :safe)$$,
+    $$INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome) VALUES ('bank', :safe, :vault, 'completed')$$]) AS statement;
+RESET ROLE;
+SELECT payload FROM queue.claim('1 minute', 'bank', 10);
+SELECT payload, state, errors -> -1 ->> 'error' LIKE 'predecessor % failed' AS told FROM queue.all_tasks WHERE queue = 'bank' ORDER BY id;
+SELECT queue.complete(:vault, 1);
+SELECT payload FROM queue.claim('1 minute', 'bank', 10);
+-- A task that is moved tells those who wait for it from its new queue.
+SELECT queue.push('bank', '"coin"', key => 'coin') AS coin \gset
+SELECT count(queue.push('bank', '"note"', after => ARRAY[:coin]));
+SELECT queue.grant_operator('api_pusher', 'api'), queue.grant_operator('api_pusher', 'bank');
+SET ROLE api_pusher;
+CALL queue.move_where('{"key": "coin"}', 'api');
+SELECT queue, key FROM queue_internal.keys WHERE key = 'coin';
+SET ROLE api_doer;
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'api');
+RESET ROLE;
+SELECT queue.complete(id, token), payload FROM queue.all_tasks WHERE payload IN ('"paid"', '"safe"');
+SELECT payload FROM queue.claim('1 minute', 'bank', 10);
+SELECT queue.complete(id, 1) FROM queue.tasks WHERE payload = '"note"';
+-- Who has rights on all queues goes on as before.
+SET ROLE pusher;
+SELECT queue.push('api', '"five"', key => 'k5', group_key => 'g') AS five \gset
+SELECT queue.push('bank', '"six"', key => 'k5', after => ARRAY[:five]) AS six \gset
+SELECT queue.push('bank', '"seven"', key => 'k5', on_duplicate => 'replace') = :six AS replaced;
+SET ROLE doer;
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', ARRAY['api', 'bank'], 10);
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', ARRAY['api', 'bank'], 10);
+RESET ROLE;
+
 -- Taken back; a second right of the same role stays.
 SELECT queue.grant_producer('mail_doer');
 SELECT queue.revoke_worker('mail_doer', 'mail');
@@ -110,10 +210,11 @@ SELECT left(pg_temp.can('mail_doer', $$SELECT queue.claim('1 minute', 'mail')$$)
 SELECT pg_temp.can('mail_doer', $$SELECT queue.push('mail')$$);
 SELECT queue.revoke_producer('mail_doer'), queue.revoke_producer('pusher'), queue.revoke_worker('doer'),
        queue.revoke_operator('boss'), queue.revoke_producer('mail_pusher', 'mail'),
-       queue.revoke_operator('mail_boss', 'mail');
+       queue.revoke_operator('mail_boss', 'mail'), queue.revoke_producer('api_pusher', 'api'), queue.revoke_worker('api_doer', 'api'),
+       queue.revoke_operator('api_pusher', 'api'), queue.revoke_operator('api_pusher', 'bank');
 SELECT left(pg_temp.can('mail_doer', $$SELECT queue.push('mail')$$), 5);
-SELECT count(*) FROM pg_policies WHERE schemaname = 'queue';
-DROP ROLE nobody_special, pusher, doer, boss, mail_pusher, mail_doer, mail_boss;
+SELECT count(*) FROM pg_policies WHERE schemaname IN ('queue', 'queue_internal');
+DROP ROLE nobody_special, pusher, doer, boss, mail_pusher, mail_doer, mail_boss, api_pusher, api_doer;
 -- A hostile search_path changes nothing.
 CREATE SCHEMA evil; CREATE TABLE evil.touched ();
 CREATE FUNCTION evil.evil(text, text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'led astray'; END $$;
