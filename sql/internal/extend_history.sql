@@ -7,7 +7,7 @@
 --   not be done is left for the next time. Until then queue.history_default takes the rows.
 --   Why not before the first task: a restore creates the extension, then the partitions of the
 --   dump, then loads the tasks. Partitions made in between would be in its way; and so would any
---   made while a partition of the dump is not attached yet.
+--   made while a partition of the dump is not attached yet. pg_restore -j may bring the tasks first.
 
 CREATE FUNCTION queue_internal.extend_history() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -17,7 +17,9 @@ DECLARE
     complete boolean := true;
     day      date;
 BEGIN
-    IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached) THEN
+    IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached)
+       OR EXISTS (SELECT FROM pg_stat_activity AS a
+                  WHERE a.datname = current_database() AND a.application_name = 'pg_restore') THEN
         RETURN false;
     ELSIF NOT EXISTS (SELECT FROM queue.tasks)
           AND NOT EXISTS (SELECT FROM queue.history_default)
