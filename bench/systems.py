@@ -1,0 +1,99 @@
+"""The systems that are compared, each a folder below peers/ with its statements.
+
+    install.sql, .py or .mjs   makes its tables in an empty database
+    fill.sql                   empties it and loads :tasks tasks with :payload
+    left.sql                   how many tasks are not finished
+    one.sql                    claims a task and completes it (pgbench)
+    next.sql                   completes a task and claims the next in one go (pgbench)
+    batch.sql                  claims and completes :batch tasks (pgbench)
+    push.sql                   pushes a task (pgbench)
+    work.py or .mjs            its own client, with the settings that its documents recommend
+
+A file that is not there is work that the system cannot do.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PEERS = Path(__file__).parent / "peers"
+
+
+def fetched():
+    """Where the peers' packages are."""
+    return Path(os.environ["QUEUE_EXT_HOME"]) / "peers"
+
+
+@dataclass(frozen=True)
+class System:
+    """One of the systems. "keeps" is whether a finished task stays there to be looked at."""
+
+    key: str
+    label: str
+    keeps: bool
+    counts_tasks: bool = True
+    peer: bool = True
+
+    @property
+    def folder(self):
+        return PEERS / self.key
+
+    @property
+    def database(self):
+        return f"bench_{self.key}"
+
+    def script(self, name):
+        return self.folder / f"{name}.sql"
+
+    def has(self, name):
+        return self.script(name).exists()
+
+    @property
+    def client(self):
+        """The program that works with the system's own client, if it has one."""
+        return next((path for path in (self.folder / "work.py", self.folder / "work.mjs") if path.exists()), None)
+
+    def install(self, cluster):
+        """A new database with the system in it."""
+        cluster.create_database(self.database)
+        for path in sorted(self.folder.glob("install.*"), key=lambda path: path.suffix == ".sql"):
+            if path.suffix == ".sql":
+                cluster.psql(self.database, path, {})
+            else:
+                run_client(cluster, self.database, path)
+
+    def fill(self, cluster, tasks, payload):
+        cluster.psql(self.database, self.script("fill"), {"tasks": tasks, "payload": payload})
+
+    def left(self, cluster):
+        return cluster.query(self.database, self.script("left").read_text())
+
+
+def run_client(cluster, database, path, *arguments, timeout=300):
+    """Runs a program that uses a peer's package; returns the JSON that its last line of output is."""
+    environment = cluster.environment(database)
+    if path.suffix == ".py":
+        command = [sys.executable, path]
+        environment["PYTHONPATH"] = str(fetched() / "python")
+    else:
+        # Where node looks for packages follows from where the program is, and the packages are not there.
+        command = ["node", "--import", PEERS / "node_packages.mjs", path]
+    done = subprocess.run([*map(str, command), *map(str, arguments)], env=environment, capture_output=True, text=True,
+                          timeout=timeout)
+    if done.returncode != 0:
+        raise RuntimeError(f"{path.parent.name}/{path.name}: {done.stderr.strip()[-600:]}")
+    lines = done.stdout.strip().splitlines()
+    return json.loads(lines[-1]) if lines else {}
+
+
+OURSELVES = System("queue_ext", "queue_ext", keeps=True, peer=False)
+FLOOR = System("floor", "floor: two updates by key", keeps=False, counts_tasks=False, peer=False)
+SKIP_LOCKED = System("skip_locked", "SKIP LOCKED, kept", keeps=True)
+PEER_SYSTEMS = [
+    SKIP_LOCKED,
+    System("skip_locked_delete", "SKIP LOCKED, deleted", keeps=False),
+]
+ALL = [OURSELVES, FLOOR, *PEER_SYSTEMS]
