@@ -31,8 +31,15 @@ def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fil
         cluster.settle(system.database)
     left = system.left(cluster)
     wal, commits, dead = cluster.query(system.database, COUNTERS)
-    ran = pgbench.run(cluster, system.database, system.script(script), clients, seconds, latencies=True,
-                      variables={"batch": batch, "payload": payload(size), "id": 0, "token": 0})
+    clients = system.batch_clients if batch > 1 and system.batch_clients else clients
+    try:
+        ran = pgbench.run(cluster, system.database, system.script(script), clients, seconds, latencies=True,
+                          variables={"batch": batch, "payload": payload(size), "id": 0, "token": 0})
+    except pgbench.Failed:
+        # A claim that finds nothing ends its client; that is what may have happened.
+        if system.counts_tasks and system.left(cluster) < clients * batch:
+            raise Starved(f"{system.key}: {left} tasks were too few for {seconds} seconds") from None
+        raise
     wal, commits, dead = (now - then for now, then in zip(cluster.query(system.database, COUNTERS), (wal, commits, dead)))
     if system.counts_tasks:
         remaining = system.left(cluster)

@@ -14,6 +14,7 @@ A file that is not there is work that the system cannot do.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ class System:
     keeps: bool
     counts_tasks: bool = True
     peer: bool = True
+    # PgQ hands every event to every consumer; work is not shared between several.
+    batch_clients: int = 0
 
     @property
     def folder(self):
@@ -76,12 +79,14 @@ def run_client(cluster, database, path, *arguments, timeout=300):
     """Runs a program that uses a peer's package; returns the JSON that its last line of output is."""
     environment = cluster.environment(database)
     if path.suffix == ".py":
-        command = [sys.executable, path]
+        program = [sys.executable, path]
         environment["PYTHONPATH"] = str(fetched() / "python")
     else:
-        # Where node looks for packages follows from where the program is, and the packages are not there.
-        command = ["node", "--import", PEERS / "node_packages.mjs", path]
-    done = subprocess.run([*map(str, command), *map(str, arguments)], env=environment, capture_output=True, text=True,
+        # Node looks for packages from where the program is.
+        copy = fetched() / "node" / f"{path.parent.name}-{path.name}"
+        shutil.copyfile(path, copy)
+        program = ["node", copy]
+    done = subprocess.run([*map(str, program), *map(str, arguments)], env=environment, capture_output=True, text=True,
                           timeout=timeout)
     if done.returncode != 0:
         raise RuntimeError(f"{path.parent.name}/{path.name}: {done.stderr.strip()[-600:]}")
@@ -95,5 +100,11 @@ SKIP_LOCKED = System("skip_locked", "SKIP LOCKED, kept", keeps=True)
 PEER_SYSTEMS = [
     SKIP_LOCKED,
     System("skip_locked_delete", "SKIP LOCKED, deleted", keeps=False),
+    System("pg_boss", "pg-boss", keeps=True),
+    System("graphile_worker", "graphile-worker", keeps=False),
+    System("procrastinate", "Procrastinate", keeps=True),
+    System("pgqueuer", "PgQueuer", keeps=False),
+    System("awa", "awa", keeps=True),
+    System("pgq", "PgQ", keeps=False, batch_clients=1),
 ]
 ALL = [OURSELVES, FLOOR, *PEER_SYSTEMS]
