@@ -1,7 +1,7 @@
 """The systems that are compared, each a folder below peers/ with its statements.
 
     install.sql, .py or .mjs   makes its tables in an empty database
-    fill.sql                   empties it and loads :tasks tasks with :payload
+    fill.sql or .py            empties it and loads :tasks tasks with :payload
     left.sql                   how many tasks are not finished
     one.sql                    claims a task and completes it (pgbench)
     next.sql                   completes a task and claims the next in one go (pgbench)
@@ -69,7 +69,12 @@ class System:
                 run_client(cluster, self.database, path)
 
     def fill(self, cluster, tasks, payload):
-        cluster.psql(self.database, self.script("fill"), {"tasks": tasks, "payload": payload})
+        """Empties the system and loads tasks. Where its own client has to do that, it is made anew."""
+        if self.has("fill"):
+            cluster.psql(self.database, self.script("fill"), {"tasks": tasks, "payload": payload})
+        else:
+            self.install(cluster)
+            run_client(cluster, self.database, self.folder / "fill.py", tasks, payload)
 
     def left(self, cluster):
         return cluster.query(self.database, self.script("left").read_text())
