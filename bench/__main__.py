@@ -13,12 +13,19 @@ from pathlib import Path
 
 from . import measure, report, scale, systems
 from .cluster import Cluster
-from .work import throughput
+from .work import clients, depth, horizon, idle, memory, push, throughput, waiting
 
 # In this order. Each gets the bench and returns what results.json keeps under the name.
 WORK = {
     "throughput": throughput.run,
     "payload": throughput.payloads,
+    "push": push.run,
+    "clients": clients.run,
+    "waiting": waiting.run,
+    "idle": idle.run,
+    "horizon": horizon.run,
+    "memory": memory.run,
+    "depth": depth.run,
 }
 
 

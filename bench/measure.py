@@ -29,6 +29,8 @@ def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fil
     if fill:
         system.fill(cluster, tasks, payload(size))
         cluster.settle(system.database)
+    # A push finishes nothing: there it is the transactions that count.
+    counted = system.counts_tasks and script != "push"
     left = system.left(cluster)
     wal, commits, dead = cluster.query(system.database, COUNTERS)
     clients = system.batch_clients if batch > 1 and system.batch_clients else clients
@@ -37,11 +39,11 @@ def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fil
                           variables={"batch": batch, "payload": payload(size), "id": 0, "token": 0})
     except pgbench.Failed:
         # A claim that finds nothing ends its client; that is what may have happened.
-        if system.counts_tasks and system.left(cluster) < clients * batch:
+        if counted and system.left(cluster) < clients * batch:
             raise Starved(f"{system.key}: {left} tasks were too few for {seconds} seconds") from None
         raise
     wal, commits, dead = (now - then for now, then in zip(cluster.query(system.database, COUNTERS), (wal, commits, dead)))
-    if system.counts_tasks:
+    if counted:
         remaining = system.left(cluster)
         finished = left - remaining
         if remaining < clients * batch:

@@ -101,6 +101,7 @@ def run_client(cluster, database, path, *arguments, timeout=300):
 
 OURSELVES = System("queue_ext", "queue_ext", keeps=True, peer=False)
 FLOOR = System("floor", "floor: two updates by key", keeps=False, counts_tasks=False, peer=False)
+BARE_INSERT = System("bare_insert", "INSERT into a bare table", keeps=False, counts_tasks=False, peer=False)
 SKIP_LOCKED = System("skip_locked", "SKIP LOCKED, kept", keeps=True)
 PEER_SYSTEMS = [
     SKIP_LOCKED,
@@ -112,4 +113,4 @@ PEER_SYSTEMS = [
     System("awa", "awa", keeps=True),
     System("pgq", "PgQ", keeps=False, batch_clients=1),
 ]
-ALL = [OURSELVES, FLOOR, *PEER_SYSTEMS]
+ALL = [OURSELVES, FLOOR, BARE_INSERT, *PEER_SYSTEMS]

@@ -16,7 +16,7 @@ def run(bench):
         results["next"][workers] = bench.in_turn(
             bench.having("next"), scale.rounds, "next", workers, scale.seconds, scale.tasks)
     results["batch"] = bench.in_turn(
-        bench.having("batch"), scale.rounds, "batch", BATCH_CLIENTS, scale.seconds,
+        bench.having("batch"), scale.rounds, "batch", BATCH_CLIENTS, scale.batch_seconds,
         scale.batch_tasks, batch=BATCH)
     return results
 
