@@ -1,17 +1,21 @@
 """Runs the benchmark and writes docs/benchmarks: make bench, or
 
     python3 -m bench [--scale full|quick] [--only WORK ...] [--systems KEY ...] [--out DIR]
+    python3 -m bench --report DIR
 
---only and --systems are for trying a part; what was not run is missing from the results.
+--only and --systems are for trying a part: what was not run is missing from the results, which then go
+to target/benchmarks, as those of the quick form do. --report writes the page and the plots anew from
+the results.json in a folder.
 """
 
 import argparse
+import json
 import sys
 import time
 import traceback
 from pathlib import Path
 
-from . import measure, report, scale, systems
+from . import machine, measure, report, scale, systems
 from .cluster import Cluster
 from .work import clients, depth, horizon, idle, memory, push, throughput, waiting
 
@@ -54,14 +58,21 @@ def main():
     parser.add_argument("--scale", choices=["full", "quick"], default="full")
     parser.add_argument("--only", nargs="*", choices=list(WORK))
     parser.add_argument("--systems", nargs="*", choices=[system.key for system in systems.ALL])
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--report", type=Path, metavar="DIR")
     arguments = parser.parse_args()
+    if arguments.report:
+        report.write(json.loads((arguments.report / "results.json").read_text()), arguments.report)
+        return 0
+    whole = arguments.scale == "full" and not arguments.only and not arguments.systems
+    out = arguments.out or Path("docs/benchmarks" if whole else "target/benchmarks")
     chosen = [system for system in systems.ALL if not arguments.systems or system.key in arguments.systems]
 
     cluster = Cluster().start()
     bench = Bench(cluster, chosen, scale.FULL if arguments.scale == "full" else scale.QUICK)
     results = {}
     try:
+        results["about"] = machine.about(cluster, bench.scale)
         for system in list(bench.systems):
             bench.say(f"installing {system.label}")
             try:
@@ -79,7 +90,8 @@ def main():
             except Exception as error:  # One kind of work that fails must not lose the others' results.
                 traceback.print_exc()
                 results[name] = {"error": f"{type(error).__name__}: {error}"}
-        report.write(bench, results, arguments.out)
+        report.write(results, out)
+        bench.say(f"done; the report is in {out}")
     finally:
         cluster.stop()
     return 0

@@ -10,10 +10,10 @@ def run(bench):
     scale = bench.scale
     results = {"one": {}, "next": {}}
     for workers in scale.workers:
-        results["one"][workers] = bench.in_turn(
+        results["one"][str(workers)] = bench.in_turn(
             bench.having("one"), scale.rounds, "one", workers, scale.seconds, scale.tasks)
     for workers in scale.workers[:2]:
-        results["next"][workers] = bench.in_turn(
+        results["next"][str(workers)] = bench.in_turn(
             bench.having("next"), scale.rounds, "next", workers, scale.seconds, scale.tasks)
     results["batch"] = bench.in_turn(
         bench.having("batch"), scale.rounds, "batch", BATCH_CLIENTS, scale.batch_seconds,
@@ -25,7 +25,7 @@ def payloads(bench):
     """The same with payloads of several sizes, 8 workers."""
     scale = bench.scale
     return {
-        size: bench.in_turn(bench.having("one"), scale.payload_rounds, "one", scale.workers[0], scale.seconds,
+        str(size): bench.in_turn(bench.having("one"), scale.payload_rounds, "one", scale.workers[0], scale.seconds,
                             # Large ones take long to load, and none is finished faster than small ones.
                             scale.tasks if size < 5_000 else scale.tasks // 2, size=size)
         for size in scale.payloads
