@@ -1,5 +1,7 @@
 """The plots of the report, as SVG: throughput by workers, latencies, batches, the pinned horizon."""
 
+import math
+
 import matplotlib
 
 matplotlib.use("Agg")
@@ -8,7 +10,7 @@ import matplotlib.pyplot as plt  # noqa: E402  The backend has to be chosen firs
 from . import systems
 
 OURS, FLOOR, SKIP = "#c1121f", "#6c757d", "#1d3557"
-PEERS = ["#457b9d", "#2a9d8f", "#e9a03b", "#8d5a97", "#7a9e3f", "#b5838d", "#4f6d7a", "#a68a64"]
+PEERS = ["#2a9d8f", "#e9a03b", "#8d5a97", "#7a9e3f", "#d17ba0", "#8c6d46", "#3fa7d6", "#b8b42d"]
 
 matplotlib.rcParams.update({
     "svg.hashsalt": "queue_ext", "figure.figsize": (8, 4.5), "axes.spines.top": False, "axes.spines.right": False,
@@ -49,7 +51,7 @@ def draw(results, out):
 
 
 def throughput(found, path):
-    figure, axes = plt.subplots()
+    figure, axes = plt.subplots(figsize=(9, 4.5))
     workers = list(found["one"])
     for system in systems.ALL:
         points = [(number, found["one"][number][system.key]["rate"]) for number in workers
@@ -63,7 +65,7 @@ def throughput(found, path):
     if both:
         axes.plot(*zip(*both), marker="s", color=OURS, linestyle=":", linewidth=2, label="queue_ext, complete_and_claim")
     axes.set(xlabel="workers", ylabel="tasks finished a second", ylim=(0, None))
-    axes.legend(fontsize=8, ncols=2)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     return save(figure, path)
 
 
@@ -78,11 +80,9 @@ def latency(one, path):
             axis.barh(place, found["p99_ms"], color=colour(system), alpha=0.35)
             axis.barh(place, found["p50_ms"], color=colour(system))
         axis.set_yticks(range(len(known)), [system.label for system in known], fontsize=8)
-        axis.set(xscale="log", xlabel="ms; dark: p50, light: p99", title=f"{number} workers")
-        axis.invert_yaxis()
-    # The axes are shared, and an even number of inversions is none.
-    if len(workers) % 2 == 0:
-        axes[0][0].invert_yaxis()
+        axis.set(xscale="log", xlabel="ms; dark: p50, light: p99", title=f"{number} workers", xlim=(
+            10 ** math.floor(math.log10(min(one[number][system.key]["p50_ms"] for system in known))), None))
+    axes[0][0].invert_yaxis()  # The axes are shared.
     return save(figure, path)
 
 

@@ -78,8 +78,9 @@ def throughput(results):
     for workers, work in found["next"].items():
         lines += ["", f"### complete_and_claim, {workers} workers", "", *costs(work)]
     lines += ["", "## Batches of 100", "",
-              "Four clients; one for PgQ, which gives a consumer all events and does not share work between several. "
-              "p50 and p99 are of a whole batch.", "", *costs(found["batch"])]
+              "Four clients; one for PgQ, which gives every consumer all events and does not share work between "
+              "several; two for awa, whose claimers take turns. p50 and p99 are of a whole batch.", "",
+              *costs(found["batch"])]
     return lines
 
 

@@ -37,8 +37,10 @@ class System:
     keeps: bool
     counts_tasks: bool = True
     peer: bool = True
-    # PgQ hands every event to every consumer; work is not shared between several.
+    # How many clients take batches, where that is not the same as for the others.
     batch_clients: int = 0
+    # Whether jobs end one by one, and not only whole batches.
+    singly: bool = True
 
     @property
     def folder(self):
@@ -110,7 +112,9 @@ PEER_SYSTEMS = [
     System("graphile_worker", "graphile-worker", keeps=False),
     System("procrastinate", "Procrastinate", keeps=True),
     System("pgqueuer", "PgQueuer", keeps=False),
-    System("awa", "awa", keeps=True),
-    System("pgq", "PgQ", keeps=False, batch_clients=1),
+    # A lane of awa has one cursor, at which more than two claimers only stand in each other's way.
+    System("awa", "awa", keeps=True, batch_clients=2),
+    # PgQ gives every event to every consumer; several do not share the work.
+    System("pgq", "PgQ", keeps=False, batch_clients=1, singly=False),
 ]
 ALL = [OURSELVES, FLOOR, BARE_INSERT, *PEER_SYSTEMS]
