@@ -32,7 +32,7 @@ def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fil
     # A push finishes nothing: there it is the transactions that count.
     counted = system.counts_tasks and script != "push"
     left = system.left(cluster)
-    wal, commits, dead = cluster.query(system.database, COUNTERS)
+    before = cluster.query(system.database, COUNTERS)
     clients = system.batch_clients if batch > 1 and system.batch_clients else clients
     try:
         ran = pgbench.run(cluster, system.database, system.script(script), clients, seconds, latencies=True,
@@ -42,7 +42,7 @@ def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fil
         if counted and system.left(cluster) < clients * batch:
             raise Starved(f"{system.key}: {left} tasks were too few for {seconds} seconds") from None
         raise
-    wal, commits, dead = (now - then for now, then in zip(cluster.query(system.database, COUNTERS), (wal, commits, dead)))
+    wal, commits, dead = (now - then for now, then in zip(cluster.query(system.database, COUNTERS), before))
     if counted:
         remaining = system.left(cluster)
         finished = left - remaining

@@ -23,7 +23,8 @@ def one(bench, system):
     seconds = min(scale.seconds, 4)
     total = scale.pinned_tasks
     # The rates are measured on what is above the tasks to be finished in between.
-    system.fill(cluster, total + int(total / scale.pinned_steps + (scale.pinned_steps + 3) * seconds * 10_000), payload(100))
+    measured = (scale.pinned_steps + 3) * seconds * 10_000
+    system.fill(cluster, total + total // scale.pinned_steps + measured, payload(100))
     cluster.settle(system.database)
 
     def rate():
@@ -32,10 +33,10 @@ def one(bench, system):
         return (left - system.left(cluster)) / ran["seconds"]
 
     def finish(tasks):
-        """In large batches, as far as they go."""
-        if tasks >= BATCH * BATCH_CLIENTS:
+        """At least so many, in large batches."""
+        if tasks > 0:
             pgbench.run(cluster, system.database, system.script("batch"), BATCH_CLIENTS,
-                        transactions=tasks // (BATCH * BATCH_CLIENTS), variables={"batch": BATCH})
+                        transactions=-(-tasks // (BATCH * BATCH_CLIENTS)), variables={"batch": BATCH})
 
     # What a first run after the checkpoint pays for whole pages in the WAL must not be in the rate that
     # the later ones are compared with.
