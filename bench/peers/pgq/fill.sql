@@ -1,0 +1,18 @@
+-- The ticker closes a batch after so many events or so much time. Here it is asked for one after every
+-- hundred, so that a batch is as large as for the others.
+SELECT pgq.unregister_consumer('bench', 'worker'), pgq.drop_queue('bench');
+SELECT pgq.create_queue('bench'), pgq.register_consumer('bench', 'worker');
+SELECT pgq.set_queue_config('bench', 'ticker_max_count', '100');
+SELECT set_config('bench.tasks', :'tasks', false), set_config('bench.payload', :'payload', false);
+-- Loading is not measured, and a commit a batch would take long.
+SET synchronous_commit = off;
+DO $$
+BEGIN
+    FOR batch IN 1 .. current_setting('bench.tasks')::integer / 100 LOOP
+        PERFORM pgq.insert_event('bench', 'work', current_setting('bench.payload')) FROM generate_series(1, 100);
+        COMMIT;
+        PERFORM pgq.ticker('bench');
+        COMMIT;
+    END LOOP;
+END
+$$;

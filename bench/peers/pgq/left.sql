@@ -1,0 +1,1 @@
+SELECT pending_events FROM pgq.get_consumer_info('bench', 'worker')

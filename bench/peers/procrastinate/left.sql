@@ -1,0 +1,1 @@
+SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')

@@ -1,0 +1,2 @@
+CREATE EXTENSION queue_ext;
+SELECT queue.create('bench');

@@ -1,0 +1,2 @@
+SELECT id, token FROM queue.claim('1 minute', 'bench') \gset
+SELECT queue.complete(:id, :token);

@@ -1,0 +1,1 @@
+SELECT queue.push('bench', :payload);

@@ -1,0 +1,180 @@
+"""Writes what was found: results.json with everything, README.md with tables, the plots beside them."""
+
+import json
+
+from . import plots, systems, targets
+
+
+def write(results, out):
+    """Writes the report into a folder, and prints the targets."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.json").write_text(json.dumps(results, indent=1, default=float) + "\n")
+    pictures = plots.draw(results, out)
+    (out / "README.md").write_text("\n".join(page(results, pictures)) + "\n")
+    print("\n".join(targets.table(results)))
+
+
+def page(results, pictures):
+    """The lines of the page."""
+    about = results["about"]
+    lines = ["# Benchmarks", "", introduction(about), "", "## Targets", "",
+             "Measured values are ratios of medians, ours to the other's, unless they have a unit.", ""]
+    lines += targets.table(results)
+    for title, name in pictures:
+        lines += ["", f"![{title}]({name})"]
+    lines += throughput(results) + payloads(results) + push(results) + clients(results) + horizon(results)
+    lines += depth(results) + waiting(results) + memory(results) + left_out(results) + conditions(about)
+    return lines
+
+
+def introduction(about):
+    machine = about["machine"]
+    scale = "" if about["scale"] == "full" else (
+        " **This is the quick form, whose runs are too short for figures to be quoted.**")
+    return (f"queue_ext and other queues in turn on one server: {machine['cores']} cores ({machine['processor']}), "
+            f"{machine['memory_gb']} GB, {machine['system']} {machine['kernel']}, "
+            f"PostgreSQL {about['versions']['PostgreSQL']} with its default durability, {about['date']}.{scale} "
+            "Machines differ: trust the ratios. How everything is measured, and how to repeat it: "
+            "[bench](../../bench/README.md).")
+
+
+def number(value, digits=0):
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def costs(work, heading="rate"):
+    """A table of one kind of work by all systems, the fastest first."""
+    lines = [f"| | {heading} | p50, ms | p99, ms | WAL bytes a task | commits a task | dead rows a task |",
+             "| --- | --: | --: | --: | --: | --: | --: |"]
+    known = [system for system in systems.ALL if system.key in work]
+    known.sort(key=lambda system: -(work[system.key].get("rate") or 0))
+    for system in known:
+        found = work[system.key]
+        if "error" in found:
+            lines.append(f"| {system.label} | failed | | | | | |")
+            continue
+        name = f"**{system.label}**" if system.key == "queue_ext" else system.label
+        lines.append(f"| {name} | {number(found['rate'])} | {number(found.get('p50_ms'), 2)} | "
+                     f"{number(found.get('p99_ms'), 2)} | {number(found['wal_bytes'])} | "
+                     f"{number(found['commits'], 2)} | {number(found['dead_rows'], 2)} |")
+    return lines
+
+
+def ready(results, name):
+    """The results of one kind of work, unless it was not run or failed."""
+    found = results.get(name)
+    return found if found and "error" not in found else None
+
+
+def throughput(results):
+    found = ready(results, "throughput")
+    if not found:
+        return []
+    lines = ["", "## One at a time", "",
+             "Claimed, committed, completed, committed, with the systems' own statements in pgbench. p50 and p99 are of "
+             "both together. A dead row is a row version that an update or a delete left behind."]
+    for workers, work in found["one"].items():
+        lines += ["", f"### {workers} workers", "", *costs(work)]
+    for workers, work in found["next"].items():
+        lines += ["", f"### complete_and_claim, {workers} workers", "", *costs(work)]
+    lines += ["", "## Batches of 100", "",
+              "Four clients; one for PgQ, which gives every consumer all events and does not share work between "
+              "several; two for awa, whose claimers take turns. p50 and p99 are of a whole batch.", "",
+              *costs(found["batch"])]
+    return lines
+
+
+def payloads(results):
+    found = ready(results, "payload")
+    lines = ["", "## Larger payloads", "", "One at a time, 8 workers."] if found else []
+    for size, work in (found or {}).items():
+        lines += ["", f"### {int(size) / 1000:g} KB", "", *costs(work)]
+    return lines
+
+
+def push(results):
+    found = ready(results, "push")
+    return ["", "## Pushes", "", "One a transaction, 8 clients.", "", *costs(found)] if found else []
+
+
+def clients(results):
+    found = ready(results, "clients")
+    if not found:
+        return []
+    lines = ["", "## Through their own clients", "",
+             "Empty jobs that were there before, from the first to the last, with one worker process. What limits some "
+             "of them is the client and not the database.", "",
+             "| | jobs a second | WAL bytes a job | commits a job | dead rows a job |", "| --- | --: | --: | --: | --: |"]
+    for name, each in sorted(found.items(), key=lambda item: -(item[1].get("rate") or 0)):
+        lines.append(f"| {name} | failed | | | |" if "rate" not in each else
+                     f"| {name} | {number(each['rate'])} | {number(each['wal_bytes'])} | "
+                     f"{number(each['commits'], 3)} | {number(each['dead_rows'], 2)} |")
+    return lines
+
+
+def horizon(results):
+    found = ready(results, "horizon")
+    if not found:
+        return []
+    lines = ["", "## While a transaction stays open", "",
+             "8 workers, one at a time. The open transaction keeps vacuum from removing anything.", "",
+             "| | before | at the end | tasks finished in between | ratio |", "| --- | --: | --: | --: | --: |"]
+    labels = {system.key: system.label for system in systems.ALL}
+    for key, each in found.items():
+        lines.append(f"| {labels[key]} | {number(each['unpinned'])} | {number(each['pinned'])} | "
+                     f"{number(each['curve'][-1][0])} | {each['ratio']:.3f} |")
+    return lines
+
+
+def depth(results):
+    found = ready(results, "depth")
+    if not found:
+        return []
+    lines = ["", "## Very many tasks", "", f"{number(found['tasks'])} tasks against {number(found['against'])}: a claim, "
+             "as its caller sees it, without the commit.", "", "| | p50, ms | p99, ms | ratio |", "| --- | --: | --: | --: |"]
+    for name, title in (("few", "few"), ("queued", "very many queued"), ("scheduled", "very many scheduled for later")):
+        each = found[name]
+        lines.append(f"| {title} | {number(each['p50_ms'], 3)} | {number(each['p99_ms'], 3)} | "
+                     f"{number(each.get('ratio'), 2)} |")
+    return lines
+
+
+def waiting(results):
+    lines = []
+    if found := ready(results, "waiting"):
+        lines += ["", "## An idle worker", "", f"How it waits: {found['method']}.", "",
+                  "| | p50, ms | p99, ms | samples |", "| --- | --: | --: | --: |"]
+        for name, title in (("push", "push committed to claim returned"), ("run_at", "run_at to claim"),
+                            ("lease", "end of a lease to the next claim")):
+            each = found[name]
+            lines.append(f"| {title} | {number(each['p50_ms'], 2)} | {number(each['p99_ms'], 2)} | {each['samples']} |")
+    idle = ready(results, "idle")
+    if idle and "absent" not in idle:
+        lines += ["", f"{idle['waiters']} idle workers in `queue.wait` for {idle['seconds']} seconds used "
+                  f"{idle['cpu_seconds']:.2f} seconds of processor time; {idle['holding_xmin']} of them held back vacuum; "
+                  f"one push woke {idle['woken']}."]
+    return lines
+
+
+def memory(results):
+    found = ready(results, "memory")
+    if not found:
+        return []
+    shared = sum(found["shared_bytes"].values())
+    return ["", "## Memory", "", f"One backend, {number(found['calls'])} calls: {number(found['warm_kb'])} kB of its own "
+            f"after the first tenth, {number(found['end_kb'])} kB at the end. Shared memory of the extension: "
+            f"{number(shared)} bytes."]
+
+
+def left_out(results):
+    """What failed, in full: a figure that is missing must say why."""
+    lines = [f"- {systems_key}: {why}" for systems_key, why in (results.get("left_out") or {}).items()]
+    lines += [f"- {name}: {found['error']}" for name, found in results.items()
+              if isinstance(found, dict) and "error" in found]
+    return ["", "## Not measured", "", *lines] if lines else []
+
+
+def conditions(about):
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    settings = ", ".join(f"`{name} = {value}`" for name, value in about["settings"].items())
+    return ["", "## Versions and settings", "", f"{versions}.", "", f"{settings}."]

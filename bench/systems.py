@@ -1,0 +1,120 @@
+"""The systems that are compared, each a folder below peers/ with its statements.
+
+    install.sql, .py or .mjs   makes its tables in an empty database
+    fill.sql or .py            empties it and loads :tasks tasks with :payload
+    left.sql                   how many tasks are not finished
+    one.sql                    claims a task and completes it (pgbench)
+    next.sql                   completes a task and claims the next in one go (pgbench)
+    batch.sql                  claims and completes :batch tasks (pgbench)
+    push.sql                   pushes a task (pgbench)
+    work.py or .mjs            its own client, with the settings that its documents recommend
+
+A file that is not there is work that the system cannot do.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PEERS = Path(__file__).parent / "peers"
+
+
+def fetched():
+    """Where the peers' packages are."""
+    return Path(os.environ["QUEUE_EXT_HOME"]) / "peers"
+
+
+@dataclass(frozen=True)
+class System:
+    """One of the systems. "keeps" is whether a finished task stays there to be looked at."""
+
+    key: str
+    label: str
+    keeps: bool
+    counts_tasks: bool = True
+    peer: bool = True
+    # How many clients take batches, where that is not the same as for the others.
+    batch_clients: int = 0
+    # Whether jobs end one by one, and not only whole batches.
+    singly: bool = True
+
+    @property
+    def folder(self):
+        return PEERS / self.key
+
+    @property
+    def database(self):
+        return f"bench_{self.key}"
+
+    def script(self, name):
+        return self.folder / f"{name}.sql"
+
+    def has(self, name):
+        return self.script(name).exists()
+
+    @property
+    def client(self):
+        """The program that works with the system's own client, if it has one."""
+        return next((path for path in (self.folder / "work.py", self.folder / "work.mjs") if path.exists()), None)
+
+    def install(self, cluster):
+        """A new database with the system in it."""
+        cluster.create_database(self.database)
+        for path in sorted(self.folder.glob("install.*"), key=lambda path: path.suffix == ".sql"):
+            if path.suffix == ".sql":
+                cluster.psql(self.database, path, {})
+            else:
+                run_client(cluster, self.database, path)
+
+    def fill(self, cluster, tasks, payload):
+        """Empties the system and loads tasks. Where its own client has to do that, it is made anew."""
+        if self.has("fill"):
+            cluster.psql(self.database, self.script("fill"), {"tasks": tasks, "payload": payload})
+        else:
+            self.install(cluster)
+            run_client(cluster, self.database, self.folder / "fill.py", tasks, payload)
+
+    def left(self, cluster):
+        return cluster.query(self.database, self.script("left").read_text())
+
+
+def run_client(cluster, database, path, *arguments, timeout=300):
+    """Runs a program that uses a peer's package; returns the JSON that its last line of output is."""
+    environment = cluster.environment(database)
+    if path.suffix == ".py":
+        program = [sys.executable, path]
+        environment["PYTHONPATH"] = str(fetched() / "python")
+    else:
+        # Node looks for packages from where the program is.
+        copy = fetched() / "node" / f"{path.parent.name}-{path.name}"
+        shutil.copyfile(path, copy)
+        program = ["node", copy]
+    done = subprocess.run([*map(str, program), *map(str, arguments)], env=environment, capture_output=True, text=True,
+                          timeout=timeout)
+    if done.returncode != 0:
+        raise RuntimeError(f"{path.parent.name}/{path.name}: {done.stderr.strip()[-600:]}")
+    lines = done.stdout.strip().splitlines()
+    return json.loads(lines[-1]) if lines else {}
+
+
+OURSELVES = System("queue_ext", "queue_ext", keeps=True, peer=False)
+FLOOR = System("floor", "floor: two updates by key", keeps=False, counts_tasks=False, peer=False)
+BARE_INSERT = System("bare_insert", "INSERT into a bare table", keeps=False, counts_tasks=False, peer=False)
+SKIP_LOCKED = System("skip_locked", "SKIP LOCKED, kept", keeps=True)
+PEER_SYSTEMS = [
+    SKIP_LOCKED,
+    System("skip_locked_delete", "SKIP LOCKED, deleted", keeps=False),
+    System("pg_boss", "pg-boss", keeps=True),
+    System("graphile_worker", "graphile-worker", keeps=False),
+    System("procrastinate", "Procrastinate", keeps=True),
+    System("pgqueuer", "PgQueuer", keeps=False),
+    # A lane of awa has one cursor, at which more than two claimers only stand in each other's way.
+    System("awa", "awa", keeps=True, batch_clients=2),
+    # PgQ gives every event to every consumer; several do not share the work.
+    System("pgq", "PgQ", keeps=False, batch_clients=1, singly=False),
+]
+ALL = [OURSELVES, FLOOR, BARE_INSERT, *PEER_SYSTEMS]

@@ -1,0 +1,138 @@
+"""What the benchmark has to show: each target with what was measured, and whether that reaches it."""
+
+from dataclasses import dataclass
+from typing import Optional
+
+from . import systems
+
+
+@dataclass(frozen=True)
+class Target:
+    """One comparison. "at_least" says on which side of the bound the measured value must be."""
+
+    work: str
+    what: str
+    measured: Optional[float]
+    bound: float
+    at_least: bool = True
+    unit: str = "×"
+
+    @property
+    def verdict(self):
+        if self.measured is None:
+            return "not measured"
+        reached = self.measured >= self.bound if self.at_least else self.measured <= self.bound
+        return "pass" if reached else "miss"
+
+    @property
+    def wanted(self):
+        return f"{'≥' if self.at_least else '≤'} {self.bound:g} {self.unit}".strip()
+
+    @property
+    def found(self):
+        return "–" if self.measured is None else f"{self.measured:.3g} {self.unit}".strip()
+
+
+def rate(work, key):
+    """The rate of a system in one kind of work, if it was measured."""
+    return (work or {}).get(key, {}).get("rate")
+
+
+def ratio(numerator, denominator):
+    return numerator / denominator if numerator and denominator else None
+
+
+def fastest(work, accept=lambda system: True):
+    """The highest rate among the peers."""
+    rates = [rate(work, system.key) for system in systems.PEER_SYSTEMS if accept(system)]
+    return max(filter(None, rates), default=None)
+
+
+def dig(results, *path):
+    """A value some levels down, or nothing."""
+    for name in path:
+        results = results.get(name) if isinstance(results, dict) else None
+    return results
+
+
+def one_at_a_time(work, title):
+    """The targets of claim then complete with 8 workers."""
+    ours = rate(work, "queue_ext")
+    return [
+        Target(title, "the floor", ratio(ours, rate(work, "floor")), 0.95),
+        Target(title, "the fastest peer that keeps its jobs", ratio(ours, fastest(work, lambda s: s.keeps)), 2.0),
+        Target(title, "the fastest of all", ratio(ours, fastest(work)), 1.5),
+    ]
+
+
+def all_targets(results):
+    """Every target, in the order of the report."""
+    one = dig(results, "throughput", "one") or {}
+    at8, at64, at200 = one.get("8"), one.get("64"), one.get("200")
+    both = dig(results, "throughput", "next", "8")
+    batch = dig(results, "throughput", "batch")
+    targets = one_at_a_time(at8, "claim, complete; 8 workers")
+    targets += [
+        Target("claim, complete; 64 workers", "the floor", ratio(rate(at64, "queue_ext"), rate(at64, "floor")), 0.85),
+        Target("claim, complete; 64 workers", "the fastest peer", ratio(rate(at64, "queue_ext"), fastest(at64)), 2.5),
+        Target("claim, complete; 200 workers", "the floor",
+               ratio(rate(at200, "queue_ext"), rate(at200, "floor")), 0.85),
+        Target("claim, complete; 200 workers", "SKIP LOCKED",
+               ratio(rate(at200, "queue_ext"), rate(at200, "skip_locked")), 6.0),
+        Target("complete_and_claim; 8 workers", "the floor",
+               ratio(rate(both, "queue_ext"), rate(both, "floor")), 1.3),
+        Target("batches of 100", "the fastest peer", ratio(rate(batch, "queue_ext"), fastest(batch)), 1.3),
+        Target("batches of 100", "the fastest that finishes each job by itself",
+               ratio(rate(batch, "queue_ext"), fastest(batch, lambda s: s.singly)), 1.3),
+        Target("horizon pinned", "our own rate before", dig(results, "horizon", "queue_ext", "ratio"), 0.9),
+        Target("horizon pinned", "SKIP LOCKED's own rate before", dig(results, "horizon", "skip_locked", "ratio"), 0.1,
+               at_least=False),
+        Target("claim p50 with very many queued", "with few", dig(results, "depth", "queued", "ratio"), 1.2,
+               at_least=False),
+        Target("claim p50 with very many scheduled", "with few", dig(results, "depth", "scheduled", "ratio"), 1.2,
+               at_least=False),
+    ]
+    for size, work in (results.get("payload") or {}).items():
+        if isinstance(work, dict):
+            targets += one_at_a_time(work, f"payload of {int(size) / 1000:g} KB; 8 workers")
+    push = results.get("push")
+    targets.append(Target("push", "an INSERT into a bare table",
+                          ratio(rate(push, "queue_ext"), rate(push, "bare_insert")), 0.9))
+    return targets + waiting(results) + memory(results)
+
+
+def waiting(results):
+    """Those about latencies and idle workers. What was polled for says nothing about waiting."""
+    found = results.get("waiting") or {}
+    waits = found.get("method") == "CALL queue.wait"
+
+    def value(*path):
+        return dig(found, *path) if waits else None
+
+    idle = results.get("idle") or {}
+    return [
+        Target("push committed to claim returned", "p50", value("push", "p50_ms"), 1, False, "ms"),
+        Target("push committed to claim returned", "p99", value("push", "p99_ms"), 5, False, "ms"),
+        # A tick of the processor's clock in ten seconds is a thousandth.
+        Target("idle waiters", "share of one core", idle.get("cpu_share"), 0.005, False, ""),
+        Target("idle waiters", "that hold back vacuum", idle.get("holding_xmin"), 0, False, ""),
+        Target("idle waiters", "woken beside the one by one push",
+               None if idle.get("woken") is None else abs(idle["woken"] - 1) + idle["woken_early"], 0, False, ""),
+        Target("run_at to claimable", "p99", value("run_at", "p99_ms"), 10, False, "ms"),
+        Target("lease expiry to claimable", "p99", value("lease", "p99_ms"), 10, False, "ms"),
+    ]
+
+
+def memory(results):
+    """A backend's memory after all calls against that after the first tenth."""
+    found = results.get("memory") or {}
+    return [Target("memory of a backend", "after a tenth of the calls",
+                   ratio(found.get("end_kb"), found.get("warm_kb")), 1.05, at_least=False)]
+
+
+def table(results):
+    """The targets as lines of a Markdown table."""
+    lines = ["| work | against | measured | target | |", "| --- | --- | --: | --: | --- |"]
+    for target in all_targets(results):
+        lines.append(f"| {target.work} | {target.what} | {target.found} | {target.wanted} | {target.verdict} |")
+    return lines

@@ -1,0 +1,56 @@
+"""What becomes of the rate while a transaction that stays open keeps vacuum from removing anything.
+
+The rate is measured before, and again after every so many more finished tasks. What lies between is
+finished in large batches, which leave the same dead rows in less time.
+"""
+
+from .. import pgbench, systems
+from ..measure import payload
+
+WORKERS = 8
+BATCH = 1000
+BATCH_CLIENTS = 2
+
+
+def run(bench):
+    return {system.key: one(bench, system) for system in (systems.OURSELVES, systems.SKIP_LOCKED)
+            if system in bench.systems}
+
+
+def one(bench, system):
+    """The curve of one system: tasks finished since the horizon was pinned, and the rate then."""
+    cluster, scale = bench.cluster, bench.scale
+    seconds = min(scale.seconds, 4)
+    total = scale.pinned_tasks
+    # The rates are measured on what is above the tasks to be finished in between.
+    measured = (scale.pinned_steps + 3) * seconds * 10_000
+    system.fill(cluster, total + total // scale.pinned_steps + measured, payload(100))
+    cluster.settle(system.database)
+
+    def rate():
+        left = system.left(cluster)
+        ran = pgbench.run(cluster, system.database, system.script("one"), WORKERS, seconds)
+        return (left - system.left(cluster)) / ran["seconds"]
+
+    def finish(tasks):
+        """At least so many, in large batches."""
+        if tasks > 0:
+            pgbench.run(cluster, system.database, system.script("batch"), BATCH_CLIENTS,
+                        transactions=-(-tasks // (BATCH * BATCH_CLIENTS)), variables={"batch": BATCH})
+
+    # What a first run after the checkpoint pays for whole pages in the WAL must not be in the rate that
+    # the later ones are compared with.
+    finish(total // scale.pinned_steps)
+    unpinned = rate()
+    bench.say(f"horizon {system.label}: {unpinned:.0f}/s before")
+    curve = []
+    with cluster.connect(system.database, autocommit=False) as holder:
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT pg_current_xact_id()")
+        start = system.left(cluster)
+        for step in range(1, scale.pinned_steps + 1):
+            finish(total * step // scale.pinned_steps - (start - system.left(cluster)))
+            finished = start - system.left(cluster)
+            curve.append([finished, rate()])
+            bench.say(f"horizon {system.label}: {curve[-1][1]:.0f}/s after {finished} tasks")
+    return {"unpinned": unpinned, "curve": curve, "pinned": curve[-1][1], "ratio": curve[-1][1] / unpinned}

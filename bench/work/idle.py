@@ -1,0 +1,55 @@
+"""Many workers that wait for nothing: what they cost, what they hold back, and whom one push wakes."""
+
+import select
+import time
+from pathlib import Path
+
+from .. import systems
+from .waiting import DATABASE, has_wait
+
+WAIT = b"CALL queue.wait('bench', '120 seconds')"
+
+
+def cpu_seconds(pid):
+    """The processor time of a process so far. By the scheduler's own account: by the clock's ticks, what
+    many processes use a little of would be nothing."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def run(bench):
+    cluster, scale = bench.cluster, bench.scale
+    if not has_wait(cluster):
+        bench.say("idle: there is no queue.wait")
+        return {"absent": "there is no queue.wait"}
+    systems.OURSELVES.fill(cluster, 0, "{}")
+    waiters = [cluster.connect(DATABASE) for _ in range(scale.waiters)]
+    pids = [waiter.info.backend_pid for waiter in waiters]
+    try:
+        for waiter in waiters:
+            waiter.pgconn.send_query(WAIT)
+        time.sleep(1)
+        before = sum(map(cpu_seconds, pids))
+        time.sleep(scale.waiter_seconds)
+        cpu = sum(map(cpu_seconds, pids)) - before
+        holding = cluster.query(DATABASE, "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s)"
+                                          " AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)", pids)
+        returned = woken(waiters, 0)
+        cluster.query(DATABASE, "SELECT queue.push('bench')")
+        woke = woken(waiters, 1) - returned
+    finally:
+        for waiter in waiters:
+            waiter.cancel()
+            waiter.close()
+    results = {"waiters": len(waiters), "seconds": scale.waiter_seconds, "cpu_seconds": cpu,
+               "cpu_share": cpu / scale.waiter_seconds, "holding_xmin": holding, "woken_early": returned, "woken": woke}
+    bench.say(f"idle: {results}")
+    return results
+
+
+def woken(waiters, seconds):
+    """How many have their answer after so long."""
+    time.sleep(seconds)
+    poll = select.poll()
+    for waiter in waiters:
+        poll.register(waiter.pgconn.socket, select.POLLIN)
+    return len(poll.poll(0))
