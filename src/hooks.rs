@@ -122,7 +122,7 @@ unsafe extern "C-unwind" fn make_way(node: *mut pg_sys::Node) {
     database.keep_out_until.store(started + KEEP_OUT_MICROSECONDS, Ordering::SeqCst);
     database.worker.wake();
     while database.worker.pid() != 0 && now() - started < LEAVE_WITHIN_MICROSECONDS {
-        crate::process::sleep(std::time::Duration::from_millis(5));
+        crate::process::sleep(crate::process::Sleep::Leave, std::time::Duration::from_millis(5));
     }
 }
 

@@ -68,7 +68,7 @@ pub extern "C-unwind" fn launcher_main(_argument: pg_sys::Datum) {
         }
         let pause = launcher.tend();
         process::report(None);
-        process::sleep(pause.min(LOOK_EVERY));
+        process::sleep(process::Sleep::Main, pause.min(LOOK_EVERY));
     }
 }
 

@@ -36,9 +36,43 @@ unsafe fn handle(signal: i32, handler: unsafe extern "C-unwind" fn(i32)) {
     }
 }
 
+/// What a process sleeps for, as pg_stat_activity shows it from PostgreSQL 17 on; before, all of them are
+/// called Extension.
+#[derive(Clone, Copy)]
+pub enum Sleep {
+    /// The launcher or a worker, until something is due.
+    Main,
+    /// A session in queue.wait or queue.wait_result.
+    Wait,
+    /// A command that needs a database for itself, until the worker has left it.
+    Leave,
+}
+
+/// The server's number for a wait event.
+fn wait_event(_sleep: Sleep) -> u32 {
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    {
+        use std::cell::Cell;
+        thread_local! {
+            static NUMBERS: [Cell<u32>; 3] = const { [Cell::new(0), Cell::new(0), Cell::new(0)] };
+        }
+        let names = [c"QueueExtMain", c"QueueExtWait", c"QueueExtLeave"];
+        NUMBERS.with(|numbers| {
+            let number = &numbers[_sleep as usize];
+            if number.get() == 0 {
+                // SAFETY: a constant name; the same one gets the same number in every process.
+                number.set(unsafe { pg_sys::WaitEventExtensionNew(names[_sleep as usize].as_ptr()) });
+            }
+            number.get()
+        })
+    }
+    #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+    pg_sys::PG_WAIT_EXTENSION
+}
+
 /// Sleeps until the latch is set or the time is over. Raises if the process shall end; ends it if
 /// the postmaster is gone.
-pub fn sleep(time: Duration) {
+pub fn sleep(sleep: Sleep, time: Duration) {
     let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
     let milliseconds = i64::try_from(time.as_millis()).unwrap_or(i64::MAX).min(86_400_000);
     // SAFETY: MyLatch is this process's own.
@@ -47,7 +81,7 @@ pub fn sleep(time: Duration) {
             pg_sys::MyLatch,
             events as i32,
             milliseconds as std::ffi::c_long,
-            pg_sys::PG_WAIT_EXTENSION,
+            wait_event(sleep),
         );
         pg_sys::ResetLatch(pg_sys::MyLatch);
     }

@@ -272,7 +272,7 @@ impl Drop for Leaving {
 fn sleep_until(time: i64) {
     let left = u64::try_from(time - now()).unwrap_or(0);
     // The latch counts whole milliseconds.
-    crate::process::sleep(Duration::from_micros(left).max(Duration::from_millis(1)));
+    crate::process::sleep(crate::process::Sleep::Wait, Duration::from_micros(left).max(Duration::from_millis(1)));
 }
 
 /// Whether the procedure was called outside a transaction block, and by nothing but procedures

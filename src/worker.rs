@@ -133,7 +133,7 @@ impl Worker {
                 }
             };
             process::report(None);
-            process::sleep(pause);
+            process::sleep(process::Sleep::Main, pause);
             self.database.worker.sleep_until(0);
             process::reload_settings();
         }

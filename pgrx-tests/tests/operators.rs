@@ -43,7 +43,7 @@ fn number(client: &mut Client, query: &str) -> i64 {
 fn holds_nothing(client: &mut Client, pid: i32) {
     eventually("a session that waits and holds nothing", SOON, || {
         let query = "SELECT count(*) FROM pg_stat_activity AS a WHERE a.pid = $1
-                     AND a.wait_event = 'Extension' AND a.backend_xmin IS NULL AND a.backend_xid IS NULL
+                     AND a.wait_event IN ('Extension', 'QueueExtWait') AND a.backend_xmin IS NULL AND a.backend_xid IS NULL
                      AND NOT EXISTS (SELECT FROM pg_locks AS l WHERE l.pid = a.pid AND l.locktype <> 'virtualxid')";
         client.query_one(query, &[&pid]).expect("look").get::<_, i64>(0) == 1
     });

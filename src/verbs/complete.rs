@@ -47,13 +47,13 @@ unsafe fn finish(arguments: &Arguments) -> Result<(), Reason> {
         let result = finisher.finish(id, token, arguments.get(2));
         finisher.close();
         match result {
-            Some(Ok(())) => {
+            Step::Done => {
                 pg_sys::CommandCounterIncrement();
                 Ok(())
             }
-            Some(Err(reason)) => Err(reason),
+            Step::Core(reason) => Err(reason),
             // Which error that is, the core knows.
-            None => Err(Reason::Lease),
+            Step::NotRunning | Step::Changed => Err(Reason::Lease),
         }
     }
 }
@@ -77,34 +77,48 @@ pub unsafe fn complete_many(arguments: &Arguments) -> Result<Outcome, Reason> {
     if repeated {
         return Err(Reason::Argument);
     }
-    // SAFETY: in a transaction.
+    let task = |place: usize| (ids[place].value() as i64, tokens[place].value() as i32);
+    let mut accepted = vec![false; ids.len()];
+    // SAFETY: in a transaction. The snapshot serves all of them: who has changed meanwhile is looked at anew.
     unsafe {
         let mut finisher = Finisher::open()?;
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        let mut scan = Scan::begin(finisher.tasks, finisher.tables.tasks_pkey, &by_id(0));
         // Before anything is written: whether all of them are plain.
-        for place in &order {
-            if let Some(Err(reason)) = finisher.look(ids[*place].value() as i64, tokens[*place].value() as i32) {
-                finisher.close();
-                return Err(reason);
+        let plain = order.iter().try_for_each(|place| {
+            let (id, token) = task(*place);
+            scan.restart(&by_id(id));
+            match scan.next().map(|slot| Row::of(slot)).filter(|row| runs(row, token)) {
+                Some(row) => finisher.judge(&row),
+                None => Ok(()),
             }
-        }
-        let rows = arguments.rows()?;
-        let mut accepted = vec![false; ids.len()];
-        for place in order {
-            pgrx::check_for_interrupts!();
-            let result = results.as_ref().map(|results| results[place]);
-            let (id, token) = (ids[place].value() as i64, tokens[place].value() as i32);
-            match finisher.finish(id, token, result) {
-                Some(Ok(())) => accepted[place] = true,
-                None => {}
-                Some(Err(_)) => {
-                    // It changed while we waited for its lock: then the core finishes this one.
-                    pg_sys::CommandCounterIncrement();
-                    accepted[place] = finish_by_core(id, token, result);
+        });
+        if plain.is_ok() {
+            for place in order {
+                pgrx::check_for_interrupts!();
+                let ((id, token), result) = (task(place), results.as_ref().map(|results| results[place]));
+                scan.restart(&by_id(id));
+                let mut step = finisher.step(&mut scan, token, result);
+                if let Step::Changed = step {
+                    step = finisher.finish(id, token, result);
                 }
+                accepted[place] = match step {
+                    Step::Done => true,
+                    Step::NotRunning => false,
+                    // It changed while we waited for its lock: then the core finishes this one.
+                    Step::Changed | Step::Core(_) => {
+                        pg_sys::CommandCounterIncrement();
+                        finish_by_core(id, token, result)
+                    }
+                };
             }
         }
+        scan.end();
+        pg_sys::PopActiveSnapshot();
         finisher.close();
+        plain?;
         pg_sys::CommandCounterIncrement();
+        let rows = arguments.rows()?;
         for (id, _) in ids.iter().zip(accepted).filter(|(_, accepted)| *accepted) {
             rows.add(&mut [*id], &mut [false]);
         }
@@ -124,10 +138,22 @@ fn finish_by_core(id: i64, token: i32, result: Option<pg_sys::Datum>) -> bool {
     matches!(count, Ok(Some(1)))
 }
 
+/// What became of a task that was to be finished.
+enum Step {
+    Done,
+    /// It does not run with that token.
+    NotRunning,
+    /// Somebody changed it since it was read.
+    Changed,
+    /// Its end concerns others, and nothing was written.
+    Core(Reason),
+}
+
 /// Moves running tasks to the history.
 struct Finisher {
     tables: Tables,
     tasks: pg_sys::Relation,
+    dependencies: pg_sys::Relation,
     history: Option<History>,
     /// The settings of the queue that was met last.
     settings: Option<(Vec<u8>, queue::Settings)>,
@@ -144,9 +170,12 @@ impl Finisher {
     unsafe fn open() -> Result<Self, Reason> {
         let mut tables = tables::open(Use::Complete)?;
         tables::history_at(&mut tables, now())?;
-        // SAFETY: locked by `tables::open`.
-        let tasks = unsafe { pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32) };
-        Ok(Self { tables, tasks, history: None, settings: None })
+        // SAFETY: locked by `tables::open`, or here; closed by `close`, or by the end of the transaction.
+        unsafe {
+            let tasks = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
+            let dependencies = pg_sys::table_open(tables.dependencies, pg_sys::AccessShareLock as i32);
+            Ok(Self { tables, tasks, dependencies, history: None, settings: None })
+        }
     }
 
     fn close(self) {
@@ -157,56 +186,45 @@ impl Finisher {
                 history.indexes.close();
                 pg_sys::table_close(history.table, pg_sys::NoLock as i32);
             }
+            pg_sys::table_close(self.dependencies, pg_sys::NoLock as i32);
             pg_sys::table_close(self.tasks, pg_sys::NoLock as i32);
         }
     }
 
-    /// Whether a task can be finished here; nothing if it does not run with this token.
-    unsafe fn look(&mut self, id: i64, token: i32) -> Option<Result<(), Reason>> {
-        // SAFETY: as in `finish`.
-        unsafe {
-            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-            let mut scan = Scan::begin(self.tasks, self.tables.tasks_pkey, &by_id(id));
-            let row = scan.next().map(|slot| Row::<{ task::COUNT }>::of(slot));
-            let verdict = row.filter(|row| runs(row, token)).map(|row| self.judge(&row));
-            scan.end();
-            pg_sys::PopActiveSnapshot();
-            verdict
-        }
-    }
-
-    /// Finishes a task; nothing if it does not run with this token.
-    unsafe fn finish(&mut self, id: i64, token: i32, result: Option<pg_sys::Datum>) -> Option<Result<(), Reason>> {
+    /// Finishes a task.
+    unsafe fn finish(&mut self, id: i64, token: i32, result: Option<pg_sys::Datum>) -> Step {
         loop {
             pgrx::check_for_interrupts!();
             // SAFETY: the tables are open and plain; each round sees what was committed before it.
             unsafe {
                 pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
                 let mut scan = Scan::begin(self.tasks, self.tables.tasks_pkey, &by_id(id));
-                let done = match scan.next() {
-                    None => Some(None),
-                    Some(slot) => {
-                        let row = Row::<{ task::COUNT }>::of(slot);
-                        if !runs(&row, token) {
-                            Some(None)
-                        } else if let Err(reason) = self.judge(&row) {
-                            Some(Some(Err(reason)))
-                        } else if write::delete(self.tasks, (*slot).tts_tid) == Change::Done {
-                            self.archive(&row, result);
-                            Some(Some(Ok(())))
-                        } else {
-                            // Somebody changed it while we waited: look again.
-                            None
-                        }
-                    }
-                };
+                let step = self.step(&mut scan, token, result);
                 scan.end();
                 pg_sys::PopActiveSnapshot();
-                if let Some(done) = done {
-                    return done;
+                if !matches!(step, Step::Changed) {
+                    return step;
                 }
             }
         }
+    }
+
+    /// Finishes the task that the scan finds, if it is still as the scan's snapshot has it.
+    unsafe fn step(&mut self, scan: &mut Scan, token: i32, result: Option<pg_sys::Datum>) -> Step {
+        let Some(slot) = scan.next() else { return Step::NotRunning };
+        // SAFETY: the scan has deformed a row of queue.tasks, and keeps it until the row is written.
+        unsafe {
+            let row = Row::<{ task::COUNT }>::of(slot);
+            if !runs(&row, token) {
+                return Step::NotRunning;
+            } else if let Err(reason) = self.judge(&row) {
+                return Step::Core(reason);
+            } else if write::delete(self.tasks, (*slot).tts_tid) != Change::Done {
+                return Step::Changed;
+            }
+            self.archive(&row, result);
+        }
+        Step::Done
     }
 
     /// Whether the end of the task concerns nobody else.
@@ -258,17 +276,16 @@ impl Finisher {
     unsafe fn is_awaited(&self, id: i64) -> bool {
         // SAFETY: the snapshot is taken after the deletion; the index begins with the predecessor.
         unsafe {
-            let table = pg_sys::table_open(self.tables.dependencies, pg_sys::AccessShareLock as i32);
             // Most databases never have any.
-            let mut some = pg_sys::RelationGetNumberOfBlocksInFork(table, pg_sys::ForkNumber::MAIN_FORKNUM) > 0;
-            if some {
-                pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-                let mut scan = Scan::begin(table, self.tables.dependencies_pkey, &by_id(id));
-                some = scan.next().is_some();
-                scan.end();
-                pg_sys::PopActiveSnapshot();
+            let fork = pg_sys::ForkNumber::MAIN_FORKNUM;
+            if pg_sys::RelationGetNumberOfBlocksInFork(self.dependencies, fork) == 0 {
+                return false;
             }
-            pg_sys::table_close(table, pg_sys::NoLock as i32);
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            let mut scan = Scan::begin(self.dependencies, self.tables.dependencies_pkey, &by_id(id));
+            let some = scan.next().is_some();
+            scan.end();
+            pg_sys::PopActiveSnapshot();
             some
         }
     }
