@@ -1,6 +1,7 @@
 //! Reading rows through an index, as the executor's index scan does, without the executor.
 
 use pgrx::prelude::*;
+use std::cell::RefCell;
 
 /// The visible rows behind the entries of a B-tree index that fit its keys, in order.
 pub struct Scan {
@@ -98,6 +99,78 @@ impl Scan {
             pg_sys::index_close(self.index, pg_sys::NoLock as i32);
         }
     }
+}
+
+/// Reading rows where they were last seen, which saves the way through an index.
+pub struct ByPlace {
+    table: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    blocks: u32,
+}
+
+impl ByPlace {
+    /// # Safety
+    /// The table is locked, so that it cannot become shorter, and its first column is a bigint, the id.
+    pub unsafe fn open(table: pg_sys::Relation) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let blocks = pg_sys::RelationGetNumberOfBlocksInFork(table, pg_sys::ForkNumber::MAIN_FORKNUM);
+            Self { table, slot: pg_sys::table_slot_create(table, std::ptr::null_mut()), blocks }
+        }
+    }
+
+    /// The row at this place, deformed, if the snapshot sees it and it has this id.
+    ///
+    /// # Safety
+    /// The snapshot is valid.
+    pub unsafe fn fetch(
+        &mut self,
+        place: pg_sys::ItemPointerData,
+        id: i64,
+        snapshot: pg_sys::Snapshot,
+    ) -> Option<*mut pg_sys::TupleTableSlot> {
+        // SAFETY: the block is there, and the method checks whether there is a row in it. It is called as
+        // `table_tuple_fetch_row_version` would.
+        unsafe {
+            if pgrx::itemptr::item_pointer_get_block_number_no_check(place) >= self.blocks {
+                return None;
+            }
+            let (table, slot, mut place) = (self.table, self.slot, place);
+            let fetch = (*(*table).rd_tableam).tuple_fetch_row_version?;
+            if !super::write::guarded(|| fetch(table, &mut place, snapshot, slot)) {
+                return None;
+            }
+            pg_sys::slot_getsomeattrs_int(slot, (*(*slot).tts_tupleDescriptor).natts);
+            ((*(*slot).tts_values).value() as i64 == id).then_some(slot)
+        }
+    }
+
+    /// Ends it.
+    pub fn close(self) {
+        // SAFETY: made in `open`.
+        unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.slot) };
+    }
+}
+
+const RECENT: usize = 1024;
+
+thread_local! {
+    /// Where this session's claims left their tasks.
+    static LEFT_AT: RefCell<[(i64, pg_sys::ItemPointerData); RECENT]> =
+        const { RefCell::new([(0, NOWHERE); RECENT]) };
+}
+
+const NOWHERE: pg_sys::ItemPointerData =
+    pg_sys::ItemPointerData { ip_blkid: pg_sys::BlockIdData { bi_hi: 0, bi_lo: 0 }, ip_posid: 0 };
+
+/// Notes where a task is.
+pub fn left_at(id: i64, place: pg_sys::ItemPointerData) {
+    LEFT_AT.with_borrow_mut(|places| places[id as usize % RECENT] = (id, place));
+}
+
+/// Where a task was last seen by this session.
+pub fn was_at(id: i64) -> Option<pg_sys::ItemPointerData> {
+    LEFT_AT.with_borrow(|places| Some(places[id as usize % RECENT]).filter(|place| place.0 == id).map(|place| place.1))
 }
 
 unsafe fn keys(index: pg_sys::Relation, conditions: &[Condition]) -> [pg_sys::ScanKeyData; 3] {

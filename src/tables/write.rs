@@ -60,10 +60,11 @@ impl Indexes {
     }
 
     /// Makes the entries of a row. `wanted` says of an index with a condition whether the row fits it.
-    unsafe fn insert<const N: usize>(
+    unsafe fn insert(
         &self,
         relation: pg_sys::Relation,
-        row: &Row<N>,
+        row: &[pg_sys::Datum],
+        missing: &[bool],
         place: *mut pg_sys::ItemPointerData,
         wanted: impl Fn(pg_sys::Oid) -> bool,
     ) {
@@ -75,8 +76,8 @@ impl Indexes {
                 let mut values = [pg_sys::Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];
                 let mut nulls = [true; pg_sys::INDEX_MAX_KEYS as usize];
                 for (i, key) in keys.iter().enumerate() {
-                    values[i] = row.values[*key as usize - 1];
-                    nulls[i] = row.nulls[*key as usize - 1];
+                    values[i] = row[*key as usize - 1];
+                    nulls[i] = missing[*key as usize - 1];
                 }
                 // All that the index methods look at: where they may keep notes during this call.
                 let mut info = pg_sys::IndexInfo {
@@ -165,17 +166,18 @@ pub unsafe fn insert<const N: usize>(
                 insert(relation, slot, command, 0, std::ptr::null_mut());
             }
         });
-        indexes.insert(relation, row, &raw mut (*slot).tts_tid, wanted);
+        indexes.insert(relation, &row.values, &row.nulls, &raw mut (*slot).tts_tid, wanted);
     }
 }
 
-/// Changes the row at a place, without waiting for anybody unless `wait` says so.
+/// Changes the row at a place, without waiting for anybody unless `wait` says so; `place` is then where its
+/// new version is.
 ///
 /// # Safety
 /// As for `insert`; `place` was read with the active snapshot.
 pub unsafe fn update<const N: usize>(
     relation: pg_sys::Relation,
-    place: pg_sys::ItemPointerData,
+    place: &mut pg_sys::ItemPointerData,
     row: &Row<N>,
     wait: bool,
     wanted: impl Fn(pg_sys::Oid) -> bool,
@@ -186,7 +188,7 @@ pub unsafe fn update<const N: usize>(
         fill(slot, row);
         let command = pg_sys::GetCurrentCommandId(true);
         let snapshot = pg_sys::GetActiveSnapshot();
-        let (mut place, mut failure, mut mode) = (place, pg_sys::TM_FailureData::default(), 0);
+        let (mut failure, mut mode) = (pg_sys::TM_FailureData::default(), 0);
         #[cfg(any(feature = "pg14", feature = "pg15"))]
         let mut indexes_change = false;
         #[cfg(not(any(feature = "pg14", feature = "pg15")))]
@@ -197,7 +199,7 @@ pub unsafe fn update<const N: usize>(
             if let Some(update) = method {
                 result = update(
                     relation,
-                    &mut place,
+                    &raw mut *place,
                     slot,
                     command,
                     snapshot,
@@ -213,11 +215,92 @@ pub unsafe fn update<const N: usize>(
         let indexes_change = indexes_change != pg_sys::TU_UpdateIndexes::TU_None;
         if result == pg_sys::TM_Result::TM_Ok && indexes_change {
             let indexes = Indexes::open(relation);
-            indexes.insert(relation, row, &raw mut (*slot).tts_tid, wanted);
+            indexes.insert(relation, &row.values, &row.nulls, &raw mut (*slot).tts_tid, wanted);
             indexes.close();
         }
+        *place = (*slot).tts_tid;
         pg_sys::ExecDropSingleTupleTableSlot(slot);
         result.into()
+    }
+}
+
+/// Stores new rows many at a time.
+pub struct Inserter {
+    relation: pg_sys::Relation,
+    indexes: Indexes,
+    slots: Vec<*mut pg_sys::TupleTableSlot>,
+    count: usize,
+}
+
+/// How many rows are stored at a time.
+const AT_ONCE: usize = 64;
+
+impl Inserter {
+    /// # Safety
+    /// The relation is locked for writing and was found plain; no index of it has a condition.
+    pub unsafe fn open(table: pg_sys::Oid) -> Self {
+        // SAFETY: closed by `close`, or by the end of the transaction.
+        unsafe {
+            let relation = pg_sys::table_open(table, pg_sys::RowExclusiveLock as i32);
+            Self { relation, indexes: Indexes::open(relation), slots: Vec::new(), count: 0 }
+        }
+    }
+
+    /// Adds a row, which is stored now or later. Its values are copied.
+    ///
+    /// # Safety
+    /// The row has the shape of the relation.
+    pub unsafe fn add<const N: usize>(&mut self, row: &mut Row<N>) {
+        // SAFETY: the caller's promise; a slot owns its copy.
+        unsafe {
+            let shape = (*self.relation).rd_att;
+            if self.slots.len() == self.count {
+                let kind = &raw const pg_sys::TTSOpsHeapTuple;
+                self.slots.push(pg_sys::MakeSingleTupleTableSlot(shape, kind));
+            }
+            let tuple = pg_sys::heap_form_tuple(shape, row.values.as_mut_ptr(), row.nulls.as_mut_ptr());
+            pg_sys::ExecStoreHeapTuple(tuple, self.slots[self.count], true);
+            self.count += 1;
+            if self.count == AT_ONCE {
+                self.store();
+            }
+        }
+    }
+
+    /// Stores what was added.
+    pub fn store(&mut self) {
+        if self.count == 0 {
+            return;
+        }
+        // SAFETY: the slots hold rows of the relation; the method is called as `table_multi_insert` would.
+        unsafe {
+            let (relation, slots, count) = (self.relation, self.slots.as_mut_ptr(), self.count as i32);
+            let command = pg_sys::GetCurrentCommandId(true);
+            let method = (*(*relation).rd_tableam).multi_insert;
+            guarded(|| {
+                if let Some(insert) = method {
+                    insert(relation, slots, count, command, 0, std::ptr::null_mut());
+                }
+            });
+            for slot in &self.slots[..self.count] {
+                pg_sys::slot_getsomeattrs_int(*slot, (*(**slot).tts_tupleDescriptor).natts);
+                let columns = (*(**slot).tts_tupleDescriptor).natts as usize;
+                let values = std::slice::from_raw_parts((**slot).tts_values, columns);
+                let nulls = std::slice::from_raw_parts((**slot).tts_isnull, columns);
+                self.indexes.insert(relation, values, nulls, &raw mut (**slot).tts_tid, |_| true);
+            }
+        }
+        self.count = 0;
+    }
+
+    /// Ends it; nothing that was added is left to be stored.
+    pub fn close(self) {
+        // SAFETY: opened in `open`; the locks stay to the end of the transaction.
+        unsafe {
+            self.slots.into_iter().for_each(|slot| pg_sys::ExecDropSingleTupleTableSlot(slot));
+            self.indexes.close();
+            pg_sys::table_close(self.relation, pg_sys::NoLock as i32);
+        }
     }
 }
 
@@ -258,7 +341,7 @@ pub unsafe fn next_value(sequence: pg_sys::Oid) -> i64 {
 }
 
 /// Calls a function of the server that may raise.
-unsafe fn guarded<R>(call: impl FnOnce() -> R) -> R {
+pub(super) unsafe fn guarded<R>(call: impl FnOnce() -> R) -> R {
     // SAFETY: the closures above hold nothing that would have to be dropped.
     unsafe { pg_sys::ffi::pg_guard_ffi_boundary(call) }
 }

@@ -9,7 +9,7 @@ use crate::refill;
 use crate::settings;
 use crate::shared;
 use crate::tables::rows::{Row, task, text};
-use crate::tables::scan::{Compare, Condition, Scan};
+use crate::tables::scan::{self, Compare, Condition, Scan};
 use crate::tables::write::{self, Change};
 use crate::tables::{self, Reason, Tables, Use};
 use crate::transaction::{self, Hands};
@@ -325,8 +325,8 @@ impl Lessor<'_> {
     }
 
     /// Leases a task, if it can be; returns until when.
-    unsafe fn lease_one(&self, scan: &mut Scan, key: Key, rows: &Rows) -> Result<Option<i64>, Reason> {
-        let Some(slot) = scan.next() else { return Ok(None) };
+    unsafe fn lease_one(&self, found: &mut Scan, key: Key, rows: &Rows) -> Result<Option<i64>, Reason> {
+        let Some(slot) = found.next() else { return Ok(None) };
         // SAFETY: the scan has deformed a row of queue.tasks.
         unsafe {
             let mut row = Row::<{ task::COUNT }>::of(slot);
@@ -352,8 +352,9 @@ impl Lessor<'_> {
             row.set(task::CLAIMED_AT, moment);
             row.set(task::UPDATED_AT, moment);
             let wanted = |index| write::fits(self.tables, &row, index);
-            match write::update(self.table, (*slot).tts_tid, &row, false, wanted) {
-                Change::Done => {}
+            let mut place = (*slot).tts_tid;
+            match write::update(self.table, &mut place, &row, false, wanted) {
+                Change::Done => scan::left_at(key.id, place),
                 Change::Stale => return Ok(None),
                 Change::Locked => {
                     lanes::with(self.queue.hash(), |slot| slot.lane.postpone(key, moment + POSTPONE));

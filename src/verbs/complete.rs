@@ -6,9 +6,9 @@ use super::claim::{self, Places, by_id};
 use super::queue;
 use crate::clock::now;
 use crate::lanes::{Key, Queue};
-use crate::tables::rows::{Row, task, text};
-use crate::tables::scan::Scan;
-use crate::tables::write::{self, Change, Indexes};
+use crate::tables::rows::{Row, task, text, text_of};
+use crate::tables::scan::{self, ByPlace, Scan};
+use crate::tables::write::{self, Change, Inserter};
 use crate::tables::{self, Reason, Tables, Use};
 use crate::transaction;
 use pgrx::prelude::*;
@@ -45,12 +45,10 @@ unsafe fn finish(arguments: &Arguments) -> Result<(), Reason> {
     unsafe {
         let mut finisher = Finisher::open()?;
         let result = finisher.finish(id, token, arguments.get(2));
+        finisher.tell();
         finisher.close();
         match result {
-            Step::Done => {
-                pg_sys::CommandCounterIncrement();
-                Ok(())
-            }
+            Step::Done => Ok(()),
             Step::Core(reason) => Err(reason),
             // Which error that is, the core knows.
             Step::NotRunning | Step::Changed => Err(Reason::Lease),
@@ -83,41 +81,32 @@ pub unsafe fn complete_many(arguments: &Arguments) -> Result<Outcome, Reason> {
     unsafe {
         let mut finisher = Finisher::open()?;
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-        let mut scan = Scan::begin(finisher.tasks, finisher.tables.tasks_pkey, &by_id(0));
-        // Before anything is written: whether all of them are plain.
-        let plain = order.iter().try_for_each(|place| {
-            let (id, token) = task(*place);
-            scan.restart(&by_id(id));
-            match scan.next().map(|slot| Row::of(slot)).filter(|row| runs(row, token)) {
-                Some(row) => finisher.judge(&row),
-                None => Ok(()),
-            }
-        });
+        // Before anything is written: whether all of them are plain, and where they are.
+        let mut places = Vec::with_capacity(order.len());
+        let plain = finisher.find(order.iter().map(|place| task(*place)), &mut places);
         if plain.is_ok() {
-            for place in order {
+            for (place, found) in order.into_iter().zip(places) {
                 pgrx::check_for_interrupts!();
                 let ((id, token), result) = (task(place), results.as_ref().map(|results| results[place]));
-                scan.restart(&by_id(id));
-                let mut step = finisher.step(&mut scan, token, result);
-                if let Step::Changed = step {
-                    step = finisher.finish(id, token, result);
-                }
+                let step = match found {
+                    Some(found) => finisher.finish_at(found, id, token, result),
+                    None => Step::NotRunning,
+                };
                 accepted[place] = match step {
                     Step::Done => true,
                     Step::NotRunning => false,
                     // It changed while we waited for its lock: then the core finishes this one.
                     Step::Changed | Step::Core(_) => {
-                        pg_sys::CommandCounterIncrement();
+                        finisher.tell();
                         finish_by_core(id, token, result)
                     }
                 };
             }
+            finisher.tell();
         }
-        scan.end();
         pg_sys::PopActiveSnapshot();
         finisher.close();
         plain?;
-        pg_sys::CommandCounterIncrement();
         let rows = arguments.rows()?;
         for (id, _) in ids.iter().zip(accepted).filter(|(_, accepted)| *accepted) {
             rows.add(&mut [*id], &mut [false]);
@@ -153,54 +142,87 @@ enum Step {
 struct Finisher {
     tables: Tables,
     tasks: pg_sys::Relation,
-    dependencies: pg_sys::Relation,
-    history: Option<History>,
+    places: ByPlace,
+    history: Option<Inserter>,
     /// The settings of the queue that was met last.
     settings: Option<(Vec<u8>, queue::Settings)>,
-}
-
-/// Today's partition of the history, open for writing.
-struct History {
-    table: pg_sys::Relation,
-    indexes: Indexes,
-    slot: *mut pg_sys::TupleTableSlot,
+    /// What was finished, and where its last version is; those who wait for it are still to be told.
+    finished: Vec<(i64, pg_sys::ItemPointerData)>,
 }
 
 impl Finisher {
     unsafe fn open() -> Result<Self, Reason> {
         let mut tables = tables::open(Use::Complete)?;
         tables::history_at(&mut tables, now())?;
-        // SAFETY: locked by `tables::open`, or here; closed by `close`, or by the end of the transaction.
+        // SAFETY: locked by `tables::open`; closed by `close`, or by the end of the transaction.
         unsafe {
             let tasks = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
-            let dependencies = pg_sys::table_open(tables.dependencies, pg_sys::AccessShareLock as i32);
-            Ok(Self { tables, tasks, dependencies, history: None, settings: None })
+            let places = ByPlace::open(tasks);
+            Ok(Self { tables, tasks, places, history: None, settings: None, finished: Vec::new() })
         }
     }
 
     fn close(self) {
-        // SAFETY: opened here; the locks stay to the end of the transaction.
+        self.places.close();
+        self.history.into_iter().for_each(Inserter::close);
+        // SAFETY: opened here; the lock stays to the end of the transaction.
+        unsafe { pg_sys::table_close(self.tasks, pg_sys::NoLock as i32) };
+    }
+
+    /// Where the tasks are that run with these tokens; fails if the end of any concerns others.
+    unsafe fn find(
+        &mut self,
+        tasks: impl Iterator<Item = (i64, i32)>,
+        places: &mut Vec<Option<pg_sys::ItemPointerData>>,
+    ) -> Result<(), Reason> {
+        // SAFETY: the table is open and locked, and a snapshot is active.
         unsafe {
-            if let Some(history) = self.history {
-                pg_sys::ExecDropSingleTupleTableSlot(history.slot);
-                history.indexes.close();
-                pg_sys::table_close(history.table, pg_sys::NoLock as i32);
+            let mut scan = None;
+            let mut result = Ok(());
+            for (id, token) in tasks {
+                let mut found = self.recent(id, token);
+                if found.is_none() {
+                    let scan = scan.get_or_insert_with(|| {
+                        Scan::begin(self.tasks, self.tables.tasks_pkey, &by_id(id))
+                    });
+                    scan.restart(&by_id(id));
+                    found = scan.next();
+                }
+                let found = found.map(|slot| (Row::of(slot), (*slot).tts_tid)).filter(|(row, _)| runs(row, token));
+                places.push(found.as_ref().map(|(_, place)| *place));
+                result = found.map_or(Ok(()), |(row, _)| self.judge(&row));
+                if result.is_err() {
+                    break;
+                }
             }
-            pg_sys::table_close(self.dependencies, pg_sys::NoLock as i32);
-            pg_sys::table_close(self.tasks, pg_sys::NoLock as i32);
+            scan.into_iter().for_each(Scan::end);
+            result
         }
     }
 
-    /// Finishes a task.
+    /// The row of a task where this session left it, if it is still there and runs.
+    unsafe fn recent(&mut self, id: i64, token: i32) -> Option<*mut pg_sys::TupleTableSlot> {
+        // SAFETY: a snapshot is active; the place deforms the rows that it finds.
+        unsafe {
+            let slot = self.places.fetch(scan::was_at(id)?, id, pg_sys::GetActiveSnapshot())?;
+            runs(&Row::of(slot), token).then_some(slot)
+        }
+    }
+
+    /// Finishes a task, wherever it is.
     unsafe fn finish(&mut self, id: i64, token: i32, result: Option<pg_sys::Datum>) -> Step {
         loop {
             pgrx::check_for_interrupts!();
             // SAFETY: the tables are open and plain; each round sees what was committed before it.
             unsafe {
                 pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-                let mut scan = Scan::begin(self.tasks, self.tables.tasks_pkey, &by_id(id));
-                let step = self.step(&mut scan, token, result);
-                scan.end();
+                let mut scan = None;
+                let slot = self.recent(id, token).or_else(|| {
+                    let scan = scan.insert(Scan::begin(self.tasks, self.tables.tasks_pkey, &by_id(id)));
+                    scan.next()
+                });
+                let step = slot.map_or(Step::NotRunning, |slot| self.step(slot, token, result));
+                scan.into_iter().for_each(Scan::end);
                 pg_sys::PopActiveSnapshot();
                 if !matches!(step, Step::Changed) {
                     return step;
@@ -209,10 +231,32 @@ impl Finisher {
         }
     }
 
-    /// Finishes the task that the scan finds, if it is still as the scan's snapshot has it.
-    unsafe fn step(&mut self, scan: &mut Scan, token: i32, result: Option<pg_sys::Datum>) -> Step {
-        let Some(slot) = scan.next() else { return Step::NotRunning };
-        // SAFETY: the scan has deformed a row of queue.tasks, and keeps it until the row is written.
+    /// Finishes a task that was found at a place with the active snapshot.
+    unsafe fn finish_at(
+        &mut self,
+        place: pg_sys::ItemPointerData,
+        id: i64,
+        token: i32,
+        result: Option<pg_sys::Datum>,
+    ) -> Step {
+        // SAFETY: as in `finish`.
+        unsafe {
+            let slot = self.places.fetch(place, id, pg_sys::GetActiveSnapshot());
+            match slot.map_or(Step::Changed, |slot| self.step(slot, token, result)) {
+                Step::Changed => self.finish(id, token, result),
+                step => step,
+            }
+        }
+    }
+
+    /// Finishes the task in the slot, if it is still as the active snapshot has it.
+    unsafe fn step(
+        &mut self,
+        slot: *mut pg_sys::TupleTableSlot,
+        token: i32,
+        result: Option<pg_sys::Datum>,
+    ) -> Step {
+        // SAFETY: a deformed row of queue.tasks, which stays until it is written.
         unsafe {
             let row = Row::<{ task::COUNT }>::of(slot);
             if !runs(&row, token) {
@@ -222,7 +266,7 @@ impl Finisher {
             } else if write::delete(self.tasks, (*slot).tts_tid) != Change::Done {
                 return Step::Changed;
             }
-            self.archive(&row, result);
+            self.archive(&row, (*slot).tts_tid, result);
         }
         Step::Done
     }
@@ -233,7 +277,7 @@ impl Finisher {
             return Err(Reason::Policy);
         }
         // SAFETY: the queue of a task is a text.
-        let name = unsafe { crate::tables::rows::text_of(row.values[task::QUEUE]) };
+        let name = unsafe { text_of(row.values[task::QUEUE]) };
         if self.settings.as_ref().is_none_or(|(known, _)| known != name) {
             self.settings = Some((name.to_vec(), queue::settings(&self.tables, name)?));
         }
@@ -243,50 +287,57 @@ impl Finisher {
         }
     }
 
-    /// Writes a deleted task to the history and tells those who wait for it.
-    unsafe fn archive(&mut self, row: &Row<{ task::COUNT }>, result: Option<pg_sys::Datum>) {
-        // SAFETY: the row is the scan's, which is still open; the history's columns are as found.
+    /// Writes a deleted task to the history.
+    unsafe fn archive(
+        &mut self,
+        row: &Row<{ task::COUNT }>,
+        place: pg_sys::ItemPointerData,
+        result: Option<pg_sys::Datum>,
+    ) {
+        let id = row.long(task::ID);
+        let key = Key { priority: row.int(task::PRIORITY), run_at: row.long(task::RUN_AT), id };
+        // SAFETY: the row is the slot's, which is still there; the history's columns are as found.
         unsafe {
-            let name = crate::tables::rows::text_of(row.values[task::QUEUE]);
-            let queue = Queue::new(self.tables.tasks, name);
-            let key = Key {
-                priority: row.int(task::PRIORITY),
-                run_at: row.long(task::RUN_AT),
-                id: row.long(task::ID),
-            };
             if self.settings.as_ref().is_none_or(|(_, settings)| settings.keep_history) {
                 let table = self.tables.today.table;
-                let history = self.history.get_or_insert_with(|| {
-                    let table = pg_sys::table_open(table, pg_sys::RowExclusiveLock as i32);
-                    History { table, indexes: Indexes::open(table), slot: write::slot_for(table) }
-                });
-                let kept = in_history(row, result);
-                write::insert(history.table, &history.indexes, history.slot, &kept, |_| true);
+                let history = self.history.get_or_insert_with(|| Inserter::open(table));
+                history.add(&mut in_history(row, result));
             }
-            if self.is_awaited(key.id) {
-                // In the statement after the one that deleted it, as the core has it.
-                pg_sys::CommandCounterIncrement();
-                tell_dependents(&self.tables, row);
-            }
-            transaction::removed(&queue, key);
+            transaction::removed(&Queue::new(self.tables.tasks, text_of(row.values[task::QUEUE])), key);
         }
+        self.finished.push((id, place));
     }
 
-    /// Whether another task waits for this one.
-    unsafe fn is_awaited(&self, id: i64) -> bool {
-        // SAFETY: the snapshot is taken after the deletion; the index begins with the predecessor.
+    /// Stores what is still to be stored, and tells those who wait for one of the finished tasks: after
+    /// all of them were deleted, or one that begins to wait at this moment would be missed.
+    unsafe fn tell(&mut self) {
+        self.history.iter_mut().for_each(Inserter::store);
+        let finished = std::mem::take(&mut self.finished);
+        // SAFETY: the snapshot is taken after the deletions; the index begins with the predecessor. The
+        // deleted rows are there for this transaction, at least.
         unsafe {
+            pg_sys::CommandCounterIncrement();
+            let table = pg_sys::table_open(self.tables.dependencies, pg_sys::AccessShareLock as i32);
             // Most databases never have any.
-            let fork = pg_sys::ForkNumber::MAIN_FORKNUM;
-            if pg_sys::RelationGetNumberOfBlocksInFork(self.dependencies, fork) == 0 {
-                return false;
+            if pg_sys::RelationGetNumberOfBlocksInFork(table, pg_sys::ForkNumber::MAIN_FORKNUM) > 0 {
+                pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+                let mut awaited = Vec::new();
+                let mut scan = Scan::begin(table, self.tables.dependencies_pkey, &by_id(0));
+                for (id, place) in finished {
+                    scan.restart(&by_id(id));
+                    if scan.next().is_some() {
+                        awaited.push((id, place));
+                    }
+                }
+                scan.end();
+                pg_sys::PopActiveSnapshot();
+                for (id, place) in awaited {
+                    if let Some(slot) = self.places.fetch(place, id, &raw mut pg_sys::SnapshotAnyData) {
+                        tell_dependents(&self.tables, &Row::of(slot));
+                    }
+                }
             }
-            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-            let mut scan = Scan::begin(self.dependencies, self.tables.dependencies_pkey, &by_id(id));
-            let some = scan.next().is_some();
-            scan.end();
-            pg_sys::PopActiveSnapshot();
-            some
+            pg_sys::table_close(table, pg_sys::NoLock as i32);
         }
     }
 }

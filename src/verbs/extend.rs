@@ -8,7 +8,7 @@ use crate::clock::now;
 use crate::lanes::{Key, Queue};
 use crate::settings;
 use crate::tables::rows::{Row, task, text_of};
-use crate::tables::scan::Scan;
+use crate::tables::scan::{self, Scan};
 use crate::tables::write::{self, Change};
 use crate::tables::{self, Reason, Use};
 use crate::transaction;
@@ -26,8 +26,8 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
         let extended = loop {
             pgrx::check_for_interrupts!();
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-            let mut scan = Scan::begin(table, tables.tasks_pkey, &by_id(id));
-            let round = match scan.next() {
+            let mut found = Scan::begin(table, tables.tasks_pkey, &by_id(id));
+            let round = match found.next() {
                 None => Some(Err(Reason::Lease)),
                 Some(slot) => {
                     let mut row = Row::<{ task::COUNT }>::of(slot);
@@ -50,8 +50,10 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
                                 row.set(task::PROGRESS, progress);
                             }
                             let wanted = |index| write::fits(&tables, &row, index);
-                            let changed = write::update(table, (*slot).tts_tid, &row, true, wanted);
+                            let mut place = (*slot).tts_tid;
+                            let changed = write::update(table, &mut place, &row, true, wanted);
                             (changed == Change::Done).then(|| {
+                                scan::left_at(id, place);
                                 let key = Key {
                                     priority: row.int(task::PRIORITY),
                                     run_at: row.long(task::RUN_AT),
@@ -64,7 +66,7 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
                     }
                 }
             };
-            scan.end();
+            found.end();
             pg_sys::PopActiveSnapshot();
             if let Some(result) = round {
                 break result;
