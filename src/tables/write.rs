@@ -227,6 +227,7 @@ pub unsafe fn update<const N: usize>(
 /// Stores new rows many at a time.
 pub struct Inserter {
     relation: pg_sys::Relation,
+    left_out: pg_sys::Oid,
     indexes: Indexes,
     slots: Vec<*mut pg_sys::TupleTableSlot>,
     count: usize,
@@ -237,12 +238,13 @@ const AT_ONCE: usize = 64;
 
 impl Inserter {
     /// # Safety
-    /// The relation is locked for writing and was found plain; no index of it has a condition.
-    pub unsafe fn open(table: pg_sys::Oid) -> Self {
+    /// The relation was found plain. No row that is added fits the condition of the index `left_out`, and
+    /// all fit those of the others.
+    pub unsafe fn open(table: pg_sys::Oid, left_out: pg_sys::Oid) -> Self {
         // SAFETY: closed by `close`, or by the end of the transaction.
         unsafe {
             let relation = pg_sys::table_open(table, pg_sys::RowExclusiveLock as i32);
-            Self { relation, indexes: Indexes::open(relation), slots: Vec::new(), count: 0 }
+            Self { relation, left_out, indexes: Indexes::open(relation), slots: Vec::new(), count: 0 }
         }
     }
 
@@ -287,7 +289,8 @@ impl Inserter {
                 let columns = (*(**slot).tts_tupleDescriptor).natts as usize;
                 let values = std::slice::from_raw_parts((**slot).tts_values, columns);
                 let nulls = std::slice::from_raw_parts((**slot).tts_isnull, columns);
-                self.indexes.insert(relation, values, nulls, &raw mut (**slot).tts_tid, |_| true);
+                let wanted = |index| index != self.left_out;
+                self.indexes.insert(relation, values, nulls, &raw mut (**slot).tts_tid, wanted);
             }
         }
         self.count = 0;

@@ -300,7 +300,7 @@ impl Finisher {
         unsafe {
             if self.settings.as_ref().is_none_or(|(_, settings)| settings.keep_history) {
                 let table = self.tables.today.table;
-                let history = self.history.get_or_insert_with(|| Inserter::open(table));
+                let history = self.history.get_or_insert_with(|| Inserter::open(table, pg_sys::InvalidOid));
                 history.add(&mut in_history(row, result));
             }
             transaction::removed(&Queue::new(self.tables.tasks, text_of(row.values[task::QUEUE])), key);

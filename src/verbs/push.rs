@@ -6,7 +6,7 @@ use super::queue;
 use crate::clock::now;
 use crate::lanes::{Key, Queue};
 use crate::tables::rows::{Row, task, text, text_of};
-use crate::tables::write::{self, Indexes};
+use crate::tables::write::{self, Indexes, Inserter};
 use crate::tables::{self, Reason, Tables, Use};
 use crate::transaction;
 use pgrx::prelude::*;
@@ -40,8 +40,8 @@ pub unsafe fn push(arguments: &Arguments) -> Result<Outcome, Reason> {
     unsafe {
         let payload = arguments.needed(argument::PAYLOAD)?;
         let mut pusher = Pusher::open(arguments)?;
-        let id = pusher.push(payload);
-        pusher.close();
+        let id = pusher.next(payload);
+        pusher.store_one();
         Ok(Outcome::Served(pg_sys::Datum::from(id)))
     }
 }
@@ -59,22 +59,28 @@ pub unsafe fn push_many(arguments: &Arguments) -> Result<Outcome, Reason> {
         }
         let mut pusher = Pusher::open(arguments)?;
         let rows = arguments.rows()?;
+        let mut inserter: Option<Inserter> = None;
         for payload in payloads {
             pgrx::check_for_interrupts!();
-            let id = pusher.push(payload);
+            let id = pusher.next(payload);
+            // Without a group, a task is in no index of groups.
+            let inserter = inserter
+                .get_or_insert_with(|| Inserter::open(pusher.tables.tasks, pusher.tables.tasks_group));
+            inserter.add(&mut pusher.row);
             rows.add(&mut [pg_sys::Datum::from(id)], &mut [false]);
         }
-        pusher.close();
+        if let Some(mut inserter) = inserter {
+            inserter.store();
+            inserter.close();
+            pg_sys::CommandCounterIncrement();
+        }
         Ok(Outcome::Served(rows.done()))
     }
 }
 
-/// Stores tasks that differ in their payloads.
+/// Makes tasks that differ in their payloads.
 struct Pusher<'a> {
     tables: Tables,
-    table: pg_sys::Relation,
-    indexes: Indexes,
-    slot: *mut pg_sys::TupleTableSlot,
     queue: Queue<'a>,
     row: Row<{ task::COUNT }>,
 }
@@ -87,38 +93,34 @@ impl<'a> Pusher<'a> {
             let name = arguments.name(argument::QUEUE)?;
             let tables = tables::open(Use::Push)?;
             queue::settings(&tables, name)?;
-            let queue = Queue::new(tables.tasks, name);
-            let table = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
+            Ok(Self { tables, queue: Queue::new(tables.tasks, name), row })
+        }
+    }
+
+    /// Makes the row of the next task, which has to be stored; returns its id.
+    unsafe fn next(&mut self, payload: pg_sys::Datum) -> i64 {
+        // SAFETY: found by `tables::open`.
+        let id = unsafe { write::next_value(self.tables.tasks_id_seq) };
+        let moment = now();
+        self.row.set(task::ID, id);
+        self.row.set(task::PAYLOAD, payload);
+        self.row.set(task::CREATED_AT, moment);
+        self.row.set(task::UPDATED_AT, moment);
+        let key = Key { priority: self.row.int(task::PRIORITY), run_at: self.row.long(task::RUN_AT), id };
+        transaction::added(&self.queue, key, moment);
+        id
+    }
+
+    /// Stores the row.
+    unsafe fn store_one(&self) {
+        // SAFETY: the table is locked; what is opened is closed here, or by the end of the transaction.
+        unsafe {
+            let table = pg_sys::table_open(self.tables.tasks, pg_sys::NoLock as i32);
             let (indexes, slot) = (Indexes::open(table), write::slot_for(table));
-            Ok(Self { tables, table, indexes, slot, queue, row })
-        }
-    }
-
-    /// Stores a task and returns its id.
-    unsafe fn push(&mut self, payload: pg_sys::Datum) -> i64 {
-        // SAFETY: the table, its indexes and the slot are open.
-        unsafe {
-            let id = write::next_value(self.tables.tasks_id_seq);
-            let moment = now();
-            let run_at = self.row.long(task::RUN_AT);
-            self.row.set(task::ID, id);
-            self.row.set(task::PAYLOAD, payload);
-            self.row.set(task::CREATED_AT, moment);
-            self.row.set(task::UPDATED_AT, moment);
-            let wanted = |index| write::fits(&self.tables, &self.row, index);
-            write::insert(self.table, &self.indexes, self.slot, &self.row, wanted);
-            let key = Key { priority: self.row.int(task::PRIORITY), run_at, id };
-            transaction::added(&self.queue, key, moment);
-            id
-        }
-    }
-
-    fn close(self) {
-        // SAFETY: opened in `open`; the locks stay to the end of the transaction.
-        unsafe {
-            pg_sys::ExecDropSingleTupleTableSlot(self.slot);
-            self.indexes.close();
-            pg_sys::table_close(self.table, pg_sys::NoLock as i32);
+            write::insert(table, &indexes, slot, &self.row, |index| write::fits(&self.tables, &self.row, index));
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            indexes.close();
+            pg_sys::table_close(table, pg_sys::NoLock as i32);
             pg_sys::CommandCounterIncrement();
         }
     }
