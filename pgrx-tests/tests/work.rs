@@ -180,6 +180,34 @@ fn a_claim_costs_the_same_before_a_million_tasks() {
 }
 
 #[test]
+fn a_claim_costs_the_same_behind_a_busy_group() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (large, small) = (Cluster::start("work-group-large"), Cluster::start("work-group-small"));
+    let (mut to_large, mut to_small) = (large.connect(), small.connect());
+    to_large
+        .batch_execute(
+            "INSERT INTO queue.tasks (queue, priority, group_key) \
+             SELECT 'default', -1, 'busy' FROM generate_series(1, 100000); \
+             SELECT count(*) FROM queue.claim('1 hour')",
+        )
+        .expect("a busy group");
+    let mut ratios = Vec::new();
+    // Natively, and by the core alone.
+    for fast_path in ["on", "off"] {
+        for client in [&mut to_large, &mut to_small] {
+            client
+                .batch_execute(&format!(
+                    "SET queue.fast_path = {fast_path}; \
+                     INSERT INTO queue.tasks (queue) SELECT 'default' FROM generate_series(1, 2400)"
+                ))
+                .expect("push");
+        }
+        ratios.push(cost_ratio(&mut to_large, &mut to_small));
+    }
+    assert!(ratios.iter().all(|ratio| *ratio < 1.5), "{ratios:.2?}");
+}
+
+#[test]
 fn a_killed_workers_task_is_back_within_its_lease_and_a_second() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (name, preload) in [("work-killed", true), ("work-killed-no-worker", false)] {
