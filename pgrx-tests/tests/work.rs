@@ -208,6 +208,27 @@ fn a_claim_costs_the_same_behind_a_busy_group() {
 }
 
 #[test]
+fn limits_are_not_the_bottleneck() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (limited, free) = (Cluster::start("work-limited"), Cluster::start("work-unlimited"));
+    let (mut to_limited, mut to_free) = (limited.connect(), free.connect());
+    let options = r#"{"max_running": 64, "rate_limit": 10000, "rate_period": "1 second"}"#;
+    to_limited.execute("SELECT queue.configure('default', $1::text::jsonb)", &[&options]).expect("limits");
+    for client in [&mut to_limited, &mut to_free] {
+        // The same claims but for the limits: those of a limited queue are the core's.
+        client
+            .batch_execute(
+                "SET queue.fast_path = off; \
+                 INSERT INTO queue.tasks (queue) SELECT 'default' FROM generate_series(1, 30000)",
+            )
+            .expect("push");
+        client.batch_execute("VACUUM ANALYZE queue.tasks").expect("vacuum");
+    }
+    let ratio = cost_ratio(&mut to_limited, &mut to_free);
+    assert!(ratio < 4.0, "{ratio:.2}");
+}
+
+#[test]
 fn a_killed_workers_task_is_back_within_its_lease_and_a_second() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (name, preload) in [("work-killed", true), ("work-killed-no-worker", false)] {

@@ -12,6 +12,7 @@
 --   is in the caller's transaction: a claim that rolls back has taken nothing.
 
 -- Up to "wanted" places that are free, from a random one on. Read only.
+-- Why subqueries and no joins: a join may read all tasks to look for a few.
 CREATE FUNCTION queue_internal.free_slots(
     source queue.queues, wanted integer, OUT slot integer, OUT version bigint)
 RETURNS SETOF record
@@ -26,8 +27,9 @@ DECLARE
 BEGIN
     -- After the limit was lowered, the tasks in the places beyond it have to end first.
     IF EXISTS (
-        SELECT FROM queue_internal.slots AS s JOIN queue.tasks AS t ON t.id = s.task_id AND t.token = s.token
-        WHERE s.queue = source.name AND s.slot > source.max_running AND t.state = 'running') THEN
+        SELECT FROM queue_internal.slots AS s
+        WHERE s.queue = source.name AND s.slot > source.max_running
+          AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = s.task_id AND t.token = s.token) = 'running') THEN
         RETURN;
     END IF;
     FOR slot, version IN
@@ -36,8 +38,8 @@ BEGIN
              LATERAL (SELECT s.slot, s.version, s.task_id, s.token FROM queue_internal.slots AS s
                       WHERE s.queue = source.name AND s.slot = 1 + i % source.max_running
                       ORDER BY s.version DESC LIMIT 1) AS newest
-        WHERE NOT EXISTS (SELECT FROM queue.tasks AS t
-                          WHERE t.id = newest.task_id AND t.token = newest.token AND t.state = 'running')
+        WHERE (SELECT t.state FROM queue.tasks AS t WHERE t.id = newest.task_id AND t.token = newest.token)
+              IS DISTINCT FROM 'running'
         LIMIT wanted
     LOOP
         RETURN NEXT;
@@ -184,7 +186,8 @@ BEGIN
     IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
         FOR task IN
             SELECT t.* FROM queue.tasks AS t
-            WHERE t.id IN (SELECT s.task_id FROM queue_internal.slots AS s WHERE s.queue = source.name)
+            WHERE t.id = ANY (ARRAY(
+                      SELECT s.task_id FROM queue_internal.slots AS s WHERE s.queue = source.name))
               AND t.state = 'running' AND t.lease_until <= clock_timestamp()
             FOR UPDATE SKIP LOCKED
         LOOP
