@@ -282,6 +282,9 @@ impl ResultWaiters {
         // SAFETY: plain reads of what belongs to this process.
         let (me, database, latch) =
             unsafe { (pg_sys::MyProcPid, pg_sys::MyDatabaseId.to_u32(), pg_sys::MyLatch as usize) };
+        if self.places.iter().any(|place| place.pid.load(Ordering::SeqCst) == me) {
+            return true;
+        }
         let free = |place: &&ResultWaiter| {
             place.pid.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };

@@ -230,6 +230,8 @@ unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) ->
         }
         return true;
     }
+    // Whoever wakes it has taken it off the list.
+    call.entered = false;
     // SAFETY: nothing of this transaction is in use by the frames above.
     unsafe { rest(call, deadline.min(moment.saturating_add(call.pause))) };
     call.pause = call.pause.max((call.pause + call.pause / 2).min(LONGEST_PAUSE));
@@ -376,7 +378,11 @@ unsafe fn enter(call: &Call) -> bool {
             let entered = lanes::with_or_new(&queue, |slot| slot.waiters.enter()) == Some(true);
             if entered {
                 expect(&queue);
-                LISTS.with_borrow_mut(|lists| lists.push(queue.hash()));
+                LISTS.with_borrow_mut(|lists| {
+                    if !lists.contains(&queue.hash()) {
+                        lists.push(queue.hash());
+                    }
+                });
             }
             all &= entered;
         }
