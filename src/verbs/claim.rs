@@ -39,6 +39,13 @@ pub struct Places {
     pub worker: usize,
 }
 
+impl Places {
+    /// These arguments as Postgres passes them.
+    pub fn raw(&self, arguments: &Arguments) -> [pg_sys::NullableDatum; 3] {
+        [self.lease, self.queue, self.worker].map(|place| arguments.raw(place))
+    }
+}
+
 /// Claims up to `most` tasks and returns them.
 pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> Result<Outcome, Reason> {
     // SAFETY: in a transaction, with the arguments as declared.
@@ -70,13 +77,19 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
             pg_sys::CommandCounterIncrement();
         }
         match (result, claim.rows) {
-            // What is granted is granted, whatever came next.
-            (Err(reason), rows) if claim.granted == 0 => {
+            // What is granted is granted, whatever came next; the rest is for the core.
+            (Err(reason), Some(rows)) if claim.granted > 0 => {
+                let rest = pg_sys::Datum::from((most - claim.granted) as i32);
+                let rest = pg_sys::NullableDatum { value: rest, isnull: false };
+                let [lease, queue, worker] = places.raw(arguments);
+                Ok(Outcome::CoreRest(reason, [lease, queue, rest, worker], rows))
+            }
+            (Err(reason), rows) => {
                 rows.into_iter().for_each(Rows::discard);
                 Err(reason)
             }
-            (_, Some(rows)) => Ok(Outcome::Served(rows.done())),
-            (_, None) => Ok(Outcome::Served(arguments.rows()?.done())),
+            (Ok(()), Some(rows)) => Ok(Outcome::Served(rows.done())),
+            (Ok(()), None) => Ok(Outcome::Served(arguments.rows()?.done())),
         }
     }
 }
