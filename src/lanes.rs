@@ -294,6 +294,7 @@ const CHORE: usize = 256;
 
 /// What the worker has to do for a lane.
 pub struct Chore {
+    lane: u64,
     ids: [i64; CHORE],
     expired: usize,
     wake: Option<Wake>,
@@ -303,6 +304,11 @@ pub struct Chore {
 }
 
 impl Chore {
+    /// The hash of the lane's queue.
+    pub fn lane(&self) -> u64 {
+        self.lane
+    }
+
     /// The tasks whose lease ran out.
     pub fn expired(&self) -> &[i64] {
         &self.ids[..self.expired]
@@ -422,7 +428,7 @@ impl Slot {
         let next = self.next_time().max(if bounds.is_some() { now + 100_000 } else { now + 1000 });
         let next = if in_use { next.min(self.lane.next_reading(sweep_interval)) } else { next };
         let name = bounds.map(|bounds| (bounds, self.name, self.name_length));
-        Chore { ids, expired, wake, next, reread: name, relation: self.relation }
+        Chore { lane: self.hash, ids, expired, wake, next, reread: name, relation: self.relation }
     }
 
     fn is_of(&self, queue: &Queue<'_>) -> bool {

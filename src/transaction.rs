@@ -23,8 +23,11 @@ enum What {
     Added,
     /// This transaction leased it; it stood in the line before.
     Leased { until: i64 },
-    /// A claim of this transaction took it from the line, and looks at it.
+    /// A claim of this transaction took it from the line. If it could not be leased, that may be because of
+    /// what this transaction did to it before, and so it goes back to the line at a rollback all the same.
     Held,
+    /// Its lease ran out at that time, and this transaction ends the attempt, if it commits.
+    Ending { until: i64 },
     /// Its lease ends at another time.
     Extended { until: i64 },
     /// It can no longer be claimed, or runs no more.
@@ -142,6 +145,23 @@ pub fn extended(queue: &Queue<'_>, key: Key, until: i64) {
     with_pending(|pending| pending.change(queue.hash(), key, What::Extended { until }));
 }
 
+/// The leases of these tasks were taken from the lane because they ran out. Should the transaction roll
+/// back, they are still to be ended.
+pub fn ending(lane: u64, ids: &[i64]) {
+    let until = now();
+    with_pending(|pending| ids.iter().for_each(|id| pending.change(lane, lease_of(*id), What::Ending { until })));
+}
+
+/// A lease ran out, but somebody else has the task locked: it is looked at again at `at`.
+pub fn locked(lane: u64, id: i64, at: i64) {
+    with_pending(|pending| pending.change(lane, lease_of(id), What::Extended { until: at }));
+}
+
+/// A key for what is about a task's lease and nothing else.
+const fn lease_of(id: i64) -> Key {
+    Key { id, ..Key::LAST }
+}
+
 /// A task can no longer be claimed, or runs no more.
 pub fn removed(queue: &Queue<'_>, key: Key) {
     with_pending(|pending| pending.change(queue.hash(), key, What::Removed));
@@ -218,23 +238,19 @@ impl Hands {
     pub fn leased(&self, number: usize, until: i64) {
         with_pending(|pending| pending.changes[self.first + number].what = What::Leased { until });
     }
-
-    /// The candidate of this number is none.
-    pub fn dropped(&self, number: usize) {
-        with_pending(|pending| pending.changes[self.first + number].what = What::Nothing);
-    }
 }
 
 /// Whether this transaction itself did something that may let a claim of its own have more tasks than
 /// the lane knows of.
 pub fn has_own(lane: u64) -> bool {
+    let now = now();
     with_pending(|pending| {
         pending.summary_count > 0
             || pending.doubt
             || pending.news.signals[..pending.news.signal_count].contains(&lane)
             || pending.changes[..pending.count]
                 .iter()
-                .any(|change| change.lane == lane && matches!(change.what, What::Added | What::Extended { .. }))
+                .any(|change| change.lane == lane && change.may_add(now))
     })
 }
 
@@ -267,7 +283,7 @@ impl Pending {
                 summary.added = summary.added.min(key);
                 summary.added_from = summary.added_from.min(key.run_at);
             }
-            What::Leased { until } | What::Extended { until } => {
+            What::Leased { until } | What::Extended { until } | What::Ending { until } => {
                 summary.leased = summary.leased.min(key);
                 summary.until = summary.until.min(until);
             }
@@ -277,14 +293,28 @@ impl Pending {
 
     /// Gives back what the subtransactions from this one on had in their hands.
     fn give_back(&mut self, from: pg_sys::SubTransactionId) {
+        let moment = now();
         for change in self.changes[..self.count].iter_mut().filter(|change| change.subtransaction >= from) {
-            if let What::Leased { .. } | What::Held = change.what {
-                lanes::with(change.lane, |slot| slot.lane.add(change.key, NEVER));
-            }
+            let had = matches!(change.what, What::Leased { .. } | What::Held | What::Ending { .. });
+            let wake = had.then_some(change.lane).and_then(|lane| lanes::with(lane, |slot| match change.what {
+                // A lease that was not given by a claim may have been on a task for later.
+                What::Leased { .. } | What::Held => slot.lane.add(change.key, moment).then(|| slot.waiters.next()).flatten(),
+                What::Ending { until } => {
+                    slot.lane.leases.add(Lease { id: change.key.id, until });
+                    slot.waiters.next()
+                }
+                _ => None,
+            }));
+            wake.flatten().into_iter().for_each(Wake::now);
             change.what = What::Nothing;
         }
         for summary in &self.summaries[..self.summary_count] {
-            lanes::with(summary.lane, |slot| slot.lane.lower(summary.leased));
+            let wake = lanes::with(summary.lane, |slot| {
+                slot.lane.lower(summary.leased);
+                slot.lane.leases.add_unknown(summary.until);
+                slot.waiters.next()
+            });
+            wake.flatten().into_iter().for_each(Wake::now);
         }
         if self.refilling != 0 {
             lanes::with(self.refilling, |slot| slot.lane.give_up());
@@ -375,6 +405,15 @@ impl Pending {
 }
 
 impl Change {
+    /// Whether a claim of the same transaction may get the task because of this.
+    fn may_add(&self, now: i64) -> bool {
+        match self.what {
+            What::Added | What::Extended { .. } => true,
+            What::Leased { until } => until <= now,
+            _ => false,
+        }
+    }
+
     /// When the lease ends that it is about.
     fn lease(&self) -> i64 {
         match self.what {
@@ -395,7 +434,7 @@ impl Change {
                 slot.lane.remove(self.key);
                 slot.lane.leases.remove(self.key.id);
             }
-            What::Held | What::Nothing => {}
+            What::Ending { .. } | What::Held | What::Nothing => {}
         }
         None
     }

@@ -15,7 +15,7 @@ use crate::lanes;
 use crate::settings;
 use crate::shared;
 use crate::tables::Reason;
-use arguments::Arguments;
+use arguments::{Arguments, Rows};
 pub use arguments::core_oid;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
@@ -28,6 +28,8 @@ enum Outcome {
     Core(Reason),
     /// The first half is done, and the core has to claim, with these arguments.
     CoreClaim(Reason, [pg_sys::NullableDatum; 4]),
+    /// These rows are claimed, and the core has to claim the rest, with these arguments.
+    CoreRest(Reason, [pg_sys::NullableDatum; 4], Rows),
 }
 
 type Verb = unsafe fn(&Arguments) -> Result<Outcome, Reason>;
@@ -97,7 +99,7 @@ fn note(outcome: &Outcome) {
     let Some(database) = database else { return };
     match outcome {
         Outcome::Served(_) => database.counters.served.fetch_add(1, Ordering::Relaxed),
-        Outcome::Core(reason) | Outcome::CoreClaim(reason, _) => {
+        Outcome::Core(reason) | Outcome::CoreClaim(reason, _) | Outcome::CoreRest(reason, ..) => {
             database.counters.handed_over[*reason as usize].fetch_add(1, Ordering::Relaxed)
         }
     };
@@ -114,8 +116,20 @@ unsafe fn finish(fcinfo: pg_sys::FunctionCallInfo, outcome: &Outcome) -> pg_sys:
                 call_for(fcinfo, core_of(fcinfo, false), arguments)
             }
             Outcome::CoreClaim(_, arguments) => call_for(fcinfo, core_of(fcinfo, true), arguments),
+            Outcome::CoreRest(_, arguments, rows) => {
+                let result = call_for(fcinfo, core_of(fcinfo, true), arguments);
+                append(rows);
+                result
+            }
         }
     }
+}
+
+/// Returns the rows, followed by those that the core has just returned.
+#[pg_guard]
+unsafe extern "C-unwind" fn append(rows: &Rows) {
+    // SAFETY: the call has returned its rows where these belong.
+    unsafe { rows.followed_by_returned() };
 }
 
 /// Calls a function of SQL by way of the function manager. An ERROR in it passes through.

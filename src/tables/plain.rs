@@ -216,7 +216,9 @@ unsafe fn has_plain_indexes(relation: pg_sys::Relation) -> bool {
             let own = [&c"tasks_order", &c"tasks_group"];
             let name = CStr::from_ptr((*(*index).rd_rel).relname.data.as_ptr());
             let conditional = !pg_sys::RelationGetIndexPredicate(index).is_null();
+            // One that is still being built may not take entries yet.
             let plain = keys.iter().all(|key| *key > 0)
+                && (*form).indisready
                 && (*form).indimmediate
                 && !(*form).indisexclusion
                 && (!conditional || own.contains(&&name));

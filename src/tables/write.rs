@@ -195,22 +195,30 @@ pub unsafe fn update<const N: usize>(
         let mut indexes_change = pg_sys::TU_UpdateIndexes::TU_None;
         let mut result = pg_sys::TM_Result::TM_Deleted;
         let method = (*(*relation).rd_tableam).tuple_update;
-        guarded(|| {
-            if let Some(update) = method {
-                result = update(
-                    relation,
-                    &raw mut *place,
-                    slot,
-                    command,
-                    snapshot,
-                    std::ptr::null_mut(),
-                    wait,
-                    &mut failure,
-                    &mut mode,
-                    &mut indexes_change,
-                );
-            }
-        });
+        let mut attempt = |wait| {
+            guarded(|| {
+                if let Some(update) = method {
+                    result = update(
+                        relation,
+                        &raw mut *place,
+                        slot,
+                        command,
+                        snapshot,
+                        std::ptr::null_mut(),
+                        wait,
+                        &mut failure,
+                        &mut mode,
+                        &mut indexes_change,
+                    );
+                }
+            });
+            // Without waiting, the method stops at any lock, be it this transaction's own.
+            let locked = Change::from(result) == Change::Locked;
+            locked && pg_sys::TransactionIdIsCurrentTransactionId(failure.xmax)
+        };
+        if attempt(wait) && !wait {
+            attempt(true);
+        }
         #[cfg(not(any(feature = "pg14", feature = "pg15")))]
         let indexes_change = indexes_change != pg_sys::TU_UpdateIndexes::TU_None;
         if result == pg_sys::TM_Result::TM_Ok && indexes_change {

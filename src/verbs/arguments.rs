@@ -123,6 +123,28 @@ impl Rows {
         pg_sys::Datum::from(0)
     }
 
+    /// Puts behind them what another function has returned in their place, and returns them all.
+    ///
+    /// # Safety
+    /// The other function was called with the same place for its rows, and has returned such rows.
+    pub unsafe fn followed_by_returned(&self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let returned = (*self.result).setResult;
+            if !returned.is_null() {
+                let slot = pg_sys::MakeSingleTupleTableSlot(self.shape, &raw const pg_sys::TTSOpsMinimalTuple);
+                while pg_sys::tuplestore_gettupleslot(returned, true, false, slot) {
+                    pg_sys::tuplestore_puttupleslot(self.store, slot);
+                }
+                pg_sys::ExecDropSingleTupleTableSlot(slot);
+                pg_sys::tuplestore_end(returned);
+            }
+            (*self.result).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
+            (*self.result).setResult = self.store;
+            (*self.result).setDesc = self.shape;
+        }
+    }
+
     /// Gives them up, for the core to return its own.
     pub fn discard(self) {
         // SAFETY: nobody has seen it.

@@ -4,6 +4,7 @@ use super::Outcome;
 use super::arguments::{Arguments, Rows};
 use super::queue::{self, Settings};
 use crate::clock::now;
+use crate::expiry;
 use crate::lanes::{self, Answer, Bounds, Key, Queue};
 use crate::refill;
 use crate::settings;
@@ -39,6 +40,13 @@ pub struct Places {
     pub worker: usize,
 }
 
+impl Places {
+    /// These arguments as Postgres passes them.
+    pub fn raw(&self, arguments: &Arguments) -> [pg_sys::NullableDatum; 3] {
+        [self.lease, self.queue, self.worker].map(|place| arguments.raw(place))
+    }
+}
+
 /// Claims up to `most` tasks and returns them.
 pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> Result<Outcome, Reason> {
     // SAFETY: in a transaction, with the arguments as declared.
@@ -70,13 +78,19 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
             pg_sys::CommandCounterIncrement();
         }
         match (result, claim.rows) {
-            // What is granted is granted, whatever came next.
-            (Err(reason), rows) if claim.granted == 0 => {
+            // What is granted is granted, whatever came next; the rest is for the core.
+            (Err(reason), Some(rows)) if claim.granted > 0 => {
+                let rest = pg_sys::Datum::from((most - claim.granted) as i32);
+                let rest = pg_sys::NullableDatum { value: rest, isnull: false };
+                let [lease, queue, worker] = places.raw(arguments);
+                Ok(Outcome::CoreRest(reason, [lease, queue, rest, worker], rows))
+            }
+            (Err(reason), rows) => {
                 rows.into_iter().for_each(Rows::discard);
                 Err(reason)
             }
-            (_, Some(rows)) => Ok(Outcome::Served(rows.done())),
-            (_, None) => Ok(Outcome::Served(arguments.rows()?.done())),
+            (Ok(()), Some(rows)) => Ok(Outcome::Served(rows.done())),
+            (Ok(()), None) => Ok(Outcome::Served(arguments.rows()?.done())),
         }
     }
 }
@@ -154,7 +168,7 @@ impl Claim<'_> {
             unsafe {
                 match self.ask(wanted, &mut hands).ok_or(Reason::NoLane)? {
                     Said::Signals(stamp) => look_for_signals(&self.tables, &self.queue, stamp)?,
-                    Said::Expired(ids, count) => expire(&ids[..count])?,
+                    Said::Expired(ids, count) => expire(self.queue.hash(), &ids[..count])?,
                     Said::Answer(answer) => {
                         if let Answer::Refill(_) = answer {
                             // Whatever comes in between, the lane will not wait for this process.
@@ -265,13 +279,9 @@ unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Re
 
 /// Ends attempts whose lease ran out, and hands over to the core if there were any: it knows whose turn
 /// it is then.
-fn expire(ids: &[i64]) -> Result<(), Reason> {
-    let query = "SELECT queue_internal.expire($1)";
-    let expired = Spi::connect_mut(|client| {
-        client.update(query, Some(1), &[ids.to_vec().into()])?.first().get_one::<i64>()
-    });
-    match expired {
-        Ok(Some(0)) => Ok(()),
+fn expire(lane: u64, ids: &[i64]) -> Result<(), Reason> {
+    match expiry::end(lane, ids) {
+        Ok(0) => Ok(()),
         _ => Err(Reason::Expired),
     }
 }
@@ -298,7 +308,6 @@ impl Lessor<'_> {
             for number in 0..hands.len() {
                 let key = hands.get(number);
                 if result.is_err() {
-                    hands.dropped(number);
                     lanes::with(self.queue.hash(), |slot| slot.lane.add(key, i64::MAX));
                     continue;
                 }
@@ -310,9 +319,8 @@ impl Lessor<'_> {
                         hands.leased(number, until);
                         granted += 1;
                     }
-                    Ok(None) => hands.dropped(number),
+                    Ok(None) => {}
                     Err(reason) => {
-                        hands.dropped(number);
                         lanes::with(self.queue.hash(), |slot| slot.lane.add(key, i64::MAX));
                         result = Err(reason);
                     }
@@ -338,11 +346,15 @@ impl Lessor<'_> {
             if !same {
                 return Ok(None);
             }
+            let moment = now();
+            if key.run_at > moment {
+                lanes::with(self.queue.hash(), |slot| slot.lane.add(key, moment));
+                return Ok(None);
+            }
             // The core has to see whose turn it is.
             if row.get(task::GROUP_KEY).is_some() && row.int(task::GATE) == 0 {
                 return Err(Reason::Policy);
             }
-            let moment = now();
             let until = moment.saturating_add(self.lease);
             row.set(task::STATE, text(b"running"));
             row.set(task::ATTEMPT, row.int(task::ATTEMPT) + 1);

@@ -30,8 +30,7 @@ pub unsafe fn complete_and_claim(arguments: &Arguments) -> Result<Outcome, Reaso
         finish(arguments)?;
         Ok(claim::claim_for(arguments, PLACES, 1).unwrap_or_else(|reason| {
             let one = pg_sys::NullableDatum { value: pg_sys::Datum::from(1), isnull: false };
-            let [lease, queue, worker] =
-                [PLACES.lease, PLACES.queue, PLACES.worker].map(|place| arguments.raw(place));
+            let [lease, queue, worker] = PLACES.raw(arguments);
             Outcome::CoreClaim(reason, [lease, queue, one, worker])
         }))
     }

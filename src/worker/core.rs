@@ -1,7 +1,7 @@
 //! The worker's calls into the core: what they mean is written in `sql/`.
 
 use crate::shared::{self, NEVER, QueueBits};
-use crate::{lanes, refill, tables};
+use crate::{expiry, lanes, refill, tables};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone};
 use pgrx::prelude::*;
 use pgrx::spi::{SpiClient, SpiTupleTable};
@@ -44,10 +44,8 @@ pub fn reap(max_tasks: i32) -> (u64, i64) {
 }
 
 /// Ends the attempts of those of the tasks whose lease ran out; returns how many.
-pub fn expire(ids: &[i64]) -> u64 {
-    let query = "SELECT queue_internal.expire($1)";
-    let expired: i64 = write(query, &[ids.to_vec().into()], |row| Ok(row.get(1)?.unwrap_or(0)));
-    expired.unsigned_abs()
+pub fn expire(lane: u64, ids: &[i64]) -> u64 {
+    expiry::end(lane, ids).unwrap_or_else(|error| error!("expired leases could not be ended: {error}"))
 }
 
 /// Reads a queue's tasks anew for its lane.

@@ -1,0 +1,96 @@
+//! The native verbs against the core: the same random histories through both, in two databases, and
+//! everything that the calls return and leave behind is the same.
+//!
+//! HISTORIES and SEED in the environment say how many histories there are, and which one is the first:
+//! `SEED=123 HISTORIES=1` plays again what failed.
+
+#[path = "native/history.rs"]
+mod history;
+
+use std::time::Duration;
+
+use history::History;
+use postgres::Client;
+use queue_ext_tests::{Cluster, Settings, eventually};
+
+/// How many histories are played before both sides are compared.
+const CHUNK: u64 = 100;
+
+fn from_environment(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Plays the histories of a chunk in one database.
+fn play(client: &mut Client, seeds: &[u64]) -> Vec<Vec<String>> {
+    client
+        .batch_execute("TRUNCATE queue.tasks, queue.history, queue.dead_letters, queue_internal.keys, queue_internal.signals, queue_internal.dependencies")
+        .expect("truncate");
+    seeds.iter().map(|seed| History::new(client, *seed).play()).collect()
+}
+
+fn verbs(client: &mut Client) -> serde_json::Value {
+    let stats: serde_json::Value = client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
+    stats["verbs"].clone()
+}
+
+#[test]
+fn random_histories_end_the_same_natively_and_in_the_core() {
+    let mut cluster = Cluster::start_with("native", &Settings { preload: true, extra: "autovacuum = off\nlog_min_messages = fatal" });
+    let mut admin = cluster.connect();
+    for name in ["native", "core"] {
+        admin.batch_execute(&format!("CREATE DATABASE {name}")).expect("create");
+        let mut client = cluster.connect_to(name);
+        client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+        client.batch_execute(history::SETUP).expect("set up");
+        // From then on it has a place in shared memory, where its calls are counted.
+        cluster.await_worker(name);
+    }
+    admin.batch_execute("ALTER DATABASE core SET queue.fast_path = off").expect("set");
+    // Nobody else may end leases or settle signals: the histories say when.
+    admin.batch_execute("ALTER SYSTEM SET queue.worker_enabled = off").expect("set");
+    admin.batch_execute("SELECT pg_reload_conf()").expect("reload");
+    eventually("the workers leave", Duration::from_secs(10), || {
+        let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
+        admin.query_one(workers, &[]).expect("count").get::<_, i64>(0) == 0
+    });
+
+    let (first, count) = (from_environment("SEED", 1), from_environment("HISTORIES", 10_000));
+    println!("histories {first} to {}", first + count - 1);
+    let seeds: Vec<u64> = (first..first + count).collect();
+    let mut native = cluster.connect_to("native");
+    let mut core = cluster.connect_to("core");
+    let mut steps = 0;
+    for chunk in seeds.chunks(CHUNK as usize) {
+        let (natively, by_core) = std::thread::scope(|scope| {
+            let natively = scope.spawn(|| play(&mut native, chunk));
+            let by_core = play(&mut core, chunk);
+            (natively.join().expect("the native side"), by_core)
+        });
+        for ((seed, natively), by_core) in chunk.iter().zip(&natively).zip(&by_core) {
+            steps += natively.len();
+            compare(*seed, natively, by_core);
+        }
+    }
+
+    let (natively, by_core) = (verbs(&mut native), verbs(&mut core));
+    println!("{steps} steps; natively: {natively}; by the core: {by_core}");
+    let served = natively["served"].as_u64().expect("a count");
+    let handed: u64 =
+        natively["handed_over"].as_object().expect("reasons").values().filter_map(serde_json::Value::as_u64).sum();
+    assert_eq!(by_core["served"].as_u64(), Some(0), "with the fast path off the core does it all");
+    assert!(served > 2 * handed, "the native verbs served the bulk of the calls: {natively}");
+}
+
+fn compare(seed: u64, natively: &[String], by_core: &[String]) {
+    if natively == by_core {
+        return;
+    }
+    let same = natively.iter().zip(by_core).take_while(|(a, b)| a == b).count();
+    let line = |lines: &[String]| lines.get(same).cloned().unwrap_or_default();
+    panic!(
+        "SEED={seed}\n{}\n\nnatively:    {}\nby the core: {}",
+        natively[..same].join("\n"),
+        line(natively),
+        line(by_core)
+    );
+}

@@ -1,0 +1,21 @@
+//! Ending the attempts whose lease ran out, as a lane has told.
+
+use crate::clock::now;
+use crate::transaction;
+use pgrx::prelude::*;
+
+/// A task that somebody else has locked is looked at again after so long.
+const AGAIN: i64 = 20_000;
+
+/// Has the core end those of the attempts whose lease ran out, and returns how many. The lane with this
+/// hash knows their leases no more; it learns again of those that could not be ended.
+pub fn end(lane: u64, ids: &[i64]) -> Result<u64, pgrx::spi::Error> {
+    transaction::ending(lane, ids);
+    let query = "SELECT expired, locked FROM queue_internal.expire($1)";
+    let (expired, locked) = Spi::connect_mut(|client| {
+        client.update(query, Some(1), &[ids.to_vec().into()])?.first().get_two::<i64, Vec<i64>>()
+    })?;
+    let again = now() + AGAIN;
+    locked.unwrap_or_default().into_iter().for_each(|id| transaction::locked(lane, id, again));
+    Ok(expired.unwrap_or(0).unsigned_abs())
+}
