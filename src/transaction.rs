@@ -295,10 +295,11 @@ impl Pending {
     fn give_back(&mut self, from: pg_sys::SubTransactionId) {
         let moment = now();
         for change in self.changes[..self.count].iter_mut().filter(|change| change.subtransaction >= from) {
-            let had = matches!(change.what, What::Leased { .. } | What::Held | What::Ending { .. });
+            let had = matches!(change.what, What::Leased { .. } | What::Held | What::Removed | What::Ending { .. });
             let wake = had.then_some(change.lane).and_then(|lane| lanes::with(lane, |slot| match change.what {
-                // A lease that was not given by a claim may have been on a task for later.
-                What::Leased { .. } | What::Held => slot.lane.add(change.key, moment).then(|| slot.waiters.next()).flatten(),
+                // A lease that was not given by a claim may have been on a task for later. A task that was
+                // removed may have been missed by a refill of this very transaction.
+                What::Leased { .. } | What::Held | What::Removed => slot.lane.add(change.key, moment).then(|| slot.waiters.next()).flatten(),
                 What::Ending { until } => {
                     slot.lane.leases.add(Lease { id: change.key.id, until });
                     slot.waiters.next()

@@ -22,7 +22,8 @@ BEGIN
     INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, predecessor_queue, on_failure)
     SELECT a.id, add_dependencies.task_id, add_dependencies.queue, found.queue, add_dependencies.on_failure
     FROM (SELECT DISTINCT i.id FROM unnest(after) AS i (id)) AS a,
-         LATERAL (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.id
+         -- The task itself is there already, and cannot wait for itself.
+         LATERAL (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.id AND t.id <> add_dependencies.task_id
                   UNION ALL SELECT d.queue FROM queue.dead_letters AS d WHERE d.id = a.id
                   UNION ALL SELECT h.queue FROM queue.history AS h WHERE h.id = a.id LIMIT 1) AS found
     ORDER BY a.id;

@@ -71,7 +71,7 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
         }
         let table = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
         let worker = worker.map(text);
-        let mut claim = Claim { tables, queue, settings, table, lease, worker, most, granted: 0, rows: None };
+        let mut claim = Claim { tables, queue, settings, table, lease, worker, most, granted: 0, rows: None, looked_for: 0 };
         let result = claim.run(arguments);
         pg_sys::table_close(table, pg_sys::NoLock as i32);
         if claim.granted > 0 {
@@ -113,20 +113,21 @@ pub unsafe fn is_ready(name: &[u8]) -> Result<bool, Reason> {
             return Err(Reason::Policy);
         }
         let queue = Queue::new(tables.tasks, name);
+        let mut looked_for = 0;
         loop {
             pgrx::check_for_interrupts!();
             let moment = now();
             let look = lanes::with_or_new(&queue, |slot| {
                 if slot.lane.has_due(moment) || slot.lane.leases.next() <= moment {
                     return Look::Ready;
-                } else if slot.signals != 0 {
+                } else if slot.signals != 0 && slot.signals != looked_for {
                     return Look::Signals(slot.signals);
                 }
                 Look::Answer(slot.lane.needs(true, moment, pg_sys::MyProcPid))
             });
             match look.ok_or(Reason::NoLane)? {
                 Look::Ready => return Ok(true),
-                Look::Signals(stamp) => look_for_signals(&tables, &queue, stamp)?,
+                Look::Signals(stamp) => looked_for = look_for_signals(&tables, &queue, stamp)?,
                 Look::Answer(Answer::Complete) => return Ok(false),
                 Look::Answer(Answer::Refill(bounds)) => refill::run(&tables, &queue, bounds),
                 Look::Answer(Answer::Refilling(_)) => lanes::await_refill(queue.hash()),
@@ -145,6 +146,8 @@ struct Claim<'a> {
     most: usize,
     granted: usize,
     rows: Option<Rows>,
+    /// The stamp of signals that this call has looked after already.
+    looked_for: u64,
 }
 
 /// What a lane said.
@@ -167,7 +170,9 @@ impl Claim<'_> {
             // SAFETY: in a transaction, with the tables open.
             unsafe {
                 match self.ask(wanted, &mut hands).ok_or(Reason::NoLane)? {
-                    Said::Signals(stamp) => look_for_signals(&self.tables, &self.queue, stamp)?,
+                    Said::Signals(stamp) => {
+                        self.looked_for = look_for_signals(&self.tables, &self.queue, stamp)?;
+                    }
                     Said::Expired(ids, count) => expire(self.queue.hash(), &ids[..count])?,
                     Said::Answer(answer) => {
                         if let Answer::Refill(_) = answer {
@@ -223,7 +228,7 @@ impl Claim<'_> {
         // SAFETY: a plain read of a constant of the process.
         let me = unsafe { pg_sys::MyProcPid };
         lanes::with_or_new(&self.queue, |slot| {
-            if slot.signals != 0 {
+            if slot.signals != 0 && slot.signals != self.looked_for {
                 return Said::Signals(slot.signals);
             }
             let mut ids = [0; EXPIRED];
@@ -251,9 +256,10 @@ impl Claim<'_> {
     }
 }
 
-/// Fails if there are signals for the core to settle. If not, the lane forgets that there might be: unless
-/// another one came meanwhile.
-unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Result<(), Reason> {
+/// Fails if there are signals for the core to settle. If not, the lane forgets that there might be, unless
+/// another one came meanwhile, or this transaction itself may have settled them and may yet roll back.
+/// Returns the stamp, which need not be looked after again.
+unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Result<u64, Reason> {
     // SAFETY: the snapshot is newer than the stamp; the index begins with the queue.
     unsafe {
         let table = pg_sys::table_open(tables.signals, pg_sys::AccessShareLock as i32);
@@ -269,12 +275,16 @@ unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Re
             return Err(Reason::Signals);
         }
     }
-    lanes::with(queue.hash(), |slot| {
-        if slot.signals == stamp {
-            slot.signals = 0;
-        }
-    });
-    Ok(())
+    // SAFETY: reads the state of the transaction.
+    let has_written = unsafe { pg_sys::GetTopTransactionIdIfAny() } != pg_sys::InvalidTransactionId;
+    if !has_written {
+        lanes::with(queue.hash(), |slot| {
+            if slot.signals == stamp {
+                slot.signals = 0;
+            }
+        });
+    }
+    Ok(stamp)
 }
 
 /// Ends attempts whose lease ran out, and hands over to the core if there were any: it knows whose turn

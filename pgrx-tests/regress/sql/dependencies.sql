@@ -79,3 +79,6 @@ SELECT count(queue.cancel(min)) FROM (SELECT min(id) FROM queue.tasks WHERE queu
 CALL queue.maintain();
 SELECT state, count(*) FROM queue.all_tasks WHERE payload = '"chain"' GROUP BY state;
 SELECT count(*) FROM queue_internal.dependencies;
+
+-- A task cannot wait for itself, not even by a guess at its id.
+SELECT pg_temp.refused(format('SELECT queue.push(''default'', after => ARRAY[%s])', last_value + 1)) FROM queue.tasks_id_seq;
