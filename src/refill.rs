@@ -19,6 +19,7 @@ use pgrx::prelude::*;
 /// In a transaction that may take snapshots, with the tables found plain and `tasks` locked.
 pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
     transaction::refilling(queue.hash());
+    transaction::teaches(queue.hash());
     // SAFETY: the caller's promise. The snapshot is taken after the lane began to note what it misses.
     let found = unsafe {
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
@@ -84,14 +85,15 @@ impl Reader<'_> {
                 Some(_) => levels.at_least(i32::MIN),
             };
             while let Some(level) = next {
-                if level >= from.priority && found.due_below == Key::LAST {
-                    let start = if level == from.priority { from.run_at } else { i64::MIN };
-                    self.read_due(&mut scan, level, start, &mut found);
-                } else if let Some(since) = timed_from
-                    && level < from.priority
+                if let Some(since) = timed_from
+                    && level <= from.priority
                     && found.came_due_cut.is_none()
                 {
                     self.read_came_due(&mut scan, level, since, &mut found);
+                }
+                if level >= from.priority && found.due_below == Key::LAST {
+                    let start = if level == from.priority { from.run_at } else { i64::MIN };
+                    self.read_due(&mut scan, level, start, &mut found);
                 }
                 if timed_from.is_some() {
                     self.read_timed(&mut scan, level, &mut found);
@@ -136,7 +138,7 @@ impl Reader<'_> {
         unsafe { scan.restart(&self.conditions(level, since)) };
         while let Some(row) = self.next(scan) {
             match row {
-                Meaning::Due(key) if key.run_at > self.moment => break,
+                Meaning::Due(key) if key.run_at > self.moment || key >= self.bounds.from => break,
                 Meaning::Due(key) => {
                     if found.came_due.len() == lanes::LINE {
                         found.came_due_cut = Some(key);

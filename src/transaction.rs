@@ -54,6 +54,8 @@ struct Summary {
     /// Tasks that can be claimed again, if it rolls back.
     leased: Key,
     until: i64,
+    /// Tasks ended, if it commits.
+    removed: bool,
 }
 
 /// The pieces of news that are not about one task.
@@ -82,6 +84,9 @@ struct Pending {
     news: News,
     /// The lane that this process is refilling, 0 if none.
     refilling: u64,
+    /// Lanes that learned from this transaction how the table is after its own changes.
+    taught: [u64; SUMMARIES],
+    taught_count: usize,
     changes: [Change; CHANGES],
     summaries: [Summary; SUMMARIES],
 }
@@ -89,7 +94,7 @@ struct Pending {
 const NO_KEY: Key = Key::FIRST;
 const NO_CHANGE: Change = Change { lane: 0, subtransaction: 0, key: NO_KEY, what: What::Nothing };
 const NO_SUMMARY: Summary =
-    Summary { lane: 0, added: Key::LAST, added_from: NEVER, leased: Key::LAST, until: NEVER };
+    Summary { lane: 0, added: Key::LAST, added_from: NEVER, leased: Key::LAST, until: NEVER, removed: false };
 
 thread_local! {
     static PENDING: UnsafeCell<Pending> = const {
@@ -100,6 +105,8 @@ thread_local! {
             doubt: false,
             news: NO_NEWS,
             refilling: 0,
+            taught: [0; SUMMARIES],
+            taught_count: 0,
             changes: [NO_CHANGE; CHANGES],
             summaries: [NO_SUMMARY; SUMMARIES],
         })
@@ -259,6 +266,24 @@ pub fn refilling(lane: u64) {
     with_pending(|pending| pending.refilling = lane);
 }
 
+/// A refill of the lane is about to read the table as this transaction sees it. Where it has removed tasks,
+/// or changed leases, the lane has to be read again should that be undone.
+pub fn teaches(lane: u64) {
+    with_pending(|pending| {
+        let changed = |change: &Change| {
+            change.lane == lane && matches!(change.what, What::Removed | What::Extended { .. })
+        };
+        let untouched = pending.summary_count == 0 && !pending.changes[..pending.count].iter().any(changed);
+        if untouched || pending.taught[..pending.taught_count].contains(&lane) {
+            return;
+        }
+        // Where there is no room, the last one stands for all lanes.
+        let place = pending.taught_count.min(SUMMARIES - 1);
+        pending.taught[place] = if pending.taught_count < SUMMARIES { lane } else { 0 };
+        pending.taught_count = place + 1;
+    });
+}
+
 impl Pending {
     fn change(&mut self, lane: u64, key: Key, what: What) {
         // SAFETY: reads the state of the transaction.
@@ -287,7 +312,8 @@ impl Pending {
                 summary.leased = summary.leased.min(key);
                 summary.until = summary.until.min(until);
             }
-            What::Removed | What::Held | What::Nothing => {}
+            What::Removed => summary.removed = true,
+            What::Held | What::Nothing => {}
         }
     }
 
@@ -313,6 +339,16 @@ impl Pending {
             let wake = lanes::with(summary.lane, |slot| {
                 slot.lane.lower(summary.leased);
                 slot.lane.leases.add_unknown(summary.until);
+                slot.waiters.next()
+            });
+            wake.flatten().into_iter().for_each(Wake::now);
+        }
+        for lane in &self.taught[..std::mem::take(&mut self.taught_count)] {
+            if *lane == 0 {
+                lanes::doubt();
+            }
+            let wake = lanes::with(*lane, |slot| {
+                slot.lane.doubt();
                 slot.waiters.next()
             });
             wake.flatten().into_iter().for_each(Wake::now);
@@ -352,6 +388,9 @@ impl Pending {
                 slot.lane.lower(summary.added);
                 slot.lane.lower_timed(summary.added_from);
                 slot.lane.leases.add_unknown(summary.until);
+                if summary.removed {
+                    slot.lane.leases.remove_unknown();
+                }
                 slot.waiters.next()
             });
             wake.flatten().into_iter().for_each(Wake::now);
@@ -401,6 +440,7 @@ impl Pending {
     }
 
     fn clear(&mut self) {
+        self.taught_count = 0;
         (self.count, self.summary_count, self.doubt, self.news) = (0, 0, false, NO_NEWS);
     }
 }

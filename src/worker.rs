@@ -172,7 +172,8 @@ impl Worker {
     fn tend_lanes(&mut self, _pushed: &QueueBits) -> Installed {
         let moment = now();
         self.next_lane = self.next_lane.min(self.database.next_lane.take());
-        if moment < self.next_lane {
+        // With every sweep as well: a lane may have been taken since, or its readings be due.
+        if moment < self.next_lane.min(self.next_sweep()) {
             return Installed::Yes;
         }
         let mut chores = Vec::new();

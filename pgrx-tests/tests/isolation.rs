@@ -10,11 +10,19 @@ use queue_ext_tests::{Cluster, Settings};
 
 #[test]
 fn sessions_do_not_get_in_each_others_way() {
-    let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
-    let cluster = Cluster::start_with("isolation", &settings);
+    run("isolation", "queue.worker_enabled = off");
+}
+
+#[test]
+fn sessions_do_not_get_in_each_others_way_without_the_fast_path() {
+    run("isolation-core", "queue.worker_enabled = off\nqueue.fast_path = off");
+}
+
+fn run(name: &str, extra: &'static str) {
+    let cluster = Cluster::start_with(name, &Settings { preload: true, extra });
     cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     let specs = Path::new(env!("CARGO_MANIFEST_DIR")).join("isolation");
-    let output = home().join("run/isolation-output");
+    let output = home().join("run").join(format!("{name}-output"));
     let _ = fs::remove_dir_all(&output);
     fs::create_dir_all(&output).expect("create the output folder");
     let mut names: Vec<String> = fs::read_dir(specs.join("specs"))

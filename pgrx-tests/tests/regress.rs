@@ -15,6 +15,11 @@ fn verbs_do_what_they_say() {
 }
 
 #[test]
+fn verbs_do_what_they_say_without_the_fast_path() {
+    run("regress-core", &Settings { preload: true, extra: "queue.worker_enabled = off\nqueue.fast_path = off" });
+}
+
+#[test]
 fn verbs_do_what_they_say_without_preload() {
     run("regress-no-preload", &Settings { preload: false, extra: "" });
 }

@@ -69,6 +69,8 @@ pub struct Lane {
     pub leases: Leases<LEASES>,
     /// The process that refills, 0 if none does.
     refiller: i32,
+    /// It reads from the first task on.
+    reads_all: bool,
     missed: Key,
     missed_run: i64,
     /// When the table was last read from the first task on, and how long that took.
@@ -265,7 +267,8 @@ impl Lane {
 
     fn begin(&mut self, bounds: Bounds, me: i32) -> Bounds {
         (self.refiller, self.missed, self.missed_run) = (me, Key::LAST, NEVER);
-        if bounds.from == Key::FIRST {
+        self.reads_all = bounds.from == Key::FIRST;
+        if self.reads_all {
             self.leases.forget_unknown();
         }
         bounds
@@ -279,6 +282,10 @@ impl Lane {
     /// A refill ended without findings.
     pub fn give_up(&mut self) {
         self.refiller = 0;
+        // The leases that it was to learn are not known now.
+        if std::mem::take(&mut self.reads_all) {
+            self.doubt();
+        }
     }
 
     /// Takes in what a refill has found.
@@ -300,6 +307,10 @@ impl Lane {
         let due = found.due.iter().chain(&found.came_due);
         due.for_each(|key| self.stand_in_line(*key));
         found.came_due_cut.into_iter().for_each(|key| self.lower(key));
+        if bounds.timed_from.is_some() {
+            // What came due and stands behind what was read is not known, whatever was known before.
+            self.lower(found.due_below);
+        }
     }
 
     /// How many stand in the line, how many wait for their time, and whether that is all.

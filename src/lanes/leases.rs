@@ -24,13 +24,15 @@ pub struct Leases<const N: usize> {
     next: i64,
     /// The earliest end of a lease that is in no place.
     unknown: i64,
+    /// Tasks may have ended that nobody told of, and that still take up places.
+    stale: bool,
 }
 
 impl<const N: usize> Leases<N> {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.places.fill(Lease { id: 0, until: 0 });
-        (self.next, self.unknown) = (NEVER, NEVER);
+        (self.next, self.unknown, self.stale) = (NEVER, NEVER, false);
     }
 
     /// No lease ends before this.
@@ -48,9 +50,17 @@ impl<const N: usize> Leases<N> {
         self.unknown = self.unknown.min(until);
     }
 
-    /// The leases that are in no place will be learned anew.
+    /// Tasks ended, and that is all there is to know.
+    pub fn remove_unknown(&mut self) {
+        self.stale = true;
+    }
+
+    /// The leases that are in no place will be learned anew; all of them if that is what makes room.
     pub fn forget_unknown(&mut self) {
         self.unknown = NEVER;
+        if self.stale {
+            self.clear();
+        }
     }
 
     /// Notes a lease, or the new end of one that is known.

@@ -164,7 +164,7 @@ unsafe fn look_at(table: pg_sys::Oid, columns: &[&CStr], triggers: &[&CStr], che
     unsafe {
         let relation = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
         let plain = (*(*relation).rd_rel).relpersistence as u8 == b'p'
-            && !(*(*relation).rd_rel).relhasrules
+            && (*relation).rd_rules.is_null()
             && matches!((*(*relation).rd_rel).relreplident as u8, b'd' | b'f')
             && has_columns((*relation).rd_att, columns, checks)
             && has_triggers((*relation).trigdesc, triggers)

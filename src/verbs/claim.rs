@@ -150,6 +150,17 @@ struct Claim<'a> {
     looked_for: u64,
 }
 
+/// How a claim deals with leases that ran out, so that it comes to an end whatever others do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leases {
+    /// The table may be read for those of which only the time is known.
+    Unread,
+    /// It was read.
+    Read,
+    /// Others have the tasks locked.
+    Others,
+}
+
 /// What a lane said.
 enum Said {
     Signals(u64),
@@ -160,6 +171,7 @@ enum Said {
 impl Claim<'_> {
     unsafe fn run(&mut self, arguments: &Arguments) -> Result<(), Reason> {
         let mut retried = false;
+        let mut leases = Leases::Unread;
         loop {
             pgrx::check_for_interrupts!();
             let mut hands = Hands::new(self.queue.hash());
@@ -169,11 +181,18 @@ impl Claim<'_> {
             }
             // SAFETY: in a transaction, with the tables open.
             unsafe {
-                match self.ask(wanted, &mut hands).ok_or(Reason::NoLane)? {
+                match self.ask(wanted, &mut hands, &mut leases).ok_or(Reason::NoLane)? {
                     Said::Signals(stamp) => {
                         self.looked_for = look_for_signals(&self.tables, &self.queue, stamp)?;
                     }
-                    Said::Expired(ids, count) => expire(self.queue.hash(), &ids[..count])?,
+                    Said::Expired(ids, count) => {
+                        if count == 0 {
+                            return Err(Reason::Expired);
+                        }
+                        expire(self.queue.hash(), &ids[..count])?;
+                        // Somebody else is at it, and a claim does not wait.
+                        leases = Leases::Others;
+                    }
                     Said::Answer(answer) => {
                         if let Answer::Refill(_) = answer {
                             // Whatever comes in between, the lane will not wait for this process.
@@ -223,7 +242,7 @@ impl Claim<'_> {
     }
 
     /// Takes candidates from the lane, and whatever else it has to say first.
-    fn ask(&self, wanted: usize, hands: &mut Hands) -> Option<Said> {
+    fn ask(&self, wanted: usize, hands: &mut Hands, leases: &mut Leases) -> Option<Said> {
         let moment = now();
         // SAFETY: a plain read of a constant of the process.
         let me = unsafe { pg_sys::MyProcPid };
@@ -232,13 +251,24 @@ impl Claim<'_> {
                 return Said::Signals(slot.signals);
             }
             let mut ids = [0; EXPIRED];
-            let expired = slot.lane.leases.take_expired(moment, &mut ids);
+            let expired = match leases {
+                Leases::Others => 0,
+                _ => slot.lane.leases.take_expired(moment, &mut ids),
+            };
             if expired > 0 {
                 slot.counters.expired += expired as u64;
                 return Said::Expired(ids, expired);
             }
             if slot.lane.leases.unknown() <= moment {
-                slot.lane.doubt();
+                match leases {
+                    Leases::Unread => {
+                        *leases = Leases::Read;
+                        slot.lane.doubt();
+                    }
+                    // There are more than the lane has room for: the core finds them.
+                    Leases::Read => return Said::Expired(ids, 0),
+                    Leases::Others => {}
+                }
             }
             let mut taken = 0;
             let answer = slot.lane.take(wanted, moment, me, |key| {

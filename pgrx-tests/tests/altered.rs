@@ -1,0 +1,288 @@
+//! Tables that users have made their own, and transactions of every kind: each call either works as the
+//! core has it, and says why it was handed over, or is refused with a clear error.
+
+use std::time::Duration;
+
+use postgres::Client;
+use queue_ext_tests::{Cluster, Settings, eventually};
+
+fn cluster(name: &str) -> Cluster {
+    let extra = "queue.sweep_interval = '1s'\nwal_level = logical";
+    let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra });
+    run(&mut cluster.connect(), "CREATE EXTENSION queue_ext");
+    cluster.await_worker("postgres");
+    cluster
+}
+
+fn run(client: &mut Client, statements: &str) {
+    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+}
+
+fn count(client: &mut Client, query: &str) -> i64 {
+    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+}
+
+fn code(client: &mut Client, statement: &str) -> String {
+    let error = client.batch_execute(statement).expect_err(statement);
+    error.code().unwrap_or_else(|| panic!("{statement}: {error}")).code().to_owned()
+}
+
+/// How often the native verbs served, and how often they handed over for this reason.
+fn verbs(client: &mut Client, reason: &str) -> (u64, u64) {
+    let stats: serde_json::Value = client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
+    let verbs = &stats["verbs"];
+    (verbs["served"].as_u64().unwrap_or(0), verbs["handed_over"][reason].as_u64().unwrap_or(0))
+}
+
+/// Every hot verb once, with what it must return; everything is done at the end.
+const ROUND: &str = "
+DO $$
+DECLARE
+    pushed bigint[]; task queue.claimed_task; next queue.claimed_task; ids bigint[]; tokens integer[];
+BEGIN
+    pushed := queue.push('default', '{\"n\": 1}') || ARRAY(SELECT queue.push_many('default', '{1, 2, 3}'));
+    COMMIT;
+    SELECT * INTO STRICT task FROM queue.claim('1 hour', worker => 'w');
+    ASSERT task.id = pushed[1], 'the first';
+    PERFORM queue.extend(task.id, task.token, '2 hours', '1');
+    COMMIT;
+    SELECT * INTO STRICT next FROM queue.complete_and_claim(task.id, task.token, '2', '1 hour');
+    ASSERT next.id = pushed[2], 'the second';
+    PERFORM queue.complete(next.id, next.token);
+    SELECT array_agg(id), array_agg(token) INTO ids, tokens FROM queue.claim('1 hour', max_tasks => 5);
+    ASSERT ids = pushed[3:4], 'the others';
+    ASSERT (SELECT count(*) FROM queue.complete_many(ids, tokens)) = 2;
+    ASSERT (SELECT count(*) FROM queue.history WHERE id = ANY (pushed)) = 4;
+    ASSERT NOT EXISTS (SELECT FROM queue.tasks);
+END $$";
+
+/// Plays a round, which is handed over for this reason; "" if it is to be served natively.
+fn round(client: &mut Client, what: &str, reason: &str) {
+    let (served_before, handed_before) = verbs(client, reason);
+    client.batch_execute(ROUND).unwrap_or_else(|error| panic!("{what}: {error:?}"));
+    let (served, handed) = verbs(client, reason);
+    if reason.is_empty() {
+        assert!(served - served_before >= 7, "{what}: served {}", served - served_before);
+    } else {
+        assert!(handed - handed_before >= 5, "{what}: handed over {} for {reason}", handed - handed_before);
+    }
+}
+
+#[test]
+fn a_table_that_was_altered_is_served_by_the_core() {
+    let cluster = cluster("altered-tables");
+    let (mut client, mut other) = (cluster.connect(), cluster.connect());
+    run(&mut client, "CREATE TABLE public.seen (what text);
+         CREATE FUNCTION public.see() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN INSERT INTO public.seen VALUES (TG_OP); RETURN NULL; END $$");
+    round(&mut client, "as it comes", "");
+    round(&mut other, "as it comes", "");
+    for (what, make, undo) in [
+        (
+            "a trigger",
+            "CREATE TRIGGER mine AFTER INSERT OR UPDATE OR DELETE ON queue.tasks FOR EACH ROW EXECUTE FUNCTION public.see()",
+            "DROP TRIGGER mine ON queue.tasks",
+        ),
+        (
+            "a trigger on the history",
+            "CREATE TRIGGER mine AFTER INSERT ON queue.history FOR EACH ROW EXECUTE FUNCTION public.see()",
+            "DROP TRIGGER mine ON queue.history",
+        ),
+        ("a column", "ALTER TABLE queue.tasks ADD COLUMN mine text DEFAULT 'x' NOT NULL", "ALTER TABLE queue.tasks DROP COLUMN mine"),
+        ("a constraint", "ALTER TABLE queue.tasks ADD CONSTRAINT mine CHECK (priority < 100)", "ALTER TABLE queue.tasks DROP CONSTRAINT mine"),
+        ("an index on an expression", "CREATE INDEX mine ON queue.tasks ((payload ->> 'n'))", "DROP INDEX queue.mine"),
+        ("a partial index", "CREATE INDEX mine ON queue.tasks (worker) WHERE state = 'running'", "DROP INDEX queue.mine"),
+        (
+            "a reference",
+            "CREATE TABLE public.mine (task bigint REFERENCES queue.tasks ON DELETE CASCADE)",
+            "DROP TABLE public.mine",
+        ),
+        ("a rule", "CREATE RULE mine AS ON INSERT TO queue.tasks DO ALSO NOTIFY mine", "DROP RULE mine ON queue.tasks"),
+    ] {
+        if what == "a column" {
+            // A dropped column stays a column: the last one, in a database of its own.
+            continue;
+        }
+        run(&mut client, make);
+        // Which verb meets what was altered depends on its place.
+        let (_, before) = verbs(&mut client, "altered");
+        round_anyhow(&mut client, what);
+        round_anyhow(&mut other, what);
+        let (_, after) = verbs(&mut client, "altered");
+        assert!(after - before >= 6, "{what}: {} handed over", after - before);
+        run(&mut client, undo);
+        round(&mut other, &format!("without {what}"), "");
+    }
+    let events = "SELECT count(DISTINCT what) FROM public.seen";
+    assert_eq!(count(&mut client, events), 3, "the triggers saw everything");
+    run(&mut client, "CREATE DATABASE wider");
+    let mut wider = cluster.connect_to("wider");
+    run(&mut wider, "CREATE EXTENSION queue_ext");
+    run(&mut wider, "ALTER TABLE queue.tasks ADD COLUMN mine text DEFAULT 'x' NOT NULL");
+    round_anyhow(&mut wider, "a column");
+    run(&mut wider, "ALTER TABLE queue.tasks DROP COLUMN mine");
+    round_anyhow(&mut wider, "a dropped column");
+    eventually("its calls are counted", Duration::from_secs(15), || {
+        round_anyhow(&mut wider, "a dropped column");
+        verbs(&mut wider, "altered").1 > 5
+    });
+}
+
+fn round_anyhow(client: &mut Client, what: &str) {
+    client.batch_execute(ROUND).unwrap_or_else(|error| panic!("{what}: {error:?}"));
+}
+
+#[test]
+fn plain_indexes_are_filled_natively_also_while_they_are_built() {
+    let cluster = cluster("altered-indexes");
+    let (mut client, mut other) = (cluster.connect(), cluster.connect());
+    // One of columns that a claim changes, one that covers, one of an order of its own, one that is unique.
+    run(&mut client, "CREATE INDEX mine_a ON queue.tasks (state, worker) INCLUDE (token);
+         CREATE INDEX mine_b ON queue.tasks (created_at DESC NULLS LAST); CREATE INDEX mine_c ON queue.tasks USING hash (queue);
+         CREATE INDEX mine_d ON queue.tasks USING gin (payload); CREATE UNIQUE INDEX mine_e ON queue.tasks (id, token)");
+    round(&mut other, "plain indexes", "");
+    run(&mut client, "SELECT queue.push('default', '{\"n\": 7}'); SELECT queue.claim('1 hour', worker => 'w')");
+    for by_index in [
+        "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND worker = 'w'",
+        "SELECT count(*) FROM queue.tasks WHERE payload @> '{\"n\": 7}'",
+        "SELECT count(*) FROM queue.tasks WHERE queue = 'default'",
+    ] {
+        run(&mut client, "SET enable_seqscan = off");
+        assert_eq!(count(&mut client, by_index), 1, "{by_index}");
+    }
+    run(&mut client, "CREATE EXTENSION IF NOT EXISTS plpgsql; SELECT queue.complete(id, token) FROM queue.tasks");
+
+    // While an index is built by the side, it is there but takes nothing yet.
+    run(&mut other, "BEGIN; SELECT queue.push('default')");
+    let config = cluster.config("postgres");
+    let builder = std::thread::spawn(move || {
+        let mut client = config.connect(postgres::NoTls).expect("connect");
+        run(&mut client, "CREATE INDEX CONCURRENTLY mine_f ON queue.tasks (updated_at)");
+    });
+    eventually("it waits for the open transaction", Duration::from_secs(10), || {
+        count(&mut client, "SELECT count(*) FROM pg_index WHERE indexrelid = to_regclass('queue.mine_f') AND NOT indisready") == 1
+    });
+    run(&mut client, "SELECT queue.push('default'); SELECT queue.complete(id, token) FROM queue.claim('1 hour')");
+    run(&mut other, "COMMIT");
+    builder.join().expect("the builder");
+    run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('1 hour', max_tasks => 10)");
+    round(&mut client, "after it", "");
+}
+
+#[test]
+fn row_level_security_holds_for_those_it_is_for() {
+    let cluster = cluster("altered-tenants");
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "SELECT queue.create('theirs'); CREATE ROLE tenant LOGIN;
+         SELECT queue.grant_worker('tenant', 'default'); SELECT queue.grant_producer('tenant', 'default')",
+    );
+    let mut tenant = cluster.config("postgres").user("tenant").connect(postgres::NoTls).expect("connect");
+    let (_, before) = verbs(&mut client, "row_security");
+    run(&mut tenant, "SELECT queue.push('default'); SELECT queue.complete(id, token) FROM queue.claim('1 hour')");
+    let (_, after) = verbs(&mut client, "row_security");
+    let (_, rights) = verbs(&mut client, "rights");
+    assert!(after + rights - before >= 3, "it is for the core to tell: {after} {rights}");
+    run(&mut client, "SELECT queue.push('theirs'); SELECT queue.claim('1 hour', 'theirs')");
+    for statement in [
+        "SELECT queue.push('theirs')",
+        "SELECT queue.claim('1 hour', 'theirs')",
+        "SELECT queue.complete(2, 1)",
+        "SELECT queue.extend(2, 1)",
+        "SELECT queue.complete_and_claim(2, 1)",
+    ] {
+        let code = code(&mut tenant, statement);
+        assert!(["42501", "QX002", "QX003"].contains(&code.as_str()), "{statement}: {code}");
+    }
+    assert_eq!(count(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND token = 1"), 1);
+    // A policy of the user's own, on the owner of the table too.
+    run(&mut client, "CREATE ROLE nobody_special LOGIN");
+    let mut nobody = cluster.config("postgres").user("nobody_special").connect(postgres::NoTls).expect("connect");
+    for statement in ["SELECT queue.push('default')", "SELECT queue.claim()", "SELECT queue.complete(2, 1)"] {
+        assert_eq!(code(&mut nobody, statement), "42501", "{statement}");
+    }
+}
+
+#[test]
+fn transactions_of_every_kind_are_served_or_refused() {
+    let cluster = cluster("altered-transactions");
+    let mut client = cluster.connect();
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        run(&mut client, &format!("BEGIN ISOLATION LEVEL {level}"));
+        run(&mut client, "SELECT queue.push('default'); SELECT queue.push_many('default', '{1}')");
+        run(&mut client, "SAVEPOINT s");
+        // The core says which: it either claims or refuses, and the native verb has to do the same.
+        let native = client.batch_execute("SELECT queue.claim('1 hour')").map_err(|error| error.code().cloned());
+        run(&mut client, "ROLLBACK TO s; SET LOCAL queue.fast_path = off");
+        let by_core = client.batch_execute("SELECT queue.claim('1 hour')").map_err(|error| error.code().cloned());
+        assert_eq!(native, by_core, "{level}");
+        run(&mut client, "ROLLBACK");
+    }
+    let (_, handed) = verbs(&mut client, "transaction");
+    assert!(handed >= 6);
+    run(&mut client, "SELECT queue.push('default')");
+    for statement in [
+        "SELECT queue.push('default')",
+        "SELECT queue.push_many('default', '{1}')",
+        "SELECT queue.claim()",
+        "SELECT queue.complete(1, 1)",
+    ] {
+        run(&mut client, "BEGIN READ ONLY");
+        assert_eq!(code(&mut client, statement), "25006", "{statement}");
+        run(&mut client, "ROLLBACK");
+    }
+    // As a subscriber's apply does it: the triggers are silent, and a sweep finds what came.
+    run(&mut client, "SELECT queue.claim()");
+    let (_, before) = verbs(&mut client, "transaction");
+    run(&mut client, "SET session_replication_role = replica; INSERT INTO queue.tasks (queue) VALUES ('default');
+         SELECT queue.push('default'); RESET session_replication_role");
+    assert_eq!(verbs(&mut client, "transaction").1, before + 1);
+    let mut found = 0;
+    eventually("both are claimed", Duration::from_secs(10), || {
+        found += count(&mut client, "SELECT count(*) FROM queue.claim('1 hour', max_tasks => 5)");
+        found == 2
+    });
+}
+
+#[test]
+fn what_is_done_natively_is_replicated_logically() {
+    let cluster = cluster("altered-publication");
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE DATABASE subscriber");
+    run(&mut client, "CREATE PUBLICATION everything FOR TABLE queue.tasks, queue.history WITH (publish_via_partition_root)");
+    run(&mut client, "SELECT pg_create_logical_replication_slot('copy', 'pgoutput')");
+    let mut copy = cluster.connect_to("subscriber");
+    run(
+        &mut copy,
+        "CREATE SCHEMA queue; CREATE TABLE queue.tasks (id bigint PRIMARY KEY, queue text, state text, priority integer,
+             run_at timestamptz, attempt integer, max_attempts integer, token integer, gate smallint,
+             lease_until timestamptz, worker text, claimed_at timestamptz, updated_at timestamptz, created_at timestamptz,
+             cancel_requested_at timestamptz, key text, group_key text, backoff jsonb, headers jsonb, payload jsonb,
+             progress jsonb, errors jsonb);
+         CREATE TABLE queue.history (id bigint, queue text, state text, priority integer, run_at timestamptz,
+             attempt integer, max_attempts integer, token integer, worker text, claimed_at timestamptz,
+             created_at timestamptz, finished_at timestamptz, key text, group_key text, headers jsonb, payload jsonb,
+             progress jsonb, errors jsonb, result jsonb)",
+    );
+    let connection = format!("host={} user=postgres dbname=postgres", cluster.folder().display());
+    run(
+        &mut copy,
+        &format!("CREATE SUBSCRIPTION copy CONNECTION '{connection}' PUBLICATION everything
+                  WITH (create_slot = false, slot_name = 'copy', copy_data = false)"),
+    );
+    round(&mut client, "published", "");
+    run(
+        &mut client,
+        "SELECT queue.push_many('default', '{1, 2, 3}'); SELECT queue.complete(id, token, '5') FROM queue.claim('1 hour');
+         SELECT queue.claim('1 hour', worker => 'w'); SELECT queue.extend(id, token, '2 hours', '7') FROM queue.tasks WHERE state = 'running'",
+    );
+    let all = "SELECT coalesce(jsonb_agg(t ORDER BY t.id), '[]') || (SELECT jsonb_agg(h ORDER BY h.id) FROM queue.history AS h) FROM queue.tasks AS t";
+    let expected: serde_json::Value = client.query_one(all, &[]).expect("all").get(0);
+    assert_eq!(expected.as_array().map(Vec::len), Some(7));
+    eventually("the copy is the same", Duration::from_secs(30), || {
+        copy.query_one(all, &[]).expect("all").get::<_, Option<serde_json::Value>>(0).as_ref() == Some(&expected)
+    });
+    run(&mut copy, "ALTER SUBSCRIPTION copy DISABLE");
+    run(&mut copy, "ALTER SUBSCRIPTION copy SET (slot_name = NONE); DROP SUBSCRIPTION copy");
+}

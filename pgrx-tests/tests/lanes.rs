@@ -1,0 +1,99 @@
+//! Lanes under attack: shared memory may never hide a task, hand one out twice, or keep one that is gone.
+//!
+//! Sweeps are an hour apart here unless a test says otherwise, so that nothing is found by chance.
+
+#[path = "lanes/accounting.rs"]
+mod accounting;
+#[path = "lanes/bounds.rs"]
+mod bounds;
+#[path = "lanes/changes.rs"]
+mod changes;
+#[path = "lanes/crashes.rs"]
+mod crashes;
+#[path = "lanes/rollbacks.rs"]
+mod rollbacks;
+
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use postgres::{Client, NoTls};
+use queue_ext_tests::{Cluster, Settings, eventually};
+
+const SOON: Duration = Duration::from_secs(5);
+const NONE: [i64; 0] = [];
+
+/// A server whose lanes are told everything or nothing, with the worker and without.
+fn cluster(name: &str) -> Cluster {
+    with_settings(name, "queue.sweep_interval = '1h'\nmax_prepared_transactions = 10")
+}
+
+fn with_settings(name: &str, extra: &'static str) -> Cluster {
+    let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra });
+    cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    cluster.await_worker("postgres");
+    cluster
+}
+
+/// Runs statements that return nothing of interest.
+fn run(client: &mut Client, statements: &str) {
+    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+}
+
+fn push(client: &mut Client, queue: &str, count: i32) -> Vec<i64> {
+    let query = "SELECT queue.push_many($1, array_fill('{}'::jsonb, ARRAY[$2::int]))";
+    client.query(query, &[&queue, &count]).expect("push").iter().map(|row| row.get(0)).collect()
+}
+
+/// Claims up to so many tasks for an hour; returns their ids.
+fn claim(client: &mut Client, queue: &str, most: i32) -> Vec<i64> {
+    let query = "SELECT id FROM queue.claim('1 hour', $1, $2)";
+    client.query(query, &[&queue, &most]).expect("claim").iter().map(|row| row.get(0)).collect()
+}
+
+fn count(client: &mut Client, query: &str) -> i64 {
+    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+}
+
+fn stats(client: &mut Client) -> serde_json::Value {
+    client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0)
+}
+
+/// How often the native verbs handed over for this reason.
+fn handed_over(client: &mut Client, reason: &str) -> u64 {
+    stats(client)["verbs"]["handed_over"][reason].as_u64().unwrap_or(0)
+}
+
+fn served(client: &mut Client) -> u64 {
+    stats(client)["verbs"]["served"].as_u64().unwrap_or(0)
+}
+
+/// Another session that waits for a task of the queue; says whether there is one, and when it knew.
+fn wait_for(cluster: &Cluster, queue: &'static str) -> JoinHandle<(bool, Instant)> {
+    let config = cluster.config("postgres");
+    let before = stats(&mut cluster.connect())["lanes"][queue]["waiters"].as_u64().unwrap_or(0);
+    let waiter = std::thread::spawn(move || {
+        let mut client = config.connect(NoTls).expect("connect");
+        let query = format!("CALL queue.wait('{queue}', '20 seconds', NULL)");
+        let messages = client.simple_query(&query).expect("wait");
+        let ready = messages.iter().any(|message| {
+            matches!(message, postgres::SimpleQueryMessage::Row(row) if row.get(0) == Some("t"))
+        });
+        (ready, Instant::now())
+    });
+    let mut client = cluster.connect();
+    eventually("it waits", SOON, || {
+        stats(&mut client)["lanes"][queue]["waiters"].as_u64().unwrap_or(0) > before
+    });
+    waiter
+}
+
+/// What `act` does wakes one who waits for a task of the queue.
+fn wakes(cluster: &Cluster, queue: &'static str, what: &str, act: impl FnOnce()) {
+    let waiter = wait_for(cluster, queue);
+    act();
+    let done = Instant::now();
+    let (ready, at) = waiter.join().expect("the waiter");
+    assert!(ready, "{what}: woken for nothing");
+    let late = at.saturating_duration_since(done);
+    assert!(late < Duration::from_secs(2), "{what}: woken after {late:?}");
+}

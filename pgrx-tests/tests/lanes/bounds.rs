@@ -1,0 +1,144 @@
+//! More than there is room for: queues, databases, tasks in one transaction.
+
+use super::*;
+
+#[test]
+fn more_queues_than_lanes_are_served_all_the_same() {
+    let cluster = with_settings("lanes-two", "queue.lanes = 2\nqueue.sweep_interval = '1h'");
+    let mut client = cluster.connect();
+    for n in 0..6 {
+        run(&mut client, &format!("SELECT queue.create('q{n}')"));
+    }
+    for round in 0..3 {
+        for n in 0..6 {
+            let queue = format!("q{n}");
+            let ids = push(&mut client, &queue, 5);
+            run(&mut client, "BEGIN");
+            assert_eq!(claim(&mut client, &queue, 3), ids[..3], "{queue} in round {round}");
+            run(&mut client, "ROLLBACK");
+            assert_eq!(claim(&mut client, &queue, 10), ids, "{queue} in round {round}");
+        }
+    }
+    let stats = stats(&mut client);
+    assert_eq!(stats["lanes"].as_object().map(serde_json::Map::len), Some(2), "{stats}");
+    assert_eq!(stats["max_lanes"], 2);
+    assert!(handed_over(&mut client, "no_lane") >= 24, "{stats}");
+}
+
+#[test]
+fn without_lanes_the_core_serves_everything() {
+    let cluster = with_settings("lanes-none", "queue.lanes = 0");
+    let mut client = cluster.connect();
+    let ids = push(&mut client, "default", 3);
+    assert_eq!(claim(&mut client, "default", 2), ids[..2]);
+    run(&mut client, "SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running'");
+    assert_eq!(claim(&mut client, "default", 2), ids[2..]);
+    assert_eq!(served(&mut client), 0);
+    assert!(handed_over(&mut client, "not_loaded") >= 5);
+}
+
+#[test]
+fn queues_of_one_name_in_two_databases_have_nothing_in_common() {
+    let mut cluster = with_settings("lanes-databases", "queue.lanes = 2\nqueue.sweep_interval = '1h'");
+    let mut here = cluster.connect();
+    run(&mut here, "CREATE DATABASE elsewhere");
+    let mut there = cluster.connect_to("elsewhere");
+    run(&mut there, "CREATE EXTENSION queue_ext");
+    cluster.await_worker("elsewhere");
+    let ids = push(&mut here, "default", 4);
+    assert_eq!(claim(&mut there, "default", 1), NONE);
+    let others = push(&mut there, "default", 2);
+    assert_eq!(claim(&mut here, "default", 10), ids);
+    assert_eq!(claim(&mut there, "default", 10), others);
+    assert_eq!(stats(&mut here)["lanes"].as_object().map(serde_json::Map::len), Some(1));
+
+    // A database that is gone leaves its lane to others.
+    run(&mut here, "SELECT queue.create('second')");
+    assert_eq!(claim(&mut here, "second", 1), NONE);
+    assert_eq!(stats(&mut here)["lanes"]["second"], serde_json::Value::Null, "both lanes are taken");
+    drop(there);
+    run(&mut here, "DROP DATABASE elsewhere WITH (FORCE)");
+    eventually("its lane is free", Duration::from_secs(25), || {
+        claim(&mut here, "second", 1);
+        stats(&mut here)["lanes"]["second"] != serde_json::Value::Null
+    });
+}
+
+#[test]
+fn the_extension_made_anew_begins_with_nothing() {
+    let mut cluster = cluster("lanes-recreated");
+    let mut client = cluster.connect();
+    let mut other = cluster.connect();
+    for round in 0..5 {
+        run(&mut client, "SELECT queue.push('default', delay => '1 hour')");
+        let ids = push(&mut client, "default", 20);
+        assert_eq!(claim(&mut other, "default", 3), ids[..3], "round {round}");
+        run(&mut client, "DROP EXTENSION queue_ext; CREATE EXTENSION queue_ext");
+        // The other session knew the old tables.
+        assert_eq!(claim(&mut other, "default", 3), NONE);
+        let ids = push(&mut client, "default", 2);
+        assert_eq!(claim(&mut other, "default", 30), ids, "round {round}");
+        assert_eq!(count(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'queued'"), 0);
+    }
+    // And taken back.
+    let ids = push(&mut client, "default", 1);
+    run(&mut client, "BEGIN; DROP EXTENSION queue_ext; CREATE EXTENSION queue_ext");
+    push(&mut client, "default", 5);
+    assert_eq!(claim(&mut client, "default", 10).len(), 5);
+    run(&mut client, "ROLLBACK");
+    assert_eq!(claim(&mut other, "default", 10), ids);
+    cluster.await_worker("postgres");
+}
+
+#[test]
+fn a_hundred_thousand_tasks_of_one_transaction_are_all_claimed() {
+    let cluster = cluster("lanes-many-tasks");
+    let (mut one, mut other) = (cluster.connect(), cluster.connect());
+    assert_eq!(claim(&mut other, "default", 1), NONE);
+    wakes(&cluster, "default", "a large push", || {
+        run(&mut one, "BEGIN; SELECT count(queue.push('default', priority => n % 3)) FROM generate_series(1, 50000) AS n;
+                       SELECT count(*) FROM queue.push_many('default', array_fill('{}'::jsonb, ARRAY[50000])); COMMIT");
+    });
+    // A batch beyond what a transaction can note, taken back once.
+    run(&mut one, "BEGIN");
+    assert_eq!(claim(&mut one, "default", 5000).len(), 5000);
+    assert_eq!(claim(&mut other, "default", 10).len(), 10, "others go on meanwhile");
+    run(&mut one, "ROLLBACK");
+    let mut found = 10;
+    for batch in (1..).map(|n| 1000 + n * 100) {
+        let claimed = claim(&mut other, "default", batch).len();
+        found += claimed;
+        if claimed < batch as usize {
+            break;
+        }
+    }
+    assert_eq!(found, 100_000, "fewer than asked for means that there are no more");
+    assert_eq!(count(&mut one, "SELECT count(*) FROM queue.tasks WHERE state = 'queued'"), 0);
+    // Their leases run out, too many for the lane to know each: the claims find them.
+    run(
+        &mut one,
+        "DELETE FROM queue.tasks WHERE id % 20 > 0;
+         UPDATE queue.tasks SET lease_until = clock_timestamp() + '1 s'",
+    );
+    let mut back = 0;
+    eventually("all are claimed again", Duration::from_secs(30), || {
+        back += claim(&mut other, "default", 1000).len();
+        back == 5000
+    });
+}
+
+#[test]
+fn hundreds_of_queues_share_the_lanes() {
+    let cluster = with_settings("lanes-many-queues", "queue.sweep_interval = '1h'\nqueue.lanes = 64");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT count(queue.create('q' || n)) FROM generate_series(1, 300) AS n");
+    for _ in 0..2 {
+        run(&mut client, "SELECT count(queue.push('q' || n % 300 + 1)) FROM generate_series(1, 600) AS n");
+        let query = "SELECT count(*) FROM (SELECT (queue.claim('1 hour', 'q' || n, 10)).id FROM generate_series(1, 300) AS n) AS c";
+        assert_eq!(count(&mut client, query), 600);
+    }
+    // One transaction that has something for more lanes than it can tell one by one.
+    run(&mut client, "BEGIN; SELECT count(queue.push('q' || n % 60 + 1)) FROM generate_series(1, 6000) AS n; COMMIT");
+    let query = "SELECT count(*) FROM (SELECT (queue.claim('1 hour', 'q' || n, 200)).id FROM generate_series(1, 60) AS n) AS c";
+    assert_eq!(count(&mut client, query), 6000);
+}
