@@ -7,9 +7,10 @@
 mod lane;
 mod leases;
 mod ordered;
+pub mod reading;
 mod waiters;
 
-pub use lane::{Answer, Bounds, Findings, Key, LINE, Lane, TIMED, Timed};
+pub use lane::{Answer, Bounds, Key, Lane};
 pub use leases::Lease;
 
 use crate::clock::now;

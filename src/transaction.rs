@@ -386,15 +386,9 @@ impl Change {
     fn tell(&self, slot: &mut lanes::Slot, now: i64) -> Option<Wake> {
         match self.what {
             What::Added => return slot.lane.add(self.key, now).then(|| slot.waiters.next()).flatten(),
-            What::Leased { until } => {
-                slot.lane.remove(self.key);
-                slot.lane.leases.add(Lease { id: self.key.id, until });
-            }
+            What::Leased { until } => slot.lane.leased(self.key, until, now),
             What::Extended { until } => slot.lane.leases.add(Lease { id: self.key.id, until }),
-            What::Removed => {
-                slot.lane.remove(self.key);
-                slot.lane.leases.remove(self.key.id);
-            }
+            What::Removed => slot.lane.gone(self.key),
             What::Held | What::Nothing => {}
         }
         None

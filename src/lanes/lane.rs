@@ -162,10 +162,22 @@ impl Lane {
         }
     }
 
-    /// A task is not there any more, or runs.
-    pub fn remove(&mut self, key: Key) {
+    /// A task cannot be claimed any more.
+    fn remove(&mut self, key: Key) {
         self.line.remove(&key);
         self.timed.remove(&Timed { at: key.run_at, key });
+    }
+
+    /// A task was leased.
+    pub fn leased(&mut self, key: Key, until: i64, _now: i64) {
+        self.remove(key);
+        self.leases.add(Lease { id: key.id, until });
+    }
+
+    /// A task is not there any more, or waits for something, or runs no more.
+    pub fn gone(&mut self, key: Key) {
+        self.remove(key);
+        self.leases.remove(key.id);
     }
 
     /// There may be tasks, from `key` on, that nobody told of.
@@ -326,5 +338,28 @@ impl Lane {
                 self.lower(last.key);
             }
         }
+    }
+}
+
+/// What the test of the promises at the head of this file asks (pgrx-tests/tests/lane_model.rs).
+#[cfg(test)]
+impl Lane {
+    /// Whether the lane forgot a task that can be claimed.
+    pub fn hides(&self, key: Key) -> bool {
+        key < self.known_below && key.run_at < self.timed_until && !self.knows(key)
+    }
+
+    /// Whether it forgot a task for later.
+    pub fn hides_later(&self, key: Key) -> bool {
+        key.run_at < self.timed_until && !self.knows(key)
+    }
+
+    /// Whether it would not notice in time that this lease of a running task ends.
+    pub fn hides_lease(&self, key: Key, lease: Lease) -> bool {
+        key < self.known_below && !self.leases.knows(lease)
+    }
+
+    fn knows(&self, key: Key) -> bool {
+        self.line.as_slice().binary_search(&key).is_ok() || self.timed.as_slice().iter().any(|timed| timed.key == key)
     }
 }

@@ -93,6 +93,13 @@ impl<const N: usize> Leases<N> {
         taken
     }
 
+    /// Whether the end of this lease will be noticed in time.
+    #[cfg(test)]
+    pub fn knows(&self, lease: Lease) -> bool {
+        let place = self.reach(lease.id).map(|place| self.places[place]).find(|place| place.id == lease.id);
+        self.unknown <= lease.until || self.next <= lease.until && place.is_some_and(|place| place.until <= lease.until)
+    }
+
     fn reach(&self, id: i64) -> impl Iterator<Item = usize> + use<N> {
         // Ids come one after the other, and so do their places.
         let own = id as usize;
