@@ -9,6 +9,7 @@ mod symbols;
 
 mod clock;
 mod cron;
+mod expiry;
 mod hooks;
 mod lanes;
 mod launcher;

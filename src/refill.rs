@@ -35,7 +35,7 @@ pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
         slot.lane.refilled(bounds, &found, now());
         slot.counters.refills += 1;
         slot.counters.sweeps += u64::from(bounds.from == Key::FIRST);
-        if slot.lane.line_length() > 0 { slot.waiters.next() } else { None }
+        if slot.lane.line_length() > 0 { slot.wake_in_turn() } else { None }
     });
     wake.flatten().into_iter().for_each(lanes::Wake::now);
     lanes::announce_refill(queue.hash());

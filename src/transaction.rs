@@ -25,10 +25,12 @@ enum What {
     Leased { until: i64 },
     /// A claim of this transaction took it from the line, and looks at it.
     Held,
+    /// Its lease ended, and this transaction, which took it from the lane, ends the attempt.
+    Expiring,
     /// Its lease ends at another time.
     Extended { until: i64 },
-    /// It can no longer be claimed, or runs no more.
-    Removed,
+    /// It can no longer be claimed, or runs no more, and had its lease until then.
+    Removed { until: i64 },
     /// Nothing, in the end.
     Nothing,
 }
@@ -51,6 +53,8 @@ struct Summary {
     /// Tasks that can be claimed again, if it rolls back.
     leased: Key,
     until: i64,
+    /// Leases that ended are in nobody's hands, if it rolls back.
+    expiring: bool,
 }
 
 /// The pieces of news that are not about one task.
@@ -86,7 +90,7 @@ struct Pending {
 const NO_KEY: Key = Key::FIRST;
 const NO_CHANGE: Change = Change { lane: 0, subtransaction: 0, key: NO_KEY, what: What::Nothing };
 const NO_SUMMARY: Summary =
-    Summary { lane: 0, added: Key::LAST, added_from: NEVER, leased: Key::LAST, until: NEVER };
+    Summary { lane: 0, added: Key::LAST, added_from: NEVER, leased: Key::LAST, until: NEVER, expiring: false };
 
 thread_local! {
     static PENDING: UnsafeCell<Pending> = const {
@@ -137,14 +141,21 @@ pub fn leased(queue: &Queue<'_>, key: Key, until: i64) {
     with_pending(|pending| pending.change(queue.hash(), key, What::Leased { until }));
 }
 
+/// This transaction took these tasks from the leases of a lane, to end their attempts.
+pub fn expiring(lane: u64, ids: &[i64]) {
+    with_pending(|pending| {
+        ids.iter().for_each(|id| pending.change(lane, Key { id: *id, ..NO_KEY }, What::Expiring));
+    });
+}
+
 /// The lease of a task ends at another time.
 pub fn extended(queue: &Queue<'_>, key: Key, until: i64) {
     with_pending(|pending| pending.change(queue.hash(), key, What::Extended { until }));
 }
 
-/// A task can no longer be claimed, or runs no more.
-pub fn removed(queue: &Queue<'_>, key: Key) {
-    with_pending(|pending| pending.change(queue.hash(), key, What::Removed));
+/// A task can no longer be claimed, or runs no more, and had its lease until then.
+pub fn removed(queue: &Queue<'_>, key: Key, until: i64) {
+    with_pending(|pending| pending.change(queue.hash(), key, What::Removed { until }));
 }
 
 /// Something happened that the next claim from the queue has to settle, or its limit has room.
@@ -271,20 +282,39 @@ impl Pending {
                 summary.leased = summary.leased.min(key);
                 summary.until = summary.until.min(until);
             }
-            What::Removed | What::Held | What::Nothing => {}
+            What::Expiring => summary.expiring = true,
+            What::Removed { .. } | What::Held | What::Nothing => {}
         }
     }
 
     /// Gives back what the subtransactions from this one on had in their hands.
     fn give_back(&mut self, from: pg_sys::SubTransactionId) {
         for change in self.changes[..self.count].iter_mut().filter(|change| change.subtransaction >= from) {
-            if let What::Leased { .. } | What::Held = change.what {
-                lanes::with(change.lane, |slot| slot.lane.add(change.key, NEVER));
+            match change.what {
+                What::Leased { .. } | What::Held => {
+                    let wake = lanes::with(change.lane, |slot| {
+                        slot.lane.add(change.key, NEVER);
+                        slot.wake()
+                    });
+                    wake.flatten().into_iter().for_each(Wake::now);
+                }
+                What::Expiring => {
+                    let lease = Lease { id: change.key.id, until: now() };
+                    lanes::with(change.lane, |slot| slot.lane.leases.take_back(lease));
+                }
+                _ => {}
             }
             change.what = What::Nothing;
         }
         for summary in &self.summaries[..self.summary_count] {
-            lanes::with(summary.lane, |slot| slot.lane.lower(summary.leased));
+            let wake = lanes::with(summary.lane, |slot| {
+                slot.lane.lower(summary.leased);
+                if summary.expiring {
+                    slot.lane.leases.add_unknown(now());
+                }
+                slot.wake_in_turn()
+            });
+            wake.flatten().into_iter().for_each(Wake::now);
         }
         if self.refilling != 0 {
             lanes::with(self.refilling, |slot| slot.lane.give_up());
@@ -321,14 +351,14 @@ impl Pending {
                 slot.lane.lower(summary.added);
                 slot.lane.lower_timed(summary.added_from);
                 slot.lane.leases.add_unknown(summary.until);
-                slot.waiters.next()
+                slot.wake_in_turn()
             });
             wake.flatten().into_iter().for_each(Wake::now);
         }
         for lane in &self.news.signals[..self.news.signal_count] {
             let wake = lanes::with(*lane, |slot| {
                 slot.signals = lanes::stamp();
-                slot.waiters.next()
+                slot.wake_in_turn()
             });
             wake.flatten().into_iter().for_each(Wake::now);
         }
@@ -342,7 +372,7 @@ impl Pending {
         let Some(shared) = shared::get().filter(|shared| !shared.results.is_empty()) else { return };
         // SAFETY: a plain read of a constant of the process.
         let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
-        let removed = self.changes[..self.count].iter().filter(|change| matches!(change.what, What::Removed));
+        let removed = self.changes[..self.count].iter().filter(|change| matches!(change.what, What::Removed { .. }));
         removed.for_each(|change| shared.results.wake(database, change.key.id));
     }
 
@@ -385,11 +415,11 @@ impl Change {
 
     fn tell(&self, slot: &mut lanes::Slot, now: i64) -> Option<Wake> {
         match self.what {
-            What::Added => return slot.lane.add(self.key, now).then(|| slot.waiters.next()).flatten(),
+            What::Added => return slot.lane.add(self.key, now).then(|| slot.wake()).flatten(),
             What::Leased { until } => slot.lane.leased(self.key, until, now),
-            What::Extended { until } => slot.lane.leases.add(Lease { id: self.key.id, until }),
-            What::Removed => slot.lane.gone(self.key),
-            What::Held | What::Nothing => {}
+            What::Extended { until } => slot.lane.extended(self.key, until, now),
+            What::Removed { until } => slot.lane.gone(self.key, until),
+            What::Expiring | What::Held | What::Nothing => {}
         }
         None
     }

@@ -12,6 +12,7 @@ mod core;
 mod installed;
 
 use crate::clock::now;
+use crate::expiry;
 use crate::lanes::{self, Chore};
 use crate::process;
 use crate::refill;
@@ -181,7 +182,7 @@ impl Worker {
         let mut installed = Installed::Yes;
         for chore in &chores {
             if !chore.expired().is_empty() {
-                let step = installed::transaction(c"ending expired leases", || core::expire(chore.expired()));
+                let step = installed::transaction(c"ending expired leases", || expiry::end(chore.hash(), chore.expired()));
                 let expired = step.result.unwrap_or(0);
                 self.database.counters.leases_reaped.fetch_add(expired, Ordering::Relaxed);
                 if step.installed != Installed::Yes {

@@ -169,15 +169,24 @@ impl Lane {
     }
 
     /// A task was leased.
-    pub fn leased(&mut self, key: Key, until: i64, _now: i64) {
+    pub fn leased(&mut self, key: Key, until: i64, now: i64) {
         self.remove(key);
-        self.leases.add(Lease { id: key.id, until });
+        self.extended(key, until, now);
     }
 
-    /// A task is not there any more, or waits for something, or runs no more.
-    pub fn gone(&mut self, key: Key) {
+    /// The lease of a task ends at another time.
+    pub fn extended(&mut self, key: Key, until: i64, now: i64) {
+        self.leases.add(Lease { id: key.id, until });
+        if until <= now {
+            // Others may have ended this lease, and told what came then, before this was told.
+            self.lower(key);
+        }
+    }
+
+    /// A task is not there any more, or waits for something; if it ran, until then it had its lease.
+    pub fn gone(&mut self, key: Key, until: i64) {
         self.remove(key);
-        self.leases.remove(key.id);
+        self.leases.remove(Lease { id: key.id, until });
     }
 
     /// There may be tasks, from `key` on, that nobody told of.
@@ -277,9 +286,7 @@ impl Lane {
 
     fn begin(&mut self, bounds: Bounds, me: i32) -> Bounds {
         (self.refiller, self.missed, self.missed_run) = (me, Key::LAST, NEVER);
-        if bounds.from == Key::FIRST {
-            self.leases.forget_unknown();
-        }
+        self.leases.begin_reading();
         bounds
     }
 
@@ -298,8 +305,11 @@ impl Lane {
         self.refiller = 0;
         if bounds.from == Key::FIRST {
             (self.read_at, self.read_for) = (now, now - bounds.began);
+            // Behind what it read may be tasks that came due, and running ones, that nobody knows of.
+            self.lower(found.due_below);
+            self.leases.forget_unknown();
         }
-        found.leases.iter().for_each(|lease| self.leases.add(*lease));
+        found.leases.iter().for_each(|lease| self.leases.learn(*lease));
         if bounds.timed_from.is_some_and(|from| from <= self.timed_until) {
             self.timed_until = self.timed_until.max(found.timed_before.min(self.missed_run));
             found.timed.iter().filter(|timed| timed.at < found.timed_before).for_each(|timed| {

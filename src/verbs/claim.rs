@@ -4,6 +4,7 @@ use super::Outcome;
 use super::arguments::{Arguments, Rows};
 use super::queue::{self, Settings};
 use crate::clock::now;
+use crate::expiry;
 use crate::lanes::{self, Answer, Bounds, Key, Queue};
 use crate::refill;
 use crate::settings;
@@ -99,11 +100,14 @@ pub unsafe fn is_ready(name: &[u8]) -> Result<bool, Reason> {
             return Err(Reason::Policy);
         }
         let queue = Queue::new(tables.tasks, name);
+        if transaction::has_own(queue.hash()) {
+            return Err(Reason::OwnTasks);
+        }
         loop {
             pgrx::check_for_interrupts!();
             let moment = now();
             let look = lanes::with_or_new(&queue, |slot| {
-                if slot.lane.has_due(moment) || slot.lane.leases.next() <= moment {
+                if slot.lane.has_due(moment) || slot.lane.leases.any_ended(moment) {
                     return Look::Ready;
                 } else if slot.signals != 0 {
                     return Look::Signals(slot.signals);
@@ -154,7 +158,12 @@ impl Claim<'_> {
             unsafe {
                 match self.ask(wanted, &mut hands).ok_or(Reason::NoLane)? {
                     Said::Signals(stamp) => look_for_signals(&self.tables, &self.queue, stamp)?,
-                    Said::Expired(ids, count) => expire(&ids[..count])?,
+                    Said::Expired(ids, count) => {
+                        // The core knows whose turn it is then.
+                        if expiry::end(self.queue.hash(), &ids[..count]) > 0 {
+                            return Err(Reason::Expired);
+                        }
+                    }
                     Said::Answer(answer) => {
                         if let Answer::Refill(_) = answer {
                             // Whatever comes in between, the lane will not wait for this process.
@@ -261,19 +270,6 @@ unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Re
         }
     });
     Ok(())
-}
-
-/// Ends attempts whose lease ran out, and hands over to the core if there were any: it knows whose turn
-/// it is then.
-fn expire(ids: &[i64]) -> Result<(), Reason> {
-    let query = "SELECT queue_internal.expire($1)";
-    let expired = Spi::connect_mut(|client| {
-        client.update(query, Some(1), &[ids.to_vec().into()])?.first().get_one::<i64>()
-    });
-    match expired {
-        Ok(Some(0)) => Ok(()),
-        _ => Err(Reason::Expired),
-    }
 }
 
 /// Gives out leases.

@@ -250,7 +250,7 @@ impl Finisher {
                 pg_sys::CommandCounterIncrement();
                 tell_dependents(&self.tables, row);
             }
-            transaction::removed(&queue, key);
+            transaction::removed(&queue, key, row.long(task::LEASE_UNTIL));
         }
     }
 

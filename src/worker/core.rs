@@ -43,13 +43,6 @@ pub fn reap(max_tasks: i32) -> (u64, i64) {
     })
 }
 
-/// Ends the attempts of those of the tasks whose lease ran out; returns how many.
-pub fn expire(ids: &[i64]) -> u64 {
-    let query = "SELECT queue_internal.expire($1)";
-    let expired: i64 = write(query, &[ids.to_vec().into()], |row| Ok(row.get(1)?.unwrap_or(0)));
-    expired.unsigned_abs()
-}
-
 /// Reads a queue's tasks anew for its lane.
 pub fn reread(queue: &lanes::Queue<'_>, bounds: lanes::Bounds) {
     match tables::open(tables::Use::Claim) {
