@@ -264,9 +264,12 @@ unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) ->
     }
     // Where there are lists, being woken is the rule, and looking again the exception.
     let sweep = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(LONGEST_PAUSE);
-    let pause = if standing.everywhere { sweep } else { call.pause };
+    let next = next_time();
+    // Without a worker, nobody reads tasks for later into the lane of a queue that the core serves.
+    let pause = if standing.everywhere && next > moment { sweep } else { call.pause };
     call.pause = (call.pause + call.pause / 2).min(LONGEST_PAUSE);
-    let until = deadline.min(moment.saturating_add(pause)).min(next_time());
+    let next = if next > moment { next } else { NEVER };
+    let until = deadline.min(moment.saturating_add(pause)).min(next);
     // SAFETY: nothing of this transaction is in use by the frames above.
     unsafe { rest(call, until) };
     true
@@ -318,7 +321,7 @@ impl Drop for Leaving {
 
 /// Sleeps until the latch is set or the time has come.
 fn sleep_until(time: i64) {
-    let left = u64::try_from(time - now()).unwrap_or(0);
+    let left = u64::try_from(time.saturating_sub(now())).unwrap_or(0);
     // The latch counts whole milliseconds.
     crate::process::sleep(Duration::from_micros(left).max(Duration::from_millis(1)));
 }
