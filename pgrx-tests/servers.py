@@ -24,6 +24,7 @@ DEBIAN = [
     "postgresql-client-15",
     "postgresql-server-dev-15",
     "libpq5",
+    "pgbouncer",
     "libclang1-14",
     "libclang-common-14-dev",
     "libllvm14",

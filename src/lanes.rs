@@ -7,9 +7,10 @@
 mod lane;
 mod leases;
 mod ordered;
+pub mod reading;
 mod waiters;
 
-pub use lane::{Answer, Bounds, Findings, Key, LINE, Lane, TIMED, Timed};
+pub use lane::{Answer, Bounds, Key, Lane};
 pub use leases::Lease;
 
 use crate::clock::now;
@@ -18,8 +19,8 @@ use crate::shared::NEVER;
 use pgrx::prelude::*;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-pub use waiters::Wake;
 use waiters::Waiters;
+pub use waiters::{Place, Wake};
 
 /// A lane that nobody used for so long may be given to another queue.
 const IDLE: i64 = 60_000_000;
@@ -68,6 +69,8 @@ pub struct Slot {
     pub waiters: Waiters,
     /// Not 0 if there may be signals to settle: a number that is never used twice.
     pub signals: u64,
+    /// Whoever finds a task is to wake the next one.
+    in_turn: bool,
     /// What happened here since the server started.
     pub counters: Counters,
     hash: u64,
@@ -353,7 +356,7 @@ pub extern "C-unwind" fn doubt() {
             }
             slot.lane.doubt();
             slot.signals = stamp();
-            slot.waiters.next()
+            slot.wake_in_turn()
         });
         wake.into_iter().for_each(Wake::now);
     }
@@ -396,14 +399,27 @@ pub fn announce_refill(hash: u64) {
 }
 
 impl Slot {
-    /// The queue's name.
-    pub fn name(&self) -> &[u8] {
-        &self.name[..self.name_length]
+    /// Takes out the one who has waited longest, for the caller to wake once the lock is let go: for one task
+    /// that there is.
+    pub fn wake(&mut self) -> Option<Wake> {
+        let next = self.waiters.next();
+        self.counters.wakes += u64::from(next.is_some());
+        next
     }
 
-    /// The queue's hash.
-    pub fn hash(&self) -> u64 {
-        self.hash
+    /// The same where nobody knows how many tasks there are: each who finds one wakes the next.
+    pub fn wake_in_turn(&mut self) -> Option<Wake> {
+        self.in_turn = true;
+        self.wake()
+    }
+
+    /// Takes the calling process out of the list. `takes` says whether it will claim one of the tasks. Returns
+    /// the next one, if what this process was woken for is left to that one.
+    pub fn leave(&mut self, takes: bool) -> Option<Wake> {
+        let woken = !self.waiters.leave();
+        let left = self.lane.line_length() > usize::from(takes) || !takes && self.signals != 0;
+        self.in_turn &= left;
+        if left && (self.in_turn || woken && !takes) { self.wake() } else { None }
     }
 
     /// When something is to be done here by itself: ending a lease, or waking those who wait for a task
@@ -423,7 +439,7 @@ impl Slot {
         let sweep = in_use && now >= self.lane.next_reading(sweep_interval);
         let bounds = if unknown || sweep { self.lane.reread(now, me) } else { None };
         self.lane.let_in(now);
-        let wake = if self.lane.line_length() > 0 { self.waiters.next() } else { None };
+        let wake = if self.lane.line_length() > 0 { self.wake_in_turn() } else { None };
         // A reading tells of itself, and is not to be repeated at once if it fails.
         let next = self.next_time().max(if bounds.is_some() { now + 100_000 } else { now + 1000 });
         let next = if in_use { next.min(self.lane.next_reading(sweep_interval)) } else { next };
@@ -449,6 +465,7 @@ impl Slot {
         self.used_at = moment;
         self.lane.clear(moment);
         self.waiters.clear();
+        self.in_turn = false;
         self.signals = stamp();
         self.counters = Counters::default();
     }

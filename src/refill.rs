@@ -5,8 +5,8 @@
 //! of them a long transaction keeps from being vacuumed.
 
 use crate::clock::now;
-use crate::lanes::{self, Bounds, Findings, Key, Lease, Queue, TIMED, Timed};
-use crate::shared::NEVER;
+use crate::lanes::reading::{self, Meaning, Source};
+use crate::lanes::{self, Bounds, Key, Lease, Queue};
 use crate::tables::Tables;
 use crate::tables::rows::{Row, task, text};
 use crate::tables::scan::{Compare, Condition, Levels, Scan};
@@ -24,7 +24,9 @@ pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
     let found = unsafe {
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         let table = pg_sys::table_open(tables.tasks, pg_sys::AccessShareLock as i32);
-        let found = Reader { tables, table, queue: text(queue.name()), bounds, moment: now() }.read();
+        let mut rows = Rows::begin(tables, table, text(queue.name()));
+        let found = reading::read(&mut rows, bounds, now());
+        rows.end();
         pg_sys::table_close(table, pg_sys::NoLock as i32);
         pg_sys::PopActiveSnapshot();
         found
@@ -34,7 +36,7 @@ pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
         slot.lane.refilled(bounds, &found, now());
         slot.counters.refills += 1;
         slot.counters.sweeps += u64::from(bounds.from == Key::FIRST);
-        if slot.lane.line_length() > 0 { slot.waiters.next() } else { None }
+        if slot.lane.line_length() > 0 { slot.wake_in_turn() } else { None }
     });
     wake.flatten().into_iter().for_each(lanes::Wake::now);
     lanes::announce_refill(queue.hash());
@@ -47,128 +49,43 @@ pub fn give_up(queue: &Queue<'_>) {
     lanes::announce_refill(queue.hash());
 }
 
-struct Reader<'a> {
-    tables: &'a Tables,
-    table: pg_sys::Relation,
+/// The tasks of a queue, with the active snapshot.
+struct Rows {
+    scan: Scan,
+    levels: Levels,
     queue: pg_sys::Datum,
-    bounds: Bounds,
-    moment: i64,
 }
 
-/// What a row means to a lane.
-enum Meaning {
-    Due(Key),
-    Runs(Lease),
-    Neither,
-}
-
-impl Reader<'_> {
-    unsafe fn read(&self) -> Findings {
-        let mut found = Findings {
-            due: Vec::new(),
-            due_below: Key::LAST,
-            came_due: Vec::new(),
-            came_due_cut: None,
-            timed: Vec::new(),
-            timed_before: NEVER,
-            leases: Vec::new(),
-        };
-        let Bounds { from, timed_from, .. } = self.bounds;
-        // SAFETY: the table is locked; the conditions are on the columns of the order index.
+impl Rows {
+    /// # Safety
+    /// The table is locked, and a snapshot active until the end.
+    unsafe fn begin(tables: &Tables, table: pg_sys::Relation, queue: pg_sys::Datum) -> Self {
+        // SAFETY: the caller's promise; the conditions are on the columns of the order index.
         unsafe {
-            let conditions = self.conditions(0, i64::MIN);
-            let mut scan = Scan::begin(self.table, self.tables.tasks_order, &conditions);
-            let mut levels = Levels::begin(self.table, self.tables.tasks_order, self.queue);
-            // Without tasks to come to look for, those before `from` need no look.
-            let mut next = match timed_from {
-                None => levels.at_least(from.priority),
-                Some(_) => levels.at_least(i32::MIN),
-            };
-            while let Some(level) = next {
-                if let Some(since) = timed_from
-                    && level <= from.priority
-                    && found.came_due_cut.is_none()
-                {
-                    self.read_came_due(&mut scan, level, since, &mut found);
-                }
-                if level >= from.priority && found.due_below == Key::LAST {
-                    let start = if level == from.priority { from.run_at } else { i64::MIN };
-                    self.read_due(&mut scan, level, start, &mut found);
-                }
-                if timed_from.is_some() {
-                    self.read_timed(&mut scan, level, &mut found);
-                } else if found.due_below != Key::LAST {
-                    break;
-                }
-                next = levels.above(level);
-                pgrx::check_for_interrupts!();
-            }
-            levels.end();
-            scan.end();
-        }
-        found.timed.sort_unstable();
-        if found.timed.len() > TIMED {
-            found.timed_before = found.timed_before.min(found.timed[TIMED].at);
-            found.timed.truncate(TIMED);
-        }
-        found
-    }
-
-    unsafe fn read_due(&self, scan: &mut Scan, level: i32, start: i64, found: &mut Findings) {
-        // SAFETY: as in `read`.
-        unsafe { scan.restart(&self.conditions(level, start)) };
-        while let Some(row) = self.next(scan) {
-            match row {
-                Meaning::Due(key) if key.run_at > self.moment => break,
-                Meaning::Due(key) if key >= self.bounds.from => {
-                    found.due.push(key);
-                    if found.due.len() == self.bounds.room {
-                        found.due_below = Key { id: key.id + 1, ..key };
-                        break;
-                    }
-                }
-                Meaning::Runs(lease) => found.leases.push(lease),
-                _ => {}
-            }
+            let scan = Scan::begin(table, tables.tasks_order, &conditions(queue, 0, i64::MIN));
+            Self { scan, levels: Levels::begin(table, tables.tasks_order, queue), queue }
         }
     }
 
-    unsafe fn read_came_due(&self, scan: &mut Scan, level: i32, since: i64, found: &mut Findings) {
-        // SAFETY: as in `read`.
-        unsafe { scan.restart(&self.conditions(level, since)) };
-        while let Some(row) = self.next(scan) {
-            match row {
-                Meaning::Due(key) if key.run_at > self.moment || key >= self.bounds.from => break,
-                Meaning::Due(key) => {
-                    if found.came_due.len() == lanes::LINE {
-                        found.came_due_cut = Some(key);
-                        break;
-                    }
-                    found.came_due.push(key);
-                }
-                Meaning::Runs(lease) => found.leases.push(lease),
-                Meaning::Neither => {}
-            }
-        }
+    fn end(self) {
+        self.levels.end();
+        self.scan.end();
+    }
+}
+
+impl Source for Rows {
+    fn level_at_least(&mut self, level: i32) -> Option<i32> {
+        pgrx::check_for_interrupts!();
+        self.levels.at_least(level)
     }
 
-    unsafe fn read_timed(&self, scan: &mut Scan, level: i32, found: &mut Findings) {
-        // SAFETY: as in `read`.
-        unsafe { scan.restart(&self.conditions(level, self.moment + 1)) };
-        let mut count = 0;
-        while let Some(row) = self.next(scan) {
-            let Meaning::Due(key) = row else { continue };
-            if count == TIMED {
-                found.timed_before = found.timed_before.min(key.run_at);
-                break;
-            }
-            found.timed.push(Timed { at: key.run_at, key });
-            count += 1;
-        }
+    fn go_to(&mut self, level: i32, run_at: i64) {
+        // SAFETY: the conditions are on the columns of the order index.
+        unsafe { self.scan.restart(&conditions(self.queue, level, run_at)) };
     }
 
-    fn next(&self, scan: &mut Scan) -> Option<Meaning> {
-        let slot = scan.next()?;
+    fn next(&mut self) -> Option<Meaning> {
+        let slot = self.scan.next()?;
         // SAFETY: the scan has deformed a row of queue.tasks.
         let row = unsafe { Row::<{ task::COUNT }>::of(slot) };
         Some(if row.is(task::STATE, b"queued") {
@@ -183,12 +100,12 @@ impl Reader<'_> {
             Meaning::Neither
         })
     }
+}
 
-    fn conditions(&self, level: i32, start: i64) -> [Condition; 3] {
-        [
-            Condition { column: 1, compare: Compare::TextEquals, value: self.queue },
-            Condition { column: 2, compare: Compare::IntEquals, value: pg_sys::Datum::from(level) },
-            Condition { column: 3, compare: Compare::TimeAtLeast, value: pg_sys::Datum::from(start) },
-        ]
-    }
+fn conditions(queue: pg_sys::Datum, level: i32, start: i64) -> [Condition; 3] {
+    [
+        Condition { column: 1, compare: Compare::TextEquals, value: queue },
+        Condition { column: 2, compare: Compare::IntEquals, value: pg_sys::Datum::from(level) },
+        Condition { column: 3, compare: Compare::TimeAtLeast, value: pg_sys::Datum::from(start) },
+    ]
 }

@@ -4,6 +4,7 @@
 //! why plain atomics are enough, and why a commit callback may touch it: nothing in here locks,
 //! allocates or raises.
 
+use crate::lanes::Place;
 use crate::tables::REASONS;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
@@ -276,24 +277,23 @@ impl Default for ResultWaiters {
 }
 
 impl ResultWaiters {
-    /// Puts the calling process here, to be woken when the task of this database ends; says whether there
-    /// was room.
-    pub fn enter(&self, task: i64) -> bool {
+    /// Puts the calling process here, unless it is, to be woken when the task of this database ends.
+    pub fn enter(&self, task: i64) -> Place {
         // SAFETY: plain reads of what belongs to this process.
         let (me, database, latch) =
             unsafe { (pg_sys::MyProcPid, pg_sys::MyDatabaseId.to_u32(), pg_sys::MyLatch as usize) };
         if self.places.iter().any(|place| place.pid.load(Ordering::SeqCst) == me) {
-            return true;
+            return Place::Before;
         }
         let free = |place: &&ResultWaiter| {
             place.pid.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let Some(place) = self.places.iter().find(free) else { return false };
+        let Some(place) = self.places.iter().find(free) else { return Place::None };
         place.database.store(database, Ordering::SeqCst);
         place.latch.store(latch, Ordering::SeqCst);
         place.task.store(task, Ordering::SeqCst);
         self.count.fetch_add(1, Ordering::SeqCst);
-        true
+        Place::New
     }
 
     /// Takes the calling process out, if it is here.

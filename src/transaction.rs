@@ -30,8 +30,8 @@ enum What {
     Ending { until: i64 },
     /// Its lease ends at another time.
     Extended { until: i64 },
-    /// It can no longer be claimed, or runs no more.
-    Removed,
+    /// It can no longer be claimed, or runs no more, and had its lease until then.
+    Removed { until: i64 },
     /// Nothing, in the end.
     Nothing,
 }
@@ -169,9 +169,9 @@ const fn lease_of(id: i64) -> Key {
     Key { id, ..Key::LAST }
 }
 
-/// A task can no longer be claimed, or runs no more.
-pub fn removed(queue: &Queue<'_>, key: Key) {
-    with_pending(|pending| pending.change(queue.hash(), key, What::Removed));
+/// A task can no longer be claimed, or runs no more, and had its lease until then.
+pub fn removed(queue: &Queue<'_>, key: Key, until: i64) {
+    with_pending(|pending| pending.change(queue.hash(), key, What::Removed { until }));
 }
 
 /// Something happened that the next claim from the queue has to settle, or its limit has room.
@@ -271,7 +271,7 @@ pub fn refilling(lane: u64) {
 pub fn teaches(lane: u64) {
     with_pending(|pending| {
         let changed = |change: &Change| {
-            change.lane == lane && matches!(change.what, What::Removed | What::Extended { .. })
+            change.lane == lane && matches!(change.what, What::Removed { .. } | What::Extended { .. })
         };
         let untouched = pending.summary_count == 0 && !pending.changes[..pending.count].iter().any(changed);
         if untouched || pending.taught[..pending.taught_count].contains(&lane) {
@@ -312,7 +312,7 @@ impl Pending {
                 summary.leased = summary.leased.min(key);
                 summary.until = summary.until.min(until);
             }
-            What::Removed => summary.removed = true,
+            What::Removed { .. } => summary.removed = true,
             What::Held | What::Nothing => {}
         }
     }
@@ -321,14 +321,13 @@ impl Pending {
     fn give_back(&mut self, from: pg_sys::SubTransactionId) {
         let moment = now();
         for change in self.changes[..self.count].iter_mut().filter(|change| change.subtransaction >= from) {
-            let had = matches!(change.what, What::Leased { .. } | What::Held | What::Removed | What::Ending { .. });
+            let had = matches!(change.what, What::Leased { .. } | What::Held | What::Ending { .. });
             let wake = had.then_some(change.lane).and_then(|lane| lanes::with(lane, |slot| match change.what {
-                // A lease that was not given by a claim may have been on a task for later. A task that was
-                // removed may have been missed by a refill of this very transaction.
-                What::Leased { .. } | What::Held | What::Removed => slot.lane.add(change.key, moment).then(|| slot.waiters.next()).flatten(),
+                // A lease that was not given by a claim may have been on a task for later.
+                What::Leased { .. } | What::Held => slot.lane.add(change.key, moment).then(|| slot.wake()).flatten(),
                 What::Ending { until } => {
-                    slot.lane.leases.add(Lease { id: change.key.id, until });
-                    slot.waiters.next()
+                    slot.lane.leases.take_back(Lease { id: change.key.id, until });
+                    slot.wake()
                 }
                 _ => None,
             }));
@@ -339,7 +338,7 @@ impl Pending {
             let wake = lanes::with(summary.lane, |slot| {
                 slot.lane.lower(summary.leased);
                 slot.lane.leases.add_unknown(summary.until);
-                slot.waiters.next()
+                slot.wake_in_turn()
             });
             wake.flatten().into_iter().for_each(Wake::now);
         }
@@ -349,7 +348,7 @@ impl Pending {
             }
             let wake = lanes::with(*lane, |slot| {
                 slot.lane.doubt();
-                slot.waiters.next()
+                slot.wake_in_turn()
             });
             wake.flatten().into_iter().for_each(Wake::now);
         }
@@ -391,14 +390,14 @@ impl Pending {
                 if summary.removed {
                     slot.lane.leases.remove_unknown();
                 }
-                slot.waiters.next()
+                slot.wake_in_turn()
             });
             wake.flatten().into_iter().for_each(Wake::now);
         }
         for lane in &self.news.signals[..self.news.signal_count] {
             let wake = lanes::with(*lane, |slot| {
                 slot.signals = lanes::stamp();
-                slot.waiters.next()
+                slot.wake_in_turn()
             });
             wake.flatten().into_iter().for_each(Wake::now);
         }
@@ -412,7 +411,7 @@ impl Pending {
         let Some(shared) = shared::get().filter(|shared| !shared.results.is_empty()) else { return };
         // SAFETY: a plain read of a constant of the process.
         let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
-        let removed = self.changes[..self.count].iter().filter(|change| matches!(change.what, What::Removed));
+        let removed = self.changes[..self.count].iter().filter(|change| matches!(change.what, What::Removed { .. }));
         removed.for_each(|change| shared.results.wake(database, change.key.id));
     }
 
@@ -465,16 +464,10 @@ impl Change {
 
     fn tell(&self, slot: &mut lanes::Slot, now: i64) -> Option<Wake> {
         match self.what {
-            What::Added => return slot.lane.add(self.key, now).then(|| slot.waiters.next()).flatten(),
-            What::Leased { until } => {
-                slot.lane.remove(self.key);
-                slot.lane.leases.add(Lease { id: self.key.id, until });
-            }
-            What::Extended { until } => slot.lane.leases.add(Lease { id: self.key.id, until }),
-            What::Removed => {
-                slot.lane.remove(self.key);
-                slot.lane.leases.remove(self.key.id);
-            }
+            What::Added => return slot.lane.add(self.key, now).then(|| slot.wake()).flatten(),
+            What::Leased { until } => slot.lane.leased(self.key, until, now),
+            What::Extended { until } => slot.lane.extended(self.key, until, now),
+            What::Removed { until } => slot.lane.gone(self.key, until),
             What::Ending { .. } | What::Held | What::Nothing => {}
         }
         None

@@ -3,7 +3,7 @@
 
 use crate::clock::now;
 use crate::lanes::{Key, Queue};
-use crate::shared;
+use crate::shared::{self, NEVER};
 use crate::tables::rows::{Row, task, text_of};
 use crate::transaction;
 use pgrx::datum::TimestampWithTimeZone;
@@ -147,5 +147,7 @@ unsafe fn tell(tasks: pg_sys::Oid, row: &Task, moment: i64) {
 unsafe fn forget(tasks: pg_sys::Oid, row: &Task) {
     let Some(name) = row.get(task::QUEUE) else { return };
     // SAFETY: the queue of a task is a text.
-    transaction::removed(&Queue::new(tasks, unsafe { text_of(name) }), key_of(row));
+    let queue = Queue::new(tasks, unsafe { text_of(name) });
+    let until = row.get(task::LEASE_UNTIL).map_or(NEVER, |until| until.value() as i64);
+    transaction::removed(&queue, key_of(row), until);
 }

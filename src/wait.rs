@@ -6,24 +6,31 @@
 //! even a transaction, if it was the client who said CALL.
 //!
 //! Who waits first enters a list, then looks once more, and then sleeps: whatever commits after the look
-//! finds the list. Nothing depends on being woken; they look again by themselves, too.
+//! finds the list. Being woken takes one out of it; who then finds nothing, because somebody else was
+//! quicker, enters again. Nothing depends on being woken; they look again by themselves, too.
 
 use crate::clock::now;
-use crate::lanes::{self, Queue, Wake};
+use crate::lanes::{self, Place, Queue, Wake};
 use crate::settings;
-use crate::shared;
+use crate::shared::{self, NEVER};
 use crate::tables::rows::text_of;
 use crate::tables::{self, Use};
 use crate::verbs::claim;
 use pgrx::prelude::*;
 use std::cell::RefCell;
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Without the lists, for instance without the library preloaded: how long the first pause is, by how
 /// much the others grow, and how long they become. In microseconds.
 const FIRST_PAUSE: i64 = 5_000;
 const LONGEST_PAUSE: i64 = 200_000;
+
+unsafe extern "C-unwind" {
+    /// Whether the client is still there; not among what pgrx exports.
+    fn pq_check_connection() -> bool;
+}
 
 declare_symbol!(pg_finfo_queue_wait);
 declare_symbol!(pg_finfo_queue_wait_any);
@@ -39,9 +46,12 @@ struct Call {
     subject: pg_sys::NullableDatum,
     /// The memory of the CALL, which outlives its transactions.
     context: pg_sys::MemoryContext,
+    /// That of one look.
+    scratch: pg_sys::MemoryContext,
     kind: Kind,
     pause: i64,
-    entered: bool,
+    /// Whether the first look is over.
+    looked: bool,
 }
 
 /// `queue.wait(queue, timeout, INOUT ready)`. Not guarded by pgrx, for the reason given in verbs.rs: the
@@ -68,12 +78,19 @@ unsafe fn wait_for_task(fcinfo: pg_sys::FunctionCallInfo, many: bool) -> pg_sys:
         prepare(call, fcinfo, if many { Kind::Queues } else { Kind::Queue });
         let deadline = (*call).check();
         loop {
+            (*call).begin_look();
             let mut hint = Hint::Nothing;
             look_at_lanes((*call).subject.value, &mut hint);
             let ready = match hint {
                 Hint::Ready => true,
                 Hint::NotReady => false,
-                Hint::Nothing => (*call).look().value() & 1 == 1,
+                Hint::Nothing => {
+                    if (*call).looked {
+                        // The queue may have been dropped.
+                        (*call).check();
+                    }
+                    (*call).look().value() & 1 == 1
+                }
             };
             if !go_on(call, ready, deadline) {
                 leave(ready);
@@ -93,6 +110,7 @@ unsafe extern "C-unwind" fn queue_wait_result(fcinfo: pg_sys::FunctionCallInfo) 
         prepare(call, fcinfo, Kind::Result);
         let deadline = (*call).check();
         loop {
+            (*call).begin_look();
             let outcome = (*call).look();
             if !go_on(call, is_over(outcome), deadline) {
                 leave(true);
@@ -127,6 +145,15 @@ impl Call {
         unsafe {
             let arguments = (*self.fcinfo).args.as_slice(2);
             crate::verbs::call(&mut self.check, arguments).value() as i64
+        }
+    }
+
+    /// Forgets what the last look left in memory: there may be many.
+    unsafe fn begin_look(&mut self) {
+        // SAFETY: the context is this call's own, and holds nothing that is still in use.
+        unsafe {
+            pg_sys::MemoryContextReset(self.scratch);
+            pg_sys::MemoryContextSwitchTo(self.scratch);
         }
     }
 
@@ -178,7 +205,15 @@ unsafe extern "C-unwind" fn prepare(call: *mut Call, fcinfo: pg_sys::FunctionCal
         let wanted = if kind == Kind::Result { pg_sys::INT8OID } else { pg_sys::TEXTARRAYOID };
         (*call).fcinfo = fcinfo;
         (*call).kind = kind;
-        (*call).context = pg_sys::CurrentMemoryContext;
+        let context = pg_sys::CurrentMemoryContext;
+        (*call).context = context;
+        (*call).scratch = pg_sys::AllocSetContextCreateInternal(
+            context,
+            c"queue_ext wait".as_ptr(),
+            pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
+            pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
+            pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+        );
         (*call).subject = if kind == Kind::Queue { in_array(argument) } else { argument };
         (*call).pause = FIRST_PAUSE;
         let find = |name, types: &[pg_sys::Oid], info: *mut pg_sys::FmgrInfo| {
@@ -207,6 +242,7 @@ unsafe fn in_array(element: pg_sys::NullableDatum) -> pg_sys::NullableDatum {
 unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) -> bool {
     // SAFETY: the caller's own call.
     let call = unsafe { &mut *call };
+    call.looked = true;
     let moment = now();
     if over || moment >= deadline {
         return false;
@@ -221,21 +257,33 @@ unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) ->
         );
         return false;
     }
-    if !call.entered {
-        call.entered = true;
-        // Where there are lists, being woken is the rule, and looking again the exception.
-        // SAFETY: the first argument, as declared.
-        if unsafe { enter(call) } {
-            call.pause = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(LONGEST_PAUSE);
-        }
+    // SAFETY: the first argument, as declared.
+    let standing = unsafe { enter(call) };
+    if standing.new {
         return true;
     }
-    // Whoever wakes it has taken it off the list.
-    call.entered = false;
+    // Where there are lists, being woken is the rule, and looking again the exception.
+    let sweep = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(LONGEST_PAUSE);
+    let next = next_time();
+    // Without a worker, nobody reads tasks for later into the lane of a queue that the core serves.
+    let pause = if standing.everywhere && next > moment { sweep } else { call.pause };
+    call.pause = (call.pause + call.pause / 2).min(LONGEST_PAUSE);
+    let next = if next > moment { next } else { NEVER };
+    let until = deadline.min(moment.saturating_add(pause)).min(next);
     // SAFETY: nothing of this transaction is in use by the frames above.
-    unsafe { rest(call, deadline.min(moment.saturating_add(call.pause))) };
-    call.pause = call.pause.max((call.pause + call.pause / 2).min(LONGEST_PAUSE));
+    unsafe { rest(call, until) };
     true
+}
+
+/// When this process has to look by itself because no worker will wake it: tasks come due, leases end.
+fn next_time() -> i64 {
+    // SAFETY: a plain read of a constant of the process.
+    let database = shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
+    if database.is_some_and(|database| database.worker.pid() != 0) {
+        return NEVER;
+    }
+    let next = |hash: &u64| lanes::with(*hash, |slot| slot.next_time()).unwrap_or(NEVER);
+    LISTS.with_borrow(|lists| lists.iter().map(next).min().unwrap_or(NEVER))
 }
 
 /// Ends the transaction, sleeps until the time or until woken, and begins another one.
@@ -252,6 +300,7 @@ unsafe fn rest(call: &Call, until: i64) {
         }
         let left = Leaving;
         sleep_until(until);
+        end_if_alone();
         std::mem::forget(left);
         if alone {
             pg_sys::StartTransactionCommand();
@@ -272,9 +321,22 @@ impl Drop for Leaving {
 
 /// Sleeps until the latch is set or the time has come.
 fn sleep_until(time: i64) {
-    let left = u64::try_from(time - now()).unwrap_or(0);
+    let left = u64::try_from(time.saturating_sub(now())).unwrap_or(0);
     // The latch counts whole milliseconds.
     crate::process::sleep(crate::process::Sleep::Wait, Duration::from_micros(left).max(Duration::from_millis(1)));
+}
+
+/// Ends the session if its client is gone: what it was woken for is the next one's.
+fn end_if_alone() {
+    // SAFETY: a check of the session's own socket, if it has one; the flags are what the server's own check
+    // sets, and the interrupt raises the FATAL that goes with them.
+    unsafe {
+        if !pg_sys::MyProcPort.is_null() && !pq_check_connection() {
+            pg_sys::ClientConnectionLost = 1;
+            pg_sys::InterruptPending = 1;
+            pgrx::check_for_interrupts!();
+        }
+    }
 }
 
 /// Whether the procedure was called outside a transaction block, and by nothing but procedures
@@ -364,19 +426,30 @@ thread_local! {
     static LISTS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Enters the lists of those who wait for what the call waits for; false if that is not possible for all.
-unsafe fn enter(call: &Call) -> bool {
+/// Where a process stands that waits.
+struct Standing {
+    /// In a list in which it did not stand before.
+    new: bool,
+    /// In all the lists that there should be.
+    everywhere: bool,
+}
+
+/// Enters the lists of those who wait for what the call waits for.
+unsafe fn enter(call: &Call) -> Standing {
+    leave_at_exit();
     // SAFETY: the arguments were checked.
     unsafe {
         if call.kind == Kind::Result {
-            return shared::get().is_some_and(|shared| shared.results.enter(call.subject.value.value() as i64));
+            let place = shared::get().map(|shared| shared.results.enter(call.subject.value.value() as i64));
+            return place.map_or(Standing { new: false, everywhere: false }, Standing::from);
         }
-        let Ok(tables) = tables::open(Use::Claim) else { return false };
-        let mut all = true;
+        let mut standing = Standing { new: false, everywhere: true };
+        let tables = if lanes::available() { tables::open(Use::Claim).ok() } else { None };
+        let Some(tables) = tables else { return Standing { everywhere: false, ..standing } };
         for name in elements(call.subject.value) {
             let queue = Queue::new(tables.tasks, name);
-            let entered = lanes::with_or_new(&queue, |slot| slot.waiters.enter()) == Some(true);
-            if entered {
+            let place = lanes::with_or_new(&queue, |slot| slot.waiters.enter()).unwrap_or(Place::None);
+            if place == Place::New {
                 expect(&queue);
                 LISTS.with_borrow_mut(|lists| {
                     if !lists.contains(&queue.hash()) {
@@ -384,10 +457,31 @@ unsafe fn enter(call: &Call) -> bool {
                     }
                 });
             }
-            all &= entered;
+            let Standing { new, everywhere } = Standing::from(place);
+            standing = Standing { new: standing.new | new, everywhere: standing.everywhere & everywhere };
         }
-        all
+        standing
     }
+}
+
+impl From<Place> for Standing {
+    fn from(place: Place) -> Self {
+        Self { new: place == Place::New, everywhere: place != Place::None }
+    }
+}
+
+/// A session that is terminated while it sleeps has no transaction whose end would have it leave the lists.
+fn leave_at_exit() {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !REGISTERED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the function only touches shared memory, which is there until later; the library is never
+        // unloaded.
+        unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0)) };
+    }
+}
+
+unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
+    leave_lists(false);
 }
 
 /// Has the worker wake the waiters of a lane when a task comes due.
@@ -411,13 +505,14 @@ pub fn leave_lists(served: bool) {
     if let Some(shared) = shared::get() {
         shared.results.leave();
     }
+    // It takes from the first queue that has something.
+    let mut served = served;
     LISTS.with_borrow_mut(|lists| {
         for hash in lists.drain(..) {
-            // The next one, if there is more than this process takes: it may have been woken for all.
             let next = lanes::with(hash, |slot| {
-                slot.waiters.leave();
-                let more = slot.lane.line_length() > usize::from(served);
-                more.then(|| slot.waiters.next()).flatten()
+                let takes = served;
+                served &= slot.lane.line_length() == 0;
+                slot.leave(takes)
             });
             next.flatten().into_iter().for_each(Wake::now);
         }

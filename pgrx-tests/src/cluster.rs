@@ -218,6 +218,13 @@ impl Cluster {
         );
     }
 
+    /// Starts a program that is not the server's, as the user that owns the server's files.
+    pub fn start_program(&self, program: &Path, arguments: &[&str]) -> Child {
+        let mut command = self.command(program.to_str().expect("a plain path"));
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().expect("start a program")
+    }
+
     /// Keeps the server and its files when this value is dropped.
     pub fn keep(&mut self) {
         self.keep = true;

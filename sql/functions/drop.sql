@@ -17,6 +17,8 @@ BEGIN
         PERFORM queue_internal.raise_null('force');
     END IF;
     DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+    -- Whoever waits for it has to learn that it is gone.
+    PERFORM queue_internal.announce_task(name, clock_timestamp());
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.tokens AS s WHERE s.queue = "drop".name;

@@ -69,8 +69,6 @@ pub struct Lane {
     pub leases: Leases<LEASES>,
     /// The process that refills, 0 if none does.
     refiller: i32,
-    /// It reads from the first task on.
-    reads_all: bool,
     missed: Key,
     missed_run: i64,
     /// When the table was last read from the first task on, and how long that took.
@@ -164,10 +162,31 @@ impl Lane {
         }
     }
 
-    /// A task is not there any more, or runs.
-    pub fn remove(&mut self, key: Key) {
+    /// A task cannot be claimed any more.
+    fn remove(&mut self, key: Key) {
         self.line.remove(&key);
         self.timed.remove(&Timed { at: key.run_at, key });
+    }
+
+    /// A task was leased.
+    pub fn leased(&mut self, key: Key, until: i64, now: i64) {
+        self.remove(key);
+        self.extended(key, until, now);
+    }
+
+    /// The lease of a task ends at another time.
+    pub fn extended(&mut self, key: Key, until: i64, now: i64) {
+        self.leases.add(Lease { id: key.id, until });
+        if until <= now {
+            // Others may have ended this lease, and told what came then, before this was told.
+            self.lower(key);
+        }
+    }
+
+    /// A task is not there any more, or waits for something; if it ran, until then it had its lease.
+    pub fn gone(&mut self, key: Key, until: i64) {
+        self.remove(key);
+        self.leases.remove(Lease { id: key.id, until });
     }
 
     /// There may be tasks, from `key` on, that nobody told of.
@@ -267,10 +286,7 @@ impl Lane {
 
     fn begin(&mut self, bounds: Bounds, me: i32) -> Bounds {
         (self.refiller, self.missed, self.missed_run) = (me, Key::LAST, NEVER);
-        self.reads_all = bounds.from == Key::FIRST;
-        if self.reads_all {
-            self.leases.forget_unknown();
-        }
+        self.leases.begin_reading();
         bounds
     }
 
@@ -282,10 +298,6 @@ impl Lane {
     /// A refill ended without findings.
     pub fn give_up(&mut self) {
         self.refiller = 0;
-        // The leases that it was to learn are not known now.
-        if std::mem::take(&mut self.reads_all) {
-            self.doubt();
-        }
     }
 
     /// Takes in what a refill has found.
@@ -293,8 +305,11 @@ impl Lane {
         self.refiller = 0;
         if bounds.from == Key::FIRST {
             (self.read_at, self.read_for) = (now, now - bounds.began);
+            // Behind what it read may be tasks that came due, and running ones, that nobody knows of.
+            self.lower(found.due_below);
+            self.leases.forget_unknown();
         }
-        found.leases.iter().for_each(|lease| self.leases.add(*lease));
+        found.leases.iter().for_each(|lease| self.leases.learn(*lease));
         if bounds.timed_from.is_some_and(|from| from <= self.timed_until) {
             self.timed_until = self.timed_until.max(found.timed_before.min(self.missed_run));
             found.timed.iter().filter(|timed| timed.at < found.timed_before).for_each(|timed| {
@@ -337,5 +352,28 @@ impl Lane {
                 self.lower(last.key);
             }
         }
+    }
+}
+
+/// What the test of the promises at the head of this file asks (pgrx-tests/tests/lane_model.rs).
+#[cfg(test)]
+impl Lane {
+    /// Whether the lane forgot a task that can be claimed.
+    pub fn hides(&self, key: Key) -> bool {
+        key < self.known_below && key.run_at < self.timed_until && !self.knows(key)
+    }
+
+    /// Whether it forgot a task for later.
+    pub fn hides_later(&self, key: Key) -> bool {
+        key.run_at < self.timed_until && !self.knows(key)
+    }
+
+    /// Whether it would not notice in time that this lease of a running task ends.
+    pub fn hides_lease(&self, key: Key, lease: Lease) -> bool {
+        key < self.known_below && !self.leases.knows(lease)
+    }
+
+    fn knows(&self, key: Key) -> bool {
+        self.line.as_slice().binary_search(&key).is_ok() || self.timed.as_slice().iter().any(|timed| timed.key == key)
     }
 }

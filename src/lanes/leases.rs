@@ -20,10 +20,15 @@ const REACH: usize = 32;
 #[repr(C)]
 pub struct Leases<const N: usize> {
     places: [Lease; N],
+    /// Whether what is in a place was told while somebody reads the table, and so is newer than what that
+    /// one finds.
+    told: [bool; N],
     /// No lease in a place ends before this.
     next: i64,
     /// The earliest end of a lease that is in no place.
     unknown: i64,
+    /// The same, of those that were told while somebody reads.
+    unknown_since: i64,
     /// Tasks may have ended that nobody told of, and that still take up places.
     stale: bool,
 }
@@ -32,12 +37,22 @@ impl<const N: usize> Leases<N> {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.places.fill(Lease { id: 0, until: 0 });
-        (self.next, self.unknown, self.stale) = (NEVER, NEVER, false);
+        (self.next, self.unknown, self.unknown_since, self.stale) = (NEVER, NEVER, NEVER, false);
     }
 
     /// No lease ends before this.
     pub fn next(&self) -> i64 {
         self.next.min(self.unknown)
+    }
+
+    /// Whether a lease has ended by now.
+    pub fn any_ended(&mut self, now: i64) -> bool {
+        if self.next <= now {
+            // Those that were removed since count no more.
+            let ends = self.places.iter().filter(|place| place.id != 0).map(|place| place.until);
+            self.next = ends.min().unwrap_or(NEVER);
+        }
+        self.next() <= now
     }
 
     /// The earliest end of a lease of which only that is known.
@@ -48,6 +63,13 @@ impl<const N: usize> Leases<N> {
     /// A lease ends at `until`, and that is all there is to know.
     pub fn add_unknown(&mut self, until: i64) {
         self.unknown = self.unknown.min(until);
+        self.unknown_since = self.unknown_since.min(until);
+    }
+
+    /// Somebody begins to read the table.
+    pub fn begin_reading(&mut self) {
+        self.told.fill(false);
+        self.unknown_since = NEVER;
     }
 
     /// Tasks ended, and that is all there is to know.
@@ -55,30 +77,54 @@ impl<const N: usize> Leases<N> {
         self.stale = true;
     }
 
-    /// The leases that are in no place will be learned anew; all of them if that is what makes room.
+    /// The leases that were in no place when the reading of the whole table began will be learned from it;
+    /// all of them, where that makes room.
     pub fn forget_unknown(&mut self) {
-        self.unknown = NEVER;
-        if self.stale {
-            self.clear();
+        self.unknown = self.unknown_since;
+        if std::mem::take(&mut self.stale) {
+            let old = self.places.iter_mut().zip(&self.told).filter(|(_, told)| !**told);
+            old.for_each(|(place, _)| place.id = 0);
         }
     }
 
-    /// Notes a lease, or the new end of one that is known.
+    /// Notes a lease that was read in the table, unless something newer is known.
+    pub fn learn(&mut self, lease: Lease) {
+        let known = self.reach(lease.id).find(|place| self.places[*place].id == lease.id);
+        if known.is_none_or(|place| !self.told[place]) {
+            self.put(lease, false);
+        }
+    }
+
+    /// Takes back one that [`Leases::take_expired`] gave out and that did not come to its end. Of two ends the
+    /// earlier counts: to look too early costs little, and then the right one is learned.
+    pub fn take_back(&mut self, lease: Lease) {
+        let known = self.reach(lease.id).find(|place| self.places[*place].id == lease.id);
+        if known.is_none_or(|place| lease.until < self.places[place].until) {
+            self.put(lease, false);
+        }
+    }
+
+    /// Notes a lease that was told, or the new end of one that is known.
     pub fn add(&mut self, lease: Lease) {
+        self.put(lease, true);
+    }
+
+    fn put(&mut self, lease: Lease, told: bool) {
         let known = self.reach(lease.id).find(|place| self.places[*place].id == lease.id);
         let free = || self.reach(lease.id).find(|place| self.places[*place].id == 0);
         match known.or_else(free) {
             Some(place) => {
-                self.places[place] = lease;
+                (self.places[place], self.told[place]) = (lease, told);
                 self.next = self.next.min(lease.until);
             }
             None => self.add_unknown(lease.until),
         }
     }
 
-    /// A task runs no more.
-    pub fn remove(&mut self, id: i64) {
-        let known = self.reach(id).find(|place| self.places[*place].id == id);
+    /// A task no longer runs with this lease. If it has another one by now, that one stays: commits may be
+    /// told in another order than they were made.
+    pub fn remove(&mut self, lease: Lease) {
+        let known = self.reach(lease.id).find(|place| self.places[*place] == lease);
         if let Some(place) = known {
             self.places[place].id = 0;
         }
@@ -101,6 +147,13 @@ impl<const N: usize> Leases<N> {
             }
         }
         taken
+    }
+
+    /// Whether the end of this lease will be noticed in time.
+    #[cfg(test)]
+    pub fn knows(&self, lease: Lease) -> bool {
+        let place = self.reach(lease.id).map(|place| self.places[place]).find(|place| place.id == lease.id);
+        self.unknown <= lease.until || self.next <= lease.until && place.is_some_and(|place| place.until <= lease.until)
     }
 
     fn reach(&self, id: i64) -> impl Iterator<Item = usize> + use<N> {

@@ -21,6 +21,17 @@ pub struct Waiters {
     ring: [Waiter; ROOM],
 }
 
+/// Whether a process that wanted to wait has a place in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It has one now.
+    New,
+    /// It had one before.
+    Before,
+    /// There is no room.
+    None,
+}
+
 /// A process to be woken, after the lane's lock was let go.
 pub struct Wake(usize);
 
@@ -49,18 +60,18 @@ impl Waiters {
         self.len
     }
 
-    /// Puts the calling process at the end, unless it is here; says whether there was room.
-    pub fn enter(&mut self) -> bool {
+    /// Puts the calling process at the end, unless it is here.
+    pub fn enter(&mut self) -> Place {
         // SAFETY: plain reads of what belongs to this process.
         let (pid, latch) = unsafe { (pg_sys::MyProcPid, pg_sys::MyLatch as usize) };
         if (0..self.len).any(|i| self.ring[(self.start + i) % ROOM].pid == pid) {
-            return true;
+            return Place::Before;
         } else if self.len == ROOM {
-            return false;
+            return Place::None;
         }
         self.ring[(self.start + self.len) % ROOM] = Waiter { pid, latch };
         self.len += 1;
-        true
+        Place::New
     }
 
     /// Takes the calling process out; false if somebody has meant to wake it.

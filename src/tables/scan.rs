@@ -250,11 +250,6 @@ impl Levels {
         }
     }
 
-    /// The next priority behind this one.
-    pub fn above(&mut self, level: i32) -> Option<i32> {
-        level.checked_add(1).and_then(|level| self.at_least(level))
-    }
-
     /// Ends the scan.
     pub fn end(self) {
         // SAFETY: closes what `begin` has opened.

@@ -113,12 +113,15 @@ pub unsafe fn is_ready(name: &[u8]) -> Result<bool, Reason> {
             return Err(Reason::Policy);
         }
         let queue = Queue::new(tables.tasks, name);
+        if transaction::has_own(queue.hash()) {
+            return Err(Reason::OwnTasks);
+        }
         let mut looked_for = 0;
         loop {
             pgrx::check_for_interrupts!();
             let moment = now();
             let look = lanes::with_or_new(&queue, |slot| {
-                if slot.lane.has_due(moment) || slot.lane.leases.next() <= moment {
+                if slot.lane.has_due(moment) || slot.lane.leases.any_ended(moment) {
                     return Look::Ready;
                 } else if slot.signals != 0 && slot.signals != looked_for {
                     return Look::Signals(slot.signals);

@@ -302,7 +302,8 @@ impl Finisher {
                 let history = self.history.get_or_insert_with(|| Inserter::open(table, pg_sys::InvalidOid));
                 history.add(&mut in_history(row, result));
             }
-            transaction::removed(&Queue::new(self.tables.tasks, text_of(row.values[task::QUEUE])), key);
+            let queue = Queue::new(self.tables.tasks, text_of(row.values[task::QUEUE]));
+            transaction::removed(&queue, key, row.long(task::LEASE_UNTIL));
         }
         self.finished.push((id, place));
     }

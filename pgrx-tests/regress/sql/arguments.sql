@@ -14,7 +14,7 @@ $$;
 SELECT pg_temp.calls('queue', ARRAY[
     'queue.push(%s)', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
     'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.redrive(%s)',
-    'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)'],
+    'CALL queue.wait(%s)', 'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('name', ARRAY[
     'queue.configure(%s, ''{}'')', 'queue.drop(%s)', 'queue.pause(%s)', 'queue.resume(%s)', 'queue.purge(%s)'],
@@ -25,6 +25,8 @@ SELECT pg_temp.calls('name', ARRAY['queue.create(%s)'], ARRAY['E''a\nb''→22023
 SELECT pg_temp.calls('to_queue', ARRAY['CALL queue.move_where(''{"all": true}'', %s)', 'CALL queue.redrive_where(''{"all": true}'', %s)'],
     ARRAY['''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('to_queue', ARRAY['CALL queue.move_where(''{"all": true}'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('queues', ARRAY['CALL queue.wait(%s::text[])'],
+    ARRAY['NULL→22004', '''{}''→22023', '''{NULL}''→22004', '''{""}''→22023', '''{default,nowhere}''→QX002', '''{{default},{default}}''→22023', 'ARRAY[repeat(''x'', 129)]→54000']);
 SELECT pg_temp.calls('topic', ARRAY['queue.publish(%s)'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 256)→54000', '''*''→22023', '''a.#''→22023', '''.a''→22023', '''a.''→22023', '''a b''→22023', '''ü''→22023', 'E''a\n''→22023']);
 SELECT pg_temp.calls('topic_pattern', ARRAY['queue.bind(%s, ''default'')', 'queue.unbind(%s, ''default'')'],
@@ -77,7 +79,7 @@ SELECT pg_temp.calls('lease', ARRAY[
     'queue.claim(%s::interval)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)',
     'queue.extend(1, 1, %s)', 'queue.extend_many(''{1}'', ''{1}'', %s)'],
     ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
-SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
+SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)', 'CALL queue.wait(timeout => %s)', 'CALL queue.wait(''{default}''::text[], %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.publish(''a'', delay => %s)', 'queue.push(''default'', delay => %s)', 'queue.push_many(''default'', ''{}'', delay => %s)', 'queue.release(1, 1, %s)'],
     ARRAY['''-1 s''→22023', '''-1 mon 29 days''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)'], ARRAY['NULL→22004']);

@@ -24,6 +24,7 @@ SELECT pg_temp.can('pusher', $$INSERT INTO queue.tasks (queue, payload) VALUES (
 SELECT pg_temp.can('pusher', $$INSERT INTO queue.tasks (queue, token) VALUES ('mail', 7)$$);
 SELECT pg_temp.can('pusher', $$SELECT payload FROM queue.tasks$$);
 SELECT pg_temp.can('pusher', $$SELECT queue.claim()$$);
+SELECT pg_temp.can('pusher', $$CALL queue.wait()$$);
 SELECT pg_temp.can('pusher', $$SELECT queue.cancel(1)$$);
 SELECT queue.bind('a.#', 'mail'), queue.bind('a.#', 'default');
 SELECT pg_temp.can('pusher', $$SELECT queue.publish('a.b')$$);
@@ -32,6 +33,7 @@ SELECT pg_temp.can('pusher', $$DELETE FROM queue.bindings$$);
 SELECT pg_temp.can('pusher', $$CALL queue.cancel_where('{"all": true}')$$);
 -- A worker works.
 SET ROLE doer;
+CALL queue.wait();
 SELECT id, token, payload FROM queue.claim('1 minute') \gset
 SELECT cancel_requested FROM queue.extend(:id, :token, '1 minute', '1');
 SELECT queue.complete(:id, :token, '"ok"');
@@ -72,7 +74,11 @@ SELECT count(*) FROM queue.publish('a.b');
 RESET ROLE;
 SELECT queue.push('default', '"secret"') AS secret \gset
 SET ROLE mail_doer;
+CALL queue.wait('mail', '0');
 SELECT queue FROM queue.claim('1 minute', 'mail');
+CALL queue.wait('mail', '10 ms');
+SELECT left(pg_temp.refused($$CALL queue.wait('default')$$), 5);
+SELECT left(pg_temp.refused($$CALL queue.wait('{mail,default}'::text[])$$), 5);
 SELECT left(pg_temp.refused($$SELECT queue.claim('1 minute', 'default')$$), 5);
 SELECT left(pg_temp.refused(format('SELECT queue.complete(%s, 1)', :secret)), 5);
 SELECT DISTINCT queue FROM queue.tasks;

@@ -1,0 +1,92 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+SET client_min_messages = notice;
+SELECT queue.create('mail');
+-- Nothing to do: it says so when the time is over.
+CALL queue.wait('mail', '20 ms');
+CALL queue.wait('mail', '0');
+-- Something to do: it says so at once. It takes nothing; that is for claim.
+SELECT queue.push('mail') AS id \gset
+CALL queue.wait('mail', '1 hour');
+CALL queue.wait('mail', '1 hour');
+-- Of several queues, any.
+CALL queue.wait(ARRAY['default', 'mail'], '1 hour');
+-- What runs is not to be claimed, until its lease is over.
+SELECT count(*) FROM queue.claim('1 minute', 'mail');
+CALL queue.wait('mail', '20 ms');
+SELECT pg_temp.expire(:id);
+CALL queue.wait('mail', '1 hour');
+SELECT token FROM queue.claim('30 ms', 'mail') \gset
+CALL queue.wait('mail', '1 hour');
+SELECT queue.purge('mail');
+SELECT queue.complete(id, token) FROM queue.claim(queue => 'mail');
+-- A task for later is waited for.
+SELECT queue.push('mail', delay => '50 ms') AS id \gset
+CALL queue.wait('mail', '20 ms');
+CALL queue.wait('mail', '1 hour');
+SELECT run_at <= clock_timestamp() AS due FROM queue.tasks WHERE id = :id;
+-- Nobody gets anything from a paused queue.
+SELECT queue.pause('mail');
+CALL queue.wait('mail', '20 ms');
+SELECT queue.resume('mail');
+CALL queue.wait('mail', '1 hour');
+-- What stood in the argument before is not taken for an answer.
+CALL queue.wait('default', '0', true);
+
+-- Limits and groups count.
+SELECT queue.create('narrow', '{"max_running": 1}');
+SELECT queue.push('narrow'), queue.push('narrow');
+CALL queue.wait('narrow', '1 hour');
+SELECT id, token FROM queue.claim('1 minute', 'narrow') \gset
+CALL queue.wait('narrow', '20 ms');
+SELECT queue.complete(:id, :token);
+CALL queue.wait('narrow', '1 hour');
+SELECT queue.create('groups');
+SELECT queue.push('groups', group_key => 'g'), queue.push('groups', group_key => 'g');
+SELECT id, token FROM queue.claim('1 minute', 'groups') \gset
+CALL queue.wait('groups', '20 ms');
+SELECT queue.complete(:id, :token);
+CALL queue.wait('groups', '1 hour');
+
+-- In a transaction block it cannot wait, and says so if it would have. It sees the transaction's own tasks.
+BEGIN;
+CALL queue.wait(timeout => '1 hour');
+CALL queue.wait(timeout => '0');
+SELECT queue.push('default') AS id \gset
+CALL queue.wait(timeout => '1 hour');
+COMMIT;
+SELECT queue.complete(id, token) FROM queue.claim();
+-- A procedure can wait, if it may commit.
+CREATE PROCEDURE pg_temp.work() LANGUAGE plpgsql AS $$
+DECLARE
+    ready boolean;
+BEGIN
+    CALL queue.wait('default', '20 ms', ready);
+    RAISE NOTICE '%', ready;
+    PERFORM queue.push('default');
+    COMMIT;
+    CALL queue.wait('default', '1 hour', ready);
+    RAISE NOTICE '%', ready;
+    PERFORM queue.complete(id, token) FROM queue.claim();
+END
+$$;
+CALL pg_temp.work();
+BEGIN;
+CALL queue.wait(timeout => '1 hour');
+ROLLBACK;
+-- One that catches errors cannot.
+CREATE PROCEDURE pg_temp.careful() LANGUAGE plpgsql AS $$
+DECLARE
+    ready boolean;
+BEGIN
+    CALL queue.wait('default', '1 hour', ready);
+    RAISE NOTICE '%', ready;
+EXCEPTION WHEN division_by_zero THEN
+    NULL;
+END
+$$;
+CALL pg_temp.careful();
+
+-- An unknown queue is refused, also among others.
+SELECT pg_temp.refused($$CALL queue.wait('letters')$$);
+SELECT pg_temp.refused($$CALL queue.wait(ARRAY['mail', 'letters'])$$);
