@@ -2,7 +2,7 @@
 
     python worker.py "host=localhost dbname=shop"
 
-It sleeps in LISTEN while there is nothing to do, and stops cleanly on SIGTERM.
+It sleeps in queue.wait while there is nothing to do, and stops cleanly on SIGTERM.
 """
 
 import os
@@ -42,15 +42,14 @@ def main(conninfo):
     name = f"worker.py {os.getpid()}"
     rows = psycopg.rows.dict_row
     with psycopg.connect(conninfo, autocommit=True, row_factory=rows) as connection:
-        connection.execute("LISTEN queue_default")
         while not stopping:
             claim = "SELECT * FROM queue.claim('30 seconds', worker => %s)"
             task = connection.execute(claim, [name]).fetchone()
             if task:
                 handle(connection, task)
             else:
-                # A notification is a hint: without one, look again after a second.
-                next(connection.notifies(timeout=1, stop_after=1), None)
+                # Until there is something to claim; in between, see whether to stop.
+                connection.execute("CALL queue.wait(timeout => '1 second')")
 
 
 if __name__ == "__main__":

@@ -82,6 +82,9 @@ pub struct Slot {
     changed: pg_sys::ConditionVariable,
 }
 
+// As queue.lanes and docs/engine.md say.
+const _: () = assert!(size_of::<Slot>() > 76_000 && size_of::<Slot>() < 80_000);
+
 /// What happened in a lane.
 #[repr(C)]
 #[derive(Clone, Copy, Default, serde::Serialize)]
