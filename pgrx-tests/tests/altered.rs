@@ -88,7 +88,6 @@ fn a_table_that_was_altered_is_served_by_the_core() {
             "CREATE TRIGGER mine AFTER INSERT ON queue.history FOR EACH ROW EXECUTE FUNCTION public.see()",
             "DROP TRIGGER mine ON queue.history",
         ),
-        ("a column", "ALTER TABLE queue.tasks ADD COLUMN mine text DEFAULT 'x' NOT NULL", "ALTER TABLE queue.tasks DROP COLUMN mine"),
         ("a constraint", "ALTER TABLE queue.tasks ADD CONSTRAINT mine CHECK (priority < 100)", "ALTER TABLE queue.tasks DROP CONSTRAINT mine"),
         ("an index on an expression", "CREATE INDEX mine ON queue.tasks ((payload ->> 'n'))", "DROP INDEX queue.mine"),
         ("a partial index", "CREATE INDEX mine ON queue.tasks (worker) WHERE state = 'running'", "DROP INDEX queue.mine"),
@@ -99,10 +98,6 @@ fn a_table_that_was_altered_is_served_by_the_core() {
         ),
         ("a rule", "CREATE RULE mine AS ON INSERT TO queue.tasks DO ALSO NOTIFY mine", "DROP RULE mine ON queue.tasks"),
     ] {
-        if what == "a column" {
-            // A dropped column stays a column: the last one, in a database of its own.
-            continue;
-        }
         run(&mut client, make);
         // Which verb meets what was altered depends on its place.
         let (_, before) = verbs(&mut client, "altered");
@@ -115,6 +110,7 @@ fn a_table_that_was_altered_is_served_by_the_core() {
     }
     let events = "SELECT count(DISTINCT what) FROM public.seen";
     assert_eq!(count(&mut client, events), 3, "the triggers saw everything");
+    // In a database of its own, since a dropped column is never gone for good.
     run(&mut client, "CREATE DATABASE wider");
     let mut wider = cluster.connect_to("wider");
     run(&mut wider, "CREATE EXTENSION queue_ext");
@@ -150,7 +146,7 @@ fn plain_indexes_are_filled_natively_also_while_they_are_built() {
         run(&mut client, "SET enable_seqscan = off");
         assert_eq!(count(&mut client, by_index), 1, "{by_index}");
     }
-    run(&mut client, "CREATE EXTENSION IF NOT EXISTS plpgsql; SELECT queue.complete(id, token) FROM queue.tasks");
+    run(&mut client, "SELECT queue.complete(id, token) FROM queue.tasks");
 
     // While an index is built by the side, it is there but takes nothing yet.
     run(&mut other, "BEGIN; SELECT queue.push('default')");
@@ -182,8 +178,7 @@ fn row_level_security_holds_for_those_it_is_for() {
     let (_, before) = verbs(&mut client, "row_security");
     run(&mut tenant, "SELECT queue.push('default'); SELECT queue.complete(id, token) FROM queue.claim('1 hour')");
     let (_, after) = verbs(&mut client, "row_security");
-    let (_, rights) = verbs(&mut client, "rights");
-    assert!(after + rights - before >= 3, "it is for the core to tell: {after} {rights}");
+    assert!(after - before >= 3, "it is for the core to tell: {} handed over", after - before);
     run(&mut client, "SELECT queue.push('theirs'); SELECT queue.claim('1 hour', 'theirs')");
     for statement in [
         "SELECT queue.push('theirs')",
@@ -196,7 +191,7 @@ fn row_level_security_holds_for_those_it_is_for() {
         assert!(["42501", "QX002", "QX003"].contains(&code.as_str()), "{statement}: {code}");
     }
     assert_eq!(count(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND token = 1"), 1);
-    // A policy of the user's own, on the owner of the table too.
+    // Who has no rights at all.
     run(&mut client, "CREATE ROLE nobody_special LOGIN");
     let mut nobody = cluster.config("postgres").user("nobody_special").connect(postgres::NoTls).expect("connect");
     for statement in ["SELECT queue.push('default')", "SELECT queue.claim()", "SELECT queue.complete(2, 1)"] {
@@ -249,8 +244,14 @@ fn transactions_of_every_kind_are_served_or_refused() {
 fn what_is_done_natively_is_replicated_logically() {
     let cluster = cluster("altered-publication");
     let mut client = cluster.connect();
-    // So that there is a partition for today, and no row has to move there from the default one.
-    run(&mut client, "CALL queue.maintain()");
+    // The history gets its partitions once it is in use: before it is published, since rows move then.
+    round(&mut client, "not published yet", "");
+    eventually("there are partitions", Duration::from_secs(10), || {
+        // The worker may be making them at this moment, and have the table locked.
+        let _ = client.batch_execute("CALL queue.maintain()");
+        count(&mut client, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'queue.history'::regclass") > 2
+    });
+    run(&mut client, "TRUNCATE queue.history");
     run(&mut client, "CREATE DATABASE subscriber");
     run(&mut client, "CREATE PUBLICATION everything FOR TABLE queue.tasks, queue.history WITH (publish_via_partition_root)");
     run(&mut client, "SELECT pg_create_logical_replication_slot('copy', 'pgoutput')");
