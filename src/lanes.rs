@@ -177,7 +177,8 @@ unsafe extern "C-unwind" fn on_startup() {
         }
         let count = settings::lanes();
         let mut found = false;
-        let memory = pg_sys::ShmemInitStruct(c"queue_ext lanes".as_ptr(), size(count), &mut found).cast::<u8>();
+        let memory =
+            pg_sys::ShmemInitStruct(c"queue_ext lanes".as_ptr(), size(count), &mut found).cast::<u8>();
         let hashes = memory.add(size_of::<AtomicU64>()).cast::<AtomicU64>();
         let slots = hashes.add(count).cast::<Slot>();
         if !found {
@@ -437,7 +438,8 @@ impl Slot {
         let mut ids = [0; CHORE];
         let expired = self.lane.leases.take_expired(now, &mut ids);
         self.counters.expired += expired as u64;
-        let unknown = self.lane.leases.unknown() <= now || !self.waiters.is_empty() && self.lane.timed_unknown(now);
+        let unknown =
+            self.lane.leases.unknown() <= now || !self.waiters.is_empty() && self.lane.timed_unknown(now);
         let in_use = !self.waiters.is_empty() || now - self.used_at < IDLE;
         let sweep = in_use && now >= self.lane.next_reading(sweep_interval);
         let bounds = if unknown || sweep { self.lane.reread(now, me) } else { None };

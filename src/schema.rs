@@ -50,16 +50,8 @@ extension_sql_file!(
     name = "internal_backoff",
     requires = ["internal_restore_default_queue"]
 );
-extension_sql_file!(
-    "../sql/internal/keys.sql",
-    name = "internal_keys",
-    requires = ["internal_backoff"]
-);
-extension_sql_file!(
-    "../sql/internal/groups.sql",
-    name = "internal_groups",
-    requires = ["internal_keys"]
-);
+extension_sql_file!("../sql/internal/keys.sql", name = "internal_keys", requires = ["internal_backoff"]);
+extension_sql_file!("../sql/internal/groups.sql", name = "internal_groups", requires = ["internal_keys"]);
 extension_sql_file!(
     "../sql/internal/dependencies.sql",
     name = "internal_dependencies",
@@ -70,21 +62,9 @@ extension_sql_file!(
     name = "internal_signals",
     requires = ["internal_dependencies"]
 );
-extension_sql_file!(
-    "../sql/internal/limits.sql",
-    name = "internal_limits",
-    requires = ["internal_signals"]
-);
-extension_sql_file!(
-    "../sql/internal/ageing.sql",
-    name = "internal_ageing",
-    requires = ["internal_limits"]
-);
-extension_sql_file!(
-    "../sql/internal/endings.sql",
-    name = "internal_endings",
-    requires = ["internal_ageing"]
-);
+extension_sql_file!("../sql/internal/limits.sql", name = "internal_limits", requires = ["internal_signals"]);
+extension_sql_file!("../sql/internal/ageing.sql", name = "internal_ageing", requires = ["internal_limits"]);
+extension_sql_file!("../sql/internal/endings.sql", name = "internal_endings", requires = ["internal_ageing"]);
 extension_sql_file!(
     "../sql/internal/leased_task.sql",
     name = "internal_leased_task",
@@ -105,11 +85,7 @@ extension_sql_file!(
     name = "internal_is_ready",
     requires = ["internal_claim_from"]
 );
-extension_sql_file!(
-    "../sql/internal/expire.sql",
-    name = "internal_expire",
-    requires = ["internal_is_ready"]
-);
+extension_sql_file!("../sql/internal/expire.sql", name = "internal_expire", requires = ["internal_is_ready"]);
 extension_sql_file!("../sql/internal/reap.sql", name = "internal_reap", requires = ["internal_expire"]);
 extension_sql_file!(
     "../sql/internal/due_queues.sql",
@@ -229,7 +205,11 @@ extension_sql_file!(
     name = "schedule_preview",
     requires = ["run_schedules"]
 );
-extension_sql_file!("../sql/functions/cancel_where.sql", name = "cancel_where", requires = ["schedule_preview"]);
+extension_sql_file!(
+    "../sql/functions/cancel_where.sql",
+    name = "cancel_where",
+    requires = ["schedule_preview"]
+);
 extension_sql_file!("../sql/functions/retry_where.sql", name = "retry_where", requires = ["cancel_where"]);
 extension_sql_file!("../sql/functions/redrive_where.sql", name = "redrive_where", requires = ["retry_where"]);
 extension_sql_file!(

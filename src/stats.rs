@@ -101,4 +101,3 @@ fn verb_stats(database: &Database) -> VerbStats {
         handed_over: handed_over.filter(|(_, count)| *count > 0).collect(),
     }
 }
-

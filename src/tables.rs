@@ -104,7 +104,11 @@ pub fn open(purpose: Use) -> Result<Tables, Reason> {
             (*known).registered = true;
             pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
             for cache in [pg_sys::SysCacheIdentifier::AUTHMEMROLEMEM, pg_sys::SysCacheIdentifier::AUTHOID] {
-                pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(roles_changed), pg_sys::Datum::from(0));
+                pg_sys::CacheRegisterSyscacheCallback(
+                    cache as i32,
+                    Some(roles_changed),
+                    pg_sys::Datum::from(0),
+                );
             }
         }
         // Until a round in which nothing changed: taking a lock is when news arrive.
@@ -182,10 +186,21 @@ unsafe fn find() -> Option<Tables> {
             today: Today::default(),
         };
         let Tables { tasks, tasks_pkey, tasks_order, tasks_group, tasks_id_seq, queues, .. } = tables;
-        let Tables { queues_pkey, history, dependencies, dependencies_pkey, signals, signals_pkey, .. } = tables;
+        let Tables { queues_pkey, history, dependencies, dependencies_pkey, signals, signals_pkey, .. } =
+            tables;
         let all = [
-            tasks, tasks_pkey, tasks_order, tasks_group, tasks_id_seq, queues, queues_pkey, history,
-            dependencies, dependencies_pkey, signals, signals_pkey,
+            tasks,
+            tasks_pkey,
+            tasks_order,
+            tasks_group,
+            tasks_id_seq,
+            queues,
+            queues_pkey,
+            history,
+            dependencies,
+            dependencies_pkey,
+            signals,
+            signals_pkey,
         ];
         (!all.contains(&pg_sys::InvalidOid)).then_some(tables)
     }
@@ -196,7 +211,8 @@ unsafe extern "C-unwind" fn relation_changed(_argument: pg_sys::Datum, relation:
     // SAFETY: see `open`.
     unsafe {
         let known = known();
-        let Tables { tasks, queues, history, tasks_pkey, tasks_order, tasks_group, today, .. } = (*known).tables;
+        let Tables { tasks, queues, history, tasks_pkey, tasks_order, tasks_group, today, .. } =
+            (*known).tables;
         let watched = [tasks, queues, history, tasks_pkey, tasks_order, tasks_group, today.table];
         if relation == pg_sys::InvalidOid || watched.contains(&relation) {
             (*known).stale = true;

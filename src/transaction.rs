@@ -72,8 +72,15 @@ struct News {
     signal_count: usize,
 }
 
-const NO_NEWS: News =
-    News { created: false, lease: NEVER, lane_time: NEVER, run: NEVER, queues: [0; 4], signals: [0; SUMMARIES], signal_count: 0 };
+const NO_NEWS: News = News {
+    created: false,
+    lease: NEVER,
+    lane_time: NEVER,
+    run: NEVER,
+    queues: [0; 4],
+    signals: [0; SUMMARIES],
+    signal_count: 0,
+};
 
 struct Pending {
     registered: bool,
@@ -156,7 +163,9 @@ pub fn extended(queue: &Queue<'_>, key: Key, until: i64) {
 /// back, they are still to be ended.
 pub fn ending(lane: u64, ids: &[i64]) {
     let until = now();
-    with_pending(|pending| ids.iter().for_each(|id| pending.change(lane, lease_of(*id), What::Ending { until })));
+    with_pending(|pending| {
+        ids.iter().for_each(|id| pending.change(lane, lease_of(*id), What::Ending { until }))
+    });
 }
 
 /// A lease ran out, but somebody else has the task locked: it is looked at again at `at`.
@@ -294,7 +303,8 @@ impl Pending {
             return;
         }
         let known = self.summaries[..self.summary_count].iter().position(|summary| summary.lane == lane);
-        let Some(place) = known.or_else(|| (self.summary_count < SUMMARIES).then_some(self.summary_count)) else {
+        let Some(place) = known.or_else(|| (self.summary_count < SUMMARIES).then_some(self.summary_count))
+        else {
             self.doubt = true;
             return;
         };
@@ -322,15 +332,19 @@ impl Pending {
         let moment = now();
         for change in self.changes[..self.count].iter_mut().filter(|change| change.subtransaction >= from) {
             let had = matches!(change.what, What::Leased { .. } | What::Held | What::Ending { .. });
-            let wake = had.then_some(change.lane).and_then(|lane| lanes::with(lane, |slot| match change.what {
-                // A lease that was not given by a claim may have been on a task for later.
-                What::Leased { .. } | What::Held => slot.lane.add(change.key, moment).then(|| slot.wake()).flatten(),
-                What::Ending { until } => {
-                    slot.lane.leases.take_back(Lease { id: change.key.id, until });
-                    slot.wake()
-                }
-                _ => None,
-            }));
+            let wake = had.then_some(change.lane).and_then(|lane| {
+                lanes::with(lane, |slot| match change.what {
+                    // A lease that was not given by a claim may have been on a task for later.
+                    What::Leased { .. } | What::Held => {
+                        slot.lane.add(change.key, moment).then(|| slot.wake()).flatten()
+                    }
+                    What::Ending { until } => {
+                        slot.lane.leases.take_back(Lease { id: change.key.id, until });
+                        slot.wake()
+                    }
+                    _ => None,
+                })
+            });
             wake.flatten().into_iter().for_each(Wake::now);
             change.what = What::Nothing;
         }
@@ -376,7 +390,10 @@ impl Pending {
             match known {
                 Some(next) => self.news.lane_time = self.news.lane_time.min(next),
                 // The worker has to find them in the table.
-                None => self.news.lease = rest[..same].iter().fold(self.news.lease, |lease, change| lease.min(change.lease())),
+                None => {
+                    self.news.lease =
+                        rest[..same].iter().fold(self.news.lease, |lease, change| lease.min(change.lease()))
+                }
             }
             wakes.into_iter().flatten().for_each(Wake::now);
             rest = &rest[same..];
@@ -411,7 +428,8 @@ impl Pending {
         let Some(shared) = shared::get().filter(|shared| !shared.results.is_empty()) else { return };
         // SAFETY: a plain read of a constant of the process.
         let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
-        let removed = self.changes[..self.count].iter().filter(|change| matches!(change.what, What::Removed { .. }));
+        let removed =
+            self.changes[..self.count].iter().filter(|change| matches!(change.what, What::Removed { .. }));
         removed.for_each(|change| shared.results.wake(database, change.key.id));
     }
 

@@ -49,7 +49,8 @@ unsafe fn inserted(trigger: &pg_sys::TriggerData) {
             &raw const pg_sys::TTSOpsMinimalTuple,
         );
         // A place of our own: the other trigger reads the same rows.
-        let place = pg_sys::tuplestore_alloc_read_pointer(trigger.tg_newtable, pg_sys::EXEC_FLAG_REWIND as i32);
+        let place =
+            pg_sys::tuplestore_alloc_read_pointer(trigger.tg_newtable, pg_sys::EXEC_FLAG_REWIND as i32);
         pg_sys::tuplestore_select_read_pointer(trigger.tg_newtable, place);
         pg_sys::tuplestore_rescan(trigger.tg_newtable);
         while pg_sys::tuplestore_gettupleslot(trigger.tg_newtable, true, false, slot) {

@@ -15,13 +15,13 @@ use crate::lanes;
 use crate::settings;
 use crate::shared;
 use crate::tables::Reason;
-use arguments::{Arguments, Rows};
 pub use arguments::core_oid;
+use arguments::{Arguments, Rows};
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
 
 /// What became of a call.
-enum Outcome {
+pub enum Outcome {
     /// It is done, and this is what it returns.
     Served(pg_sys::Datum),
     /// The core has to do it.
@@ -61,8 +61,9 @@ verb!(queue_complete_many, pg_finfo_queue_complete_many, complete::complete_many
 verb!(queue_complete_and_claim, pg_finfo_queue_complete_and_claim, complete::complete_and_claim);
 verb!(queue_extend, pg_finfo_queue_extend, extend::extend);
 
-/// Tries the native form.
+/// Tries the native form. Called by nobody but the functions above; guarded, so that a panic becomes an ERROR.
 #[pg_guard]
+#[allow(improper_ctypes_definitions)]
 unsafe extern "C-unwind" fn serve(verb: Verb, fcinfo: pg_sys::FunctionCallInfo, outcome: *mut Outcome) {
     // SAFETY: the arguments are as SQL declares them, and the outcome is the caller's.
     unsafe {

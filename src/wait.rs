@@ -231,7 +231,15 @@ unsafe fn in_array(element: pg_sys::NullableDatum) -> pg_sys::NullableDatum {
         let (mut value, mut null, mut count, mut lower) = (element.value, element.isnull, 1, 1);
         let align = pg_sys::TYPALIGN_INT as std::ffi::c_char;
         let array = pg_sys::construct_md_array(
-            &mut value, &mut null, 1, &mut count, &mut lower, pg_sys::TEXTOID, -1, false, align,
+            &mut value,
+            &mut null,
+            1,
+            &mut count,
+            &mut lower,
+            pg_sys::TEXTOID,
+            -1,
+            false,
+            align,
         );
         pg_sys::NullableDatum { value: pg_sys::Datum::from(array), isnull: false }
     }
@@ -323,7 +331,10 @@ impl Drop for Leaving {
 fn sleep_until(time: i64) {
     let left = u64::try_from(time.saturating_sub(now())).unwrap_or(0);
     // The latch counts whole milliseconds.
-    crate::process::sleep(crate::process::Sleep::Wait, Duration::from_micros(left).max(Duration::from_millis(1)));
+    crate::process::sleep(
+        crate::process::Sleep::Wait,
+        Duration::from_micros(left).max(Duration::from_millis(1)),
+    );
 }
 
 /// Ends the session if its client is gone: what it was woken for is the next one's.
@@ -415,7 +426,14 @@ unsafe fn elements<'a>(queues: pg_sys::Datum) -> impl Iterator<Item = &'a [u8]> 
         let array = pg_sys::pg_detoast_datum(queues.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
         let align = pg_sys::TYPALIGN_INT as std::ffi::c_char;
         pg_sys::deconstruct_array(
-            array, pg_sys::TEXTOID, -1, false, align, &mut values, std::ptr::null_mut(), &mut count,
+            array,
+            pg_sys::TEXTOID,
+            -1,
+            false,
+            align,
+            &mut values,
+            std::ptr::null_mut(),
+            &mut count,
         );
         (0..count as usize).map(move |i| text_of(*values.add(i)))
     }

@@ -153,7 +153,14 @@ impl Worker {
         let announced = self.database.next_run.take();
         self.next_run = self.next_run.min(announced);
         self.next_schedule = self.next_schedule.min(announced);
-        let steps = [Self::tend_lanes, Self::reap, Self::run_schedules, Self::settle, Self::look_for_due, Self::keep_history];
+        let steps = [
+            Self::tend_lanes,
+            Self::reap,
+            Self::run_schedules,
+            Self::settle,
+            Self::look_for_due,
+            Self::keep_history,
+        ];
         for step in steps {
             match step(self, &pushed) {
                 Installed::Yes => {}
@@ -182,7 +189,9 @@ impl Worker {
         let mut installed = Installed::Yes;
         for chore in &chores {
             if !chore.expired().is_empty() {
-                let step = installed::transaction(c"ending expired leases", || core::expire(chore.lane(), chore.expired()));
+                let step = installed::transaction(c"ending expired leases", || {
+                    core::expire(chore.lane(), chore.expired())
+                });
                 let expired = step.result.unwrap_or(0);
                 self.database.counters.leases_reaped.fetch_add(expired, Ordering::Relaxed);
                 if step.installed != Installed::Yes {
@@ -354,8 +363,15 @@ impl Worker {
             self.notify_from
         };
         let lane = self.next_lane.min(self.database.next_lane.get());
-        let times =
-            [lane, self.lease_scan_due(), run, self.next_schedule, notify, self.next_sweep(), self.next_upkeep];
+        let times = [
+            lane,
+            self.lease_scan_due(),
+            run,
+            self.next_schedule,
+            notify,
+            self.next_sweep(),
+            self.next_upkeep,
+        ];
         times.into_iter().fold(NEVER, i64::min)
     }
 }

@@ -29,7 +29,8 @@ fn code(client: &mut Client, statement: &str) -> String {
 
 /// How often the native verbs served, and how often they handed over for this reason.
 fn verbs(client: &mut Client, reason: &str) -> (u64, u64) {
-    let stats: serde_json::Value = client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
+    let stats: serde_json::Value =
+        client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
     let verbs = &stats["verbs"];
     (verbs["served"].as_u64().unwrap_or(0), verbs["handed_over"][reason].as_u64().unwrap_or(0))
 }
@@ -72,9 +73,12 @@ fn round(client: &mut Client, what: &str, reason: &str) {
 fn a_table_that_was_altered_is_served_by_the_core() {
     let cluster = cluster("altered-tables");
     let (mut client, mut other) = (cluster.connect(), cluster.connect());
-    run(&mut client, "CREATE TABLE public.seen (what text);
+    run(
+        &mut client,
+        "CREATE TABLE public.seen (what text);
          CREATE FUNCTION public.see() RETURNS trigger LANGUAGE plpgsql AS $$
-             BEGIN INSERT INTO public.seen VALUES (TG_OP); RETURN NULL; END $$");
+             BEGIN INSERT INTO public.seen VALUES (TG_OP); RETURN NULL; END $$",
+    );
     round(&mut client, "as it comes", "");
     round(&mut other, "as it comes", "");
     for (what, make, undo) in [
@@ -88,15 +92,31 @@ fn a_table_that_was_altered_is_served_by_the_core() {
             "CREATE TRIGGER mine AFTER INSERT ON queue.history FOR EACH ROW EXECUTE FUNCTION public.see()",
             "DROP TRIGGER mine ON queue.history",
         ),
-        ("a constraint", "ALTER TABLE queue.tasks ADD CONSTRAINT mine CHECK (priority < 100)", "ALTER TABLE queue.tasks DROP CONSTRAINT mine"),
-        ("an index on an expression", "CREATE INDEX mine ON queue.tasks ((payload ->> 'n'))", "DROP INDEX queue.mine"),
-        ("a partial index", "CREATE INDEX mine ON queue.tasks (worker) WHERE state = 'running'", "DROP INDEX queue.mine"),
+        (
+            "a constraint",
+            "ALTER TABLE queue.tasks ADD CONSTRAINT mine CHECK (priority < 100)",
+            "ALTER TABLE queue.tasks DROP CONSTRAINT mine",
+        ),
+        (
+            "an index on an expression",
+            "CREATE INDEX mine ON queue.tasks ((payload ->> 'n'))",
+            "DROP INDEX queue.mine",
+        ),
+        (
+            "a partial index",
+            "CREATE INDEX mine ON queue.tasks (worker) WHERE state = 'running'",
+            "DROP INDEX queue.mine",
+        ),
         (
             "a reference",
             "CREATE TABLE public.mine (task bigint REFERENCES queue.tasks ON DELETE CASCADE)",
             "DROP TABLE public.mine",
         ),
-        ("a rule", "CREATE RULE mine AS ON INSERT TO queue.tasks DO ALSO NOTIFY mine", "DROP RULE mine ON queue.tasks"),
+        (
+            "a rule",
+            "CREATE RULE mine AS ON INSERT TO queue.tasks DO ALSO NOTIFY mine",
+            "DROP RULE mine ON queue.tasks",
+        ),
     ] {
         run(&mut client, make);
         // Which verb meets what was altered depends on its place.
@@ -137,7 +157,10 @@ fn plain_indexes_are_filled_natively_also_while_they_are_built() {
          CREATE INDEX mine_b ON queue.tasks (created_at DESC NULLS LAST); CREATE INDEX mine_c ON queue.tasks USING hash (queue);
          CREATE INDEX mine_d ON queue.tasks USING gin (payload); CREATE UNIQUE INDEX mine_e ON queue.tasks (id, token)");
     round(&mut other, "plain indexes", "");
-    run(&mut client, "SELECT queue.push('default', '{\"n\": 7}'); SELECT queue.claim('1 hour', worker => 'w')");
+    run(
+        &mut client,
+        "SELECT queue.push('default', '{\"n\": 7}'); SELECT queue.claim('1 hour', worker => 'w')",
+    );
     for by_index in [
         "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND worker = 'w'",
         "SELECT count(*) FROM queue.tasks WHERE payload @> '{\"n\": 7}'",
@@ -156,9 +179,15 @@ fn plain_indexes_are_filled_natively_also_while_they_are_built() {
         run(&mut client, "CREATE INDEX CONCURRENTLY mine_f ON queue.tasks (updated_at)");
     });
     eventually("it waits for the open transaction", Duration::from_secs(10), || {
-        count(&mut client, "SELECT count(*) FROM pg_index WHERE indexrelid = to_regclass('queue.mine_f') AND NOT indisready") == 1
+        count(
+            &mut client,
+            "SELECT count(*) FROM pg_index WHERE indexrelid = to_regclass('queue.mine_f') AND NOT indisready",
+        ) == 1
     });
-    run(&mut client, "SELECT queue.push('default'); SELECT queue.complete(id, token) FROM queue.claim('1 hour')");
+    run(
+        &mut client,
+        "SELECT queue.push('default'); SELECT queue.complete(id, token) FROM queue.claim('1 hour')",
+    );
     run(&mut other, "COMMIT");
     builder.join().expect("the builder");
     run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('1 hour', max_tasks => 10)");
@@ -176,7 +205,10 @@ fn row_level_security_holds_for_those_it_is_for() {
     );
     let mut tenant = cluster.config("postgres").user("tenant").connect(postgres::NoTls).expect("connect");
     let (_, before) = verbs(&mut client, "row_security");
-    run(&mut tenant, "SELECT queue.push('default'); SELECT queue.complete(id, token) FROM queue.claim('1 hour')");
+    run(
+        &mut tenant,
+        "SELECT queue.push('default'); SELECT queue.complete(id, token) FROM queue.claim('1 hour')",
+    );
     let (_, after) = verbs(&mut client, "row_security");
     assert!(after - before >= 3, "it is for the core to tell: {} handed over", after - before);
     run(&mut client, "SELECT queue.push('theirs'); SELECT queue.claim('1 hour', 'theirs')");
@@ -190,10 +222,14 @@ fn row_level_security_holds_for_those_it_is_for() {
         let code = code(&mut tenant, statement);
         assert!(["42501", "QX002", "QX003"].contains(&code.as_str()), "{statement}: {code}");
     }
-    assert_eq!(count(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND token = 1"), 1);
+    assert_eq!(
+        count(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND token = 1"),
+        1
+    );
     // Who has no rights at all.
     run(&mut client, "CREATE ROLE nobody_special LOGIN");
-    let mut nobody = cluster.config("postgres").user("nobody_special").connect(postgres::NoTls).expect("connect");
+    let mut nobody =
+        cluster.config("postgres").user("nobody_special").connect(postgres::NoTls).expect("connect");
     for statement in ["SELECT queue.push('default')", "SELECT queue.claim()", "SELECT queue.complete(2, 1)"] {
         assert_eq!(code(&mut nobody, statement), "42501", "{statement}");
     }
@@ -208,9 +244,11 @@ fn transactions_of_every_kind_are_served_or_refused() {
         run(&mut client, "SELECT queue.push('default'); SELECT queue.push_many('default', '{1}')");
         run(&mut client, "SAVEPOINT s");
         // The core says which: it either claims or refuses, and the native verb has to do the same.
-        let native = client.batch_execute("SELECT queue.claim('1 hour')").map_err(|error| error.code().cloned());
+        let native =
+            client.batch_execute("SELECT queue.claim('1 hour')").map_err(|error| error.code().cloned());
         run(&mut client, "ROLLBACK TO s; SET LOCAL queue.fast_path = off");
-        let by_core = client.batch_execute("SELECT queue.claim('1 hour')").map_err(|error| error.code().cloned());
+        let by_core =
+            client.batch_execute("SELECT queue.claim('1 hour')").map_err(|error| error.code().cloned());
         assert_eq!(native, by_core, "{level}");
         run(&mut client, "ROLLBACK");
     }
@@ -230,8 +268,11 @@ fn transactions_of_every_kind_are_served_or_refused() {
     // As a subscriber's apply does it: the triggers are silent, and a sweep finds what came.
     run(&mut client, "SELECT queue.claim()");
     let (_, before) = verbs(&mut client, "transaction");
-    run(&mut client, "SET session_replication_role = replica; INSERT INTO queue.tasks (queue) VALUES ('default');
-         SELECT queue.push('default'); RESET session_replication_role");
+    run(
+        &mut client,
+        "SET session_replication_role = replica; INSERT INTO queue.tasks (queue) VALUES ('default');
+         SELECT queue.push('default'); RESET session_replication_role",
+    );
     assert_eq!(verbs(&mut client, "transaction").1, before + 1);
     let mut found = 0;
     eventually("both are claimed", Duration::from_secs(10), || {
@@ -253,7 +294,10 @@ fn what_is_done_natively_is_replicated_logically() {
     });
     run(&mut client, "TRUNCATE queue.history");
     run(&mut client, "CREATE DATABASE subscriber");
-    run(&mut client, "CREATE PUBLICATION everything FOR TABLE queue.tasks, queue.history WITH (publish_via_partition_root)");
+    run(
+        &mut client,
+        "CREATE PUBLICATION everything FOR TABLE queue.tasks, queue.history WITH (publish_via_partition_root)",
+    );
     run(&mut client, "SELECT pg_create_logical_replication_slot('copy', 'pgoutput')");
     let mut copy = cluster.connect_to("subscriber");
     run(
@@ -271,8 +315,10 @@ fn what_is_done_natively_is_replicated_logically() {
     let connection = format!("host={} user=postgres dbname=postgres", cluster.folder().display());
     run(
         &mut copy,
-        &format!("CREATE SUBSCRIPTION copy CONNECTION '{connection}' PUBLICATION everything
-                  WITH (create_slot = false, slot_name = 'copy', copy_data = false)"),
+        &format!(
+            "CREATE SUBSCRIPTION copy CONNECTION '{connection}' PUBLICATION everything
+                  WITH (create_slot = false, slot_name = 'copy', copy_data = false)"
+        ),
     );
     round(&mut client, "published", "");
     run(
@@ -284,7 +330,8 @@ fn what_is_done_natively_is_replicated_logically() {
     let expected: serde_json::Value = client.query_one(all, &[]).expect("all").get(0);
     assert_eq!(expected.as_array().map(Vec::len), Some(7));
     eventually("the copy is the same", Duration::from_secs(30), || {
-        copy.query_one(all, &[]).expect("all").get::<_, Option<serde_json::Value>>(0).as_ref() == Some(&expected)
+        copy.query_one(all, &[]).expect("all").get::<_, Option<serde_json::Value>>(0).as_ref()
+            == Some(&expected)
     });
     run(&mut copy, "ALTER SUBSCRIPTION copy DISABLE");
     run(&mut copy, "ALTER SUBSCRIPTION copy SET (slot_name = NONE); DROP SUBSCRIPTION copy");

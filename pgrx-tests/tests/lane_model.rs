@@ -92,7 +92,11 @@ enum Tell {
     Extended(Key, i64),
     Removed(Key, i64),
     /// More than there was room for: only bounds are told.
-    Summary { added: Key, added_from: i64, until: i64 },
+    Summary {
+        added: Key,
+        added_from: i64,
+        until: i64,
+    },
     /// Of a task that a summary is about.
     Nothing(i64),
 }
@@ -100,7 +104,9 @@ enum Tell {
 impl Tell {
     fn id(&self) -> Option<i64> {
         match self {
-            Self::Added(key) | Self::Leased(key, _) | Self::Extended(key, _) | Self::Removed(key, _) => Some(key.id),
+            Self::Added(key) | Self::Leased(key, _) | Self::Extended(key, _) | Self::Removed(key, _) => {
+                Some(key.id)
+            }
             Self::Nothing(id) => Some(*id),
             Self::Summary { .. } => None,
         }
@@ -383,7 +389,8 @@ impl World {
         let count = self.some();
         let what = self.random.below(4);
         let (until, later) = (self.lease(), self.run_at());
-        let fit = |task: &Task| matches!(task.state, State::Running(_)) && task.untold == 0 && task.claim.is_none();
+        let fit =
+            |task: &Task| matches!(task.state, State::Running(_)) && task.untold == 0 && task.claim.is_none();
         let mut tells = Vec::new();
         for task in self.choose(count, fit) {
             let (id, key) = (task.key.id, task.key);
@@ -544,7 +551,9 @@ impl World {
                 State::Queued if task.key.run_at <= self.now => {
                     assert!(!self.lane.hides(task.key), "{task:?} can be claimed, and is hidden");
                 }
-                State::Queued => assert!(!self.lane.hides_later(task.key), "{task:?} comes due, and is hidden"),
+                State::Queued => {
+                    assert!(!self.lane.hides_later(task.key), "{task:?} comes due, and is hidden")
+                }
                 State::Running(until) => {
                     let lease = Lease { id: task.key.id, until: until.max(self.now) };
                     let hidden = !self.expiring.contains(&lease.id) && self.lane.hides_lease(task.key, lease);

@@ -75,9 +75,9 @@ fn wait_for(cluster: &Cluster, queue: &'static str) -> JoinHandle<(bool, Instant
         let mut client = config.connect(NoTls).expect("connect");
         let query = format!("CALL queue.wait('{queue}', '20 seconds', NULL)");
         let messages = client.simple_query(&query).expect("wait");
-        let ready = messages.iter().any(|message| {
-            matches!(message, postgres::SimpleQueryMessage::Row(row) if row.get(0) == Some("t"))
-        });
+        let ready = messages.iter().any(
+            |message| matches!(message, postgres::SimpleQueryMessage::Row(row) if row.get(0) == Some("t")),
+        );
         (ready, Instant::now())
     });
     let mut client = cluster.connect();

@@ -17,7 +17,8 @@ use queue_ext_tests::{Cluster, Settings, eventually};
 const CHUNK: u64 = 100;
 
 fn from_environment(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    std::env::var(name)
+        .map_or(otherwise, |value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
 /// Plays the histories of a chunk in one database.
@@ -29,13 +30,17 @@ fn play(client: &mut Client, seeds: &[u64]) -> Vec<Vec<String>> {
 }
 
 fn verbs(client: &mut Client) -> serde_json::Value {
-    let stats: serde_json::Value = client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
+    let stats: serde_json::Value =
+        client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
     stats["verbs"].clone()
 }
 
 #[test]
 fn random_histories_end_the_same_natively_and_in_the_core() {
-    let mut cluster = Cluster::start_with("native", &Settings { preload: true, extra: "autovacuum = off\nlog_min_messages = fatal" });
+    let mut cluster = Cluster::start_with(
+        "native",
+        &Settings { preload: true, extra: "autovacuum = off\nlog_min_messages = fatal" },
+    );
     let mut admin = cluster.connect();
     for name in ["native", "core"] {
         admin.batch_execute(&format!("CREATE DATABASE {name}")).expect("create");
@@ -75,8 +80,12 @@ fn random_histories_end_the_same_natively_and_in_the_core() {
     let (natively, by_core) = (verbs(&mut native), verbs(&mut core));
     println!("{steps} steps; natively: {natively}; by the core: {by_core}");
     let served = natively["served"].as_u64().expect("a count");
-    let handed: u64 =
-        natively["handed_over"].as_object().expect("reasons").values().filter_map(serde_json::Value::as_u64).sum();
+    let handed: u64 = natively["handed_over"]
+        .as_object()
+        .expect("reasons")
+        .values()
+        .filter_map(serde_json::Value::as_u64)
+        .sum();
     assert_eq!(by_core["served"].as_u64(), Some(0), "with the fast path off the core does it all");
     assert!(served > 2 * handed, "the native verbs served the bulk of the calls: {natively}");
 }

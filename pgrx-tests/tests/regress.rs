@@ -16,7 +16,10 @@ fn verbs_do_what_they_say() {
 
 #[test]
 fn verbs_do_what_they_say_without_the_fast_path() {
-    run("regress-core", &Settings { preload: true, extra: "queue.worker_enabled = off\nqueue.fast_path = off" });
+    run(
+        "regress-core",
+        &Settings { preload: true, extra: "queue.worker_enabled = off\nqueue.fast_path = off" },
+    );
 }
 
 #[test]

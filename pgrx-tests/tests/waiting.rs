@@ -94,7 +94,8 @@ fn a_push_wakes_an_idle_worker_within_milliseconds() {
             let task = worker.query(&claim, &[]).expect("claim");
             told.send((task.len(), Instant::now())).expect("tell");
             for task in task {
-                worker.query("SELECT queue.complete($1, $2)", &[&task.get::<_, i64>(0), &task.get::<_, i32>(1)])
+                worker
+                    .query("SELECT queue.complete($1, $2)", &[&task.get::<_, i64>(0), &task.get::<_, i32>(1)])
                     .expect("complete");
             }
         }
@@ -168,11 +169,13 @@ fn one_push_wakes_one_of_fifty() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-fifty");
     let mut client = cluster.connect();
-    let mut sleepers: Vec<Waiter> = (0..50).map(|_| wait(&cluster, "CALL queue.wait(timeout => '1 minute')")).collect();
+    let mut sleepers: Vec<Waiter> =
+        (0..50).map(|_| wait(&cluster, "CALL queue.wait(timeout => '1 minute')")).collect();
     await_waiters(&mut client, "default", 50);
     for round in 1..=5 {
         run(&mut client, "SELECT queue.push('default')");
-        let woken = |sleepers: &[Waiter]| sleepers.iter().filter(|waiter| waiter.thread.is_finished()).count();
+        let woken =
+            |sleepers: &[Waiter]| sleepers.iter().filter(|waiter| waiter.thread.is_finished()).count();
         eventually("one is woken", WOKEN, || woken(&sleepers) > 0);
         run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim()");
         // Longer than waking took, several times.
@@ -186,7 +189,9 @@ fn one_push_wakes_one_of_fifty() {
     }
     // Several tasks of one transaction wake as many.
     run(&mut client, "SELECT queue.push_many('default', array_fill('{}'::jsonb, ARRAY[10]))");
-    eventually("ten are woken", WOKEN, || sleepers.iter().filter(|waiter| waiter.thread.is_finished()).count() >= 10);
+    eventually("ten are woken", WOKEN, || {
+        sleepers.iter().filter(|waiter| waiter.thread.is_finished()).count() >= 10
+    });
     await_waiters(&mut client, "default", 35);
     // A waiter that was woken and found nothing, because somebody else was quicker, is woken again.
     run(&mut client, "DELETE FROM queue.tasks");
@@ -194,7 +199,8 @@ fn one_push_wakes_one_of_fifty() {
         run(&mut client, "SELECT queue.push('default')");
         run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim()");
     }
-    let left = |sleepers: &[Waiter]| sleepers.iter().filter(|waiter| !waiter.thread.is_finished()).count() as i64;
+    let left =
+        |sleepers: &[Waiter]| sleepers.iter().filter(|waiter| !waiter.thread.is_finished()).count() as i64;
     eventually("those who found nothing wait again", WOKEN, || {
         let count = left(&sleepers);
         waiters(&mut client, "default") == count && asleep(&mut client) == count
@@ -226,7 +232,8 @@ fn two_hundred_idle_waiters_hold_nothing_and_cost_nothing() {
     let mut client = cluster.connect();
     run(&mut client, "CREATE EXTENSION queue_ext");
     cluster.await_worker("postgres");
-    let sleepers: Vec<Waiter> = (0..200).map(|_| wait(&cluster, "CALL queue.wait(timeout => '10 minutes')")).collect();
+    let sleepers: Vec<Waiter> =
+        (0..200).map(|_| wait(&cluster, "CALL queue.wait(timeout => '10 minutes')")).collect();
     await_waiters(&mut client, "default", 200);
     let pids: Vec<i32> = sleepers.iter().map(|waiter| waiter.pid).collect();
     let row = client
@@ -355,7 +362,8 @@ fn whoever_is_interrupted_leaves_the_lists() {
     let cluster = Cluster::start("waiting-interrupt");
     let mut client = cluster.connect();
     for signal in ["pg_cancel_backend", "pg_terminate_backend"] {
-        let sleepers = [wait(&cluster, "CALL queue.wait()"), wait(&cluster, "CALL queue.wait(ARRAY['default'])")];
+        let sleepers =
+            [wait(&cluster, "CALL queue.wait()"), wait(&cluster, "CALL queue.wait(ARRAY['default'])")];
         await_waiters(&mut client, "default", 2);
         let sent = Instant::now();
         for waiter in sleepers {
@@ -455,7 +463,8 @@ fn told_after(cluster: &Cluster, client: &mut Client, queue: &'static str, act: 
     let mut worker = cluster.connect();
     let thread = thread::spawn(move || {
         // It may be told of something that only looks like a task, until somebody has settled what that was.
-        let (wait, claim) = (format!("CALL queue.wait('{queue}')"), format!("SELECT queue.claim(queue => '{queue}')"));
+        let (wait, claim) =
+            (format!("CALL queue.wait('{queue}')"), format!("SELECT queue.claim(queue => '{queue}')"));
         while worker.query(&claim, &[]).expect("claim").is_empty() {
             assert!(worker.query_one(&wait, &[]).expect("wait").get::<_, bool>(0), "in time");
         }
@@ -482,7 +491,10 @@ fn policies_wake_when_the_next_task_may_run() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-policies");
     let mut client = cluster.connect();
-    run(&mut client, "SELECT queue.create('limited', '{\"max_running\": 1}'), queue.create('groups'), queue.create('after')");
+    run(
+        &mut client,
+        "SELECT queue.create('limited', '{\"max_running\": 1}'), queue.create('groups'), queue.create('after')",
+    );
     run(&mut client, "CREATE TABLE held AS SELECT * FROM queue.claim()");
     run(&mut client, "SELECT queue.push('limited'), queue.push('limited'), queue.push('limited')");
     hold(&mut client, "limited");
@@ -596,7 +608,8 @@ impl Bouncer {
              logfile = {folder}/pgbouncer.log\npidfile = {folder}/pgbouncer.pid\nignore_startup_parameters = extra_float_digits\n"
         );
         // A database of that kind names its user.
-        std::fs::write(&ini, text.replace("* = host", "postgres = user=postgres host")).expect("write the settings");
+        std::fs::write(&ini, text.replace("* = host", "postgres = user=postgres host"))
+            .expect("write the settings");
         let process = cluster.start_program(&pgbouncer(), &["-q", ini.to_str().expect("a plain path")]);
         let mut config = cluster.config("postgres");
         config.port(6432);
@@ -640,7 +653,8 @@ fn through_pgbouncer_in_transaction_mode_a_waiter_keeps_its_connection_and_no_mo
         let thread = thread::spawn(move || {
             let said = client.simple_query("CALL queue.wait()").expect("wait");
             let told = Instant::now();
-            let claimed = client.simple_query("SELECT queue.complete(id, token) FROM queue.claim()").expect("work");
+            let claimed =
+                client.simple_query("SELECT queue.complete(id, token) FROM queue.claim()").expect("work");
             (said, claimed.len(), told)
         });
         await_waiters(&mut direct, "default", 1);

@@ -210,7 +210,9 @@ impl Lane {
         let mut taken = 0;
         // What just came due, and is not known yet, may come first.
         if now < self.timed_until {
-            while taken < wanted && let Some(key) = self.line.take_first() {
+            while taken < wanted
+                && let Some(key) = self.line.take_first()
+            {
                 take(key);
                 taken += 1;
             }
@@ -226,7 +228,9 @@ impl Lane {
     /// Lets those into the line that were locked when somebody looked, before their time.
     pub fn retry(&mut self) -> bool {
         let mut some = false;
-        while let Some(timed) = self.timed.as_slice().iter().find(|timed| timed.at != timed.key.run_at).copied() {
+        while let Some(timed) =
+            self.timed.as_slice().iter().find(|timed| timed.at != timed.key.run_at).copied()
+        {
             self.timed.remove(&timed);
             self.stand_in_line(timed.key);
             some = true;
@@ -281,7 +285,8 @@ impl Lane {
     /// can be claimed meanwhile.
     pub fn reread(&mut self, now: i64, me: i32) -> Option<Bounds> {
         let timed_from = Some(self.timed_until.min(now));
-        (self.refiller == 0).then(|| self.begin(Bounds { from: Key::FIRST, timed_from, room: LINE, began: now }, me))
+        (self.refiller == 0)
+            .then(|| self.begin(Bounds { from: Key::FIRST, timed_from, room: LINE, began: now }, me))
     }
 
     fn begin(&mut self, bounds: Bounds, me: i32) -> Bounds {
@@ -374,6 +379,7 @@ impl Lane {
     }
 
     fn knows(&self, key: Key) -> bool {
-        self.line.as_slice().binary_search(&key).is_ok() || self.timed.as_slice().iter().any(|timed| timed.key == key)
+        self.line.as_slice().binary_search(&key).is_ok()
+            || self.timed.as_slice().iter().any(|timed| timed.key == key)
     }
 }

@@ -153,7 +153,8 @@ impl<const N: usize> Leases<N> {
     #[cfg(test)]
     pub fn knows(&self, lease: Lease) -> bool {
         let place = self.reach(lease.id).map(|place| self.places[place]).find(|place| place.id == lease.id);
-        self.unknown <= lease.until || self.next <= lease.until && place.is_some_and(|place| place.until <= lease.until)
+        self.unknown <= lease.until
+            || self.next <= lease.until && place.is_some_and(|place| place.until <= lease.until)
     }
 
     fn reach(&self, id: i64) -> impl Iterator<Item = usize> + use<N> {

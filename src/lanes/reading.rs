@@ -1,8 +1,8 @@
 //! What a refill reads, and in which order; from where, it does not know.
 
+use super::NEVER;
 use super::lane::{Bounds, Findings, Key, LINE, TIMED, Timed};
 use super::leases::Lease;
-use super::NEVER;
 
 /// What a row of the table means to a lane.
 pub enum Meaning {

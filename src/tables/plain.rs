@@ -71,19 +71,70 @@ impl Reason {
 pub const REASONS: usize = Reason::Partition as usize + 1;
 
 const TASK_COLUMNS: &[&CStr] = &[
-    c"id", c"queue", c"state", c"priority", c"run_at", c"attempt", c"max_attempts", c"token", c"gate",
-    c"lease_until", c"worker", c"claimed_at", c"updated_at", c"created_at", c"cancel_requested_at", c"key",
-    c"group_key", c"backoff", c"headers", c"payload", c"progress", c"errors",
+    c"id",
+    c"queue",
+    c"state",
+    c"priority",
+    c"run_at",
+    c"attempt",
+    c"max_attempts",
+    c"token",
+    c"gate",
+    c"lease_until",
+    c"worker",
+    c"claimed_at",
+    c"updated_at",
+    c"created_at",
+    c"cancel_requested_at",
+    c"key",
+    c"group_key",
+    c"backoff",
+    c"headers",
+    c"payload",
+    c"progress",
+    c"errors",
 ];
 const HISTORY_COLUMNS: &[&CStr] = &[
-    c"id", c"queue", c"state", c"priority", c"run_at", c"attempt", c"max_attempts", c"token", c"worker",
-    c"claimed_at", c"created_at", c"finished_at", c"key", c"group_key", c"headers", c"payload", c"progress",
-    c"errors", c"result",
+    c"id",
+    c"queue",
+    c"state",
+    c"priority",
+    c"run_at",
+    c"attempt",
+    c"max_attempts",
+    c"token",
+    c"worker",
+    c"claimed_at",
+    c"created_at",
+    c"finished_at",
+    c"key",
+    c"group_key",
+    c"headers",
+    c"payload",
+    c"progress",
+    c"errors",
+    c"result",
 ];
 const QUEUE_COLUMNS: &[&CStr] = &[
-    c"name", c"lease", c"max_attempts", c"backoff_kind", c"backoff_base", c"backoff_max", c"backoff_jitter",
-    c"paused_at", c"max_running", c"max_running_per_group", c"rate_limit", c"rate_period", c"delayed_head",
-    c"fair_groups", c"ageing", c"key_ttl", c"on_predecessor_failure", c"keep_history", c"created_at",
+    c"name",
+    c"lease",
+    c"max_attempts",
+    c"backoff_kind",
+    c"backoff_base",
+    c"backoff_max",
+    c"backoff_jitter",
+    c"paused_at",
+    c"max_running",
+    c"max_running_per_group",
+    c"rate_limit",
+    c"rate_period",
+    c"delayed_head",
+    c"fair_groups",
+    c"ageing",
+    c"key_ttl",
+    c"on_predecessor_failure",
+    c"keep_history",
+    c"created_at",
 ];
 /// For a table whose triggers do not matter.
 const ANY: &[&CStr] = &[c""];
@@ -153,13 +204,20 @@ const DAY: i64 = 86_400_000_000;
 fn date(day: i64) -> String {
     let (mut year, mut month, mut date) = (0, 0, 0);
     // SAFETY: pure arithmetic of the server's own calendar.
-    unsafe { pg_sys::j2date(day as i32 + pg_sys::POSTGRES_EPOCH_JDATE as i32, &mut year, &mut month, &mut date) };
+    unsafe {
+        pg_sys::j2date(day as i32 + pg_sys::POSTGRES_EPOCH_JDATE as i32, &mut year, &mut month, &mut date)
+    };
     format!("{year:04}{month:02}{date:02}")
 }
 
 /// Whether the table has these columns and no more, no enabled triggers but these, no rules, at most so
 /// many check constraints, and only indexes that [`super::write`] can fill.
-unsafe fn look_at(table: pg_sys::Oid, columns: &[&CStr], triggers: &[&CStr], checks: usize) -> Result<(), Reason> {
+unsafe fn look_at(
+    table: pg_sys::Oid,
+    columns: &[&CStr],
+    triggers: &[&CStr],
+    checks: usize,
+) -> Result<(), Reason> {
     // SAFETY: a relation is open, and so in place, from here to its closing.
     unsafe {
         let relation = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
@@ -233,7 +291,11 @@ unsafe fn may(table: pg_sys::Oid, user: pg_sys::Oid, rights: u32) -> Result<(), 
     unsafe {
         let each = (0..32).map(|bit| rights & (1 << bit)).filter(|right| *right != 0);
         let mut results = each.map(|right| pg_sys::pg_class_aclcheck(table, user, right.into()));
-        if results.all(|result| result == pg_sys::AclResult::ACLCHECK_OK) { Ok(()) } else { Err(Reason::Rights) }
+        if results.all(|result| result == pg_sys::AclResult::ACLCHECK_OK) {
+            Ok(())
+        } else {
+            Err(Reason::Rights)
+        }
     }
 }
 
@@ -241,5 +303,9 @@ unsafe fn may(table: pg_sys::Oid, user: pg_sys::Oid, rights: u32) -> Result<(), 
 unsafe fn unguarded(table: pg_sys::Oid) -> Result<(), Reason> {
     // SAFETY: a catalog lookup.
     let verdict = unsafe { pg_sys::check_enable_rls(table, pg_sys::InvalidOid, true) };
-    if verdict == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32 { Err(Reason::RowSecurity) } else { Ok(()) }
+    if verdict == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32 {
+        Err(Reason::RowSecurity)
+    } else {
+        Ok(())
+    }
 }

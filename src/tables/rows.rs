@@ -95,8 +95,11 @@ pub unsafe fn attribute(shape: pg_sys::TupleDesc, number: usize) -> *const pg_sy
     // SAFETY: the caller's promise. From 18 on, the attributes stand behind their compact forms.
     unsafe {
         #[cfg(feature = "pg18")]
-        let first =
-            (*shape).compact_attrs.as_ptr().add((*shape).natts as usize).cast::<pg_sys::FormData_pg_attribute>();
+        let first = (*shape)
+            .compact_attrs
+            .as_ptr()
+            .add((*shape).natts as usize)
+            .cast::<pg_sys::FormData_pg_attribute>();
         #[cfg(not(feature = "pg18"))]
         let first = (*shape).attrs.as_ptr();
         first.add(number)

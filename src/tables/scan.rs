@@ -73,7 +73,13 @@ impl Scan {
         // SAFETY: the caller's promise; the keys are copied by the scan.
         unsafe {
             let mut keys = keys(self.index, conditions);
-            pg_sys::index_rescan(self.scan, keys.as_mut_ptr(), conditions.len() as i32, std::ptr::null_mut(), 0);
+            pg_sys::index_rescan(
+                self.scan,
+                keys.as_mut_ptr(),
+                conditions.len() as i32,
+                std::ptr::null_mut(),
+                0,
+            );
         }
     }
 
@@ -170,7 +176,9 @@ pub fn left_at(id: i64, place: pg_sys::ItemPointerData) {
 
 /// Where a task was last seen by this session.
 pub fn was_at(id: i64) -> Option<pg_sys::ItemPointerData> {
-    LEFT_AT.with_borrow(|places| Some(places[id as usize % RECENT]).filter(|place| place.0 == id).map(|place| place.1))
+    LEFT_AT.with_borrow(|places| {
+        Some(places[id as usize % RECENT]).filter(|place| place.0 == id).map(|place| place.1)
+    })
 }
 
 unsafe fn keys(index: pg_sys::Relation, conditions: &[Condition]) -> [pg_sys::ScanKeyData; 3] {

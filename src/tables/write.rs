@@ -17,10 +17,10 @@ pub enum Change {
 
 impl From<pg_sys::TM_Result::Type> for Change {
     fn from(result: pg_sys::TM_Result::Type) -> Self {
-        use pg_sys::TM_Result::*;
+        use pg_sys::TM_Result;
         match result {
-            TM_Ok => Self::Done,
-            TM_BeingModified | TM_WouldBlock => Self::Locked,
+            TM_Result::TM_Ok => Self::Done,
+            TM_Result::TM_BeingModified | TM_Result::TM_WouldBlock => Self::Locked,
             _ => Self::Stale,
         }
     }

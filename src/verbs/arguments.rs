@@ -56,7 +56,8 @@ impl Arguments {
     pub fn array(&self, number: usize) -> Result<Vec<pg_sys::Datum>, Reason> {
         // SAFETY: declared as an array; the elements live as long as the array.
         unsafe {
-            let array = pg_sys::pg_detoast_datum(self.needed(number)?.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
+            let array =
+                pg_sys::pg_detoast_datum(self.needed(number)?.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
             if (*array).ndim > 1 || (*array).dataoffset != 0 {
                 return Err(Reason::Argument);
             }
@@ -109,7 +110,9 @@ impl Rows {
     /// Adds a row; as many columns as the function returns.
     pub fn add(&self, values: &mut [pg_sys::Datum], nulls: &mut [bool]) {
         // SAFETY: the arrays are as long as the shape, as native.sql declares it.
-        unsafe { pg_sys::tuplestore_putvalues(self.store, self.shape, values.as_mut_ptr(), nulls.as_mut_ptr()) };
+        unsafe {
+            pg_sys::tuplestore_putvalues(self.store, self.shape, values.as_mut_ptr(), nulls.as_mut_ptr())
+        };
     }
 
     /// Returns them.
@@ -132,7 +135,8 @@ impl Rows {
         unsafe {
             let returned = (*self.result).setResult;
             if !returned.is_null() {
-                let slot = pg_sys::MakeSingleTupleTableSlot(self.shape, &raw const pg_sys::TTSOpsMinimalTuple);
+                let slot =
+                    pg_sys::MakeSingleTupleTableSlot(self.shape, &raw const pg_sys::TTSOpsMinimalTuple);
                 while pg_sys::tuplestore_gettupleslot(returned, true, false, slot) {
                     pg_sys::tuplestore_puttupleslot(self.store, slot);
                 }

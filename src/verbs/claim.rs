@@ -71,7 +71,18 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
         }
         let table = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
         let worker = worker.map(text);
-        let mut claim = Claim { tables, queue, settings, table, lease, worker, most, granted: 0, rows: None, looked_for: 0 };
+        let mut claim = Claim {
+            tables,
+            queue,
+            settings,
+            table,
+            lease,
+            worker,
+            most,
+            granted: 0,
+            rows: None,
+            looked_for: 0,
+        };
         let result = claim.run(arguments);
         pg_sys::table_close(table, pg_sys::NoLock as i32);
         if claim.granted > 0 {

@@ -181,13 +181,13 @@ impl Finisher {
             for (id, token) in tasks {
                 let mut found = self.recent(id, token);
                 if found.is_none() {
-                    let scan = scan.get_or_insert_with(|| {
-                        Scan::begin(self.tasks, self.tables.tasks_pkey, &by_id(id))
-                    });
+                    let scan = scan
+                        .get_or_insert_with(|| Scan::begin(self.tasks, self.tables.tasks_pkey, &by_id(id)));
                     scan.restart(&by_id(id));
                     found = scan.next();
                 }
-                let found = found.map(|slot| (Row::of(slot), (*slot).tts_tid)).filter(|(row, _)| runs(row, token));
+                let found =
+                    found.map(|slot| (Row::of(slot), (*slot).tts_tid)).filter(|(row, _)| runs(row, token));
                 places.push(found.as_ref().map(|(_, place)| *place));
                 result = found.map_or(Ok(()), |(row, _)| self.judge(&row));
                 if result.is_err() {
@@ -400,4 +400,3 @@ unsafe fn tell_dependents(tables: &Tables, row: &Row<{ task::COUNT }>) {
         }
     }
 }
-

@@ -117,7 +117,9 @@ impl<'a> Pusher<'a> {
         unsafe {
             let table = pg_sys::table_open(self.tables.tasks, pg_sys::NoLock as i32);
             let (indexes, slot) = (Indexes::open(table), write::slot_for(table));
-            write::insert(table, &indexes, slot, &self.row, |index| write::fits(&self.tables, &self.row, index));
+            write::insert(table, &indexes, slot, &self.row, |index| {
+                write::fits(&self.tables, &self.row, index)
+            });
             pg_sys::ExecDropSingleTupleTableSlot(slot);
             indexes.close();
             pg_sys::table_close(table, pg_sys::NoLock as i32);
@@ -156,7 +158,9 @@ unsafe fn plain_row(arguments: &Arguments) -> Result<Row<{ task::COUNT }>, Reaso
     }
     let run_at = match (arguments.get(RUN_AT), arguments.get(DELAY)) {
         (None, None) => now(),
-        (Some(run_at), None) if ![i64::MIN, i64::MAX].contains(&(run_at.value() as i64)) => run_at.value() as i64,
+        (Some(run_at), None) if ![i64::MIN, i64::MAX].contains(&(run_at.value() as i64)) => {
+            run_at.value() as i64
+        }
         (None, Some(_)) => now() + arguments.span(DELAY, LONGEST_DELAY)?.unwrap_or(0),
         _ => return Err(Reason::Argument),
     };

@@ -108,7 +108,8 @@ fn end(client: &mut Client, dice: &mut Dice, leases: &[(i64, i32)], account: &mu
         // Never answers: the leases run out.
         0 if ids.len() < 5 => {}
         1 => {
-            let query = "SELECT queue.release(id, token) FROM unnest($1::bigint[], $2::int[]) AS t (id, token)";
+            let query =
+                "SELECT queue.release(id, token) FROM unnest($1::bigint[], $2::int[]) AS t (id, token)";
             drop(attempt(client.query(query, &[&ids, &tokens])));
         }
         2..4 => {
@@ -136,15 +137,23 @@ fn every_task_is_completed_once_whoever_changes_their_mind() {
             std::thread::spawn(move || work(client, seed))
         })
         .collect();
-    let accounts: Vec<Account> = sessions.into_iter().map(|session| session.join().expect("a session")).collect();
+    let accounts: Vec<Account> =
+        sessions.into_iter().map(|session| session.join().expect("a session")).collect();
     let mut completions: HashMap<i64, i32> = HashMap::new();
-    accounts.iter().flat_map(|account| &account.completed).for_each(|id| *completions.entry(*id).or_default() += 1);
+    accounts
+        .iter()
+        .flat_map(|account| &account.completed)
+        .for_each(|id| *completions.entry(*id).or_default() += 1);
     assert!(completions.values().all(|times| *times == 1), "no completion is accepted twice");
     let pushed: Vec<i64> = accounts.iter().flat_map(|account| account.pushed.iter().copied()).collect();
     let mut client = cluster.connect();
     assert_eq!(count(&mut client, "SELECT count(*) FROM queue.tasks"), 0);
-    let kept: Vec<i64> =
-        client.query("SELECT id FROM queue.history", &[]).expect("history").iter().map(|row| row.get(0)).collect();
+    let kept: Vec<i64> = client
+        .query("SELECT id FROM queue.history", &[])
+        .expect("history")
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     let distinct: std::collections::HashSet<i64> = kept.iter().copied().collect();
     assert_eq!(distinct.len(), kept.len(), "once in the history");
     assert!(pushed.iter().all(|id| distinct.contains(id)), "what was pushed was completed");

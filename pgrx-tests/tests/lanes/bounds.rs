@@ -138,7 +138,10 @@ fn hundreds_of_queues_share_the_lanes() {
         assert_eq!(count(&mut client, query), 600);
     }
     // One transaction that has something for more lanes than it can tell one by one.
-    run(&mut client, "BEGIN; SELECT count(queue.push('q' || n % 60 + 1)) FROM generate_series(1, 6000) AS n; COMMIT");
+    run(
+        &mut client,
+        "BEGIN; SELECT count(queue.push('q' || n % 60 + 1)) FROM generate_series(1, 6000) AS n; COMMIT",
+    );
     let query = "SELECT count(*) FROM (SELECT (queue.claim('1 hour', 'q' || n, 200)).id FROM generate_series(1, 60) AS n) AS c";
     assert_eq!(count(&mut client, query), 6000);
 }

@@ -19,7 +19,10 @@ fn every_way_into_the_table_wakes_who_waits() {
         ("", "SET queue.fast_path = off; SELECT queue.push('default'); RESET queue.fast_path"),
         ("", "INSERT INTO queue.tasks (queue) VALUES ('default')"),
         ("", "WITH i AS (INSERT INTO queue.tasks (queue) VALUES ('default') RETURNING id) SELECT FROM i"),
-        ("SELECT queue.push('default', delay => '1 day')", "UPDATE queue.tasks SET run_at = clock_timestamp()"),
+        (
+            "SELECT queue.push('default', delay => '1 day')",
+            "UPDATE queue.tasks SET run_at = clock_timestamp()",
+        ),
         ("SELECT queue.push('other')", "UPDATE queue.tasks SET queue = 'default'"),
         (
             "SELECT queue.push('default'); SELECT queue.claim('1 hour')",
@@ -85,9 +88,11 @@ fn a_lane_keeps_nothing_that_is_gone_or_changed() {
 
 /// All there is in the order that it is to be claimed, claimed in batches of any size.
 fn in_order(client: &mut Client, queue: &str, batch: i32) {
-    let query = "SELECT id FROM queue.tasks WHERE queue = $1 AND state = 'queued' AND run_at <= clock_timestamp()
+    let query =
+        "SELECT id FROM queue.tasks WHERE queue = $1 AND state = 'queued' AND run_at <= clock_timestamp()
                  ORDER BY priority, run_at, id";
-    let expected: Vec<i64> = client.query(query, &[&queue]).expect("list").iter().map(|row| row.get(0)).collect();
+    let expected: Vec<i64> =
+        client.query(query, &[&queue]).expect("list").iter().map(|row| row.get(0)).collect();
     let mut found = Vec::new();
     loop {
         let claimed = claim(client, queue, batch);
@@ -139,7 +144,10 @@ fn ten_thousand_tasks_of_one_instant_come_due_in_order() {
          SELECT 'default', t, n % 3 FROM (SELECT clock_timestamp() + '700 ms' AS t) AS t, generate_series(1, 10000) AS n",
     );
     let waiter = wait_for(&cluster, "default");
-    let due: i64 = count(&mut client, "SELECT (extract(epoch FROM min(run_at) - clock_timestamp()) * 1e6)::bigint FROM queue.tasks");
+    let due: i64 = count(
+        &mut client,
+        "SELECT (extract(epoch FROM min(run_at) - clock_timestamp()) * 1e6)::bigint FROM queue.tasks",
+    );
     let due = Instant::now() + Duration::from_micros(due.max(0) as u64);
     let (ready, at) = waiter.join().expect("the waiter");
     assert!(ready && at + Duration::from_millis(5) >= due && at < due + Duration::from_secs(1));

@@ -34,9 +34,15 @@ fn batches_cut_short_lose_nothing_and_keep_nothing() {
     let mut cut = 0;
     for n in 1..=60 {
         let statement = match n % 3 {
-            0 => "BEGIN; SAVEPOINT s; SELECT count(*) FROM queue.claim('1 hour', max_tasks => 7000); ROLLBACK",
-            1 => "BEGIN; SELECT count(*) FROM (SELECT queue.claim('1 hour', max_tasks => 10) FROM generate_series(1, 500)) AS c; ROLLBACK",
-            _ => "BEGIN; SELECT count(*) FROM queue.push_many('default', array_fill('1'::jsonb, ARRAY[5000])); ROLLBACK",
+            0 => {
+                "BEGIN; SAVEPOINT s; SELECT count(*) FROM queue.claim('1 hour', max_tasks => 7000); ROLLBACK"
+            }
+            1 => {
+                "BEGIN; SELECT count(*) FROM (SELECT queue.claim('1 hour', max_tasks => 10) FROM generate_series(1, 500)) AS c; ROLLBACK"
+            }
+            _ => {
+                "BEGIN; SELECT count(*) FROM queue.push_many('default', array_fill('1'::jsonb, ARRAY[5000])); ROLLBACK"
+            }
         };
         cut += i32::from(cut_short(&cluster, &mut one, n * 700, statement));
         assert_eq!(count(&mut other, running), 0);
@@ -103,8 +109,11 @@ fn after_a_restart_lanes_know_nothing_and_find_everything() {
     for mode in ["fast", "immediate"] {
         let mut client = cluster.connect();
         push(&mut client, "default", 2000);
-        run(&mut client, "SELECT count(*) FROM queue.claim('300 ms', max_tasks => 500);
-                          SELECT queue.push('default', delay => '300 ms')");
+        run(
+            &mut client,
+            "SELECT count(*) FROM queue.claim('300 ms', max_tasks => 500);
+                          SELECT queue.push('default', delay => '300 ms')",
+        );
         cluster.stop(mode);
         cluster.launch();
         all_claimable(&cluster, 2001);
@@ -133,7 +142,9 @@ fn a_promoted_standby_goes_on() {
     }
     // Whether there is something can be asked there as well.
     let ready = reader.simple_query("CALL queue.wait('default', '1 second', NULL)").expect("wait");
-    assert!(ready.iter().any(|m| matches!(m, postgres::SimpleQueryMessage::Row(row) if row.get(0) == Some("t"))));
+    assert!(
+        ready.iter().any(|m| matches!(m, postgres::SimpleQueryMessage::Row(row) if row.get(0) == Some("t")))
+    );
     cluster.stop("immediate");
     run(&mut reader, "SELECT pg_promote()");
     standby.await_worker("postgres");

@@ -27,7 +27,8 @@ fn what_a_claim_took_is_back_when_it_rolls_back() {
     assert_eq!(claim(&mut one, "default", 1), ids[5..6]);
     run(&mut one, "COMMIT");
     assert_eq!(claim(&mut other, "default", 10), NONE);
-    let complete = "SELECT count(*) FROM queue.complete_many($1::bigint[], array_fill(1, ARRAY[cardinality($1)]))";
+    let complete =
+        "SELECT count(*) FROM queue.complete_many($1::bigint[], array_fill(1, ARRAY[cardinality($1)]))";
     let mine = vec![ids[0], ids[1], ids[5]];
     assert_eq!(one.query_one(complete, &[&mine]).expect("complete").get::<_, i64>(0), 3);
 

@@ -84,7 +84,15 @@ impl<'a> History<'a> {
     pub fn new(client: &'a mut Client, seed: u64) -> Self {
         let mut dice = Dice(seed.wrapping_mul(0x5851_F42D_4C95_7F2D));
         let policies = dice.one_in(5);
-        Self { client, dice, log: Vec::new(), leases: Vec::new(), policies, in_transaction: false, savepoints: 0 }
+        Self {
+            client,
+            dice,
+            log: Vec::new(),
+            leases: Vec::new(),
+            policies,
+            in_transaction: false,
+            savepoints: 0,
+        }
     }
 
     /// Plays it, and returns what was called and what came of it.
@@ -147,7 +155,8 @@ impl<'a> History<'a> {
             _ => "",
         };
         if self.dice.one_in(4) {
-            options += self.dice.pick(&[", headers => '{\"h\": 1}'", ", headers => '[]'", ", headers => '{}'"]);
+            options +=
+                self.dice.pick(&[", headers => '{\"h\": 1}'", ", headers => '[]'", ", headers => '{}'"]);
         }
         if self.dice.one_in(6) {
             options += self.dice.pick(&[", max_attempts => 1", ", max_attempts => 2", ", max_attempts => 0"]);
@@ -172,7 +181,10 @@ impl<'a> History<'a> {
     fn push_many(&mut self) {
         let (queue, options) = (self.queue(), self.options());
         let payloads: Vec<String> = (0..self.dice.roll(6)).map(|n| format!("\"{n}\"")).collect();
-        self.run(&format!("SELECT queue.push_many('{queue}', ARRAY[{}]::jsonb[]{options})", quoted(&payloads)));
+        self.run(&format!(
+            "SELECT queue.push_many('{queue}', ARRAY[{}]::jsonb[]{options})",
+            quoted(&payloads)
+        ));
     }
 
     fn claim(&mut self) {
@@ -228,14 +240,17 @@ impl<'a> History<'a> {
 
     fn complete_many(&mut self) {
         let leases: Vec<(i64, i32)> = (0..self.dice.roll(5)).map(|_| self.leased()).collect();
-        let list = |each: &dyn Fn(&(i64, i32)) -> String| leases.iter().map(each).collect::<Vec<_>>().join(",");
+        let list =
+            |each: &dyn Fn(&(i64, i32)) -> String| leases.iter().map(each).collect::<Vec<_>>().join(",");
         let (ids, tokens) = (list(&|lease| lease.0.to_string()), list(&|lease| lease.1.to_string()));
         let results = match self.dice.roll(4) {
             0 => format!(", ARRAY[{}]::jsonb[]", list(&|lease| format!("'{}'", lease.0))),
             1 => format!(", ARRAY[{}]::jsonb[]", list(&|_| "NULL".to_owned())),
             _ => String::new(),
         };
-        self.run(&format!("SELECT queue.complete_many(ARRAY[{ids}]::bigint[], ARRAY[{tokens}]::int[]{results})"));
+        self.run(&format!(
+            "SELECT queue.complete_many(ARRAY[{ids}]::bigint[], ARRAY[{tokens}]::int[]{results})"
+        ));
     }
 
     fn complete_and_claim(&mut self) {
