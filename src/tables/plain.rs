@@ -136,6 +136,21 @@ const QUEUE_COLUMNS: &[&CStr] = &[
     c"keep_history",
     c"created_at",
 ];
+/// The columns of tasks and of the history in which native verbs may leave a null.
+const NULLABLE: &[&CStr] = &[
+    c"max_attempts",
+    c"lease_until",
+    c"worker",
+    c"claimed_at",
+    c"cancel_requested_at",
+    c"key",
+    c"group_key",
+    c"backoff",
+    c"headers",
+    c"progress",
+    c"errors",
+    c"result",
+];
 /// For a table whose triggers do not matter.
 const ANY: &[&CStr] = &[c""];
 const TASK_TRIGGERS: &[&CStr] =
@@ -224,7 +239,7 @@ unsafe fn look_at(
         let plain = (*(*relation).rd_rel).relpersistence as u8 == b'p'
             && (*relation).rd_rules.is_null()
             && matches!((*(*relation).rd_rel).relreplident as u8, b'd' | b'f')
-            && has_columns((*relation).rd_att, columns, checks)
+            && has_columns((*relation).rd_att, columns, checks, triggers != ANY)
             && has_triggers((*relation).trigdesc, triggers)
             && has_plain_indexes(relation);
         pg_sys::table_close(relation, pg_sys::NoLock as i32);
@@ -232,7 +247,7 @@ unsafe fn look_at(
     }
 }
 
-unsafe fn has_columns(shape: pg_sys::TupleDesc, columns: &[&CStr], checks: usize) -> bool {
+unsafe fn has_columns(shape: pg_sys::TupleDesc, columns: &[&CStr], checks: usize, written: bool) -> bool {
     // SAFETY: the caller's open relation.
     unsafe {
         let constraints = (*shape).constr;
@@ -242,6 +257,7 @@ unsafe fn has_columns(shape: pg_sys::TupleDesc, columns: &[&CStr], checks: usize
                 !(*attribute).attisdropped
                     && (*attribute).attgenerated == 0
                     && CStr::from_ptr((*attribute).attname.data.as_ptr()) == *name
+                    && !(written && (*attribute).attnotnull && NULLABLE.contains(name))
             })
             && (constraints.is_null() || usize::from((*constraints).num_check) <= checks)
     }
