@@ -64,7 +64,7 @@ fn asleep(client: &mut Client) -> i64 {
     number(
         client,
         "SELECT count(*) FROM pg_stat_activity
-         WHERE query LIKE 'CALL queue.wait%' AND state = 'active' AND wait_event = 'Extension'",
+         WHERE query LIKE 'CALL queue.wait%' AND state = 'active' AND wait_event IN ('Extension', 'QueueExtWait')",
     )
 }
 
@@ -575,7 +575,7 @@ fn a_result_is_told_within_milliseconds() {
         let task = client.query_one("SELECT id, token FROM queue.claim()", &[]).expect("claim");
         ask.send(id).expect("ask");
         eventually("it sleeps, and holds nothing", SOON, || {
-            let query = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'Extension'
+            let query = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event IN ('Extension', 'QueueExtWait')
                          AND state = 'active' AND xact_start IS NULL AND backend_xmin IS NULL";
             client.query_one(query, &[&pid]).expect("look").get::<_, i64>(0) == 1
         });
