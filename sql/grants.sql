@@ -6,5 +6,8 @@ REVOKE ALL ON TYPE queue.claimed_task FROM PUBLIC;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats() TO pg_monitor;
+-- A function in a view is called with the rights of whoever reads the view. This one looks itself whether
+-- its caller may read queue.stats.
+GRANT EXECUTE ON FUNCTION queue_internal.counted(text[]) TO PUBLIC;
 
 SELECT queue_internal.announce_extension();

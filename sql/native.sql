@@ -60,3 +60,53 @@ CREATE TRIGGER signal_announced AFTER INSERT ON queue_internal.signals
     FOR EACH ROW EXECUTE FUNCTION queue_internal.signal_announced();
 COMMENT ON TRIGGER signal_announced ON queue_internal.signals IS
     'Tells the lane of a queue that there are signals to settle.';
+
+-- The counters behind queue.stats, told of what the native verbs did not do.
+
+CREATE OR REPLACE FUNCTION queue_internal.counted(queues text[])
+RETURNS TABLE (
+    queue text, queued bigint, behind bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
+    oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrapper';
+
+CREATE FUNCTION queue_internal.history_counted() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'history_counted';
+COMMENT ON FUNCTION queue_internal.history_counted() IS 'Counts what was written to the history.';
+
+CREATE TRIGGER history_counted AFTER INSERT ON queue.history
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.history_counted();
+COMMENT ON TRIGGER history_counted ON queue.history IS 'Counts finished tasks.';
+
+CREATE FUNCTION queue_internal.dead_letter_counted() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'dead_letter_counted';
+COMMENT ON FUNCTION queue_internal.dead_letter_counted() IS 'Counts a dead letter that came or went.';
+
+CREATE TRIGGER dead_letter_counted AFTER INSERT OR UPDATE OR DELETE ON queue.dead_letters
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.dead_letter_counted();
+COMMENT ON TRIGGER dead_letter_counted ON queue.dead_letters IS 'Counts dead letters.';
+
+CREATE FUNCTION queue_internal.table_emptied() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'table_emptied';
+COMMENT ON FUNCTION queue_internal.table_emptied() IS 'Has everything counted anew after a TRUNCATE.';
+
+-- Also for those who write as a replica does: what is not counted would be missing from then on.
+DO $$
+DECLARE
+    emptied regclass;
+    counts  record;
+BEGIN
+    FOREACH emptied IN ARRAY ARRAY['queue.tasks', 'queue.history', 'queue.dead_letters']::regclass[] LOOP
+        EXECUTE format('CREATE TRIGGER table_emptied AFTER TRUNCATE ON %s
+                        FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.table_emptied()', emptied);
+        EXECUTE format('COMMENT ON TRIGGER table_emptied ON %s IS %L', emptied,
+                       'Has everything counted anew.');
+    END LOOP;
+    FOR counts IN
+        SELECT t.tgrelid::regclass AS of, t.tgname AS name FROM pg_trigger AS t
+        WHERE t.tgname IN ('tasks_announced', 'task_changed', 'history_counted', 'dead_letter_counted', 'table_emptied')
+    LOOP
+        EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', counts.of, counts.name);
+    END LOOP;
+END
+$$;

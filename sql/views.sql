@@ -28,47 +28,77 @@ BEGIN
 END
 $$;
 
--- Reads the live tasks and the last hour of the history once.
+-- From the counters of the engine. What those do not know is counted here, in one pass over each table.
+-- They do not know what logical replication brings.
 CREATE VIEW queue.stats AS
+WITH counted AS MATERIALIZED (
+    SELECT c.*
+    FROM queue_internal.counted(ARRAY(
+        SELECT q.name FROM queue.queues AS q
+        WHERE NOT EXISTS (SELECT FROM pg_subscription_rel AS r WHERE r.srrelid = 'queue.tasks'::regclass)
+    )) AS c
+),
+uncounted AS MATERIALIZED (
+    SELECT q.name FROM queue.queues AS q WHERE NOT EXISTS (SELECT FROM counted AS c WHERE c.queue = q.name)
+),
+live AS (
+    SELECT t.queue,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at <= now()) AS queued,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.gate = 2) AS behind,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at > now()) AS scheduled,
+           count(*) FILTER (WHERE t.state = 'waiting') AS waiting,
+           count(*) FILTER (WHERE t.state = 'running') AS running,
+           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at <= now()) AS oldest_due_at
+    FROM queue.tasks AS t
+    WHERE EXISTS (SELECT FROM uncounted) AND t.queue IN (SELECT u.name FROM uncounted AS u)
+    GROUP BY t.queue
+),
+lost AS (
+    SELECT d.queue,
+           count(*) AS dead,
+           count(*) FILTER (WHERE d.failed_at > now() - interval '1 hour') AS failed
+    FROM queue.dead_letters AS d
+    WHERE EXISTS (SELECT FROM uncounted) AND d.queue IN (SELECT u.name FROM uncounted AS u)
+    GROUP BY d.queue
+),
+ended AS (
+    SELECT h.queue,
+           count(*) FILTER (WHERE h.state = 'completed') AS completed,
+           count(*) FILTER (WHERE h.state = 'cancelled') AS cancelled,
+           count(*) FILTER (WHERE h.state = 'completed'
+                            AND h.finished_at > now() - interval '1 minute') / 60.0 AS rate
+    FROM queue.history AS h
+    WHERE EXISTS (SELECT FROM uncounted) AND h.queue IN (SELECT u.name FROM uncounted AS u)
+      AND h.finished_at > now() - interval '1 hour'
+    GROUP BY h.queue
+),
+numbers AS (
+    SELECT * FROM counted
+    UNION ALL
+    SELECT u.name, l.queued, l.behind, l.scheduled, l.waiting, l.running, d.dead, l.oldest_due_at,
+           e.completed, e.cancelled, d.failed, e.rate
+    FROM uncounted AS u
+    LEFT JOIN live AS l ON l.queue = u.name
+    LEFT JOIN lost AS d ON d.queue = u.name
+    LEFT JOIN ended AS e ON e.queue = u.name
+)
 SELECT q.name AS queue,
        q.paused_at IS NOT NULL AS paused,
-       coalesce(t.queued, 0) AS queued,
-       coalesce(t.scheduled, 0) AS scheduled,
-       coalesce(t.waiting, 0) AS waiting,
-       coalesce(t.behind, 0) AS behind,
-       coalesce(t.running, 0) AS running,
-       coalesce(d.dead, 0) AS dead,
-       t.oldest_due_age,
-       coalesce(h.completed, 0) AS completed_last_hour,
-       coalesce(h.cancelled, 0) AS cancelled_last_hour,
-       coalesce(d.failed, 0) AS failed_last_hour,
-       round(coalesce(h.completed_last_minute, 0) / 60.0, 1) AS completed_per_second
+       coalesce(n.queued, 0) AS queued,
+       coalesce(n.scheduled, 0) AS scheduled,
+       coalesce(n.waiting, 0) AS waiting,
+       coalesce(n.behind, 0) AS behind,
+       coalesce(n.running, 0) AS running,
+       coalesce(n.dead, 0) AS dead,
+       now() - n.oldest_due_at AS oldest_due_age,
+       coalesce(n.completed, 0) AS completed_last_hour,
+       coalesce(n.cancelled, 0) AS cancelled_last_hour,
+       coalesce(n.failed, 0) AS failed_last_hour,
+       round(coalesce(n.rate, 0)::numeric, 1) AS completed_per_second
 FROM queue.queues AS q
-LEFT JOIN (
-    SELECT i.queue,
-           count(*) FILTER (WHERE i.state = 'queued' AND i.run_at <= now() AND i.gate < 2) AS queued,
-           count(*) FILTER (WHERE i.state = 'queued' AND i.run_at <= now() AND i.gate = 2) AS behind,
-           count(*) FILTER (WHERE i.state = 'queued' AND i.run_at > now()) AS scheduled,
-           count(*) FILTER (WHERE i.state = 'waiting') AS waiting,
-           count(*) FILTER (WHERE i.state = 'running') AS running,
-           now() - min(i.run_at) FILTER (WHERE i.state = 'queued' AND i.run_at <= now()) AS oldest_due_age
-    FROM queue.tasks AS i GROUP BY i.queue
-) AS t ON t.queue = q.name
-LEFT JOIN (
-    SELECT i.queue, count(*) AS dead,
-           count(*) FILTER (WHERE i.failed_at > now() - interval '1 hour') AS failed
-    FROM queue.dead_letters AS i GROUP BY i.queue
-) AS d ON d.queue = q.name
-LEFT JOIN (
-    SELECT i.queue,
-           count(*) FILTER (WHERE i.state = 'completed') AS completed,
-           count(*) FILTER (WHERE i.state = 'cancelled') AS cancelled,
-           count(*) FILTER (WHERE i.state = 'completed'
-                            AND i.finished_at > now() - interval '1 minute') AS completed_last_minute
-    FROM queue.history AS i WHERE i.finished_at > now() - interval '1 hour' GROUP BY i.queue
-) AS h ON h.queue = q.name;
+LEFT JOIN numbers AS n ON n.queue = q.name;
 COMMENT ON VIEW queue.stats IS
-    'What is in each queue now and what became of its tasks lately, counted when read.';
+    'What is in each queue now and what became of its tasks lately.';
 
 CREATE VIEW queue.workers AS
 SELECT t.worker,

@@ -74,10 +74,14 @@ unsafe extern "C-unwind" fn process_utility(
             make_way((*statement).utilityStmt);
         }
         let ends_prepared = ends_prepared_transaction((*statement).utilityStmt);
+        let silences = silences_triggers((*statement).utilityStmt);
         let next = PREVIOUS.unwrap_or(run_utility);
         next(statement, query, read_only_tree, context, parameters, environment, destination, completion);
         if ends_prepared {
             lanes::doubt();
+        }
+        if ends_prepared || silences {
+            lanes::doubt_accounts();
         }
     }
 }
@@ -106,6 +110,31 @@ unsafe fn ends_prepared_transaction(node: *mut pg_sys::Node) -> bool {
         (*node).type_ == pg_sys::NodeTag::T_TransactionStmt
             && [TRANS_STMT_COMMIT_PREPARED, TRANS_STMT_ROLLBACK_PREPARED]
                 .contains(&(*node.cast::<pg_sys::TransactionStmt>()).kind)
+    }
+}
+
+/// Whether the statement may begin or end a time in which changes of tasks are not told: triggers of a table
+/// of ours are disabled or enabled, or a subscription comes or goes.
+unsafe fn silences_triggers(node: *mut pg_sys::Node) -> bool {
+    use pg_sys::AlterTableType::{AT_DisableTrigUser, AT_EnableTrig};
+    use pg_sys::NodeTag::*;
+    // SAFETY: a utility statement is a node, and its tag tells its type; the commands of ALTER TABLE are a
+    // list of such.
+    unsafe {
+        match (*node).type_ {
+            T_CreateSubscriptionStmt | T_AlterSubscriptionStmt | T_DropSubscriptionStmt => true,
+            T_AlterTableStmt => {
+                let statement = node.cast::<pg_sys::AlterTableStmt>();
+                let name = CStr::from_ptr((*(*statement).relation).relname);
+                let commands = (*statement).cmds;
+                let mut commands = (0..(*commands).length).map(|i| {
+                    (*(*commands).elements.offset(i as isize)).ptr_value.cast::<pg_sys::AlterTableCmd>()
+                });
+                [c"tasks", c"history", c"dead_letters"].contains(&name)
+                    && commands.any(|command| (AT_EnableTrig..=AT_DisableTrigUser).contains(&(*command).subtype))
+            }
+            _ => false,
+        }
     }
 }
 

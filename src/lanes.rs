@@ -4,12 +4,14 @@
 //! from or waited for. With more queues than lanes, those that find none are served by the core. Each
 //! lane has a lock, which is held for a few memory operations and never while anything can fail.
 
+mod account;
 mod lane;
 mod leases;
 mod ordered;
 pub mod reading;
 mod waiters;
 
+pub use account::{Account, Census, Counts, Horizon, Item};
 pub use lane::{Answer, Bounds, Key, Lane};
 pub use leases::Lease;
 
@@ -65,6 +67,8 @@ impl<'a> Queue<'a> {
 pub struct Slot {
     /// The queue's tasks.
     pub lane: Lane,
+    /// How many tasks the queue has.
+    pub account: Account,
     /// Who waits for a task.
     pub waiters: Waiters,
     /// Not 0 if there may be signals to settle: a number that is never used twice.
@@ -83,7 +87,7 @@ pub struct Slot {
 }
 
 // As queue.lanes and docs/engine.md say.
-const _: () = assert!(size_of::<Slot>() > 76_000 && size_of::<Slot>() < 80_000);
+const _: () = assert!(size_of::<Slot>() > 80_000 && size_of::<Slot>() < 86_000);
 
 /// What happened in a lane.
 #[repr(C)]
@@ -258,14 +262,22 @@ pub fn with_or_new<R>(queue: &Queue<'_>, act: impl FnOnce(&mut Slot) -> R) -> Op
     };
     match with(queue.hash, &mut visit) {
         Some(result) => result.flatten(),
-        None => with(take_lane(queue)?, visit).flatten().flatten(),
+        None => with(take_lane(queue, now())?, visit).flatten().flatten(),
+    }
+}
+
+/// The same, with a lane that nobody has if need be; nothing if there is none.
+pub fn with_or_free<R>(queue: &Queue<'_>, act: impl Fn(&mut Slot) -> R) -> Option<R> {
+    let visit = |slot: &mut Slot| slot.is_of(queue).then(|| act(slot));
+    match with(queue.hash, visit) {
+        Some(result) => result,
+        None => with(take_lane(queue, i64::MIN)?, visit).flatten(),
     }
 }
 
 /// Gives a lane to the queue; returns the hash. One process at a time does so: who is not alone finds
 /// the lane of the other, or none.
-fn take_lane(queue: &Queue<'_>) -> Option<u64> {
-    let moment = now();
+fn take_lane(queue: &Queue<'_>, moment: i64) -> Option<u64> {
     // A free one, or one that nobody has used for long. Two processes that do this for one queue at the
     // same time meet at the first lane's lock.
     let find = |wanted: &dyn Fn(&Slot) -> bool| {
@@ -364,6 +376,32 @@ pub extern "C-unwind" fn doubt() {
         });
         wake.into_iter().for_each(Wake::now);
     }
+}
+
+/// Runs `act` with each lane of this database, locked.
+fn all(act: impl Fn(&mut Slot)) {
+    // SAFETY: a plain read of a constant of the process.
+    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    for index in 0..hashes().len() {
+        locked(index, |slot| {
+            if slot.hash != 0 && slot.database == database {
+                act(slot);
+            }
+        });
+    }
+}
+
+/// Something may have changed in the numbers of tasks of any queue of this database that nobody told.
+#[pg_guard]
+pub extern "C-unwind" fn doubt_accounts() {
+    all(|slot| slot.account.doubt());
+}
+
+/// This process counts no more.
+pub fn stop_counting() {
+    // SAFETY: a plain read of a constant of the process.
+    let me = unsafe { pg_sys::MyProcPid };
+    all(|slot| slot.account.give_up(me));
 }
 
 /// Gives back the lanes of a database that is gone.
@@ -469,6 +507,7 @@ impl Slot {
         self.name_length = length;
         self.used_at = moment;
         self.lane.clear(moment);
+        self.account.doubt();
         self.waiters.clear();
         self.in_turn = false;
         self.signals = stamp();

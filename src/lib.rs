@@ -8,6 +8,7 @@
 mod symbols;
 
 mod clock;
+mod counting;
 mod cron;
 mod expiry;
 mod hooks;

@@ -50,16 +50,18 @@ pub fn give_up(queue: &Queue<'_>) {
 }
 
 /// The tasks of a queue, with the active snapshot.
-struct Rows {
+pub struct Rows {
     scan: Scan,
     levels: Levels,
     queue: pg_sys::Datum,
 }
 
 impl Rows {
+    /// Begins with all tasks of the queue.
+    ///
     /// # Safety
     /// The table is locked, and a snapshot active until the end.
-    unsafe fn begin(tables: &Tables, table: pg_sys::Relation, queue: pg_sys::Datum) -> Self {
+    pub unsafe fn begin(tables: &Tables, table: pg_sys::Relation, queue: pg_sys::Datum) -> Self {
         // SAFETY: the caller's promise; the conditions are on the columns of the order index.
         unsafe {
             let scan = Scan::begin(table, tables.tasks_order, &conditions(queue, 0, i64::MIN));
@@ -67,7 +69,8 @@ impl Rows {
         }
     }
 
-    fn end(self) {
+    /// Ends it.
+    pub fn end(self) {
         self.levels.end();
         self.scan.end();
     }

@@ -144,7 +144,13 @@ extension_sql_file!(
 );
 
 // For people and for monitoring.
-extension_sql_file!("../sql/views.sql", name = "views", requires = ["internal_rights"]);
+extension_sql_file!(
+    "../sql/internal/ended_since.sql",
+    name = "internal_ended_since",
+    requires = ["internal_rights"]
+);
+extension_sql_file!("../sql/internal/counted.sql", name = "internal_counted", requires = ["internal_ended_since"]);
+extension_sql_file!("../sql/views.sql", name = "views", requires = ["internal_counted"]);
 
 // The verbs.
 extension_sql_file!("../sql/functions/push.sql", name = "push", requires = ["views"]);

@@ -163,7 +163,7 @@ pub fn history_at(tables: &mut Tables, time: i64) -> Result<(), Reason> {
 }
 
 /// Where the extension's tables are, found anew; nothing without the extension.
-unsafe fn find() -> Option<Tables> {
+pub unsafe fn find() -> Option<Tables> {
     // SAFETY: catalog lookups in a transaction.
     unsafe {
         let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), true);

@@ -7,11 +7,14 @@
 //! There is room for so many changes. Of what is beyond, only the bounds are kept that lanes have to be
 //! lowered to, which is always right, and costs them a look into the table.
 
+mod tally;
+
 use crate::clock::now;
-use crate::lanes::{self, Key, Lease, Queue, Wake};
+use crate::lanes::{self, Item, Key, Lease, Queue, Wake};
 use crate::shared::{self, NEVER, QueueBits};
 use pgrx::prelude::*;
 use std::cell::UnsafeCell;
+use tally::Tally;
 
 const CHANGES: usize = 2048;
 const SUMMARIES: usize = 8;
@@ -94,6 +97,9 @@ struct Pending {
     /// Lanes that learned from this transaction how the table is after its own changes.
     taught: [u64; SUMMARIES],
     taught_count: usize,
+    /// This process is counting the tables for accounts.
+    counting: bool,
+    tally: Tally,
     changes: [Change; CHANGES],
     summaries: [Summary; SUMMARIES],
 }
@@ -114,6 +120,8 @@ thread_local! {
             refilling: 0,
             taught: [0; SUMMARIES],
             taught_count: 0,
+            counting: false,
+            tally: Tally::NOTHING,
             changes: [NO_CHANGE; CHANGES],
             summaries: [NO_SUMMARY; SUMMARIES],
         })
@@ -205,6 +213,21 @@ pub fn expected(time: i64) {
     with_pending(|pending| pending.news.run = pending.news.run.min(time));
 }
 
+/// There are so many more of an item in the queue.
+pub fn counted(queue: &Queue<'_>, item: Item, more: i32) {
+    with_pending(|pending| pending.count_item(queue.hash(), item, more));
+}
+
+/// Nobody can tell what this transaction did to the numbers of tasks.
+pub fn uncounted() {
+    with_pending(|pending| pending.tally.overflow());
+}
+
+/// Notes whether this process is counting, in case that ends with an ERROR.
+pub fn counting(yes: bool) {
+    with_pending(|pending| pending.counting = yes);
+}
+
 /// This database has the extension, once this transaction has committed.
 pub fn created() {
     with_pending(|pending| pending.news.created = true);
@@ -252,7 +275,13 @@ impl Hands {
 
     /// The candidate of this number has been leased.
     pub fn leased(&self, number: usize, until: i64) {
-        with_pending(|pending| pending.changes[self.first + number].what = What::Leased { until });
+        with_pending(|pending| {
+            let change = &mut pending.changes[self.first + number];
+            change.what = What::Leased { until };
+            let run_at = change.key.run_at;
+            pending.count_item(self.lane, Item::queued(run_at), -1);
+            pending.count_item(self.lane, Item::RUNNING, 1);
+        });
     }
 }
 
@@ -327,8 +356,18 @@ impl Pending {
         }
     }
 
+    fn count_item(&mut self, lane: u64, item: Item, more: i32) {
+        // SAFETY: reads the state of the transaction.
+        let subtransaction = unsafe { pg_sys::GetCurrentSubTransactionId() };
+        self.tally.note(lane, subtransaction, item, more);
+    }
+
     /// Gives back what the subtransactions from this one on had in their hands.
     fn give_back(&mut self, from: pg_sys::SubTransactionId) {
+        self.tally.forget(from);
+        if std::mem::take(&mut self.counting) {
+            lanes::stop_counting();
+        }
         let moment = now();
         for change in self.changes[..self.count].iter_mut().filter(|change| change.subtransaction >= from) {
             let had = matches!(change.what, What::Leased { .. } | What::Held | What::Ending { .. });
@@ -375,6 +414,11 @@ impl Pending {
 
     /// Tells the lanes what has been committed.
     fn tell(&mut self, now: i64) {
+        // SAFETY: reads the state of the transaction, which has its id until the callbacks are done.
+        let me = unsafe { pg_sys::GetTopFullTransactionIdIfAny() }.value;
+        if self.tally.overflown() {
+            lanes::doubt_accounts();
+        }
         let mut rest = &self.changes[..self.count];
         while let Some(first) = rest.first() {
             // As many as are for one lane at a time, and at most so many wake-ups.
@@ -385,6 +429,7 @@ impl Pending {
                 for (change, wake) in rest[..same].iter().zip(&mut wakes) {
                     *wake = change.tell(slot, now);
                 }
+                self.tally.tell(slot, first.lane, me);
                 slot.next_time()
             });
             match known {
@@ -397,6 +442,12 @@ impl Pending {
             }
             wakes.into_iter().flatten().for_each(Wake::now);
             rest = &rest[same..];
+        }
+        // What is only counted, or beyond the room for changes.
+        while let Some(lane) = self.tally.lane() {
+            lanes::with(lane, |slot| self.tally.tell(slot, lane, me));
+            // Also where there is no such lane.
+            self.tally.drop_lane(lane);
         }
         self.tell_of_ends();
         for summary in &self.summaries[..self.summary_count] {
@@ -458,6 +509,7 @@ impl Pending {
 
     fn clear(&mut self) {
         self.taught_count = 0;
+        self.tally.clear();
         (self.count, self.summary_count, self.doubt, self.news) = (0, 0, false, NO_NEWS);
     }
 }
@@ -526,10 +578,13 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
 unsafe extern "C-unwind" fn at_end_of_subtransaction(
     event: pg_sys::SubXactEvent::Type,
     subtransaction: pg_sys::SubTransactionId,
-    _parent: pg_sys::SubTransactionId,
+    parent: pg_sys::SubTransactionId,
     _argument: *mut std::ffi::c_void,
 ) {
-    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
-        with_pending(|pending| pending.give_back(subtransaction));
+    use pg_sys::SubXactEvent::*;
+    match event {
+        SUBXACT_EVENT_ABORT_SUB => with_pending(|pending| pending.give_back(subtransaction)),
+        SUBXACT_EVENT_COMMIT_SUB => with_pending(|pending| pending.tally.hand_up(subtransaction, parent)),
+        _ => {}
     }
 }

@@ -2,9 +2,9 @@
 //! and a user's INSERT, COPY, UPDATE or DELETE.
 
 use crate::clock::now;
-use crate::lanes::{Key, Queue};
+use crate::lanes::{Item, Key, Queue};
 use crate::shared::{self, NEVER};
-use crate::tables::rows::{Row, task, text_of};
+use crate::tables::rows::{Row, item_of, task, text_of};
 use crate::transaction;
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
@@ -35,27 +35,42 @@ macro_rules! trigger {
 trigger!(tasks_announced, pg_finfo_tasks_announced, inserted);
 trigger!(task_changed, pg_finfo_task_changed, changed);
 trigger!(signal_announced, pg_finfo_signal_announced, signalled);
+trigger!(history_counted, pg_finfo_history_counted, archived);
+trigger!(dead_letter_counted, pg_finfo_dead_letter_counted, buried);
+trigger!(table_emptied, pg_finfo_table_emptied, emptied);
 
 type Task = Row<{ task::COUNT }>;
 
 /// After a statement that inserted tasks: all of them.
 unsafe fn inserted(trigger: &pg_sys::TriggerData) {
-    // SAFETY: the trigger is declared with a table of the new rows, which the server has filled.
+    let moment = now();
+    // SAFETY: the trigger is declared with a table of the new rows, which are tasks.
     unsafe {
-        let moment = now();
         let tasks = (*trigger.tg_relation).rd_id;
+        each_new(trigger, task::COUNT, |slot| tell(tasks, &Row::of(slot), moment));
+    }
+}
+
+/// Does something with each new row that the statement left, deformed up to so many columns.
+unsafe fn each_new(
+    trigger: &pg_sys::TriggerData,
+    columns: usize,
+    mut act: impl FnMut(*mut pg_sys::TupleTableSlot),
+) {
+    // SAFETY: the caller's trigger is declared with a table of the new rows, which the server has filled.
+    unsafe {
         let slot = pg_sys::MakeSingleTupleTableSlot(
             (*trigger.tg_relation).rd_att,
             &raw const pg_sys::TTSOpsMinimalTuple,
         );
-        // A place of our own: the other trigger reads the same rows.
+        // A place of our own: other triggers read the same rows.
         let place =
             pg_sys::tuplestore_alloc_read_pointer(trigger.tg_newtable, pg_sys::EXEC_FLAG_REWIND as i32);
         pg_sys::tuplestore_select_read_pointer(trigger.tg_newtable, place);
         pg_sys::tuplestore_rescan(trigger.tg_newtable);
         while pg_sys::tuplestore_gettupleslot(trigger.tg_newtable, true, false, slot) {
-            pg_sys::slot_getsomeattrs_int(slot, task::COUNT as i32);
-            tell(tasks, &Row::of(slot), moment);
+            pg_sys::slot_getsomeattrs_int(slot, columns as i32);
+            act(slot);
         }
         pg_sys::ExecDropSingleTupleTableSlot(slot);
     }
@@ -84,9 +99,67 @@ unsafe fn signalled(trigger: &pg_sys::TriggerData) {
         let mut null = false;
         let shape = (*trigger.tg_relation).rd_att;
         let queue = pg_sys::heap_getattr(trigger.tg_trigtuple, QUEUE, shape, &mut null);
+        transaction::signalled(&Queue::new(tasks(), text_of(queue)));
+    }
+}
+
+/// After a statement that archived tasks: all of them.
+unsafe fn archived(trigger: &pg_sys::TriggerData) {
+    const COLUMNS: usize = 12;
+    const QUEUE: usize = 1;
+    const STATE: usize = 2;
+    const FINISHED_AT: usize = 11;
+    let moment = now();
+    // SAFETY: the trigger is declared with a table of the new rows, which are those of the history.
+    unsafe {
+        let tasks = tasks();
+        each_new(trigger, COLUMNS, |slot| {
+            let row = Row::<COLUMNS>::of(slot);
+            let (queue, state) = (text_of(row.values[QUEUE]), text_of(row.values[STATE]));
+            if let Some(item) = Item::ended(state, row.long(FINISHED_AT), moment) {
+                transaction::counted(&Queue::new(tasks, queue), item, 1);
+            }
+        });
+    }
+}
+
+/// After a dead letter came, changed or went.
+unsafe fn buried(trigger: &pg_sys::TriggerData) {
+    const QUEUE: i32 = 2;
+    const FAILED_AT: i32 = 11;
+    let moment = now();
+    // SAFETY: a row trigger has the old row, the new one, or both; the columns are as the extension made
+    // them, and not null.
+    unsafe {
+        let (tasks, shape) = (tasks(), (*trigger.tg_relation).rd_att);
+        let tell = |row, more| {
+            let mut null = false;
+            let queue = text_of(pg_sys::heap_getattr(row, QUEUE, shape, &mut null));
+            let failed_at = pg_sys::heap_getattr(row, FAILED_AT, shape, &mut null).value() as i64;
+            let failed = Item::ended(b"failed", failed_at, moment);
+            for item in failed.into_iter().chain([Item::DEAD]) {
+                transaction::counted(&Queue::new(tasks, queue), item, more);
+            }
+        };
+        let operation = trigger.tg_event & pg_sys::TRIGGER_EVENT_OPMASK;
+        tell(trigger.tg_trigtuple, if operation == pg_sys::TRIGGER_EVENT_INSERT { 1 } else { -1 });
+        if operation == pg_sys::TRIGGER_EVENT_UPDATE {
+            tell(trigger.tg_newtuple, 1);
+        }
+    }
+}
+
+/// After a TRUNCATE, of which nobody tells what there was.
+unsafe fn emptied(_trigger: &pg_sys::TriggerData) {
+    transaction::uncounted();
+}
+
+/// Where the table of tasks is.
+unsafe fn tasks() -> pg_sys::Oid {
+    // SAFETY: catalog lookups.
+    unsafe {
         let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), false);
-        let tasks = pg_sys::get_relname_relid(c"tasks".as_ptr(), schema);
-        transaction::signalled(&Queue::new(tasks, text_of(queue)));
+        pg_sys::get_relname_relid(c"tasks".as_ptr(), schema)
     }
 }
 
@@ -101,11 +174,8 @@ fn announce_task(queue: &str, run_at: TimestampWithTimeZone) {
     if run_at > now() {
         return transaction::expected(run_at);
     }
-    // SAFETY: catalog lookups.
-    let tasks = unsafe {
-        let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), false);
-        pg_sys::get_relname_relid(c"tasks".as_ptr(), schema)
-    };
+    // SAFETY: in a transaction.
+    let tasks = unsafe { tasks() };
     transaction::signalled(&Queue::new(tasks, queue.as_bytes()));
 }
 
@@ -137,6 +207,7 @@ unsafe fn tell(tasks: pg_sys::Oid, row: &Task, moment: i64) {
     let Some(name) = row.get(task::QUEUE) else { return };
     // SAFETY: the queue of a task is a text.
     let queue = Queue::new(tasks, unsafe { text_of(name) });
+    item_of(row).into_iter().for_each(|item| transaction::counted(&queue, item, 1));
     if row.is(task::STATE, b"queued") && row.int(task::GATE) < 2 {
         transaction::added(&queue, key_of(row), moment);
     } else if row.is(task::STATE, b"running") {
@@ -149,6 +220,7 @@ unsafe fn forget(tasks: pg_sys::Oid, row: &Task) {
     let Some(name) = row.get(task::QUEUE) else { return };
     // SAFETY: the queue of a task is a text.
     let queue = Queue::new(tasks, unsafe { text_of(name) });
+    item_of(row).into_iter().for_each(|item| transaction::counted(&queue, item, -1));
     let until = row.get(task::LEASE_UNTIL).map_or(NEVER, |until| until.value() as i64);
     transaction::removed(&queue, key_of(row), until);
 }

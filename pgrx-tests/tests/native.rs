@@ -26,7 +26,11 @@ fn play(client: &mut Client, seeds: &[u64]) -> Vec<Vec<String>> {
     client
         .batch_execute("TRUNCATE queue.tasks, queue.history, queue.dead_letters, queue_internal.keys, queue_internal.signals, queue_internal.dependencies")
         .expect("truncate");
-    seeds.iter().map(|seed| History::new(client, *seed).play()).collect()
+    // From here on, counters have to keep up.
+    client.query("SELECT FROM queue.stats", &[]).expect("stats");
+    let lines = seeds.iter().map(|seed| History::new(client, *seed).play()).collect();
+    queue_ext_tests::counters_agree(client);
+    lines
 }
 
 fn verbs(client: &mut Client) -> serde_json::Value {

@@ -220,6 +220,11 @@ impl Lane {
         self.needs(taken < wanted, now, me)
     }
 
+    /// Who stands first in the line.
+    pub fn first(&self) -> Option<Key> {
+        self.line.first()
+    }
+
     /// How many stand in the line.
     pub fn line_length(&self) -> usize {
         self.line.len()

@@ -153,8 +153,15 @@ const NULLABLE: &[&CStr] = &[
 ];
 /// For a table whose triggers do not matter.
 const ANY: &[&CStr] = &[c""];
-const TASK_TRIGGERS: &[&CStr] =
-    &[c"task_arrives", c"task_changed", c"tasks_announced", c"tasks_inserted", c"tasks_restored"];
+const TASK_TRIGGERS: &[&CStr] = &[
+    c"table_emptied",
+    c"task_arrives",
+    c"task_changed",
+    c"tasks_announced",
+    c"tasks_inserted",
+    c"tasks_restored",
+];
+const HISTORY_TRIGGERS: &[&CStr] = &[c"history_counted", c"table_emptied"];
 /// What push writes: all a producer has the right to insert.
 const PUSHED_COLUMNS: &[i16] = &[2, 4, 5, 7, 18, 19, 20];
 
@@ -178,7 +185,7 @@ pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Rea
             }
             Use::Claim | Use::Extend => may(tables.tasks, user, pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)?,
             Use::Complete => {
-                look_at(tables.history, HISTORY_COLUMNS, &[], 0)?;
+                look_at(tables.history, HISTORY_COLUMNS, HISTORY_TRIGGERS, 0)?;
                 may(tables.tasks, user, pg_sys::ACL_SELECT | pg_sys::ACL_DELETE)?;
                 may(tables.history, user, pg_sys::ACL_INSERT)?;
                 may(tables.dependencies, user, pg_sys::ACL_SELECT)?;

@@ -1,5 +1,6 @@
 //! The columns of the tables, by number, and rows as arrays of them.
 
+use crate::lanes::Item;
 use pgrx::prelude::*;
 
 /// The columns of `queue.tasks`, counted from 0.
@@ -84,6 +85,18 @@ impl<const N: usize> Row<N> {
     pub fn is(&self, column: usize, text: &[u8]) -> bool {
         // SAFETY: callers name a column of type text.
         self.get(column).is_some_and(|value| unsafe { text_of(value) } == text)
+    }
+}
+
+/// What the account of its queue has a task as.
+pub fn item_of<const N: usize>(row: &Row<N>) -> Option<Item> {
+    const { assert!(N > task::GATE) };
+    match row.int(task::GATE) {
+        _ if row.is(task::STATE, b"running") => Some(Item::RUNNING),
+        _ if row.is(task::STATE, b"waiting") => Some(Item::WAITING),
+        _ if !row.is(task::STATE, b"queued") => None,
+        0 | 1 => Some(Item::queued(row.long(task::RUN_AT))),
+        _ => Some(Item::BEHIND),
     }
 }
 

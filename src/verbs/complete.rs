@@ -5,7 +5,7 @@ use super::arguments::Arguments;
 use super::claim::{self, Places, by_id};
 use super::queue;
 use crate::clock::now;
-use crate::lanes::{Key, Queue};
+use crate::lanes::{Item, Key, Queue};
 use crate::tables::rows::{Row, task, text, text_of};
 use crate::tables::scan::{self, ByPlace, Scan};
 use crate::tables::write::{self, Change, Inserter};
@@ -297,12 +297,17 @@ impl Finisher {
         let key = Key { priority: row.int(task::PRIORITY), run_at: row.long(task::RUN_AT), id };
         // SAFETY: the row is the slot's, which is still there; the history's columns are as found.
         unsafe {
+            let queue = Queue::new(self.tables.tasks, text_of(row.values[task::QUEUE]));
             if self.settings.as_ref().is_none_or(|(_, settings)| settings.keep_history) {
                 let table = self.tables.today.table;
                 let history = self.history.get_or_insert_with(|| Inserter::open(table, pg_sys::InvalidOid));
-                history.add(&mut in_history(row, result));
+                let mut kept = in_history(row, result);
+                let finished_at = kept.long(FINISHED_AT);
+                let ended = Item::ended(b"completed", finished_at, finished_at);
+                ended.into_iter().for_each(|item| transaction::counted(&queue, item, 1));
+                history.add(&mut kept);
             }
-            let queue = Queue::new(self.tables.tasks, text_of(row.values[task::QUEUE]));
+            transaction::counted(&queue, Item::RUNNING, -1);
             transaction::removed(&queue, key, row.long(task::LEASE_UNTIL));
         }
         self.finished.push((id, place));
@@ -346,6 +351,9 @@ fn runs(row: &Row<{ task::COUNT }>, token: i32) -> bool {
     row.is(task::STATE, b"running") && row.int(task::TOKEN) == token
 }
 
+/// The column of queue.history, counted from 0.
+const FINISHED_AT: usize = 11;
+
 /// The row of the history for a completed task.
 fn in_history(row: &Row<{ task::COUNT }>, result: Option<pg_sys::Datum>) -> Row<19> {
     const COLUMNS: [Option<usize>; 19] = [
@@ -370,7 +378,6 @@ fn in_history(row: &Row<{ task::COUNT }>, result: Option<pg_sys::Datum>) -> Row<
         None,
     ];
     const STATE: usize = 2;
-    const FINISHED_AT: usize = 11;
     const RESULT: usize = 18;
     let mut kept = Row::empty();
     for (place, column) in COLUMNS.into_iter().enumerate() {

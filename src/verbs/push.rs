@@ -4,7 +4,7 @@ use super::Outcome;
 use super::arguments::Arguments;
 use super::queue;
 use crate::clock::now;
-use crate::lanes::{Key, Queue};
+use crate::lanes::{Item, Key, Queue};
 use crate::tables::rows::{Row, task, text, text_of};
 use crate::tables::write::{self, Indexes, Inserter};
 use crate::tables::{self, Reason, Tables, Use};
@@ -108,6 +108,7 @@ impl<'a> Pusher<'a> {
         self.row.set(task::UPDATED_AT, moment);
         let key = Key { priority: self.row.int(task::PRIORITY), run_at: self.row.long(task::RUN_AT), id };
         transaction::added(&self.queue, key, moment);
+        transaction::counted(&self.queue, Item::queued(key.run_at), 1);
         id
     }
 

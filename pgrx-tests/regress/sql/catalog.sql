@@ -8,7 +8,8 @@ WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
   AND NOT (d.classid = 'pg_type'::regclass AND d.objid <> 'queue.claimed_task'::regtype)
   AND NOT EXISTS (SELECT FROM pg_description AS c
                   WHERE c.classoid = d.classid AND c.objoid = d.objid AND c.objsubid = 0);
--- Nothing is for everybody.
+-- Nothing is for everybody, but what queue.stats calls: whoever may read the view must be able to. It looks
+-- itself who that is.
 SELECT p.oid::regprocedure AS open_to_public FROM pg_proc AS p
 WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
   AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) AS a WHERE a.grantee = 0));

@@ -1,0 +1,27 @@
+//! The counters behind `queue.stats`, against a count.
+
+use postgres::Client;
+
+/// What `queue.stats` says, in a form that can be compared. What came due between two readings differs, and
+/// so do ages and rates: callers compare at rest.
+const NUMBERS: &str = "SELECT coalesce(string_agg(format('%s: %s queued, %s scheduled, %s waiting, %s behind, %s running, \
+    %s dead, %s completed, %s cancelled, %s failed, oldest %s', s.queue, s.queued, s.scheduled, s.waiting, s.behind, \
+    s.running, s.dead, s.completed_last_hour, s.cancelled_last_hour, s.failed_last_hour, \
+    date_trunc('milliseconds', now() - s.oldest_due_age)), E'\\n' ORDER BY s.queue), '') FROM queue.stats AS s";
+
+/// Asserts that the counters know every queue, and agree with a count of the tables. Nobody else may write
+/// meanwhile.
+pub fn counters_agree(client: &mut Client) {
+    let read = |client: &mut Client| client.query_one(NUMBERS, &[]).expect("queue.stats").get::<_, String>(0);
+    let known = "SELECT count(*) FROM queue_internal.counted(ARRAY(SELECT name FROM queue.queues))";
+    let queues = "SELECT count(*) FROM queue.queues";
+    let [known, queues]: [i64; 2] = [known, queues].map(|query| client.query_one(query, &[]).expect("count").get(0));
+    assert_eq!(known, queues, "a queue is not counted");
+    let counters = read(client);
+    // Without the fast path there are no counters, and the view counts.
+    let setting: String = client.query_one("SHOW queue.fast_path", &[]).expect("setting").get(0);
+    client.batch_execute("SET queue.fast_path = off").expect("set");
+    let count = read(client);
+    client.batch_execute(&format!("SET queue.fast_path = {setting}")).expect("set");
+    assert_eq!(counters, count, "the counters differ from a count");
+}

@@ -1,0 +1,237 @@
+//! The counters behind queue.stats: right without counting, whatever happens. That random histories of the
+//! verbs leave them right, tests/native.rs shows.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use postgres::{Client, NoTls};
+use queue_ext_tests::{Cluster, Settings, counters_agree, eventually};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn cluster(name: &str) -> Cluster {
+    let extra = "max_prepared_transactions = 10\nautovacuum = off\nmax_wal_size = '8GB'";
+    let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra });
+    cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    cluster.await_worker("postgres");
+    run(&mut cluster.connect(), "SELECT queue.create('second'), queue.create('grouped')");
+    cluster
+}
+
+fn run(client: &mut Client, statements: &str) {
+    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+}
+
+fn read(client: &mut Client) {
+    client.query("SELECT * FROM queue.stats", &[]).expect("queue.stats");
+}
+
+/// Pushes, claims and ends tasks of a queue in every way, until told to stop.
+fn work(mut client: Client, seed: u64, stop: &AtomicBool, done: &AtomicU64) {
+    let mut n = seed;
+    while !stop.load(Ordering::Relaxed) {
+        n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let queue = ["default", "second", "grouped"][(n >> 33) as usize % 3];
+        let group = if queue == "grouped" { "'g' || n % 5" } else { "NULL" };
+        let one = format!("FROM queue.claim('1 hour', '{queue}', 3) AS c");
+        let statement = match (n >> 40) % 10 {
+            0 | 1 => format!("SELECT queue.push('{queue}', group_key => {group}) FROM generate_series(1, 5) AS n"),
+            2 => format!("SELECT queue.push('{queue}', delay => n * interval '0.3 s') FROM generate_series(1, 5) AS n"),
+            3 => format!("SELECT queue.complete(c.id, c.token) {one}"),
+            4 => format!("SELECT queue.fail(c.id, c.token, 'x', permanent => c.attempt % 2 = 0) {one}"),
+            5 => format!("BEGIN; SELECT queue.complete(c.id, c.token) {one}; ROLLBACK"),
+            6 => format!("BEGIN; SELECT queue.push('{queue}'); SAVEPOINT s; SELECT queue.push('{queue}', delay => '1 hour'); \
+                          ROLLBACK TO s; SELECT queue.complete(c.id, c.token) {one}; COMMIT"),
+            7 => format!("SELECT queue.cancel(t.id) FROM (SELECT id FROM queue.tasks WHERE queue = '{queue}' AND state = 'queued' \
+                          LIMIT 2 FOR UPDATE SKIP LOCKED) AS t"),
+            8 => format!("SELECT queue.redrive('{queue}', 1)"),
+            _ => format!("SELECT queue.release(c.id, c.token, '0.2 s') {one}"),
+        };
+        match client.batch_execute(&statement) {
+            Ok(()) => {}
+            // Somebody else was quicker.
+            Err(error) if error.code().is_some_and(|code| matches!(code.code(), "QX001" | "QX002" | "QX003")) => {
+                run(&mut client, "ROLLBACK");
+            }
+            Err(error) => panic!("{statement}: {error:?}"),
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs workers for as long as `meanwhile` lasts; returns how many statements they made.
+fn under_load(cluster: &Cluster, meanwhile: impl FnOnce()) -> u64 {
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for seed in 1..=6 {
+            let client = cluster.config("postgres").connect(NoTls).expect("connect");
+            let (stop, done) = (&stop, &done);
+            scope.spawn(move || work(client, seed, stop, done));
+        }
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(meanwhile));
+        stop.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    done.into_inner()
+}
+
+#[test]
+fn counters_are_right_from_whichever_moment_they_begin() {
+    let cluster = cluster("counters-load");
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE TABLE other ()");
+    let mut statements = 0;
+    for _ in 0..10 {
+        statements += under_load(&cluster, || {
+            let until = Instant::now() + Duration::from_millis(500);
+            while Instant::now() < until {
+                // After the end of a prepared transaction everything is counted anew, in the midst of it all.
+                run(&mut client, "BEGIN; INSERT INTO other DEFAULT VALUES; PREPARE TRANSACTION 'other'");
+                run(&mut client, "COMMIT PREPARED 'other'");
+                read(&mut client);
+            }
+        });
+        eventually("nothing more happens by itself", SOON, || {
+            let more = "SELECT (SELECT count(*) FROM queue.tasks
+                                WHERE run_at BETWEEN now() AND now() + interval '30 minutes')
+                               + (SELECT count(*) FROM queue_internal.signals)";
+            client.query_one(more, &[]).expect("count").get::<_, i64>(0) == 0
+        });
+        counters_agree(&mut client);
+    }
+    println!("{statements} statements");
+    assert!(statements > 1000, "{statements}");
+}
+
+#[test]
+fn counters_survive_a_crash_and_what_it_rolled_back() {
+    let mut cluster = cluster("counters-crash");
+    for _ in 0..5 {
+        under_load(&cluster, || {
+            let mut client = cluster.connect();
+            read(&mut client);
+            let tasks = "SELECT count(*) FROM queue.history WHERE finished_at > now() - interval '1 second'";
+            eventually("work is done", SOON, || client.query_one(tasks, &[]).expect("count").get::<_, i64>(0) > 50);
+        });
+        let mut unfinished = cluster.connect();
+        run(&mut unfinished, "BEGIN; SELECT queue.push('default') FROM generate_series(1, 10); SELECT queue.claim('1 hour')");
+        cluster.kill_postmaster();
+        cluster.launch();
+        let mut client = cluster.connect();
+        run(&mut client, "SELECT queue.push('default')");
+        read(&mut client);
+        run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('1 hour')");
+        counters_agree(&mut client);
+    }
+}
+
+#[test]
+fn everything_that_writes_is_counted() {
+    let cluster = cluster("counters-writes");
+    let mut client = cluster.connect();
+    let (ms, hour) = ("clock_timestamp()", "clock_timestamp() + interval '1 hour'");
+    read(&mut client);
+    let mut copy = client.copy_in("COPY queue.tasks (queue, payload) FROM STDIN").expect("COPY");
+    copy.write_all("default\t{}\n".repeat(100).as_bytes()).expect("COPY");
+    copy.finish().expect("COPY");
+    counters_agree(&mut client);
+    for (what, statements) in [
+        ("INSERT", format!("INSERT INTO queue.tasks (queue, run_at) SELECT 'default', {ms} FROM generate_series(1, 100)")),
+        ("for later", format!("INSERT INTO queue.tasks (queue, run_at) SELECT 'default', {hour} + n * interval '1 minute' FROM generate_series(1, 100) AS n")),
+        ("more than there is room to note", format!("INSERT INTO queue.tasks (queue, run_at) SELECT 'default', {hour} + n * interval '1 minute' FROM generate_series(1, 3000) AS n")),
+        ("UPDATE", format!("UPDATE queue.tasks SET run_at = {hour} WHERE id % 3 = 0")),
+        ("DELETE", "DELETE FROM queue.tasks WHERE id % 5 = 0".to_owned()),
+        ("savepoints", "DO $$ BEGIN FOR n IN 1 .. 1000 LOOP
+                            BEGIN PERFORM queue.push('default', delay => n * interval '1 minute');
+                                  IF n % 2 = 0 THEN RAISE 'no'; END IF;
+                            EXCEPTION WHEN raise_exception THEN END;
+                        END LOOP; END $$".to_owned()),
+        ("as a replica does", "SET session_replication_role = replica; DELETE FROM queue.tasks WHERE id % 7 = 0;
+                               RESET session_replication_role".to_owned()),
+        ("triggers off", "ALTER TABLE queue.tasks DISABLE TRIGGER ALL; DELETE FROM queue.tasks WHERE id % 11 = 0;
+                          ALTER TABLE queue.tasks ENABLE TRIGGER ALL".to_owned()),
+        ("prepared", "BEGIN; SELECT queue.push('default') FROM generate_series(1, 20); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'".to_owned()),
+        ("fail for good", "SELECT queue.fail(id, token, 'x', permanent => true) FROM queue.claim('1 hour', max_tasks => 20)".to_owned()),
+        ("redrive", "SELECT queue.redrive('default', 5)".to_owned()),
+        ("purge", "CALL queue.purge_where('{\"queue\": \"default\", \"state\": \"failed\"}')".to_owned()),
+        ("a new queue", "SELECT queue.create('other'); SELECT queue.push('other', after => ARRAY[queue.push('other')])".to_owned()),
+        ("TRUNCATE", "TRUNCATE queue.tasks, queue.history, queue.dead_letters".to_owned()),
+    ] {
+        for statement in split(&statements) {
+            client.batch_execute(statement).unwrap_or_else(|error| panic!("{what}: {error:?}"));
+        }
+        counters_agree(&mut client);
+    }
+}
+
+/// The statements one by one, since some cannot stand in a transaction with others.
+fn split(statements: &str) -> Vec<&str> {
+    if statements.contains("$$") { vec![statements] } else { statements.split(';').collect() }
+}
+
+#[test]
+fn what_comes_due_is_counted_as_due() {
+    let cluster = cluster("counters-due");
+    let mut client = cluster.connect();
+    run(&mut client, "INSERT INTO queue.tasks (queue, run_at)
+                      SELECT 'default', clock_timestamp() + n * interval '10 ms' FROM generate_series(1, 300) AS n");
+    read(&mut client);
+    let numbers = "SELECT queued, scheduled, (SELECT count(*) FROM queue.tasks WHERE run_at <= now()) FROM queue.stats WHERE queue = 'default'";
+    let mut seen = 0;
+    eventually("all are due", SOON, || {
+        let row = client.query_one(numbers, &[]).expect("queue.stats");
+        let [queued, scheduled, due]: [i64; 3] = std::array::from_fn(|i| row.get(i));
+        assert_eq!(queued + scheduled, 300);
+        // The counters look at the clock a little later than the statement began.
+        assert!((due..due + 20).contains(&queued), "{queued} queued, {due} due");
+        seen += i32::from(scheduled > 0 && queued > 0);
+        queued == 300
+    });
+    assert!(seen > 10, "{seen} readings in between");
+}
+
+#[test]
+fn reading_costs_nothing_before_a_million_tasks() {
+    let cluster = cluster("counters-cost");
+    let mut client = cluster.connect();
+    run(&mut client, "INSERT INTO queue.tasks (queue, run_at)
+                      SELECT 'default', clock_timestamp() + n * interval '0.1 second' FROM generate_series(-500000, 500000) AS n;
+                      ANALYZE queue.tasks");
+    let mut took = |setting: &str, times: usize| {
+        run(&mut client, &format!("SET queue.fast_path = {setting}"));
+        read(&mut client);
+        let times = (0..times).map(|_| {
+            let started = Instant::now();
+            read(&mut client);
+            started.elapsed()
+        });
+        times.min().expect("some")
+    };
+    let (known, counted) = (took("on", 50), took("off", 3));
+    println!("{known:?} from counters, {counted:?} by counting");
+    assert!(known * 30 < counted, "{known:?} from counters, {counted:?} by counting");
+}
+
+#[test]
+fn only_who_may_read_the_view_is_told() {
+    let cluster = cluster("counters-rights");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.push('default') FROM generate_series(1, 3);
+                      CREATE ROLE reader; GRANT USAGE ON SCHEMA queue TO reader; GRANT SELECT ON queue.stats TO reader;
+                      CREATE ROLE stranger; GRANT USAGE ON SCHEMA queue_internal TO stranger;
+                      CREATE ROLE producer; SELECT queue.grant_producer('producer', 'default')");
+    let first = "SELECT queued FROM queue.stats WHERE queue = 'default'";
+    run(&mut client, "SET ROLE reader");
+    // Who reads first has it counted, without any right on the tables.
+    for _ in 0..2 {
+        assert_eq!(client.query_one(first, &[]).expect("queue.stats").get::<_, i64>(0), 3);
+    }
+    let direct = "SELECT count(*) FROM queue_internal.counted(ARRAY['default'])";
+    for role in ["stranger", "producer"] {
+        run(&mut client, &format!("RESET ROLE; SET ROLE {role}"));
+        assert_eq!(client.query_one(direct, &[]).expect("counted").get::<_, i64>(0), 0, "{role}");
+    }
+    run(&mut client, "RESET ROLE");
+    counters_agree(&mut client);
+}

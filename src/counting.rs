@@ -1,0 +1,260 @@
+//! The numbers behind `queue.stats`: read from the accounts of the lanes, and counted from the tables where
+//! there is no account yet, which whoever asks first after a start does for those who come later.
+
+use crate::clock::now;
+use crate::lanes::reading::{Meaning, Source};
+use crate::lanes::{self, Census, Counts, Horizon, Item, Queue};
+use crate::refill::Rows;
+use crate::settings;
+use crate::tables::rows::{Row, item_of, task, text, text_of};
+use crate::tables::scan::Whole;
+use crate::tables::{self, Tables};
+use crate::transaction;
+use pgrx::datum::TimestampWithTimeZone;
+use pgrx::prelude::*;
+use std::collections::HashMap;
+
+/// An account that knows no better than this which tasks have come due is counted anew.
+const NEAR: i64 = 100_000;
+/// How often it is tried to begin a count at a moment when no transaction tells anything.
+const TRIES: usize = 1000;
+const HOUR: i64 = 3_600_000_000;
+
+/// A row of `queue_internal.counted`.
+type Numbers =
+    (String, i64, i64, i64, i64, i64, i64, Option<TimestampWithTimeZone>, i64, i64, i64, f64);
+
+/// `queue_internal.counted`: what the accounts say of these queues. A queue is left out if it has no lane,
+/// and all are where nobody keeps accounts or the user may not know.
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)]
+fn counted(
+    names: Vec<String>,
+) -> TableIterator<
+    'static,
+    (
+        name!(queue, String),
+        name!(queued, i64),
+        name!(behind, i64),
+        name!(scheduled, i64),
+        name!(waiting, i64),
+        name!(running, i64),
+        name!(dead, i64),
+        name!(oldest_due_at, Option<TimestampWithTimeZone>),
+        name!(completed, i64),
+        name!(cancelled, i64),
+        name!(failed, i64),
+        name!(rate, f64),
+    ),
+> {
+    // SAFETY: reads the state of the server and of the transaction, and the catalog.
+    let tables = unsafe {
+        let possible = lanes::available()
+            && settings::fast_path()
+            && !pg_sys::RecoveryInProgress()
+            && pg_sys::GetTopTransactionIdIfAny() == pg_sys::InvalidTransactionId;
+        if possible { tables::find().filter(|tables| may_know(tables)) } else { None }
+    };
+    let Some(tables) = tables else { return TableIterator::empty() };
+    let queues: Vec<_> = names.iter().map(|name| Queue::new(tables.tasks, name.as_bytes())).collect();
+    let moment = now();
+    let mut counting = HashMap::new();
+    for queue in &queues {
+        let wanting = lanes::with_or_free(queue, |slot| {
+            // SAFETY: a plain read of a constant of the process.
+            let other = slot.account.is_counted_by_other(unsafe { pg_sys::MyProcPid });
+            !other && slot.account.census(moment).is_none_or(|census| census.near > NEAR)
+        });
+        if wanting == Some(true) {
+            counting.insert(queue.name(), (queue.hash(), Counts::NONE));
+        }
+    }
+    if !counting.is_empty() {
+        count(&tables, &mut counting);
+    }
+    let numbers = queues.iter().zip(&names).filter_map(|(queue, name)| {
+        let census = lanes::with(queue.hash(), |slot| slot.account.census(moment)).flatten()?;
+        Some(numbers_of(&tables, queue, name, census, moment))
+    });
+    TableIterator::new(numbers.collect::<Vec<_>>())
+}
+
+/// Whether the current user may read queue.stats.
+unsafe fn may_know(tables: &Tables) -> bool {
+    // SAFETY: catalog lookups.
+    unsafe {
+        let stats = pg_sys::get_relname_relid(c"stats".as_ptr(), pg_sys::get_rel_namespace(tables.tasks));
+        let verdict = pg_sys::pg_class_aclcheck(stats, pg_sys::GetUserId(), pg_sys::ACL_SELECT.into());
+        verdict == pg_sys::AclResult::ACLCHECK_OK
+    }
+}
+
+fn numbers_of(
+    tables: &Tables,
+    queue: &Queue<'_>,
+    name: &str,
+    census: Census,
+    moment: i64,
+) -> Numbers {
+    let (oldest, near) = look(tables, queue, moment, census.edge);
+    let scheduled = (census.later + near).min(census.queued);
+    let [completed, cancelled, failed] = census.ended;
+    (
+        name.to_owned(),
+        census.queued - scheduled,
+        census.behind,
+        scheduled,
+        census.waiting,
+        census.running,
+        census.dead,
+        oldest.and_then(|time| TimestampWithTimeZone::try_from(time).ok()),
+        completed,
+        cancelled,
+        failed,
+        census.rate,
+    )
+}
+
+/// The run_at of the oldest task that is due, and how many come due from now up to `edge`.
+fn look(tables: &Tables, queue: &Queue<'_>, moment: i64, edge: i64) -> (Option<i64>, i64) {
+    // What stands first in the line is the oldest of its priority.
+    let first = lanes::with(queue.hash(), |slot| slot.lane.first()).flatten();
+    let (mut oldest, mut near) = (None::<i64>, 0);
+    // SAFETY: in a transaction; the table is locked until its end.
+    unsafe {
+        let table = pg_sys::table_open(tables.tasks, pg_sys::AccessShareLock as i32);
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        let mut rows = Rows::begin(tables, table, text(queue.name()));
+        let mut next = rows.level_at_least(i32::MIN);
+        while let Some(level) = next {
+            let known = first.filter(|key| key.priority == level).map_or(i64::MIN, |key| key.run_at);
+            rows.go_to(level, known);
+            let due = std::iter::from_fn(|| rows.next()).find_map(|row| match row {
+                Meaning::Due(key) => Some(key.run_at),
+                _ => None,
+            });
+            oldest = oldest.into_iter().chain(due.filter(|run_at| *run_at <= moment)).min();
+            rows.go_to(level, moment + 1);
+            let soon = std::iter::from_fn(|| rows.next()).take_while(
+                |row| !matches!(row, Meaning::Due(key) if key.run_at >= edge),
+            );
+            near += soon.filter(|row| matches!(row, Meaning::Due(_))).count() as i64;
+            next = level.checked_add(1).and_then(|level| rows.level_at_least(level));
+        }
+        rows.end();
+        pg_sys::PopActiveSnapshot();
+        pg_sys::table_close(table, pg_sys::NoLock as i32);
+    }
+    (oldest, near)
+}
+
+/// Counts the tables for the accounts of these queues.
+fn count(tables: &Tables, queues: &mut HashMap<&[u8], (u64, Counts)>) {
+    // SAFETY: in a transaction; the table is locked until its end, and the snapshot is active until it is
+    // popped.
+    unsafe {
+        let table = pg_sys::table_open(tables.tasks, pg_sys::AccessShareLock as i32);
+        transaction::counting(true);
+        if let Some((snapshot, since)) = begin(queues) {
+            pg_sys::PushActiveSnapshot(snapshot);
+            count_tasks(table, queues, since);
+            count_ends(table, queues, since);
+            pg_sys::PopActiveSnapshot();
+            for (lane, counts) in queues.values() {
+                lanes::with(*lane, |slot| slot.account.finish(pg_sys::MyProcPid, counts));
+            }
+        }
+        transaction::counting(false);
+        pg_sys::table_close(table, pg_sys::NoLock as i32);
+    }
+}
+
+/// Begins the accounts with a snapshot, taken while nobody told them anything.
+unsafe fn begin(queues: &HashMap<&[u8], (u64, Counts)>) -> Option<(pg_sys::Snapshot, i64)> {
+    let told = |lane: u64| lanes::with(lane, |slot| slot.account.told());
+    for _ in 0..TRIES {
+        pgrx::check_for_interrupts!();
+        let before: Vec<_> = queues.values().map(|(lane, _)| (*lane, told(*lane))).collect();
+        // SAFETY: in a transaction. The next snapshot of this kind takes the place of this one.
+        let (snapshot, horizon) = unsafe {
+            let snapshot = pg_sys::GetLatestSnapshot();
+            (snapshot, horizon_of(&*snapshot)?)
+        };
+        let moment = now();
+        let begun = before.iter().all(|(lane, told)| {
+            let begun = lanes::with(*lane, |slot| {
+                let quiet = Some(slot.account.told()) == *told;
+                // SAFETY: a plain read of a constant of the process.
+                let me = unsafe { pg_sys::MyProcPid };
+                quiet.then(|| slot.account.begin(me, horizon, moment)).is_some()
+            });
+            begun.unwrap_or(true)
+        });
+        if begun {
+            return Some((snapshot, moment));
+        }
+    }
+    None
+}
+
+/// Which transactions a snapshot sees, by their full ids: those do not repeat.
+unsafe fn horizon_of(snapshot: &pg_sys::SnapshotData) -> Option<Horizon> {
+    // SAFETY: a snapshot of this process, and so its array is as long as it says.
+    unsafe {
+        let next = pg_sys::ReadNextFullTransactionId().value;
+        let full = |id: u32| next - u64::from((next as u32).wrapping_sub(id));
+        let running = match snapshot.xcnt {
+            0 => &[],
+            count => std::slice::from_raw_parts(snapshot.xip, count as usize),
+        };
+        let running = running.iter().map(|id| full(u32::from(*id)));
+        Horizon::new(full(u32::from(snapshot.xmin)), full(u32::from(snapshot.xmax)), running)
+    }
+}
+
+/// Counts the live tasks.
+unsafe fn count_tasks(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64, Counts)>, since: i64) {
+    // SAFETY: the table is open and locked, and a snapshot is active.
+    unsafe {
+        let mut rows = Whole::begin(table, task::GATE + 1);
+        while let Some(slot) = rows.next() {
+            pgrx::check_for_interrupts!();
+            let row = Row::<{ task::GATE + 1 }>::of(slot);
+            if let Some((_, counts)) = queues.get_mut(text_of(row.values[task::QUEUE])) {
+                item_of(&row).into_iter().for_each(|item| counts.add(item, 1, since));
+            }
+        }
+        rows.end();
+    }
+}
+
+/// Counts the dead letters, and what ended lately. As the owner of the tables: who may read queue.stats need
+/// not have any right on the tables.
+unsafe fn count_ends(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64, Counts)>, since: i64) {
+    let (mut user, mut context) = (pg_sys::InvalidOid, 0);
+    // SAFETY: an ERROR in between puts the user back, as it does in the server's own functions.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
+        let restricted = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
+        pg_sys::SetUserIdAndSecContext((*(*table).rd_rel).relowner, context | restricted as i32);
+    }
+    let query = "SELECT queue, state, ended_at, tasks FROM queue_internal.ended_since($1)";
+    let result = Spi::connect(|client| {
+        let from = TimestampWithTimeZone::try_from(since - HOUR).ok();
+        for row in client.select(query, None, &[from.into()])? {
+            let (Some(queue), Some(state)) = (row.get::<&str>(1)?, row.get::<&str>(2)?) else { continue };
+            let Some((_, counts)) = queues.get_mut(queue.as_bytes()) else { continue };
+            let more = row.get::<i64>(4)?.unwrap_or(0) as i32;
+            let ended = row.get::<TimestampWithTimeZone>(3)?.map(i64::from);
+            let item = match ended {
+                Some(at) => Item::ended(state.as_bytes(), at, since),
+                None => Some(Item::DEAD),
+            };
+            item.into_iter().for_each(|item| counts.add(item, more, since));
+        }
+        Ok::<_, pgrx::spi::Error>(())
+    });
+    // SAFETY: what was read above.
+    unsafe { pg_sys::SetUserIdAndSecContext(user, context) };
+    result.unwrap_or_else(|error| error!("the ends of tasks could not be counted: {error}"));
+}

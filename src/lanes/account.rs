@@ -1,0 +1,320 @@
+//! How many tasks of a queue are in which state.
+//!
+//! An account starts with a count of the tables as one snapshot sees them, and from then on takes in what
+//! each transaction tells at its commit. What the snapshot sees is in the count already, so a transaction
+//! that it sees is left out, and every other one is added, whether it tells while the tables are being
+//! counted or after. So the account is exact as of the last commit that was told.
+//!
+//! Tasks for later become due by time alone, which no transaction tells. They are therefore kept by their
+//! run_at, in steps that are the wider the farther they are from the time of the count.
+
+/// Microseconds in a step of run_at, as a power of two: about a second.
+const RUN_STEP: u32 = 20;
+/// The same for the times at which tasks ended: about 17 seconds.
+const END_STEP: u32 = 24;
+/// How many of the narrowest steps of run_at have one width, before the next ones are twice as wide.
+const PER_WIDTH: u64 = 8;
+/// Enough for the last time that Postgres knows.
+const STEPS: usize = 340;
+/// A little more than an hour.
+const ENDS: usize = 216;
+const HOUR: i64 = 3_600_000_000;
+const MINUTE: i64 = 60_000_000;
+/// How many transactions may be running while the tables are counted.
+pub const RUNNING: usize = 512;
+
+/// What there is one more or one less of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Item {
+    kind: Kind,
+    /// The time that goes with it, in steps.
+    step: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Queued,
+    Behind,
+    Waiting,
+    Running,
+    Dead,
+    Completed,
+    Cancelled,
+    Failed,
+}
+
+impl Item {
+    /// A task that waits for its turn in its group.
+    pub const BEHIND: Self = Self { kind: Kind::Behind, step: 0 };
+    /// A task that waits for its predecessors.
+    pub const WAITING: Self = Self { kind: Kind::Waiting, step: 0 };
+    /// A task that runs.
+    pub const RUNNING: Self = Self { kind: Kind::Running, step: 0 };
+    /// A dead letter.
+    pub const DEAD: Self = Self { kind: Kind::Dead, step: 0 };
+
+    /// A task that can be claimed from this time on.
+    pub const fn queued(run_at: i64) -> Self {
+        Self { kind: Kind::Queued, step: run_at >> RUN_STEP }
+    }
+
+    /// The end of a task, by the name of the state that it came to. One in times to come counts as of now:
+    /// what an account has of the last hour would be lost.
+    pub fn ended(state: &[u8], at: i64, now: i64) -> Option<Self> {
+        let kind = match state {
+            b"completed" => Kind::Completed,
+            b"cancelled" => Kind::Cancelled,
+            b"failed" => Kind::Failed,
+            _ => return None,
+        };
+        Some(Self { kind, step: at.min(now) >> END_STEP })
+    }
+}
+
+/// Which transactions a snapshot sees.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Horizon {
+    /// The first that was still running, and the first that had not begun.
+    oldest: u64,
+    next: u64,
+    count: usize,
+    /// Those that were running, counted from the oldest.
+    running: [u32; RUNNING],
+}
+
+impl Horizon {
+    /// From the transactions that were running; nothing if they are too many.
+    pub fn new(oldest: u64, next: u64, all: impl ExactSizeIterator<Item = u64>) -> Option<Self> {
+        let mut horizon = Self { oldest, next, count: all.len(), running: [0; RUNNING] };
+        let places = horizon.running.get_mut(..horizon.count)?;
+        for (place, transaction) in places.iter_mut().zip(all) {
+            *place = u32::try_from(transaction.checked_sub(oldest)?).ok()?;
+        }
+        Some(horizon)
+    }
+
+    fn sees(&self, transaction: u64) -> bool {
+        transaction < self.oldest
+            || transaction < self.next
+                && !self.running[..self.count].iter().any(|running| self.oldest + u64::from(*running) == transaction)
+    }
+}
+
+/// How many there are of everything.
+#[repr(C)]
+#[derive(Clone)]
+pub struct Counts {
+    queued: [i32; STEPS],
+    behind: i64,
+    waiting: i64,
+    running: i64,
+    dead: i64,
+    /// Completed, cancelled and failed in each step of time, in a ring.
+    ends: [[i32; 3]; ENDS],
+    last_end: i64,
+}
+
+impl Counts {
+    /// Nothing, so far.
+    pub const NONE: Self = Self {
+        queued: [0; STEPS],
+        behind: 0,
+        waiting: 0,
+        running: 0,
+        dead: 0,
+        ends: [[0; 3]; ENDS],
+        last_end: 0,
+    };
+
+    /// Adds `more` of an item to what has been counted since `since`.
+    pub fn add(&mut self, item: Item, more: i32, since: i64) {
+        match item.kind {
+            Kind::Queued => self.queued[place_of(item.step, since)] += more,
+            Kind::Behind => self.behind += i64::from(more),
+            Kind::Waiting => self.waiting += i64::from(more),
+            Kind::Running => self.running += i64::from(more),
+            Kind::Dead => self.dead += i64::from(more),
+            Kind::Completed => self.add_end(item.step, 0, more),
+            Kind::Cancelled => self.add_end(item.step, 1, more),
+            Kind::Failed => self.add_end(item.step, 2, more),
+        }
+    }
+
+    fn add_end(&mut self, step: i64, outcome: usize, more: i32) {
+        self.advance(step);
+        if step > self.last_end - ENDS as i64 {
+            self.ends[step.rem_euclid(ENDS as i64) as usize][outcome] += more;
+        }
+    }
+
+    /// Makes room for ends in this step, and forgets those of an hour before.
+    fn advance(&mut self, step: i64) {
+        for free in (self.last_end + 1).max(step - ENDS as i64 + 1)..=step {
+            self.ends[free.rem_euclid(ENDS as i64) as usize] = [0; 3];
+        }
+        self.last_end = self.last_end.max(step);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        for (mine, more) in self.queued.iter_mut().zip(&other.queued) {
+            *mine += more;
+        }
+        self.behind += other.behind;
+        self.waiting += other.waiting;
+        self.running += other.running;
+        self.dead += other.dead;
+        for step in other.last_end - ENDS as i64 + 1..=other.last_end {
+            for (outcome, more) in other.ends[step.rem_euclid(ENDS as i64) as usize].iter().enumerate() {
+                if *more != 0 {
+                    self.add_end(step, outcome, *more);
+                }
+            }
+        }
+    }
+
+    /// How many tasks ended since this time, by outcome; to the step.
+    fn ended_since(&self, time: i64) -> [i64; 3] {
+        let first = (time >> END_STEP).max(self.last_end - ENDS as i64 + 1);
+        let steps = (first..=self.last_end).map(|step| self.ends[step.rem_euclid(ENDS as i64) as usize]);
+        steps.fold([0; 3], |sum, ends| std::array::from_fn(|i| sum[i] + i64::from(ends[i])))
+    }
+}
+
+/// What an account says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Census {
+    /// Tasks that can be claimed now or later.
+    pub queued: i64,
+    /// Those of them whose time is beyond `edge`.
+    pub later: i64,
+    /// Of those up to here, and beyond now, only the table tells how many there are.
+    pub edge: i64,
+    /// How many those are at most.
+    pub near: i64,
+    pub behind: i64,
+    pub waiting: i64,
+    pub running: i64,
+    pub dead: i64,
+    /// Completed, cancelled and failed in the last hour.
+    pub ended: [i64; 3],
+    /// Completed in each second of the last minute.
+    pub rate: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nobody has counted yet.
+    Unknown,
+    /// Somebody is counting, and `counts` is what came since.
+    Counting,
+    Known,
+}
+
+/// See the head of this file.
+#[repr(C)]
+pub struct Account {
+    state: State,
+    /// The process that counts.
+    counter: i32,
+    /// How many transactions have told anything.
+    told: u64,
+    /// The time from which on the steps of run_at are counted.
+    since: i64,
+    horizon: Horizon,
+    counts: Counts,
+}
+
+impl Account {
+    /// Knows nothing.
+    pub fn doubt(&mut self) {
+        self.state = State::Unknown;
+    }
+
+    /// A number that changes when somebody tells something.
+    pub fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// Process `me` counts the tables at this horizon from now on.
+    pub fn begin(&mut self, me: i32, horizon: Horizon, now: i64) {
+        (self.state, self.counter, self.since) = (State::Counting, me, now);
+        (self.horizon, self.counts) = (horizon, Counts::NONE);
+        self.counts.last_end = (now >> END_STEP) - ENDS as i64;
+    }
+
+    /// Takes in a transaction that has committed.
+    pub fn tell(&mut self, transaction: u64, items: impl Iterator<Item = (Item, i32)>) {
+        self.told += 1;
+        if self.state != State::Unknown && !self.horizon.sees(transaction) {
+            items.for_each(|(item, more)| self.counts.add(item, more, self.since));
+        }
+    }
+
+    /// The process has counted this.
+    pub fn finish(&mut self, me: i32, found: &Counts) {
+        if self.state == State::Counting && self.counter == me {
+            self.counts.merge(found);
+            self.state = State::Known;
+        }
+    }
+
+    /// The process counts no more.
+    pub fn give_up(&mut self, me: i32) {
+        if self.state == State::Counting && self.counter == me {
+            self.state = State::Unknown;
+        }
+    }
+
+    /// Whether another process is counting now.
+    pub fn is_counted_by_other(&self, me: i32) -> bool {
+        self.state == State::Counting && self.counter != me
+    }
+
+    /// What there is now.
+    pub fn census(&self, now: i64) -> Option<Census> {
+        if self.state != State::Known {
+            return None;
+        }
+        let Self { since, counts, .. } = self;
+        let here = place_of(now >> RUN_STEP, *since);
+        let sum = |steps: &[i32]| steps.iter().map(|count| i64::from(*count)).sum::<i64>().max(0);
+        // The steps of the count are as wide as this, and what ended before it is not in them.
+        let minute_from = ((now - MINUTE) >> END_STEP) << END_STEP;
+        let [lately, ..] = counts.ended_since(minute_from);
+        Some(Census {
+            queued: sum(&counts.queued),
+            later: sum(&counts.queued[here + 1..]),
+            edge: start_of(here + 1, *since),
+            near: if here == 0 { 0 } else { i64::from(counts.queued[here]).max(0) },
+            behind: counts.behind.max(0),
+            waiting: counts.waiting.max(0),
+            running: counts.running.max(0),
+            dead: counts.dead.max(0),
+            ended: counts.ended_since(now - HOUR).map(|count| count.max(0)),
+            rate: lately.max(0) as f64 / ((now - minute_from) as f64 / 1e6),
+        })
+    }
+}
+
+/// The place of a step of run_at among those of an account. The first holds all up to the time of the
+/// count, then come `PER_WIDTH` of one step each, as many of two, of four, and so on.
+fn place_of(step: i64, since: i64) -> usize {
+    let distance = match u64::try_from(step.saturating_sub(since >> RUN_STEP)) {
+        Ok(distance) if distance > 0 => distance,
+        _ => return 0,
+    };
+    let shift = u64::BITS - (distance / PER_WIDTH).leading_zeros();
+    let shift = shift.saturating_sub(1);
+    let place = u64::from(shift) * PER_WIDTH + (distance >> shift);
+    (place as usize).min(STEPS - 1)
+}
+
+/// The time at which the steps of a place begin.
+fn start_of(place: usize, since: i64) -> i64 {
+    let place = place as u64;
+    let shift = (place / PER_WIDTH).saturating_sub(1);
+    let distance = (place - shift * PER_WIDTH) << shift;
+    let step = i64::try_from(distance).unwrap_or(i64::MAX).saturating_add(since >> RUN_STEP);
+    step.checked_mul(1 << RUN_STEP).unwrap_or(i64::MAX)
+}

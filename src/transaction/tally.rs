@@ -1,0 +1,142 @@
+//! What a transaction changed in the numbers of tasks, for the accounts of the lanes.
+
+use crate::lanes::{Item, Slot};
+use pgrx::prelude::*;
+
+const ENTRIES: usize = 512;
+/// How far back an entry is looked for that more can be added to.
+const NEAR: usize = 4;
+
+/// So many more of an item, or fewer, in the queue of a lane.
+#[derive(Clone, Copy)]
+struct Entry {
+    lane: u64,
+    subtransaction: pg_sys::SubTransactionId,
+    item: Item,
+    more: i32,
+}
+
+/// See the head of this file. There is room for so many different changes; where that is not enough, the
+/// accounts have to be counted anew.
+pub struct Tally {
+    count: usize,
+    overflown: bool,
+    entries: [Entry; ENTRIES],
+}
+
+impl Tally {
+    /// Nothing changed.
+    pub const NOTHING: Self = Self {
+        count: 0,
+        overflown: false,
+        entries: [Entry { lane: 0, subtransaction: 0, item: Item::RUNNING, more: 0 }; ENTRIES],
+    };
+
+    /// Notes that there are so many more of an item.
+    pub fn note(&mut self, lane: u64, subtransaction: pg_sys::SubTransactionId, item: Item, more: i32) {
+        let entry = Entry { lane, subtransaction, item, more };
+        let near = self.count.saturating_sub(NEAR)..self.count;
+        if let Some(known) = self.entries[near].iter_mut().find(|known| known.is_like(&entry)) {
+            known.more += more;
+            return;
+        }
+        if self.count == ENTRIES {
+            self.compact();
+        }
+        match self.entries.get_mut(self.count) {
+            Some(place) => {
+                *place = entry;
+                self.count += 1;
+            }
+            None => self.overflown = true,
+        }
+    }
+
+    /// Adds up what is alike, and leaves out what comes to nothing.
+    fn compact(&mut self) {
+        let entries = &mut self.entries[..self.count];
+        entries.sort_unstable_by_key(|entry| (entry.lane, entry.subtransaction, entry.item));
+        let mut kept: usize = 0;
+        for i in 0..entries.len() {
+            let entry = entries[i];
+            match kept.checked_sub(1).map(|last| &mut entries[last]) {
+                Some(last) if last.is_like(&entry) => last.more += entry.more,
+                _ => {
+                    entries[kept] = entry;
+                    kept += 1;
+                }
+            }
+            if entries[kept - 1].more == 0 && entries.get(i + 1).is_none_or(|next| !next.is_like(&entry)) {
+                kept -= 1;
+            }
+        }
+        self.count = kept;
+        // Nearly full all the same: it is not to be sorted again for every single one.
+        self.overflown |= kept > ENTRIES - NEAR;
+    }
+
+    /// What a subtransaction did is its parent's from now on.
+    pub fn hand_up(&mut self, subtransaction: pg_sys::SubTransactionId, parent: pg_sys::SubTransactionId) {
+        let entries = self.entries[..self.count].iter_mut();
+        entries.filter(|entry| entry.subtransaction == subtransaction).for_each(|entry| entry.subtransaction = parent);
+    }
+
+    /// Forgets what the subtransactions from this one on did.
+    pub fn forget(&mut self, from: pg_sys::SubTransactionId) {
+        let mut kept = 0;
+        for i in 0..self.count {
+            if self.entries[i].subtransaction < from {
+                self.entries[kept] = self.entries[i];
+                kept += 1;
+            }
+        }
+        self.count = kept;
+    }
+
+    /// One of the lanes of which there is something.
+    pub fn lane(&self) -> Option<u64> {
+        self.entries[..self.count].last().map(|entry| entry.lane)
+    }
+
+    /// Tells the account of a lane what there is of it.
+    pub fn tell(&mut self, slot: &mut Slot, lane: u64, transaction: u64) {
+        let mut items = self.entries[..self.count].iter().filter(|entry| entry.lane == lane).peekable();
+        if items.peek().is_some() {
+            slot.account.tell(transaction, items.map(|entry| (entry.item, entry.more)));
+            self.drop_lane(lane);
+        }
+    }
+
+    /// Forgets what there is of a lane.
+    pub fn drop_lane(&mut self, lane: u64) {
+        let mut kept = 0;
+        for i in 0..self.count {
+            if self.entries[i].lane != lane {
+                self.entries[kept] = self.entries[i];
+                kept += 1;
+            }
+        }
+        self.count = kept;
+    }
+
+    /// Whether there was more than there is room for.
+    pub fn overflown(&self) -> bool {
+        self.overflown
+    }
+
+    /// Nobody can tell what the transaction changed.
+    pub fn overflow(&mut self) {
+        self.overflown = true;
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        (self.count, self.overflown) = (0, false);
+    }
+}
+
+impl Entry {
+    fn is_like(&self, other: &Self) -> bool {
+        (self.lane, self.subtransaction, self.item) == (other.lane, other.subtransaction, other.item)
+    }
+}
