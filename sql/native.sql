@@ -71,12 +71,17 @@ LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrappe
 
 CREATE FUNCTION queue_internal.history_counted() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'history_counted';
-COMMENT ON FUNCTION queue_internal.history_counted() IS 'Counts what was written to the history.';
+COMMENT ON FUNCTION queue_internal.history_counted() IS 'Counts what was written to the history or deleted from it.';
 
 CREATE TRIGGER history_counted AFTER INSERT ON queue.history
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.history_counted();
 COMMENT ON TRIGGER history_counted ON queue.history IS 'Counts finished tasks.';
+
+CREATE TRIGGER history_uncounted AFTER DELETE ON queue.history
+    REFERENCING OLD TABLE AS deleted
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.history_counted();
+COMMENT ON TRIGGER history_uncounted ON queue.history IS 'Counts finished tasks no more.';
 
 CREATE FUNCTION queue_internal.dead_letter_counted() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'dead_letter_counted';
@@ -104,7 +109,8 @@ BEGIN
     END LOOP;
     FOR counts IN
         SELECT t.tgrelid::regclass AS of, t.tgname AS name FROM pg_trigger AS t
-        WHERE t.tgname IN ('tasks_announced', 'task_changed', 'history_counted', 'dead_letter_counted', 'table_emptied')
+        WHERE t.tgname IN ('tasks_announced', 'task_changed', 'history_counted', 'history_uncounted',
+                           'dead_letter_counted', 'table_emptied')
     LOOP
         EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', counts.of, counts.name);
     END LOOP;

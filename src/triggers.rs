@@ -47,17 +47,17 @@ unsafe fn inserted(trigger: &pg_sys::TriggerData) {
     // SAFETY: the trigger is declared with a table of the new rows, which are tasks.
     unsafe {
         let tasks = (*trigger.tg_relation).rd_id;
-        each_new(trigger, task::COUNT, |slot| tell(tasks, &Row::of(slot), moment));
+        each_of((trigger, trigger.tg_newtable), task::COUNT, |slot| tell(tasks, &Row::of(slot), moment));
     }
 }
 
-/// Does something with each new row that the statement left, deformed up to so many columns.
-unsafe fn each_new(
-    trigger: &pg_sys::TriggerData,
+/// Does something with each row of a table of rows that the trigger got, deformed up to so many columns.
+unsafe fn each_of(
+    (trigger, rows): (&pg_sys::TriggerData, *mut pg_sys::Tuplestorestate),
     columns: usize,
     mut act: impl FnMut(*mut pg_sys::TupleTableSlot),
 ) {
-    // SAFETY: the caller's trigger is declared with a table of the new rows, which the server has filled.
+    // SAFETY: the caller's trigger is declared with that table, which the server has filled.
     unsafe {
         let slot = pg_sys::MakeSingleTupleTableSlot(
             (*trigger.tg_relation).rd_att,
@@ -65,10 +65,10 @@ unsafe fn each_new(
         );
         // A place of our own: other triggers read the same rows.
         let place =
-            pg_sys::tuplestore_alloc_read_pointer(trigger.tg_newtable, pg_sys::EXEC_FLAG_REWIND as i32);
-        pg_sys::tuplestore_select_read_pointer(trigger.tg_newtable, place);
-        pg_sys::tuplestore_rescan(trigger.tg_newtable);
-        while pg_sys::tuplestore_gettupleslot(trigger.tg_newtable, true, false, slot) {
+            pg_sys::tuplestore_alloc_read_pointer(rows, pg_sys::EXEC_FLAG_REWIND as i32);
+        pg_sys::tuplestore_select_read_pointer(rows, place);
+        pg_sys::tuplestore_rescan(rows);
+        while pg_sys::tuplestore_gettupleslot(rows, true, false, slot) {
             pg_sys::slot_getsomeattrs_int(slot, columns as i32);
             act(slot);
         }
@@ -103,21 +103,23 @@ unsafe fn signalled(trigger: &pg_sys::TriggerData) {
     }
 }
 
-/// After a statement that archived tasks: all of them.
+/// After a statement that archived tasks, or deleted such rows: all of them.
 unsafe fn archived(trigger: &pg_sys::TriggerData) {
     const COLUMNS: usize = 12;
     const QUEUE: usize = 1;
     const STATE: usize = 2;
     const FINISHED_AT: usize = 11;
     let moment = now();
-    // SAFETY: the trigger is declared with a table of the new rows, which are those of the history.
+    // SAFETY: the triggers are declared with a table of the new rows, or the old, those of the history.
     unsafe {
         let tasks = tasks();
-        each_new(trigger, COLUMNS, |slot| {
+        let insert = trigger.tg_event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_INSERT;
+        let (rows, more) = if insert { (trigger.tg_newtable, 1) } else { (trigger.tg_oldtable, -1) };
+        each_of((trigger, rows), COLUMNS, |slot| {
             let row = Row::<COLUMNS>::of(slot);
             let (queue, state) = (text_of(row.values[QUEUE]), text_of(row.values[STATE]));
             if let Some(item) = Item::ended(state, row.long(FINISHED_AT), moment) {
-                transaction::counted(&Queue::new(tasks, queue), item, 1);
+                transaction::counted(&Queue::new(tasks, queue), item, more);
             }
         });
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use history::History;
 use postgres::Client;
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, Settings, counters_agree, eventually};
 
 /// How many histories are played before both sides are compared.
 const CHUNK: u64 = 100;
@@ -22,14 +22,16 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
 }
 
 /// Plays the histories of a chunk in one database.
-fn play(client: &mut Client, seeds: &[u64]) -> Vec<Vec<String>> {
+fn play(client: &mut Client, seeds: &[u64], counters: bool) -> Vec<Vec<String>> {
     client
         .batch_execute("TRUNCATE queue.tasks, queue.history, queue.dead_letters, queue_internal.keys, queue_internal.signals, queue_internal.dependencies")
         .expect("truncate");
     // From here on, counters have to keep up.
     client.query("SELECT FROM queue.stats", &[]).expect("stats");
     let lines = seeds.iter().map(|seed| History::new(client, *seed).play()).collect();
-    queue_ext_tests::counters_agree(client);
+    if counters {
+        counters_agree(client);
+    }
     lines
 }
 
@@ -71,8 +73,8 @@ fn random_histories_end_the_same_natively_and_in_the_core() {
     let mut steps = 0;
     for chunk in seeds.chunks(CHUNK as usize) {
         let (natively, by_core) = std::thread::scope(|scope| {
-            let natively = scope.spawn(|| play(&mut native, chunk));
-            let by_core = play(&mut core, chunk);
+            let natively = scope.spawn(|| play(&mut native, chunk, true));
+            let by_core = play(&mut core, chunk, false);
             (natively.join().expect("the native side"), by_core)
         });
         for ((seed, natively), by_core) in chunk.iter().zip(&natively).zip(&by_core) {

@@ -161,7 +161,7 @@ const TASK_TRIGGERS: &[&CStr] = &[
     c"tasks_inserted",
     c"tasks_restored",
 ];
-const HISTORY_TRIGGERS: &[&CStr] = &[c"history_counted", c"table_emptied"];
+const HISTORY_TRIGGERS: &[&CStr] = &[c"history_counted", c"history_uncounted", c"table_emptied"];
 /// What push writes: all a producer has the right to insert.
 const PUSHED_COLUMNS: &[i16] = &[2, 4, 5, 7, 18, 19, 20];
 
