@@ -53,7 +53,7 @@ pub fn define_for_preload() {
     GucRegistry::define_int_guc(
         c"queue.lanes",
         c"How many queues of the whole server have their next tasks at hand in shared memory.",
-        c"Queues beyond that are served by the functions in SQL, slower. Each takes about 80 kB.",
+        c"Queues beyond that are served by the functions in SQL, slower. Each takes about 85 kB.",
         &LANES,
         0,
         65_536,

@@ -282,6 +282,69 @@ fn transactions_of_every_kind_are_served_or_refused() {
 }
 
 #[test]
+fn snapshots_that_are_too_old_are_refused_alike() {
+    let cluster = cluster("altered-snapshots");
+    let (mut client, mut other) = (cluster.connect(), cluster.connect());
+    let mut codes = std::collections::BTreeSet::new();
+    for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+        for verb in [
+            "queue.complete($, 1)",
+            "queue.complete($, 2)",
+            "queue.complete_many(ARRAY[$], ARRAY[1])",
+            "queue.complete_and_claim($, 1, NULL, '1 hour')",
+            "queue.extend($, 1, '2 hours')",
+        ] {
+            for changed in [false, true] {
+                let mut came_to = ["on", "off"].map(|fast_path| {
+                    run(&mut client, "TRUNCATE queue.tasks, queue.history");
+                    run(&mut client, "SELECT queue.push('default')");
+                    let id = count(&mut client, "SELECT id FROM queue.claim('1 hour')");
+                    run(&mut client, &format!("SET queue.fast_path = {fast_path}; BEGIN ISOLATION LEVEL {level}; TABLE queue.tasks"));
+                    if changed {
+                        run(&mut other, "UPDATE queue.tasks SET progress = '5'");
+                    }
+                    let result = client.batch_execute(&format!("SELECT {}", verb.replace('$', &id.to_string())));
+                    run(&mut client, if result.is_ok() { "COMMIT" } else { "ROLLBACK" });
+                    let left = client
+                        .query_one("SELECT concat((SELECT count(*) FROM queue.tasks), (SELECT count(*) FROM queue.history))", &[])
+                        .expect("count")
+                        .get::<_, String>(0);
+                    let code = result.err().map(|error| error.code().expect("of the server").code().to_owned());
+                    codes.extend(code.clone());
+                    (code, left)
+                });
+                let [natively, by_core] = came_to.each_mut().map(std::mem::take);
+                assert_eq!(natively, by_core, "{level}, {verb}, changed: {changed}");
+            }
+        }
+    }
+    assert_eq!(codes.into_iter().collect::<Vec<_>>(), ["40001", "QX001"]);
+}
+
+#[test]
+fn publications_that_would_lose_changes_refuse_them_alike() {
+    let cluster = cluster("altered-filter");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.push('default') FROM generate_series(1, 10)");
+    let id = count(&mut client, "SELECT id FROM queue.claim('1 hour')");
+    for what in ["queue.tasks WHERE (priority > 5)", "queue.tasks (queue, payload)"] {
+        run(&mut client, &format!("CREATE PUBLICATION part FOR TABLE {what}"));
+        for fast_path in ["on", "off"] {
+            run(&mut client, &format!("SET queue.fast_path = {fast_path}; SELECT queue.push('default')"));
+            for statement in [
+                "SELECT queue.claim('1 hour')".to_owned(),
+                format!("SELECT queue.complete({id}, 1)"),
+                format!("SELECT queue.extend({id}, 1, '2 hours')"),
+            ] {
+                assert_eq!(code(&mut client, &statement), "42P10", "{what}, fast_path = {fast_path}: {statement}");
+            }
+        }
+        run(&mut client, "DROP PUBLICATION part; RESET queue.fast_path");
+    }
+    run(&mut client, &format!("SELECT queue.complete({id}, 1)"));
+}
+
+#[test]
 fn what_is_done_natively_is_replicated_logically() {
     let cluster = cluster("altered-publication");
     let mut client = cluster.connect();

@@ -12,13 +12,16 @@ CREATE FUNCTION queue.retry(id bigint) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_id(id);
-    IF queue_internal.revive(ARRAY[id]) = 0 THEN
+    -- Again where the key came free after it was found taken.
+    WHILE queue_internal.revive(ARRAY[id]) = 0 LOOP
         PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
         FROM queue.dead_letters AS d JOIN queue_internal.keys AS k ON k.queue = d.queue AND k.key = d.key
         WHERE d.id = retry.id;
-        PERFORM queue_internal.raise_wrong_state(
-            id, 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
-    END IF;
+        IF NOT EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = retry.id) THEN
+            PERFORM queue_internal.raise_wrong_state(
+                id, 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
+        END IF;
+    END LOOP;
     RETURN 'queued';
 END
 $$;

@@ -170,6 +170,11 @@ pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Rea
     // SAFETY: the tables exist, and `tasks` is locked; the others are locked here for the look.
     unsafe {
         look_at(tables.tasks, TASK_COLUMNS, TASK_TRIGGERS, 1)?;
+        match purpose {
+            Use::Push => {}
+            Use::Claim | Use::Extend => replicates(tables.tasks, pg_sys::CmdType::CMD_UPDATE),
+            Use::Complete => replicates(tables.tasks, pg_sys::CmdType::CMD_DELETE),
+        }
         // Only ever read.
         look_at(tables.queues, QUEUE_COLUMNS, ANY, usize::MAX)?;
         may(tables.queues, user, pg_sys::ACL_SELECT)?;
@@ -251,6 +256,17 @@ unsafe fn look_at(
             && has_plain_indexes(relation);
         pg_sys::table_close(relation, pg_sys::NoLock as i32);
         if plain { Ok(()) } else { Err(Reason::Altered) }
+    }
+}
+
+/// Raises what the executor would: a publication has a row filter or a list of columns for which such a
+/// change of the table does not tell enough.
+unsafe fn replicates(table: pg_sys::Oid, command: pg_sys::CmdType::Type) {
+    // SAFETY: the table is locked, and open while it is looked at.
+    unsafe {
+        let relation = pg_sys::table_open(table, pg_sys::NoLock as i32);
+        pg_sys::CheckCmdReplicaIdentity(relation, command);
+        pg_sys::table_close(relation, pg_sys::NoLock as i32);
     }
 }
 
