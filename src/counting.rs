@@ -21,8 +21,7 @@ const TRIES: usize = 1000;
 const HOUR: i64 = 3_600_000_000;
 
 /// A row of `queue_internal.counted`.
-type Numbers =
-    (String, i64, i64, i64, i64, i64, i64, Option<TimestampWithTimeZone>, i64, i64, i64, f64);
+type Numbers = (String, i64, i64, i64, i64, i64, i64, Option<TimestampWithTimeZone>, i64, i64, i64, f64);
 
 /// `queue_internal.counted`: what the accounts say of these queues. A queue is left out if it has no lane,
 /// and all are where nobody keeps accounts or the user may not know.
@@ -89,13 +88,7 @@ unsafe fn may_know(tables: &Tables) -> bool {
     }
 }
 
-fn numbers_of(
-    tables: &Tables,
-    queue: &Queue<'_>,
-    name: &str,
-    census: Census,
-    moment: i64,
-) -> Numbers {
+fn numbers_of(tables: &Tables, queue: &Queue<'_>, name: &str, census: Census, moment: i64) -> Numbers {
     let (oldest, near) = look(tables, queue, moment, census.edge);
     let scheduled = (census.later + near).min(census.queued);
     let [completed, cancelled, failed] = census.ended;
@@ -135,9 +128,8 @@ fn look(tables: &Tables, queue: &Queue<'_>, moment: i64, edge: i64) -> (Option<i
             });
             oldest = oldest.into_iter().chain(due.filter(|run_at| *run_at <= moment)).min();
             rows.go_to(level, moment + 1);
-            let soon = std::iter::from_fn(|| rows.next()).take_while(
-                |row| !matches!(row, Meaning::Due(key) if key.run_at >= edge),
-            );
+            let soon = std::iter::from_fn(|| rows.next())
+                .take_while(|row| !matches!(row, Meaning::Due(key) if key.run_at >= edge));
             near += soon.filter(|row| matches!(row, Meaning::Due(_))).count() as i64;
             next = level.checked_add(1).and_then(|level| rows.level_at_least(level));
         }

@@ -131,7 +131,8 @@ unsafe fn silences_triggers(node: *mut pg_sys::Node) -> bool {
                     (*(*commands).elements.offset(i as isize)).ptr_value.cast::<pg_sys::AlterTableCmd>()
                 });
                 [c"tasks", c"history", c"dead_letters"].contains(&name)
-                    && commands.any(|command| (AT_EnableTrig..=AT_DisableTrigUser).contains(&(*command).subtype))
+                    && commands
+                        .any(|command| (AT_EnableTrig..=AT_DisableTrigUser).contains(&(*command).subtype))
             }
             _ => false,
         }

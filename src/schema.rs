@@ -149,7 +149,11 @@ extension_sql_file!(
     name = "internal_ended_since",
     requires = ["internal_rights"]
 );
-extension_sql_file!("../sql/internal/counted.sql", name = "internal_counted", requires = ["internal_ended_since"]);
+extension_sql_file!(
+    "../sql/internal/counted.sql",
+    name = "internal_counted",
+    requires = ["internal_ended_since"]
+);
 extension_sql_file!("../sql/views.sql", name = "views", requires = ["internal_counted"]);
 
 // The verbs.

@@ -64,8 +64,7 @@ unsafe fn each_of(
             &raw const pg_sys::TTSOpsMinimalTuple,
         );
         // A place of our own: other triggers read the same rows.
-        let place =
-            pg_sys::tuplestore_alloc_read_pointer(rows, pg_sys::EXEC_FLAG_REWIND as i32);
+        let place = pg_sys::tuplestore_alloc_read_pointer(rows, pg_sys::EXEC_FLAG_REWIND as i32);
         pg_sys::tuplestore_select_read_pointer(rows, place);
         pg_sys::tuplestore_rescan(rows);
         while pg_sys::tuplestore_gettupleslot(rows, true, false, slot) {

@@ -15,7 +15,8 @@ pub fn counters_agree(client: &mut Client) {
     let read = |client: &mut Client| client.query_one(NUMBERS, &[]).expect("queue.stats").get::<_, String>(0);
     let known = "SELECT count(*) FROM queue_internal.counted(ARRAY(SELECT name FROM queue.queues))";
     let queues = "SELECT count(*) FROM queue.queues";
-    let [known, queues]: [i64; 2] = [known, queues].map(|query| client.query_one(query, &[]).expect("count").get(0));
+    let [known, queues]: [i64; 2] =
+        [known, queues].map(|query| client.query_one(query, &[]).expect("count").get(0));
     assert_eq!(known, queues, "a queue is not counted");
     let counters = read(client);
     // Without the fast path there are no counters, and the view counts.

@@ -336,7 +336,11 @@ fn publications_that_would_lose_changes_refuse_them_alike() {
                 format!("SELECT queue.complete({id}, 1)"),
                 format!("SELECT queue.extend({id}, 1, '2 hours')"),
             ] {
-                assert_eq!(code(&mut client, &statement), "42P10", "{what}, fast_path = {fast_path}: {statement}");
+                assert_eq!(
+                    code(&mut client, &statement),
+                    "42P10",
+                    "{what}, fast_path = {fast_path}: {statement}"
+                );
             }
         }
         run(&mut client, "DROP PUBLICATION part; RESET queue.fast_path");

@@ -36,22 +36,32 @@ fn work(mut client: Client, seed: u64, stop: &AtomicBool, done: &AtomicU64) {
         let group = if queue == "grouped" { "'g' || n % 5" } else { "NULL" };
         let one = format!("FROM queue.claim('1 hour', '{queue}', 3) AS c");
         let statement = match (n >> 40) % 10 {
-            0 | 1 => format!("SELECT queue.push('{queue}', group_key => {group}) FROM generate_series(1, 5) AS n"),
-            2 => format!("SELECT queue.push('{queue}', delay => n * interval '0.3 s') FROM generate_series(1, 5) AS n"),
+            0 | 1 => {
+                format!("SELECT queue.push('{queue}', group_key => {group}) FROM generate_series(1, 5) AS n")
+            }
+            2 => format!(
+                "SELECT queue.push('{queue}', delay => n * interval '0.3 s') FROM generate_series(1, 5) AS n"
+            ),
             3 => format!("SELECT queue.complete(c.id, c.token) {one}"),
             4 => format!("SELECT queue.fail(c.id, c.token, 'x', permanent => c.attempt % 2 = 0) {one}"),
             5 => format!("BEGIN; SELECT queue.complete(c.id, c.token) {one}; ROLLBACK"),
-            6 => format!("BEGIN; SELECT queue.push('{queue}'); SAVEPOINT s; SELECT queue.push('{queue}', delay => '1 hour'); \
-                          ROLLBACK TO s; SELECT queue.complete(c.id, c.token) {one}; COMMIT"),
-            7 => format!("SELECT queue.cancel(t.id) FROM (SELECT id FROM queue.tasks WHERE queue = '{queue}' AND state = 'queued' \
-                          LIMIT 2 FOR UPDATE SKIP LOCKED) AS t"),
+            6 => format!(
+                "BEGIN; SELECT queue.push('{queue}'); SAVEPOINT s; SELECT queue.push('{queue}', delay => '1 hour'); \
+                          ROLLBACK TO s; SELECT queue.complete(c.id, c.token) {one}; COMMIT"
+            ),
+            7 => format!(
+                "SELECT queue.cancel(t.id) FROM (SELECT id FROM queue.tasks WHERE queue = '{queue}' AND state = 'queued' \
+                          LIMIT 2 FOR UPDATE SKIP LOCKED) AS t"
+            ),
             8 => format!("SELECT queue.redrive('{queue}', 1)"),
             _ => format!("SELECT queue.release(c.id, c.token, '0.2 s') {one}"),
         };
         match client.batch_execute(&statement) {
             Ok(()) => {}
             // Somebody else was quicker.
-            Err(error) if error.code().is_some_and(|code| matches!(code.code(), "QX001" | "QX002" | "QX003")) => {
+            Err(error)
+                if error.code().is_some_and(|code| matches!(code.code(), "QX001" | "QX002" | "QX003")) =>
+            {
                 run(&mut client, "ROLLBACK");
             }
             Err(error) => panic!("{statement}: {error:?}"),
@@ -112,10 +122,15 @@ fn counters_survive_a_crash_and_what_it_rolled_back() {
             let mut client = cluster.connect();
             read(&mut client);
             let tasks = "SELECT count(*) FROM queue.history WHERE finished_at > now() - interval '1 second'";
-            eventually("work is done", SOON, || client.query_one(tasks, &[]).expect("count").get::<_, i64>(0) > 50);
+            eventually("work is done", SOON, || {
+                client.query_one(tasks, &[]).expect("count").get::<_, i64>(0) > 50
+            });
         });
         let mut unfinished = cluster.connect();
-        run(&mut unfinished, "BEGIN; SELECT queue.push('default') FROM generate_series(1, 10); SELECT queue.claim('1 hour')");
+        run(
+            &mut unfinished,
+            "BEGIN; SELECT queue.push('default') FROM generate_series(1, 10); SELECT queue.claim('1 hour')",
+        );
         cluster.kill_postmaster();
         cluster.launch();
         let mut client = cluster.connect();

@@ -97,7 +97,9 @@ impl Horizon {
     fn sees(&self, transaction: u64) -> bool {
         transaction < self.oldest
             || transaction < self.next
-                && !self.running[..self.count].iter().any(|running| self.oldest + u64::from(*running) == transaction)
+                && !self.running[..self.count]
+                    .iter()
+                    .any(|running| self.oldest + u64::from(*running) == transaction)
     }
 }
 

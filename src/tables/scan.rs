@@ -121,9 +121,7 @@ impl Whole {
     /// # Safety
     /// The table is locked and has as many columns.
     pub unsafe fn begin(table: pg_sys::Relation, columns: usize) -> Self {
-        use pg_sys::ScanOptions::{
-            SO_ALLOW_PAGEMODE, SO_ALLOW_STRAT, SO_ALLOW_SYNC, SO_TYPE_SEQSCAN,
-        };
+        use pg_sys::ScanOptions::{SO_ALLOW_PAGEMODE, SO_ALLOW_STRAT, SO_ALLOW_SYNC, SO_TYPE_SEQSCAN};
         const FLAGS: u32 = SO_TYPE_SEQSCAN | SO_ALLOW_STRAT | SO_ALLOW_SYNC | SO_ALLOW_PAGEMODE;
         // SAFETY: the caller's promise. The method is called as `table_beginscan` would; every table
         // access method has it.

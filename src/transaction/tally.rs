@@ -78,7 +78,9 @@ impl Tally {
     /// What a subtransaction did is its parent's from now on.
     pub fn hand_up(&mut self, subtransaction: pg_sys::SubTransactionId, parent: pg_sys::SubTransactionId) {
         let entries = self.entries[..self.count].iter_mut();
-        entries.filter(|entry| entry.subtransaction == subtransaction).for_each(|entry| entry.subtransaction = parent);
+        entries
+            .filter(|entry| entry.subtransaction == subtransaction)
+            .for_each(|entry| entry.subtransaction = parent);
     }
 
     /// Forgets what the subtransactions from this one on did.

@@ -16,8 +16,9 @@ use crate::tables::{self, Reason, Tables, Use};
 use crate::transaction::{self, Hands};
 use pgrx::prelude::*;
 
-/// A task that somebody else has locked is looked at again after so long.
-const POSTPONE: i64 = 20_000;
+/// A task that somebody else has locked is looked at again after a tenth of the time for which it has been
+/// due, within these bounds: who holds it for long is asked seldom.
+const POSTPONE: std::ops::RangeInclusive<i64> = 20_000..=1_000_000;
 /// How many leases that ran out one claim ends.
 const EXPIRED: usize = 16;
 /// How many candidates are taken from a lane at a time.
@@ -423,9 +424,10 @@ impl Lessor<'_> {
                 Change::Done => scan::left_at(key.id, place),
                 Change::Stale => return Ok(None),
                 Change::Locked => {
-                    lanes::with(self.queue.hash(), |slot| slot.lane.postpone(key, moment + POSTPONE));
+                    let pause = ((moment - key.run_at) / 10).clamp(*POSTPONE.start(), *POSTPONE.end());
+                    lanes::with(self.queue.hash(), |slot| slot.lane.postpone(key, moment + pause));
                     let database = shared::get().and_then(|shared| shared.database(pg_sys::MyDatabaseId));
-                    database.into_iter().for_each(|database| database.run_at(moment + POSTPONE));
+                    database.into_iter().for_each(|database| database.run_at(moment + pause));
                     return Ok(None);
                 }
             }
