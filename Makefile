@@ -39,7 +39,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install demo demo-psql demo-stop test bench clean distclean servers
+.PHONY: all build install injection demo demo-psql demo-stop test bench clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -48,7 +48,7 @@ build:
 	@command -v $(PG_CONFIG) >/dev/null || { \
 		echo "$(PG_CONFIG) not found: install PostgreSQL's server headers or say PG_CONFIG=..." >&2; exit 1; }
 	PGRX_PG_CONFIG_PATH=$$(command -v $(PG_CONFIG)) cargo build --release --locked \
-		--no-default-features --features pg$(call major,$(PG_CONFIG))
+		--no-default-features --features pg$(call major,$(PG_CONFIG))$(MORE_FEATURES)
 
 $(INSTALL_SQL): $(SQL_FILES) src/schema.rs Makefile
 	@mkdir -p target
@@ -91,15 +91,28 @@ installed-%: servers
 	@$(FETCHED_ENV) $(MAKE) --no-print-directory install PG_CONFIG=$(PG_CONFIG_$*) > target/install-$*.log 2>&1 \
 		|| { tail -40 target/install-$*.log; exit 1; }
 
+# The library in which faults can be had to order (src/injection.rs), for the suite of that name: in a folder of
+# its own, for the first version alone. It takes the place of what was built, which is not to be left about.
+FIRST := $(firstword $(PG_VERSIONS))
+INJECTION := $(QUEUE_EXT_HOME)/injection/$(FIRST)
+injection: installed-$(FIRST)
+	@echo "== building queue_ext with faults, for PostgreSQL $(FIRST)"
+	@$(FETCHED_ENV) $(MAKE) --no-print-directory build PG_CONFIG=$(PG_CONFIG_$(FIRST)) MORE_FEATURES=,injection \
+		> target/injection.log 2>&1 || { tail -40 target/injection.log; exit 1; }
+	@install -d $(INJECTION) && install -m 755 target/release/libqueue_ext.so $(INJECTION)/queue_ext.so.new
+	@mv $(INJECTION)/queue_ext.so.new $(INJECTION)/queue_ext.so && rm target/release/libqueue_ext.so
+
 test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 	@pgrx-tests/summary target/results
+
+test-$(FIRST): injection
 
 test-%: installed-%
 	@echo "== testing on PostgreSQL $*"
 	@# The first version plays most of the random histories; the others play some that it does not, and where
 	@# a test has a brief form, that.
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) \
-		DRIVERS=$(DRIVERS) $(if $(filter-out $(firstword $(PG_VERSIONS)),$*),BRIEF=1 HISTORIES=2000 SEED=$*0000) \
+		DRIVERS=$(DRIVERS) $(if $(filter $(FIRST),$*),INJECTION=$(INJECTION),BRIEF=1 HISTORIES=2000 SEED=$*0000) \
 		pgrx-tests/run all
 
 demo: target/.exists $(DEBIAN)/.done $(if $(filter 15,$(DEMO_VERSION)),,$(PYPI)/.done)

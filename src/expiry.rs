@@ -11,10 +11,12 @@ const AGAIN: i64 = 20_000;
 /// hash knows their leases no more; it learns again of those that could not be ended.
 pub fn end(lane: u64, ids: &[i64]) -> Result<u64, pgrx::spi::Error> {
     transaction::ending(lane, ids);
+    point!(ExpiryNoted);
     let query = "SELECT expired, locked FROM queue_internal.expire($1)";
     let (expired, locked) = Spi::connect_mut(|client| {
         client.update(query, Some(1), &[ids.to_vec().into()])?.first().get_two::<i64, Vec<i64>>()
     })?;
+    point!(ExpiryEnded);
     let again = now() + AGAIN;
     locked.unwrap_or_default().into_iter().for_each(|id| transaction::locked(lane, id, again));
     Ok(expired.unwrap_or(0).unsigned_abs())

@@ -5,6 +5,8 @@
 //! without a transaction, and a background worker that keeps time.
 
 #[macro_use]
+mod injection;
+#[macro_use]
 mod symbols;
 
 mod clock;
@@ -48,6 +50,8 @@ extern "C-unwind" fn _PG_init() {
     if preloading {
         settings::define_for_preload();
     }
+    #[cfg(feature = "injection")]
+    injection::define();
     settings::define();
     if preloading {
         shared::request();

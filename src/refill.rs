@@ -24,8 +24,10 @@ pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
     let found = unsafe {
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         let table = pg_sys::table_open(tables.tasks, pg_sys::AccessShareLock as i32);
+        point!(RefillBegun);
         let mut rows = Rows::begin(tables, table, text(queue.name()));
         let found = reading::read(&mut rows, bounds, now());
+        point!(RefillRead);
         rows.end();
         pg_sys::table_close(table, pg_sys::NoLock as i32);
         pg_sys::PopActiveSnapshot();
@@ -40,6 +42,7 @@ pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
     });
     wake.flatten().into_iter().for_each(lanes::Wake::now);
     lanes::announce_refill(queue.hash());
+    point!(RefillTold);
 }
 
 /// Says that this process will not refill the lane after all.
@@ -79,6 +82,7 @@ impl Rows {
 impl Source for Rows {
     fn level_at_least(&mut self, level: i32) -> Option<i32> {
         pgrx::check_for_interrupts!();
+        point!(RefillLevel);
         self.levels.at_least(level)
     }
 
@@ -89,6 +93,7 @@ impl Source for Rows {
 
     fn next(&mut self) -> Option<Meaning> {
         let slot = self.scan.next()?;
+        point!(RefillRow);
         // SAFETY: the scan has deformed a row of queue.tasks.
         let row = unsafe { Row::<{ task::COUNT }>::of(slot) };
         Some(if row.is(task::STATE, b"queued") {

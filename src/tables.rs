@@ -56,6 +56,8 @@ struct Known {
     registered: bool,
     /// Something changed since.
     stale: bool,
+    /// They were sought, and found.
+    found: bool,
     tables: Tables,
     /// For whom the verdicts were found.
     user: pg_sys::Oid,
@@ -82,7 +84,8 @@ thread_local! {
     static KNOWN: UnsafeCell<Known> = const {
         UnsafeCell::new(Known {
             registered: false,
-            stale: true,
+            stale: false,
+            found: false,
             tables: NOWHERE,
             user: pg_sys::InvalidOid,
             verdicts: [None; 4],
@@ -113,10 +116,12 @@ pub fn open(purpose: Use) -> Result<Tables, Reason> {
         }
         // Until a round in which nothing changed: taking a lock is when news arrive.
         for _ in 0..10 {
-            if (*known).stale {
-                (*known).stale = false;
+            if (*known).stale || !(*known).found {
+                // What changes while they are sought makes them stale again; an ERROR leaves them not found.
+                ((*known).stale, (*known).found) = (false, false);
                 (*known).verdicts = [None; 4];
                 (*known).tables = find().ok_or(Reason::Absent)?;
+                (*known).found = true;
             }
             let user = pg_sys::GetUserId();
             if (*known).user != user {
@@ -127,6 +132,7 @@ pub fn open(purpose: Use) -> Result<Tables, Reason> {
             if let Use::Complete = purpose {
                 pg_sys::LockRelationOid((*known).tables.history, pg_sys::RowExclusiveLock as i32);
             }
+            point!(TablesLocked);
             if (*known).stale {
                 continue;
             }
@@ -166,6 +172,7 @@ pub fn history_at(tables: &mut Tables, time: i64) -> Result<(), Reason> {
 pub unsafe fn find() -> Option<Tables> {
     // SAFETY: catalog lookups in a transaction.
     unsafe {
+        point!(TablesSought);
         let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), true);
         let internal = pg_sys::get_namespace_oid(c"queue_internal".as_ptr(), true);
         let public = |name: &CStr| pg_sys::get_relname_relid(name.as_ptr(), schema);

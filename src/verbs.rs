@@ -70,6 +70,7 @@ unsafe extern "C-unwind" fn serve(verb: Verb, fcinfo: pg_sys::FunctionCallInfo, 
         let result = permitted().and_then(|()| verb(&Arguments::new(fcinfo)));
         *outcome = result.unwrap_or_else(Outcome::Core);
         note(&*outcome);
+        point!(VerbServed);
     }
 }
 
@@ -131,6 +132,7 @@ unsafe fn finish(fcinfo: pg_sys::FunctionCallInfo, outcome: &Outcome) -> pg_sys:
 unsafe extern "C-unwind" fn append(rows: &Rows) {
     // SAFETY: the call has returned its rows where these belong.
     unsafe { rows.followed_by_returned() };
+    point!(CoreAppended);
 }
 
 /// Calls a function of SQL by way of the function manager. An ERROR in it passes through.
@@ -191,6 +193,7 @@ unsafe extern "C-unwind" fn core_of(fcinfo: pg_sys::FunctionCallInfo, claim: boo
         if (*core).fn_oid == pg_sys::InvalidOid {
             pg_sys::fmgr_info_cxt(arguments::core_for((*info).fn_oid, claim), core, (*info).fn_mcxt);
         }
+        point!(CoreFound);
         core
     }
 }

@@ -176,6 +176,7 @@ unsafe extern "C-unwind" fn see(begin: bool) {
     unsafe {
         if begin {
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            point!(WaitSees);
         } else {
             pg_sys::PopActiveSnapshot();
         }
@@ -221,6 +222,7 @@ unsafe extern "C-unwind" fn prepare(call: *mut Call, fcinfo: pg_sys::FunctionCal
         };
         find(check, &[first, pg_sys::INTERVALOID], &raw mut (*call).check);
         find(look, &[wanted], &raw mut (*call).look);
+        point!(WaitPrepared);
     }
 }
 
@@ -267,6 +269,7 @@ unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) ->
     }
     // SAFETY: the first argument, as declared.
     let standing = unsafe { enter(call) };
+    point!(WaitEntered);
     if standing.new {
         return true;
     }
@@ -307,7 +310,9 @@ unsafe fn rest(call: &Call, until: i64) {
             pg_sys::CommitTransactionCommand();
         }
         let left = Leaving;
+        point!(WaitSleeps);
         sleep_until(until);
+        point!(WaitWoken);
         end_if_alone();
         std::mem::forget(left);
         if alone {
@@ -315,6 +320,7 @@ unsafe fn rest(call: &Call, until: i64) {
         }
         pg_sys::MemoryContextSwitchTo(call.context);
         pg_sys::EnsurePortalSnapshotExists();
+        point!(WaitBegins);
     }
 }
 
@@ -454,7 +460,7 @@ struct Standing {
 
 /// Enters the lists of those who wait for what the call waits for.
 unsafe fn enter(call: &Call) -> Standing {
-    leave_at_exit();
+    leave_in_any_case();
     // SAFETY: the arguments were checked.
     unsafe {
         if call.kind == Kind::Result {
@@ -488,18 +494,31 @@ impl From<Place> for Standing {
     }
 }
 
-/// A session that is terminated while it sleeps has no transaction whose end would have it leave the lists.
-fn leave_at_exit() {
+/// Has the lists be left when a transaction fails, and when a session is terminated while it sleeps and has no
+/// transaction.
+fn leave_in_any_case() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the function only touches shared memory, which is there until later; the library is never
+        // SAFETY: the functions only touch shared memory, which is there until later; the library is never
         // unloaded.
-        unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0)) };
+        unsafe {
+            pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
+            pg_sys::RegisterXactCallback(Some(at_end_of_transaction), std::ptr::null_mut());
+        }
     }
 }
 
 unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
     leave_lists(false);
+}
+
+unsafe extern "C-unwind" fn at_end_of_transaction(
+    event: pg_sys::XactEvent::Type,
+    _argument: *mut std::ffi::c_void,
+) {
+    if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
+        leave_lists(false);
+    }
 }
 
 /// Has the worker wake the waiters of a lane when a task comes due.
@@ -516,6 +535,7 @@ fn expect(queue: &Queue<'_>) {
 #[pg_guard]
 unsafe extern "C-unwind" fn leave(served: bool) {
     leave_lists(served);
+    point!(WaitLeft);
 }
 
 /// The same, also for the end of a transaction that failed.

@@ -166,6 +166,7 @@ pub unsafe fn insert<const N: usize>(
                 insert(relation, slot, command, 0, std::ptr::null_mut());
             }
         });
+        point!(InsertWritten);
         indexes.insert(relation, &row.values, &row.nulls, &raw mut (*slot).tts_tid, wanted);
     }
 }
@@ -221,11 +222,13 @@ pub unsafe fn update<const N: usize>(
         }
         #[cfg(not(any(feature = "pg14", feature = "pg15")))]
         let indexes_change = indexes_change != pg_sys::TU_UpdateIndexes::TU_None;
+        point!(UpdateWritten);
         if result == pg_sys::TM_Result::TM_Ok && indexes_change {
             let indexes = Indexes::open(relation);
             indexes.insert(relation, &row.values, &row.nulls, &raw mut (*slot).tts_tid, wanted);
             indexes.close();
         }
+        point!(UpdateIndexed);
         *place = (*slot).tts_tid;
         pg_sys::ExecDropSingleTupleTableSlot(slot);
         result.into()
@@ -271,6 +274,7 @@ impl Inserter {
             let tuple = pg_sys::heap_form_tuple(shape, row.values.as_mut_ptr(), row.nulls.as_mut_ptr());
             pg_sys::ExecStoreHeapTuple(tuple, self.slots[self.count], true);
             self.count += 1;
+            point!(StoreAdded);
             if self.count == AT_ONCE {
                 self.store();
             }
@@ -292,6 +296,7 @@ impl Inserter {
                     insert(relation, slots, count, command, 0, std::ptr::null_mut());
                 }
             });
+            point!(StoreWritten);
             for slot in &self.slots[..self.count] {
                 pg_sys::slot_getsomeattrs_int(*slot, (*(**slot).tts_tupleDescriptor).natts);
                 let columns = (*(**slot).tts_tupleDescriptor).natts as usize;
@@ -333,6 +338,7 @@ pub unsafe fn delete(relation: pg_sys::Relation, place: pg_sys::ItemPointerData)
                 result = delete(relation, &mut place, command, snapshot, nobody, true, &mut failure, false);
             }
         });
+        point!(DeleteWritten);
         result.into()
     }
 }

@@ -72,6 +72,7 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
         }
         let table = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
         let worker = worker.map(text);
+        point!(ClaimOpened);
         let mut claim = Claim {
             tables,
             queue,
@@ -86,6 +87,7 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
         };
         let result = claim.run(arguments);
         pg_sys::table_close(table, pg_sys::NoLock as i32);
+        point!(ClaimGranted);
         if claim.granted > 0 {
             pg_sys::CommandCounterIncrement();
         }
@@ -131,6 +133,7 @@ pub unsafe fn is_ready(name: &[u8]) -> Result<bool, Reason> {
         let mut looked_for = 0;
         loop {
             pgrx::check_for_interrupts!();
+            point!(WaitLooks);
             let moment = now();
             let look = lanes::with_or_new(&queue, |slot| {
                 if slot.lane.has_due(moment) || slot.lane.leases.any_ended(moment) {
@@ -213,6 +216,7 @@ impl Claim<'_> {
                             // Whatever comes in between, the lane will not wait for this process.
                             transaction::refilling(self.queue.hash());
                         }
+                        point!(ClaimAsked);
                         if hands.len() > 0 {
                             let rows = match self.rows.take() {
                                 Some(rows) => rows,
@@ -236,7 +240,9 @@ impl Claim<'_> {
                         match answer {
                             Answer::Refill(bounds) => self.refill(bounds),
                             Answer::Refilling(_) if self.granted < self.most => {
+                                point!(ClaimAwaits);
                                 lanes::await_refill(self.queue.hash());
+                                point!(ClaimAwaited);
                             }
                             // Before there is nothing: whether what was locked still is.
                             Answer::Complete if self.granted < self.most && hands.len() == 0 => {
@@ -313,6 +319,7 @@ unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Re
         let conditions = [Condition { column: 1, compare: Compare::TextEquals, value }];
         let mut scan = Scan::begin(table, tables.signals_pkey, &conditions);
         let some = scan.next().is_some();
+        point!(SignalsSought);
         scan.end();
         pg_sys::PopActiveSnapshot();
         pg_sys::table_close(table, pg_sys::NoLock as i32);
@@ -359,6 +366,7 @@ impl Lessor<'_> {
         unsafe {
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
             let mut scan = Scan::begin(self.table, self.tables.tasks_pkey, &by_id(hands.get(0).id));
+            point!(LeaseBegun);
             let mut result = Ok(());
             for number in 0..hands.len() {
                 let key = hands.get(number);
@@ -367,6 +375,7 @@ impl Lessor<'_> {
                     continue;
                 }
                 if number > 0 {
+                    point!(LeaseNext);
                     scan.restart(&by_id(key.id));
                 }
                 match self.lease_one(&mut scan, key, rows) {
@@ -383,6 +392,7 @@ impl Lessor<'_> {
             }
             scan.end();
             pg_sys::PopActiveSnapshot();
+            point!(LeaseEnded);
             if granted == 0 { result.map(|()| 0) } else { Ok(granted) }
         }
     }
@@ -390,6 +400,7 @@ impl Lessor<'_> {
     /// Leases a task, if it can be; returns until when.
     unsafe fn lease_one(&self, found: &mut Scan, key: Key, rows: &Rows) -> Result<Option<i64>, Reason> {
         let Some(slot) = found.next() else { return Ok(None) };
+        point!(LeaseFound);
         // SAFETY: the scan has deformed a row of queue.tasks.
         unsafe {
             let mut row = Row::<{ task::COUNT }>::of(slot);
@@ -428,6 +439,7 @@ impl Lessor<'_> {
                     lanes::with(self.queue.hash(), |slot| slot.lane.postpone(key, moment + pause));
                     let database = shared::get().and_then(|shared| shared.database(pg_sys::MyDatabaseId));
                     database.into_iter().for_each(|database| database.run_at(moment + pause));
+                    point!(LeaseLocked);
                     return Ok(None);
                 }
             }
@@ -437,6 +449,7 @@ impl Lessor<'_> {
             let mut values = CLAIMED.map(|column| row.values[column]);
             let mut nulls = CLAIMED.map(|column| row.nulls[column]);
             rows.add(&mut values, &mut nulls);
+            point!(LeaseAdded);
             Ok(Some(until))
         }
     }

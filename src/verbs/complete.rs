@@ -28,6 +28,7 @@ pub unsafe fn complete_and_claim(arguments: &Arguments) -> Result<Outcome, Reaso
     // SAFETY: the arguments are where native.sql declares them.
     unsafe {
         finish(arguments)?;
+        point!(FinishClaims);
         Ok(claim::claim_for(arguments, PLACES, 1).unwrap_or_else(|reason| {
             let one = pg_sys::NullableDatum { value: pg_sys::Datum::from(1), isnull: false };
             let [lease, queue, worker] = PLACES.raw(arguments);
@@ -86,6 +87,7 @@ pub unsafe fn complete_many(arguments: &Arguments) -> Result<Outcome, Reason> {
         if plain.is_ok() {
             for (place, found) in order.into_iter().zip(places) {
                 pgrx::check_for_interrupts!();
+                point!(FinishNext);
                 let ((id, token), result) = (task(place), results.as_ref().map(|results| results[place]));
                 let step = match found {
                     Some(found) => finisher.finish_at(found, id, token, result),
@@ -123,6 +125,7 @@ fn finish_by_core(id: i64, token: i32, result: Option<pg_sys::Datum>) -> bool {
     let count = Spi::connect_mut(|client| {
         client.update(query, Some(1), &[id.into(), token.into(), result])?.first().get_one::<i64>()
     });
+    point!(FinishByCore);
     matches!(count, Ok(Some(1)))
 }
 
@@ -257,6 +260,7 @@ impl Finisher {
     ) -> Step {
         // SAFETY: a deformed row of queue.tasks, which stays until it is written.
         unsafe {
+            point!(FinishFound);
             let row = Row::<{ task::COUNT }>::of(slot);
             if !runs(&row, token) {
                 return Step::NotRunning;
@@ -311,6 +315,7 @@ impl Finisher {
             transaction::removed(&queue, key, row.long(task::LEASE_UNTIL));
         }
         self.finished.push((id, place));
+        point!(FinishArchived);
     }
 
     /// Stores what is still to be stored, and tells those who wait for one of the finished tasks: after
@@ -343,6 +348,7 @@ impl Finisher {
                 }
             }
             pg_sys::table_close(table, pg_sys::NoLock as i32);
+            point!(FinishTold);
         }
     }
 }
@@ -405,5 +411,6 @@ unsafe fn tell_dependents(tables: &Tables, row: &Row<{ task::COUNT }>) {
         if let Err(error) = told {
             error!("the dependents of a task could not be told: {error}");
         }
+        point!(FinishDependents);
     }
 }

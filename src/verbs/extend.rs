@@ -30,6 +30,7 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
             let round = match found.next() {
                 None => Some(Err(Reason::Lease)),
                 Some(slot) => {
+                    point!(ExtendFound);
                     let mut row = Row::<{ task::COUNT }>::of(slot);
                     let running = row.is(task::STATE, b"running") && row.int(task::TOKEN) == token;
                     let name = text_of(row.values[task::QUEUE]);
@@ -60,6 +61,7 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
                                     id,
                                 };
                                 transaction::extended(&Queue::new(tables.tasks, name), key, until);
+                                point!(ExtendNoted);
                                 Ok((until, row.get(task::CANCEL_REQUESTED_AT).is_some()))
                             })
                         }

@@ -67,6 +67,7 @@ pub unsafe fn push_many(arguments: &Arguments) -> Result<Outcome, Reason> {
             let inserter = inserter
                 .get_or_insert_with(|| Inserter::open(pusher.tables.tasks, pusher.tables.tasks_group));
             inserter.add(&mut pusher.row);
+            point!(PushNext);
             rows.add(&mut [pg_sys::Datum::from(id)], &mut [false]);
         }
         if let Some(mut inserter) = inserter {
@@ -109,6 +110,7 @@ impl<'a> Pusher<'a> {
         let key = Key { priority: self.row.int(task::PRIORITY), run_at: self.row.long(task::RUN_AT), id };
         transaction::added(&self.queue, key, moment);
         transaction::counted(&self.queue, Item::queued(key.run_at), 1);
+        point!(PushNoted);
         id
     }
 

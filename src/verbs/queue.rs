@@ -56,6 +56,7 @@ pub fn settings(tables: &Tables, name: &[u8]) -> Result<Settings, Reason> {
                 keep_history: row.int(column::KEEP_HISTORY) != 0,
             }
         });
+        point!(QueueRead);
         scan.end();
         pg_sys::table_close(table, pg_sys::NoLock as i32);
         found.ok_or(Reason::Queue)

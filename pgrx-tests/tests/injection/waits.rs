@@ -1,0 +1,167 @@
+//! A fault in a session that waits: it leaves the lists, and what it was woken for is the next one's.
+
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use super::*;
+
+/// The points that only a session comes by that has to wait.
+pub const POINTS: [&str; 5] = ["WaitSees", "WaitEntered", "WaitSleeps", "WaitWoken", "WaitBegins"];
+/// Those at which it stands in the lists, and was woken.
+const AFTER_WAKING: [&str; 2] = ["WaitWoken", "WaitBegins"];
+/// Nobody looks by himself for an hour.
+const WOKEN: Duration = Duration::from_secs(2);
+
+/// What is waited for. T is the id of a task that runs, Q a queue where none is to be claimed.
+struct Kind {
+    options: &'static str,
+    /// From the client, and from a procedural block, which keeps a transaction while it waits.
+    calls: [&'static str; 2],
+    wake: &'static str,
+    claimable: usize,
+    points: &'static [&'static str],
+}
+
+const WAIT: [&str; 2] = [
+    "CALL queue.wait('Q', '20 s', NULL)",
+    "DO $$ DECLARE ready boolean; BEGIN CALL queue.wait('Q', '20 s', ready); END $$",
+];
+const WAIT_RESULT: [&str; 2] = [
+    "CALL queue.wait_result(T, '20 s', NULL, NULL)",
+    "DO $$ DECLARE state text; result jsonb; BEGIN CALL queue.wait_result(T, '20 s', state, result); END $$",
+];
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        options: "{}",
+        calls: WAIT,
+        wake: "SELECT queue.push('Q')",
+        claimable: 1,
+        points: POINTS.split_at(1).1,
+    },
+    // The core looks there.
+    Kind {
+        options: "{\"max_running\": 10}",
+        calls: WAIT,
+        wake: "SELECT queue.push('Q')",
+        claimable: 1,
+        points: &POINTS,
+    },
+    Kind {
+        options: "{}",
+        calls: WAIT_RESULT,
+        wake: "SELECT queue.complete(T, 1)",
+        claimable: 0,
+        points: &POINTS,
+    },
+];
+
+/// A session that waits in a thread of its own: it comes back with what it was told, and when.
+struct Waiting(i64, JoinHandle<(Client, Option<String>, Instant)>);
+
+fn start(mut client: Client, call: String) -> Waiting {
+    let pid = number(&mut client, "SELECT pg_backend_pid()::bigint");
+    Waiting(
+        pid,
+        thread::spawn(move || {
+            let error = outcome(&mut client, &call);
+            (client, error, Instant::now())
+        }),
+    )
+}
+
+impl Waiting {
+    fn asleep(self, other: &mut Client) -> Self {
+        let query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event IN ('Extension', 'QueueExtWait') AND pid =";
+        eventually("it sleeps", SOON, || number(other, &format!("{query} {}", self.0)) == 1);
+        self
+    }
+
+    /// It is woken soon, and told no error.
+    fn woken(self, since: Instant) -> Client {
+        let (client, error, at) = self.1.join().expect("join");
+        assert_eq!(error, None);
+        let late = at.saturating_duration_since(since);
+        assert!(late < WOKEN, "woken after {late:?}");
+        client
+    }
+
+    fn failed(self, error: &str) -> Client {
+        let (client, told, _) = self.1.join().expect("join");
+        assert_eq!(told.as_deref(), Some(error));
+        client
+    }
+}
+
+/// How many stand in the list of a queue.
+fn waiters(client: &mut Client, queue: &str) -> u64 {
+    stats(client)["lanes"][queue]["waiters"].as_u64().unwrap_or(0)
+}
+
+/// One session comes to a fault while another waits behind it.
+fn play(cluster: &Cluster, other: &mut Client, kind: &Kind, call: &str, queue: &str, fault: [&str; 3]) {
+    let [fault, point, error] = fault;
+    run(other, &format!("SELECT queue.create('{queue}', '{}')", kind.options));
+    let [first, second] = [(); 2].map(|()| {
+        let id = number(other, &format!("SELECT queue.push('{queue}')"));
+        run(other, &format!("SELECT queue.claim('1 hour', '{queue}')"));
+        id
+    });
+    let about = |statement: &str, task: i64| {
+        statement.replace("'Q'", &format!("'{queue}'")).replace("(T", &format!("({task}"))
+    };
+
+    let mut one = cluster.connect();
+    // A new session's latch is set: its first sleep is none.
+    run(&mut one, &about(kind.calls[0], first).replace("20 s", "50 ms"));
+    run(&mut one, &format!("SET queue.fault = {fault}; SET queue.fault_at = {point}"));
+    let one = start(one, about(call, first));
+    let behind = || start(cluster.connect(), about(call, first));
+    let (mut one, next, since) = if AFTER_WAKING.contains(&point) {
+        let one = one.asleep(other);
+        let next = behind().asleep(other);
+        let since = Instant::now();
+        run(other, &about(kind.wake, first));
+        (one.failed(error), next, since)
+    } else {
+        let one = one.failed(error);
+        assert_eq!(waiters(other, queue), 0);
+        let next = behind().asleep(other);
+        let since = Instant::now();
+        run(other, &about(kind.wake, first));
+        (one, next, since)
+    };
+    next.woken(since);
+    let claim = format!("SELECT id FROM queue.claim('1 hour', '{queue}', 10)");
+    assert_eq!(ids(other, &claim).len(), kind.claimable);
+
+    // It waits again, for something else.
+    run(&mut one, "RESET queue.fault");
+    let one = start(one, about(call, second)).asleep(other);
+    let since = Instant::now();
+    run(other, &about(kind.wake, second));
+    let _one = one.woken(since);
+    assert_eq!(ids(other, &claim).len(), kind.claimable);
+    assert_eq!(waiters(other, queue), 0);
+}
+
+#[test]
+fn a_fault_in_one_who_waits_costs_nobody_else_a_wake_up() {
+    let Some(cluster) = cluster("injection-waits") else { return };
+    let mut other = cluster.connect();
+    let mut count = 0;
+    for kind in &KINDS {
+        for (call, point) in
+            kind.calls.iter().flat_map(|call| kind.points.iter().map(move |point| (call, point)))
+        {
+            for (fault, error) in FAULTS {
+                count += 1;
+                println!("{call}: {fault} at {point}");
+                let queue = format!("q{count}");
+                play(&cluster, &mut other, kind, call, &queue, [fault, point, &format!("{error} {point}")]);
+            }
+        }
+    }
+    unharmed(&cluster);
+    println!("{count} runs");
+}

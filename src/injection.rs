@@ -1,0 +1,175 @@
+//! Faults on purpose: an ERROR or a panic at any of these points must leave nothing behind
+//! (pgrx-tests/tests/injection.rs). Only with the feature `injection`, which is in no library that is
+//! installed; without it a point is nothing.
+//!
+//! There is no point where nothing may fail by design: under a lane's lock, in the callbacks at a
+//! transaction's end, and between a lane giving something away and the transaction's note of it.
+
+/// A point, by its name alone.
+macro_rules! point {
+    ($name:ident) => {
+        $crate::injection::reached($crate::injection::Point::$name)
+    };
+}
+
+/// Where a fault can happen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "injection", derive(Debug, pgrx::guc::PostgresGucEnum))]
+pub enum Point {
+    #[cfg(feature = "injection")]
+    Nowhere,
+    // verbs.rs: a native form is through; the core's function is found; its rows follow the native ones.
+    VerbServed,
+    CoreFound,
+    CoreAppended,
+    // tables.rs
+    TablesSought,
+    TablesLocked,
+    // verbs/queue.rs
+    QueueRead,
+    // verbs/claim.rs: candidates, and perhaps a refill, are in this process's hands from `ClaimAsked` on.
+    ClaimOpened,
+    ClaimAsked,
+    ClaimAwaits,
+    ClaimAwaited,
+    ClaimGranted,
+    SignalsSought,
+    LeaseBegun,
+    LeaseNext,
+    LeaseFound,
+    LeaseLocked,
+    LeaseAdded,
+    LeaseEnded,
+    // expiry.rs
+    ExpiryNoted,
+    ExpiryEnded,
+    // refill.rs
+    RefillBegun,
+    RefillLevel,
+    RefillRow,
+    RefillRead,
+    RefillTold,
+    // tables/write.rs: rows are written, their index entries not yet.
+    InsertWritten,
+    UpdateWritten,
+    UpdateIndexed,
+    StoreAdded,
+    StoreWritten,
+    DeleteWritten,
+    // verbs/complete.rs
+    FinishFound,
+    FinishNext,
+    FinishArchived,
+    FinishTold,
+    FinishByCore,
+    FinishDependents,
+    FinishClaims,
+    // verbs/extend.rs
+    ExtendFound,
+    ExtendNoted,
+    // verbs/push.rs
+    PushNoted,
+    PushNext,
+    // wait.rs: a waiter stands in the lists from `WaitEntered` to `WaitLeft`, and has no transaction
+    // while it sleeps.
+    WaitPrepared,
+    WaitSees,
+    WaitLooks,
+    WaitEntered,
+    WaitSleeps,
+    WaitWoken,
+    WaitBegins,
+    WaitLeft,
+}
+
+#[cfg(not(feature = "injection"))]
+#[inline(always)]
+pub fn reached(_point: Point) {}
+
+#[cfg(feature = "injection")]
+pub use faults::{define, reached};
+
+#[cfg(feature = "injection")]
+mod faults {
+    use super::Point;
+    use crate::process::{Sleep, sleep};
+    use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
+    use pgrx::prelude::*;
+    use std::ffi::{CString, c_char, c_int};
+    use std::time::Duration;
+
+    /// What happens there.
+    #[derive(Clone, Copy, PostgresGucEnum)]
+    enum Fault {
+        /// Nothing.
+        None,
+        /// The client is told of every point that is reached.
+        Tell,
+        /// The server raises an ERROR.
+        Error,
+        /// Rust panics.
+        Panic,
+        /// The session goes no further until it is cancelled.
+        Stop,
+    }
+
+    static FAULT: GucSetting<Fault> = GucSetting::<Fault>::new(Fault::None);
+    static FAULT_AT: GucSetting<Point> = GucSetting::<Point>::new(Point::Nowhere);
+
+    /// Defines the settings `queue.fault` and `queue.fault_at`.
+    pub fn define() {
+        GucRegistry::define_enum_guc(
+            c"queue.fault",
+            c"What fault happens.",
+            c"",
+            &FAULT,
+            GucContext::Suset,
+            GucFlags::default(),
+        );
+        GucRegistry::define_enum_guc(
+            c"queue.fault_at",
+            c"Where it happens.",
+            c"",
+            &FAULT_AT,
+            GucContext::Suset,
+            GucFlags::default(),
+        );
+    }
+
+    /// Makes the fault happen, if it is to happen here.
+    pub fn reached(point: Point) {
+        let here = FAULT_AT.get() == point;
+        match FAULT.get() {
+            Fault::Tell => notice!("{point:?}"),
+            Fault::Error if here => raise(point),
+            Fault::Panic if here => panic!("panic at {point:?}"),
+            Fault::Stop if here => loop {
+                sleep(Sleep::Wait, Duration::from_secs(60));
+            },
+            _ => {}
+        }
+    }
+
+    unsafe extern "C-unwind" {
+        fn errstart(level: c_int, domain: *const c_char) -> bool;
+        fn errcode(code: c_int) -> c_int;
+        fn errmsg(format: *const c_char, ...) -> c_int;
+        fn errfinish(file: *const c_char, line: c_int, function: *const c_char);
+    }
+
+    /// As C code does it: with a long jump, which pgrx catches.
+    fn raise(point: Point) {
+        let message = CString::new(format!("error at {point:?}")).unwrap_or_default();
+        let nowhere = std::ptr::null();
+        // SAFETY: the server's functions, in the order of its own ereport; the message is copied.
+        unsafe {
+            pg_sys::ffi::pg_guard_ffi_boundary(|| {
+                if errstart(PgLogLevel::ERROR as c_int, nowhere) {
+                    errcode(PgSqlErrorCode::ERRCODE_EXTERNAL_ROUTINE_EXCEPTION as c_int);
+                    errmsg(c"%s".as_ptr(), message.as_ptr());
+                    errfinish(nowhere, 0, nowhere);
+                }
+            });
+        }
+    }
+}
