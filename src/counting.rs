@@ -148,9 +148,11 @@ fn count(tables: &Tables, queues: &mut HashMap<&[u8], (u64, Counts)>) {
         let table = pg_sys::table_open(tables.tasks, pg_sys::AccessShareLock as i32);
         transaction::counting(true);
         if let Some((snapshot, since)) = begin(queues) {
+            point!(CountBegun);
             pg_sys::PushActiveSnapshot(snapshot);
             count_tasks(table, queues, since);
             count_ends(table, queues, since);
+            point!(CountRead);
             pg_sys::PopActiveSnapshot();
             for (lane, counts) in queues.values() {
                 lanes::with(*lane, |slot| slot.account.finish(pg_sys::MyProcPid, counts));
@@ -211,6 +213,7 @@ unsafe fn count_tasks(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64,
         let mut rows = Whole::begin(table, task::GATE + 1);
         while let Some(slot) = rows.next() {
             pgrx::check_for_interrupts!();
+            point!(CountRow);
             let row = Row::<{ task::GATE + 1 }>::of(slot);
             if let Some((_, counts)) = queues.get_mut(text_of(row.values[task::QUEUE])) {
                 item_of(&row).into_iter().for_each(|item| counts.add(item, 1, since));
@@ -230,6 +233,7 @@ unsafe fn count_ends(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64, 
         let restricted = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
         pg_sys::SetUserIdAndSecContext((*(*table).rd_rel).relowner, context | restricted as i32);
     }
+    point!(CountEnds);
     let query = "SELECT queue, state, ended_at, tasks FROM queue_internal.ended_since($1)";
     let result = Spi::connect(|client| {
         let from = TimestampWithTimeZone::try_from(since - HOUR).ok();

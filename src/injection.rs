@@ -70,6 +70,11 @@ pub enum Point {
     // verbs/push.rs
     PushNoted,
     PushNext,
+    // counting.rs: accounts have begun.
+    CountBegun,
+    CountRow,
+    CountEnds,
+    CountRead,
     // wait.rs: a waiter stands in the lists from `WaitEntered` to `WaitLeft`, and has no transaction
     // while it sleeps.
     WaitPrepared,

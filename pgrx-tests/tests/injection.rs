@@ -251,6 +251,8 @@ impl<'a> Stage<'a> {
             number(self.other, &left) == 0
         });
         assert_eq!(self.total(), total);
+        let counted = self.of("SELECT count(*) FROM queue_internal.counted(ARRAY['Q'])");
+        assert_eq!(number(self.other, &counted), 1, "somebody else can count");
         let lane = &stats(self.other)["lanes"][self.queue];
         assert_eq!((&lane["candidates"], &lane["waiters"]), (&0.into(), &0.into()), "{lane}");
     }

@@ -125,4 +125,5 @@ pub const SCENARIOS: &[Scenario] = &[
         "SELECT queue.extend(id, token, '2 hours') FROM queue.tasks WHERE queue = 'Q' AND state = 'running'",
     ),
     scenario("wait, with tasks there", &[PUSH_SOME], Hold::Nothing, "CALL queue.wait('Q')"),
+    scenario("stats, counted", &[PUSH_SOME], Hold::Nothing, "SELECT FROM queue.stats WHERE queue = 'Q'"),
 ];
