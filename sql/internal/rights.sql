@@ -185,17 +185,36 @@ RETURN concat_ws(' ', (of).kind, (of).role::oid, md5((of).queue), nullif(lower(c
 COMMENT ON FUNCTION queue_internal.policy_name(queue.rights, text) IS
     'The name of the policies of a right for a command.';
 
--- The internal functions run with the rights of their caller, so they may be given to everybody
--- who may call any function at all.
+-- The internal functions run with the rights of their caller, so they may be given to everybody who may
+-- call any function at all. But not those of the triggers: on a table of his own, whose columns are
+-- others, somebody could have them read what is no column at all.
+--
+-- Nobody gets a right on a partition of the history, which no policy guards, nor on queue.rights: a dump
+-- would bring back what was written there.
 CREATE FUNCTION queue_internal.apply_privileges(kind text, role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    internal  CONSTANT text := (
+        SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
+        WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.prorettype <> 'trigger'::regtype);
+    verbs     CONSTANT text := (
+        SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
+        WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$)');
+    tables    text;
+    views     text;
     privilege text;
 BEGIN
+    SELECT string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind <> 'v'),
+           string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind = 'v')
+    INTO tables, views
+    FROM pg_class AS c JOIN pg_depend AS d
+      ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
+    WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+      AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND c.oid <> 'queue.rights'::regclass;
     FOREACH privilege IN ARRAY ARRAY[
         'USAGE ON SCHEMA queue, queue_internal',
-        'EXECUTE ON ALL ROUTINES IN SCHEMA queue_internal',
-        'EXECUTE ON FUNCTION queue.channel, queue.engine_stats',
+        'EXECUTE ON ROUTINE ' || internal,
+        'EXECUTE ON FUNCTION queue.channel',
         'SELECT ON queue.queues'
     ] || CASE kind
         WHEN 'producer' THEN ARRAY[
@@ -227,9 +246,10 @@ BEGIN
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',
-            'SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA queue, queue_internal',
+            'SELECT, INSERT, UPDATE, DELETE ON ' || tables,
+            'SELECT ON ' || views,
             'USAGE, SELECT ON SEQUENCE queue.tasks_id_seq',
-            'EXECUTE ON ALL ROUTINES IN SCHEMA queue'
+            'EXECUTE ON ROUTINE ' || verbs
         ]
     END LOOP
         EXECUTE format('GRANT %s TO %s', privilege, role);
