@@ -5,6 +5,8 @@
 
 #[path = "security/grid.rs"]
 mod grid;
+#[path = "security/paths.rs"]
+mod paths;
 #[path = "security/verbs.rs"]
 mod verbs;
 

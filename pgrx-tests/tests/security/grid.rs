@@ -19,27 +19,28 @@ const ROLES: [(&str, char); 7] = [
 
 /// What each role may do with a table, view or sequence: r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE; in
 /// parentheses what it may do with some columns only, see COLUMNS. Everything else is the owner's.
+#[rustfmt::skip]
 const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
-    // name                           producer       worker      operator  monitor
-    ("queue.tasks", "(raw)", "rwd", "rawd", ""),
-    ("queue.history", "(r)", "a(r)", "rawd", ""),
-    ("queue.history_default", "", "", "", ""),
-    ("queue.history_DAY", "", "", "", ""),
-    ("queue.dead_letters", "(r)", "a(r)", "rawd", ""),
-    ("queue.queues", "r", "r", "rawd", ""),
-    ("queue.schedules", "", "", "rawd", ""),
-    ("queue.bindings", "r", "", "rawd", ""),
-    ("queue.rights", "", "", "", ""),
-    ("queue.all_tasks", "", "", "r", ""),
-    ("queue.stats", "", "", "r", "r"),
-    ("queue.workers", "", "", "r", "r"),
-    ("queue.tasks_id_seq", "U", "", "rU", ""),
-    ("queue_internal.keys", "raw", "rwd", "rawd", ""),
-    ("queue_internal.dependencies", "ra", "rd", "rawd", ""),
-    ("queue_internal.signals", "a", "rawd", "rawd", ""),
-    ("queue_internal.signals_id_seq", "", "", "", ""),
-    ("queue_internal.slots", "", "rw", "rawd", ""),
-    ("queue_internal.tokens", "", "rw", "rawd", ""),
+    // name                           producer  worker    operator   monitor
+    ("queue.tasks",                    "(raw)",  "rwd",    "rawd",    ""),
+    ("queue.history",                  "(r)",    "a(r)",   "rawd",    ""),
+    ("queue.history_default",          "",       "",       "",        ""),
+    ("queue.history_DAY",              "",       "",       "",        ""),
+    ("queue.dead_letters",             "(r)",    "a(r)",   "rawd",    ""),
+    ("queue.queues",                   "r",      "r",      "rawd",    ""),
+    ("queue.schedules",                "",       "",       "rawd",    ""),
+    ("queue.bindings",                 "r",      "",       "rawd",    ""),
+    ("queue.rights",                   "",       "",       "",        ""),
+    ("queue.all_tasks",                "",       "",       "r",       ""),
+    ("queue.stats",                    "",       "",       "r",       "r"),
+    ("queue.workers",                  "",       "",       "r",       "r"),
+    ("queue.tasks_id_seq",             "U",      "",       "rU",      ""),
+    ("queue_internal.keys",            "raw",    "rwd",    "rawd",    ""),
+    ("queue_internal.dependencies",    "ra",     "rd",     "rawd",    ""),
+    ("queue_internal.signals",         "a",      "rawd",   "rawd",    ""),
+    ("queue_internal.signals_id_seq",  "",       "",       "",        ""),
+    ("queue_internal.slots",           "",       "rw",     "rawd",    ""),
+    ("queue_internal.tokens",          "",       "rw",     "rawd",    ""),
 ];
 
 /// The columns, where it is only some.
