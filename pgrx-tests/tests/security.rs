@@ -7,6 +7,8 @@
 mod grid;
 #[path = "security/paths.rs"]
 mod paths;
+#[path = "security/tenants.rs"]
+mod tenants;
 #[path = "security/verbs.rs"]
 mod verbs;
 

@@ -36,7 +36,7 @@ const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     ("queue.workers",                  "",       "",       "r",       "r"),
     ("queue.tasks_id_seq",             "U",      "",       "rU",      ""),
     ("queue_internal.keys",            "raw",    "rwd",    "rawd",    ""),
-    ("queue_internal.dependencies",    "ra",     "rd",     "rawd",    ""),
+    ("queue_internal.dependencies",    "ra",     "rd",     "rad(w)",  ""),
     ("queue_internal.signals",         "a",      "rawd",   "rawd",    ""),
     ("queue_internal.signals_id_seq",  "",       "",       "",        ""),
     ("queue_internal.slots",           "",       "rw",     "rawd",    ""),
@@ -56,6 +56,7 @@ const COLUMNS: &[(&str, &str, &str, &str)] = &[
     ("producer", "queue.history", "SELECT", "id queue"),
     ("producer", "queue.dead_letters", "SELECT", "id queue"),
     ("worker", "queue.history", "SELECT", "id queue state"),
+    ("operator", "queue_internal.dependencies", "UPDATE", "predecessor_queue"),
     ("worker", "queue.dead_letters", "SELECT", "id queue"),
 ];
 

@@ -87,6 +87,7 @@ pub struct Stock {
     running: i64,
     asked: i64,
     dead: i64,
+    waiting: i64,
 }
 
 impl Stock {
@@ -102,7 +103,7 @@ impl Stock {
         let running = push(", key => 'running', group_key => 'g'");
         let asked = push(", key => 'asked'");
         let queued = push(", key => 'queued', group_key => 'g', priority => 1");
-        push(&format!(", after => '{{{queued}}}'"));
+        let waiting = push(&format!(", after => '{{{queued}}}'"));
         run(
             client,
             &format!(
@@ -112,12 +113,12 @@ impl Stock {
                  SELECT queue.bind('{queue}', '{queue}')"
             ),
         );
-        Self { queue: queue.to_owned(), queued, running, asked, dead }
+        Self { queue: queue.to_owned(), queued, running, asked, dead, waiting }
     }
 
     /// One that does not exist, under a name of its own.
     pub fn missing(queue: &str) -> Self {
-        Self { queue: queue.to_owned(), queued: 999_991, running: 999_992, asked: 999_993, dead: 999_994 }
+        Self { queue: queue.to_owned(), queued: 999_991, running: 999_992, asked: 999_993, dead: 999_994, waiting: 999_995 }
     }
 
     /// Puts the names and ids of what there is into a call.
@@ -126,6 +127,7 @@ impl Stock {
             .replace("RUNNING", &self.running.to_string())
             .replace("ASKED", &self.asked.to_string())
             .replace("DEAD", &self.dead.to_string())
+            .replace("WAITING", &self.waiting.to_string())
             .replace("SCHEDULE", &format!("at {}", self.queue))
             .replace("QUEUE", &self.queue)
             .replace("TOPIC", &self.queue)
