@@ -5,12 +5,16 @@
 
 #[path = "security/grid.rs"]
 mod grid;
+#[path = "security/leaks.rs"]
+mod leaks;
 #[path = "security/paths.rs"]
 mod paths;
 #[path = "security/tenants.rs"]
 mod tenants;
 #[path = "security/verbs.rs"]
 mod verbs;
+#[path = "security/worker.rs"]
+mod worker;
 
 use postgres::{Client, NoTls};
 use queue_ext_tests::{Cluster, Settings};
