@@ -9,6 +9,8 @@ mod grid;
 mod leaks;
 #[path = "security/paths.rs"]
 mod paths;
+#[path = "security/supply.rs"]
+mod supply;
 #[path = "security/tenants.rs"]
 mod tenants;
 #[path = "security/verbs.rs"]
