@@ -7,6 +7,8 @@
 mod grid;
 #[path = "security/leaks.rs"]
 mod leaks;
+#[path = "security/names.rs"]
+mod names;
 #[path = "security/paths.rs"]
 mod paths;
 #[path = "security/supply.rs"]

@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 
 const MARKER: &str = "s3cr3t";
 
-const TALKATIVE: &str = "log_min_messages = debug2\nlog_min_error_statement = debug2\nlog_error_verbosity = verbose
+const TALKATIVE: &str =
+    "log_min_messages = debug2\nlog_min_error_statement = debug2\nlog_error_verbosity = verbose
 log_autovacuum_min_duration = 0\nlog_lock_waits = on";
 
 /// The same, with what only PostgreSQL 15's packages bring here.
-const WITH_CONTRIB: &str = "log_min_messages = debug2\nlog_min_error_statement = debug2\nlog_error_verbosity = verbose
+const WITH_CONTRIB: &str =
+    "log_min_messages = debug2\nlog_min_error_statement = debug2\nlog_error_verbosity = verbose
 log_autovacuum_min_duration = 0\nlog_lock_waits = on
 shared_preload_libraries = 'queue_ext, pg_stat_statements'\npg_stat_statements.track = all";
 
@@ -36,7 +38,10 @@ fn no_payload_is_in_a_log_an_error_or_a_statistics_view() {
     if contrib {
         run(&mut admin, "CREATE EXTENSION pg_stat_statements");
     }
-    run(&mut admin, "SELECT queue.grant_operator('operator'); SELECT queue.create('mail'); SELECT queue.bind('a', 'mail')");
+    run(
+        &mut admin,
+        "SELECT queue.grant_operator('operator'); SELECT queue.create('mail'); SELECT queue.bind('a', 'mail')",
+    );
     run(&mut admin, "SELECT queue.create('limited', '{\"max_running\": 1, \"key_ttl\": \"1 s\"}')");
     let secret = json!({ "card": MARKER });
     let mut said = Vec::new();
@@ -46,19 +51,41 @@ fn no_payload_is_in_a_log_an_error_or_a_statistics_view() {
         let c = &mut client;
         let said = &mut said;
         for queue in ["mail", "limited"] {
-            call(c, said, "SELECT queue.push($1, $2, headers => $2, key => 'k', on_duplicate => 'replace')", &[&queue, &secret]);
+            call(
+                c,
+                said,
+                "SELECT queue.push($1, $2, headers => $2, key => 'k', on_duplicate => 'replace')",
+                &[&queue, &secret],
+            );
             call(c, said, "SELECT queue.push($1, $2, headers => $2, group_key => 'g')", &[&queue, &secret]);
-            call(c, said, "SELECT queue.push_many($1, $2, keys => '{a, b}')", &[&queue, &vec![secret.clone(); 2]]);
+            call(
+                c,
+                said,
+                "SELECT queue.push_many($1, $2, keys => '{a, b}')",
+                &[&queue, &vec![secret.clone(); 2]],
+            );
             for _ in 0..4 {
-                let task = c.query_opt("SELECT id, token FROM queue.claim('1 minute', $1, 1)", &[&queue]).expect("claim");
+                let task = c
+                    .query_opt("SELECT id, token FROM queue.claim('1 minute', $1, 1)", &[&queue])
+                    .expect("claim");
                 let Some(task) = task else { continue };
                 let (id, token): (i64, i32) = (task.get(0), task.get(1));
                 call(c, said, "SELECT queue.extend($1, $2, progress => $3)", &[&id, &token, &secret]);
                 call(c, said, "SELECT queue.complete($1, 99, $2)", &[&id, &secret]);
                 match id % 3 {
                     0 => call(c, said, "SELECT queue.complete($1, $2, $3)", &[&id, &token, &secret]),
-                    1 => call(c, said, "SELECT queue.fail($1, $2, $3, permanent => true)", &[&id, &token, &MARKER]),
-                    _ => call(c, said, "SELECT queue.complete_many($1, $2, $3)", &[&vec![id], &vec![token], &vec![secret.clone()]]),
+                    1 => call(
+                        c,
+                        said,
+                        "SELECT queue.fail($1, $2, $3, permanent => true)",
+                        &[&id, &token, &MARKER],
+                    ),
+                    _ => call(
+                        c,
+                        said,
+                        "SELECT queue.complete_many($1, $2, $3)",
+                        &[&vec![id], &vec![token], &vec![secret.clone()]],
+                    ),
                 }
             }
         }
@@ -100,10 +127,18 @@ fn no_payload_is_in_a_log_an_error_or_a_statistics_view() {
             call(c, said, &format!("CALL queue.{verb}_where($1)"), &[&filter]);
         }
         // Interrupted in the middle: the error tells the statements that were running.
-        run(c, "INSERT INTO queue.tasks (queue) SELECT 'mail' FROM generate_series(1, 20000); SET statement_timeout = '15 ms'");
+        run(
+            c,
+            "INSERT INTO queue.tasks (queue) SELECT 'mail' FROM generate_series(1, 20000); SET statement_timeout = '15 ms'",
+        );
         let filter = json!({ "payload": { "card": MARKER, "deep": vec![MARKER; 50] }, "error": "%" });
         call(c, said, "CALL queue.cancel_where($1, dry_run => true)", &[&filter]);
-        call(c, said, "CALL queue.purge_where($1, batch_size => 100000)", &[&json!({ "headers": secret, "all": true })]);
+        call(
+            c,
+            said,
+            "CALL queue.purge_where($1, batch_size => 100000)",
+            &[&json!({ "headers": secret, "all": true })],
+        );
         run(c, "SET statement_timeout = 0; DELETE FROM queue.tasks WHERE payload = '{}'");
     }
     assert!(said.len() > 30, "much was refused: {}", said.len());
@@ -119,7 +154,12 @@ fn no_payload_is_in_a_log_an_error_or_a_statistics_view() {
     assert!(shown.is_empty(), "{} lines of the log, such as:\n{}", shown.len(), shown[0]);
     if contrib {
         // Seen as a test of the test: the statements of the verbs themselves are there.
-        assert!(number(&mut admin, "SELECT count(*) FROM pg_stat_statements WHERE query LIKE 'INSERT INTO queue.tasks%'") > 0);
+        assert!(
+            number(
+                &mut admin,
+                "SELECT count(*) FROM pg_stat_statements WHERE query LIKE 'INSERT INTO queue.tasks%'"
+            ) > 0
+        );
         let query = format!("SELECT count(*) FROM pg_stat_statements WHERE query LIKE '%{}%'", MARKER);
         run(&mut admin, "SET pg_stat_statements.track = none");
         assert_eq!(number(&mut admin, &query), 0);
@@ -141,14 +181,21 @@ fn the_worker_says_what_it_does_in_words_of_its_own() {
     ] {
         admin.query_one(query, &[&payload]).expect(query);
     }
-    run(&mut admin, "SELECT queue.claim('10 ms'); UPDATE queue.schedules SET queue = 'nowhere' WHERE name = 'fails'");
-    queue_ext_tests::eventually("a dead letter, a run and a failed one", std::time::Duration::from_secs(10), || {
-        number(
+    run(
+        &mut admin,
+        "SELECT queue.claim('10 ms'); UPDATE queue.schedules SET queue = 'nowhere' WHERE name = 'fails'",
+    );
+    queue_ext_tests::eventually(
+        "a dead letter, a run and a failed one",
+        std::time::Duration::from_secs(10),
+        || {
+            number(
             &mut admin,
             "SELECT count(*) FROM (SELECT FROM queue.dead_letters UNION ALL SELECT FROM queue.schedules
                                    WHERE last_error IS NOT NULL AND name = 'fails' OR last_run_at IS NOT NULL AND name = 'runs') AS x",
         ) == 3
-    });
+        },
+    );
     let told = "SELECT count(*) FROM queue.schedules WHERE last_error LIKE '%' || $1 || '%'";
     assert_eq!(admin.query_one(told, &[&MARKER]).expect("count").get::<_, i64>(0), 0);
     assert!(!cluster.log().contains(MARKER));

@@ -79,10 +79,7 @@ SET search_path = pg_temp, evil, pg_catalog;
 
 fn sprung(client: &mut Client) -> i64 {
     // The sequence alone would say 1 before and after its first number.
-    number(
-        client,
-        "SELECT pg_catalog.int8(CASE WHEN is_called THEN last_value ELSE 0 END) FROM evil.sprung",
-    )
+    number(client, "SELECT pg_catalog.int8(CASE WHEN is_called THEN last_value ELSE 0 END) FROM evil.sprung")
 }
 
 #[test]
@@ -168,10 +165,18 @@ fn the_worker_finds_its_own_whatever_path_the_database_has() {
 fn create_extension_adopts_nothing_and_runs_nothing_of_what_was_there_before() {
     let mut cluster = Cluster::start_with("security-create", &Settings::default());
     let mut admin = cluster.connect();
-    run(&mut admin, "CREATE ROLE low LOGIN; GRANT CREATE ON DATABASE postgres TO low; GRANT ALL ON SCHEMA public TO low");
+    run(
+        &mut admin,
+        "CREATE ROLE low LOGIN; GRANT CREATE ON DATABASE postgres TO low; GRANT ALL ON SCHEMA public TO low",
+    );
     let mut low = login(&cluster, "low");
     for schema in ["queue", "queue_internal"] {
-        run(&mut low, &format!("CREATE SCHEMA {schema}; CREATE FUNCTION {schema}.push() RETURNS int LANGUAGE sql AS 'SELECT 1'"));
+        run(
+            &mut low,
+            &format!(
+                "CREATE SCHEMA {schema}; CREATE FUNCTION {schema}.push() RETURNS int LANGUAGE sql AS 'SELECT 1'"
+            ),
+        );
         let error = admin.batch_execute("CREATE EXTENSION queue_ext").expect_err("somebody's schema");
         assert_eq!(refusal(&error).0, "42P06", "{error:?}");
         assert_eq!(number(&mut admin, "SELECT count(*) FROM pg_extension WHERE extname = 'queue_ext'"), 0);

@@ -68,20 +68,25 @@ fn no_substitution_of_a_name_stands_in_the_scripts() {
         let script = fs::read_to_string(&path).expect("read the script");
         assert!(!script.contains("@ext"), "{}", path.display());
     }
-    let control = fs::read_to_string(scripts()[0].with_file_name("queue_ext.control")).expect("the control file");
+    let control =
+        fs::read_to_string(scripts()[0].with_file_name("queue_ext.control")).expect("the control file");
     for line in ["relocatable = false", "schema = pg_catalog", "superuser = true", "trusted = false"] {
         assert!(control.lines().any(|found| found == line), "{line}");
     }
 }
 
 /// Licences that let a program be part of one under the PostgreSQL licence.
-const LICENCES: &[&str] = &["PostgreSQL", "MIT", "Apache-2.0", "BSD-3-Clause", "ISC", "Zlib", "Unicode-3.0", "Unlicense"];
+const LICENCES: &[&str] =
+    &["PostgreSQL", "MIT", "Apache-2.0", "BSD-3-Clause", "ISC", "Zlib", "Unicode-3.0", "Unlicense"];
 
 /// Crates that are there in two versions, and who asks for each.
 const TWICE: &[(&str, &str)] = &[
     ("hashbrown", "petgraph, for pgrx's own SQL generator, itself and through indexmap"),
     ("shlex", "bindgen; and cc: while building only"),
-    ("syn", "the macros of pgrx and of croner's builder; and those of the tests' driver: while building only"),
+    (
+        "syn",
+        "the macros of pgrx and of croner's builder; and those of the tests' driver: while building only",
+    ),
     ("toml", "pgrx's build; and cargo_toml: while building only"),
     ("winnow", "cargo_toml's toml, itself and through toml_parser: while building only"),
 ];
@@ -96,7 +101,8 @@ fn metadata() -> Value {
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
         .output()
         .expect("cargo metadata");
-    serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)))
+    serde_json::from_slice(&done.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)))
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
@@ -109,7 +115,9 @@ fn crates_are_pinned_from_one_registry_and_under_licences_that_fit() {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let built: BTreeSet<&str> =
         metadata["resolve"]["nodes"].as_array().expect("nodes").iter().map(|node| text(node, "id")).collect();
-    for package in metadata["packages"].as_array().expect("packages").iter().filter(|p| built.contains(text(p, "id"))) {
+    for package in
+        metadata["packages"].as_array().expect("packages").iter().filter(|p| built.contains(text(p, "id")))
+    {
         let name = text(package, "name");
         versions.entry(name).or_default().insert(text(package, "version"));
         let licence = text(package, "license").replace('/', " OR ");
@@ -123,10 +131,15 @@ fn crates_are_pinned_from_one_registry_and_under_licences_that_fit() {
                 assert!(pinned, "{name} asks for {} {}", text(dependency, "name"), text(dependency, "req"));
             }
         } else {
-            assert_eq!(text(package, "source"), "registry+https://github.com/rust-lang/crates.io-index", "{name}");
+            assert_eq!(
+                text(package, "source"),
+                "registry+https://github.com/rust-lang/crates.io-index",
+                "{name}"
+            );
         }
     }
     assert!(versions.len() > 100, "{} crates", versions.len());
-    let twice: BTreeSet<&str> = versions.iter().filter(|(_, found)| found.len() > 1).map(|(name, _)| *name).collect();
+    let twice: BTreeSet<&str> =
+        versions.iter().filter(|(_, found)| found.len() > 1).map(|(name, _)| *name).collect();
     assert_eq!(twice, TWICE.iter().map(|(name, _)| *name).collect());
 }

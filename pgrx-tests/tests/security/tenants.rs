@@ -145,13 +145,19 @@ fn nothing_of_another_queue_can_be_changed_by_any_verb_or_statement() {
     for fast_path in ["on", "off"] {
         for role in ROLES {
             for statement in &statements {
-                run(admin, &format!("BEGIN; SET LOCAL queue.fast_path = {fast_path}; SAVEPOINT s; SET LOCAL ROLE {role}"));
+                run(
+                    admin,
+                    &format!(
+                        "BEGIN; SET LOCAL queue.fast_path = {fast_path}; SAVEPOINT s; SET LOCAL ROLE {role}"
+                    ),
+                );
                 match admin.batch_execute(statement) {
                     Ok(()) => worked += 1,
                     Err(error) => {
                         // Undone with its savepoint; and never refused because the server broke.
                         let (code, said) = refusal(&error);
-                        let clear = ["22", "23", "2F", "42", "55", "QX"].iter().any(|class| code.starts_with(class));
+                        let clear =
+                            ["22", "23", "2F", "42", "55", "QX"].iter().any(|class| code.starts_with(class));
                         assert!(clear, "{role}: {statement}: {code} {said}");
                         run(admin, "ROLLBACK TO s");
                     }
@@ -222,7 +228,8 @@ fn no_error_tells_a_queue_that_is_hidden_from_one_that_does_not_exist() {
             run(&mut client, &format!("SET queue.fast_path = {fast_path}"));
             for (name, _, call) in VERBS.iter().filter(|verb| !commits(verb.2)) {
                 let blank = |stock: &Stock, client: &mut Client| {
-                    attempt(client, &stock.fill_in(call)).map_err(|(code, said)| (code, stock.blank_out(&said)))
+                    attempt(client, &stock.fill_in(call))
+                        .map_err(|(code, said)| (code, stock.blank_out(&said)))
                 };
                 let hidden = blank(&tenants.bolt, &mut client);
                 refused += i32::from(hidden.is_err());

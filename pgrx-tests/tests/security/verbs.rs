@@ -118,7 +118,14 @@ impl Stock {
 
     /// One that does not exist, under a name of its own.
     pub fn missing(queue: &str) -> Self {
-        Self { queue: queue.to_owned(), queued: 999_991, running: 999_992, asked: 999_993, dead: 999_994, waiting: 999_995 }
+        Self {
+            queue: queue.to_owned(),
+            queued: 999_991,
+            running: 999_992,
+            asked: 999_993,
+            dead: 999_994,
+            waiting: 999_995,
+        }
     }
 
     /// Puts the names and ids of what there is into a call.

@@ -30,8 +30,14 @@ fn the_worker_evaluates_nothing_that_an_operator_or_a_producer_stored() {
     let mut cluster = cluster("security-stored", "queue.sweep_interval = 1");
     let worker = cluster.await_worker("postgres");
     let mut admin = cluster.connect();
-    run(&mut admin, "CREATE SEQUENCE sprung; GRANT ALL ON SEQUENCE sprung TO PUBLIC; SELECT queue.create('mail')");
-    run(&mut admin, "SELECT queue.grant_operator('operator', 'mail'), queue.grant_producer('producer', 'mail')");
+    run(
+        &mut admin,
+        "CREATE SEQUENCE sprung; GRANT ALL ON SEQUENCE sprung TO PUBLIC; SELECT queue.create('mail')",
+    );
+    run(
+        &mut admin,
+        "SELECT queue.grant_operator('operator', 'mail'), queue.grant_producer('producer', 'mail')",
+    );
     run(&mut admin, "SELECT queue.grant_worker('worker', 'mail')");
     let sql = "'); SELECT nextval($$sprung$$) --";
     let quoted = sql.replace('\'', "''");
@@ -83,7 +89,8 @@ fn the_worker_evaluates_nothing_that_an_operator_or_a_producer_stored() {
         "UPDATE queue.tasks SET errors = '{\"a\": 1}', progress = '[]', lease_until = '-infinity' WHERE state = 'running'",
     );
     eventually("each lease is ended", SOON, || {
-        number(&mut admin, "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND lease_until < now()") == 0
+        number(&mut admin, "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND lease_until < now()")
+            == 0
     });
     eventually("schedules that cannot be run say why", SOON, || {
         number(&mut admin, "SELECT count(*) FROM queue.schedules WHERE last_error IS NOT NULL") >= 4
@@ -105,7 +112,10 @@ fn a_view_of_an_old_partition_neither_stops_the_worker_nor_keeps_the_history() {
          VALUES (1, 'default', 'completed', 0, now(), 1, 1, now(), '2020-01-01 12:00', '{}')",
     );
     // No right to read it is needed for that.
-    run(&mut login(&cluster, "monitor"), "CREATE VIEW public.mine AS SELECT count(*) FROM queue.history_20200101");
+    run(
+        &mut login(&cluster, "monitor"),
+        "CREATE VIEW public.mine AS SELECT count(*) FROM queue.history_20200101",
+    );
     run(
         &mut login(&cluster, "owner"),
         "ALTER TABLE queue.history ATTACH PARTITION queue.history_20200101
@@ -138,7 +148,10 @@ fn made_up_notifications_do_nothing() {
     // The rounds that it makes anyway.
     let extra = rounds(&mut admin) - before;
     assert!(extra <= 3, "{extra} rounds");
-    assert_eq!(number(&mut admin, "SELECT (queue.engine_stats() -> 'worker' ->> 'notifications')::bigint"), 0);
+    assert_eq!(
+        number(&mut admin, "SELECT (queue.engine_stats() -> 'worker' ->> 'notifications')::bigint"),
+        0
+    );
     works(&mut cluster, &mut admin, worker);
 }
 
@@ -179,7 +192,9 @@ fn whoever_is_given_the_trigger_privilege_is_given_what_the_worker_may_do() {
     run(&mut admin, "SELECT queue.grant_producer('producer')");
     run(&mut login(&cluster, "producer"), "SELECT queue.push('mail')");
     run(&mut admin, "SELECT queue.schedule('often', '* * * * * *', 'mail')");
-    eventually("the worker runs the schedule", SOON, || number(&mut admin, "SELECT count(*) FROM public.ran") > 1);
+    eventually("the worker runs the schedule", SOON, || {
+        number(&mut admin, "SELECT count(*) FROM public.ran") > 1
+    });
     let who = column(&mut admin, "SELECT DISTINCT backend || ' as ' || who FROM public.ran ORDER BY 1");
     assert_eq!(who, ["client backend as producer", "queue_ext worker as postgres"]);
     run(&mut admin, "DROP TRIGGER own ON queue.tasks; REVOKE TRIGGER ON queue.tasks FROM nobody");
