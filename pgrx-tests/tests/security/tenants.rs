@@ -26,6 +26,12 @@ fn tenants(name: &str) -> Tenants {
     let mut admin = cluster.connect();
     run(&mut admin, "SELECT queue.push('default'); ");
     run(&mut admin, "CALL queue.maintain()");
+    // In the partition of the day, and in that for days without one.
+    run(
+        &mut admin,
+        "INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, finished_at, payload)
+         SELECT 1000 + n, 'bolt', 'completed', 0, now(), 1, 1, now(), '2020-01-01', '\"bolt\"' FROM generate_series(1, 3) AS n",
+    );
     Stock::make(&mut admin, "acme", "acme");
     let bolt = Stock::make(&mut admin, "bolt", "bolt");
     for tenant in ["acme", "bolt"] {
