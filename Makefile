@@ -20,6 +20,7 @@ DEMO_VERSION ?= 15
 DEBIAN := $(QUEUE_EXT_HOME)/debian
 PYPI := $(QUEUE_EXT_HOME)/pypi
 CLIENT := $(QUEUE_EXT_HOME)/client
+LINT := $(QUEUE_EXT_HOME)/lint
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
 PG_CONFIG_15 ?= $(DEBIAN)/usr/lib/postgresql/15/bin/pg_config
@@ -68,7 +69,7 @@ install: all
 
 # The rest needs a machine with Rust, Python and git, and nothing more.
 
-servers: $(DEBIAN)/.done $(PYPI)/.done $(CLIENT)/.done
+servers: $(DEBIAN)/.done $(PYPI)/.done $(CLIENT)/.done $(LINT)/.done
 
 $(QUEUE_EXT_HOME):
 	@mkdir -p $@
@@ -84,6 +85,10 @@ $(PYPI)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
 $(CLIENT)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
 	@echo "== fetching the Python driver for the example worker"
 	@python3 pgrx-tests/servers.py client $(CLIENT)
+
+$(LINT)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
+	@echo "== fetching pgspot for the SQL scripts"
+	@python3 pgrx-tests/servers.py lint $(LINT)
 
 # Builds for a fetched server and installs into it. Each version keeps the library it was built as.
 installed-%: servers

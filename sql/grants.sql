@@ -2,7 +2,7 @@
 -- grant_worker and grant_operator; the views without payloads are for monitoring.
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
-REVOKE ALL ON TYPE queue.claimed_task FROM PUBLIC;
+REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats() TO pg_monitor;

@@ -1,3 +1,7 @@
+-- Whatever else the script names without a schema is the server's own. CREATE EXTENSION sees to that too.
+
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 -- The schemas. A plain CREATE SCHEMA: it fails if somebody made one of that name before.
 
 CREATE SCHEMA queue;

@@ -52,6 +52,12 @@ BEGIN
     ELSIF task.state <> 'waiting' THEN
         RETURN true;
     END IF;
+    -- The task was moved, or somebody with rights on this queue alone has made the signal up: it is to be
+    -- looked at, but what the signal tells is not to be believed.
+    IF signal.queue <> task.queue THEN
+        signal.queue := task.queue;
+        signal.predecessor_id := NULL;
+    END IF;
     FOR ended IN SELECT * FROM queue_internal.ended_predecessors(signal) LOOP
         DELETE FROM queue_internal.dependencies AS d
         WHERE d.predecessor_id = ended.id AND d.task_id = task.id;
@@ -68,7 +74,8 @@ BEGIN
         END IF;
         told := true;
     END LOOP;
-    IF NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id) THEN
+    IF NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
+                   WHERE d.task_id = task.id AND d.queue = task.queue) THEN
         -- One that waits for nothing comes from a dump, which is still to bring what it waits for.
         IF told THEN
             PERFORM queue_internal.let_go(task);
@@ -81,13 +88,15 @@ BEGIN
         UPDATE queue_internal.dependencies AS d SET predecessor_queue = t.queue FROM queue.tasks AS t
         WHERE d.task_id = task.id AND t.id = d.predecessor_id AND t.queue <> d.predecessor_queue;
     END IF;
-    RETURN queue_internal.predecessors_will_signal(task.id);
+    RETURN queue_internal.predecessors_will_signal(task.id, task.queue);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.settle_dependent(queue_internal.signals) IS
     'Lets a waiting task go on, or end, when its predecessors have; false if that has to wait.';
 
--- The predecessors that the signal tells of; or all that have ended, if it came with the push.
+-- The predecessors that the signal tells of; or all that have ended, if it came with the push. Only a
+-- dependency that is of the task's own queue is its own, and only rows of that queue tell of it: whoever has
+-- rights on another can write what he likes there.
 -- Why scalar subqueries, and one plan for all: a task may have one predecessor or 100,000, and the plan
 -- made for many would go through all tasks for one, or be made anew for each.
 CREATE FUNCTION queue_internal.ended_predecessors(
@@ -104,7 +113,7 @@ BEGIN
     IF signal.predecessor_id IS NOT NULL THEN
         RETURN QUERY
         SELECT d.predecessor_id, signal.outcome, d.on_failure FROM queue_internal.dependencies AS d
-        WHERE d.predecessor_id = signal.predecessor_id AND d.task_id = signal.task_id;
+        WHERE d.predecessor_id = signal.predecessor_id AND d.task_id = signal.task_id AND d.queue = signal.queue;
         RETURN;
     END IF;
     sees_all := NOT row_security_active('queue.tasks');
@@ -116,12 +125,17 @@ BEGIN
     SELECT e.predecessor_id, coalesce(e.outcome, 'completed'), e.on_failure
     FROM (
         SELECT d.predecessor_id, d.on_failure, coalesce(
-            (SELECT 'failed' FROM queue.dead_letters AS l WHERE l.id = d.predecessor_id),
-            (SELECT h.state FROM queue.history AS h WHERE h.id = d.predecessor_id),
+            -- One that was moved may have ended in another queue than the dependency says.
+            (SELECT l.state FROM (SELECT 'failed' AS state, l.queue FROM queue.dead_letters AS l
+                                  WHERE l.id = d.predecessor_id
+                                  UNION ALL SELECT h.state, h.queue FROM queue.history AS h
+                                  WHERE h.id = d.predecessor_id) AS l
+             ORDER BY l.queue = d.predecessor_queue DESC LIMIT 1),
             (SELECT s.outcome FROM queue_internal.signals AS s
-             WHERE s.task_id = d.task_id AND s.predecessor_id = d.predecessor_id LIMIT 1)) AS outcome
+             WHERE s.task_id = d.task_id AND s.predecessor_id = d.predecessor_id AND s.queue = d.queue
+             LIMIT 1)) AS outcome
         FROM queue_internal.dependencies AS d
-        WHERE d.task_id = signal.task_id
+        WHERE d.task_id = signal.task_id AND d.queue = signal.queue
           AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) IS NULL) AS e
     WHERE sees_all OR e.outcome IS NOT NULL;
 END
@@ -133,7 +147,7 @@ COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
 -- looked for dependents before the dependency was committed; it has its row locked. The locks are
 -- given back at once, so that no ending waits for them. One that was moved at such a moment is in
 -- another queue than the dependency says, and a worker of that queue alone would not find it.
-CREATE FUNCTION queue_internal.predecessors_will_signal(task_id bigint) RETURNS boolean
+CREATE FUNCTION queue_internal.predecessors_will_signal(task_id bigint, queue text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     free  bigint;
@@ -143,18 +157,18 @@ BEGIN
         SELECT count(*) INTO free FROM (
             SELECT FROM queue_internal.dependencies AS d
             JOIN queue.tasks AS t ON t.id = d.predecessor_id AND t.queue = d.predecessor_queue
-            WHERE d.task_id = predecessors_will_signal.task_id
+            WHERE d.task_id = predecessors_will_signal.task_id AND d.queue = predecessors_will_signal.queue
             FOR SHARE OF t SKIP LOCKED) AS locked;
         RAISE SQLSTATE 'QXRBK';
     EXCEPTION WHEN SQLSTATE 'QXRBK' THEN
         NULL;
     END;
     SELECT count(*) INTO total FROM queue_internal.dependencies AS d
-    WHERE d.task_id = predecessors_will_signal.task_id;
+    WHERE d.task_id = predecessors_will_signal.task_id AND d.queue = predecessors_will_signal.queue;
     RETURN free = total;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.predecessors_will_signal(bigint) IS
+COMMENT ON FUNCTION queue_internal.predecessors_will_signal(bigint, text) IS
     'Whether none of the predecessors of a task is being finished at this moment.';
 
 CREATE FUNCTION queue_internal.let_go(task queue.tasks) RETURNS void

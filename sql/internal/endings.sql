@@ -167,7 +167,16 @@ BEGIN
         VALUES (task.queue, task.group_key), (to_queue, task.group_key);
     END IF;
     IF task.state = 'waiting' THEN
-        UPDATE queue_internal.dependencies AS d SET queue = to_queue WHERE d.task_id = task.id;
+        -- No role may change the queue of a dependency, or it could give one to a task of another queue.
+        WITH moved AS (
+            DELETE FROM queue_internal.dependencies AS d
+            WHERE d.task_id = task.id AND d.queue = task.queue RETURNING d.*
+        )
+        INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, predecessor_queue, on_failure)
+        SELECT m.predecessor_id, m.task_id, to_queue, m.predecessor_queue, m.on_failure FROM moved AS m;
+        UPDATE queue_internal.signals AS s SET queue = to_queue
+        WHERE s.task_id = task.id AND s.predecessor_id IS NOT NULL AND s.queue = task.queue;
+        INSERT INTO queue_internal.signals (queue, task_id) VALUES (to_queue, task.id);
     END IF;
     UPDATE queue_internal.dependencies AS d SET predecessor_queue = to_queue WHERE d.predecessor_id = task.id;
     RETURN true;

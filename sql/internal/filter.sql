@@ -13,6 +13,7 @@
 --   Errors:   22004, 22023, 54000 naming the option; QX002 no such queue
 --   Why an empty filter is refused: a program that forgot to fill it in would mean everything.
 --   Why times are written as values: every batch has to mean the same moment.
+--   Why payloads are not, but are taken from $3, the filter: a log may show the statement.
 
 CREATE FUNCTION queue_internal.filter_condition(filter jsonb, states text[], dead boolean) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -61,12 +62,12 @@ BEGIN
                 parts := parts || format('t.errors -> -1 ->> ''error'' LIKE %L',
                                          queue_internal.pattern_option(option, value));
             WHEN 'payload' THEN
-                parts := parts || format('t.payload @> %L', value);
+                parts := parts || 't.payload @> ($3 -> ''payload'')'::text;
             WHEN 'headers' THEN
                 IF jsonb_typeof(value) <> 'object' THEN
                     PERFORM queue_internal.raise_option(option, 'must be a JSON object', value, 'filter');
                 END IF;
-                parts := parts || format('t.headers @> %L', value);
+                parts := parts || 't.headers @> ($3 -> ''headers'')'::text;
             WHEN 'ids' THEN
                 parts := parts || format('t.id = ANY (%L)', queue_internal.ids_option(option, value));
             ELSE

@@ -18,12 +18,12 @@ DECLARE
 BEGIN
     condition := queue_internal.bulk_condition(verb, filter, states, dry_run, batch_size, to_queue, priority);
     IF dry_run THEN
-        tasks := queue_internal.count_matching(verb, condition, tasks);
+        tasks := queue_internal.count_matching(verb, condition, filter, tasks);
         RETURN;
     END IF;
     LOOP
         SELECT b.tasks, b.last INTO tasks, last
-        FROM queue_internal.next_batch(verb, condition, batch_size, to_queue, priority, tasks, last) AS b;
+        FROM queue_internal.next_batch(verb, condition, filter, batch_size, to_queue, priority, tasks, last) AS b;
         EXIT WHEN last IS NULL;
         CALL queue_internal.try_commit(committed);
     END LOOP;
@@ -75,22 +75,22 @@ $$;
 COMMENT ON FUNCTION queue_internal.bulk_condition(text, jsonb, text[], boolean, integer, text, integer) IS
     'Checks the arguments of a bulk verb and returns the condition that its tasks fulfil.';
 
-CREATE FUNCTION queue_internal.count_matching(verb text, condition text, tasks bigint) RETURNS bigint
+CREATE FUNCTION queue_internal.count_matching(verb text, condition text, filter jsonb, tasks bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     matching bigint;
 BEGIN
     EXECUTE format('SELECT count(*) FROM %s AS t WHERE %s', queue_internal.bulk_table(verb), condition)
-    INTO matching;
+    INTO matching USING NULL, NULL, filter;
     RETURN tasks + matching;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.count_matching(text, text, bigint) IS 'What a dry run says.';
+COMMENT ON FUNCTION queue_internal.count_matching(text, text, jsonb, bigint) IS 'What a dry run says.';
 
 -- Why the planner is told what not to do: the walk follows the primary key. Any other way would be
 -- gone again from its start for every batch.
 CREATE FUNCTION queue_internal.next_batch(
-    verb text, condition text, batch_size integer, to_queue text, priority integer,
+    verb text, condition text, filter jsonb, batch_size integer, to_queue text, priority integer,
     INOUT tasks bigint, INOUT last bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -105,7 +105,7 @@ DECLARE
 BEGIN
     EXECUTE format('SELECT ARRAY(SELECT t.id FROM %s AS t WHERE t.id > $1 AND %s '
                    'ORDER BY t.id LIMIT $2 FOR UPDATE SKIP LOCKED)', queue_internal.bulk_table(verb), condition)
-    INTO ids USING last, batch_size;
+    INTO ids USING last, batch_size, filter;
     IF verb = 'redrive' THEN
         tasks := tasks + queue_internal.revive(ids, to_queue);
     ELSIF verb = 'forget' THEN
@@ -137,5 +137,5 @@ BEGIN
     RAISE DEBUG 'queue_ext: % tasks so far', tasks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_batch(text, text, integer, text, integer, bigint, bigint) IS
+COMMENT ON FUNCTION queue_internal.next_batch(text, text, jsonb, integer, text, integer, bigint, bigint) IS
     'One batch of a bulk verb; "last" is null when there is nothing left.';

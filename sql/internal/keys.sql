@@ -33,7 +33,8 @@ BEGIN
         END IF;
         SELECT k.task_id, k.expires_at,
                k.task_id = take_key.task_id OR k.expires_at <= clock_timestamp()
-               OR k.expires_at IS NULL AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = k.task_id) AS gone
+               OR k.expires_at IS NULL AND NOT EXISTS (
+                   SELECT FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) AS gone
         INTO holder FROM queue_internal.keys AS k
         WHERE k.queue = take_key.queue AND k.key = take_key.key;
         -- Only from the very holder that was looked at: an UPDATE that waited for another push to take
@@ -94,10 +95,10 @@ BEGIN
     END IF;
     -- Waits for a claim in progress: if it rolls back, the task is still to be changed.
     UPDATE queue.tasks AS t SET run_at = pushed.run_at, updated_at = clock_timestamp()
-    WHERE t.id = holder.task_id AND t.state IN ('queued', 'waiting')
+    WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state IN ('queued', 'waiting')
     RETURNING t.group_key, t.gate INTO pushed.group_key, pushed.gate;
     IF NOT FOUND THEN
-        RETURN (SELECT t.id FROM queue.tasks AS t WHERE t.id = holder.task_id);
+        RETURN (SELECT t.id FROM queue.tasks AS t WHERE t.id = holder.task_id AND t.queue = pushed.queue);
     END IF;
     IF on_duplicate = 'replace' THEN
         UPDATE queue.tasks AS t

@@ -1,7 +1,8 @@
 -- queue_internal.retire_history(max_tasks)
 --
---   Drops the partitions of queue.history that are wholly past "queue.history_retention", and
---   deletes up to "max_tasks" such rows from queue.history_default, where few or none should be.
+--   Drops the partitions of queue.history that are wholly past "queue.history_retention", or empties
+--   those of which somebody has made a view, and deletes up to "max_tasks" such rows from
+--   queue.history_default, where few or none should be.
 --   Returns whether there may be more to do right now.
 --   Locks:    dropping needs the lock of queue.history for an instant. It waits 100 ms for it at
 --             most, then leaves the partition for the next time.
@@ -12,6 +13,7 @@ DECLARE
     retention text := queue_internal.setting('history_retention', '7d');
     horizon   timestamptz;
     partition text;
+    filled    boolean;
     deleted   bigint;
 BEGIN
     IF retention = '-1' THEN
@@ -24,7 +26,15 @@ BEGIN
         ORDER BY p.day
     LOOP
         BEGIN
-            EXECUTE format('DROP TABLE queue.%I', partition);
+            BEGIN
+                EXECUTE format('DROP TABLE queue.%I', partition);
+            EXCEPTION WHEN dependent_objects_still_exist THEN
+                -- Anybody can make a view of it, even without the right to read it.
+                EXECUTE format('SELECT EXISTS (SELECT FROM queue.%I)', partition) INTO filled;
+                IF filled THEN
+                    EXECUTE format('TRUNCATE queue.%I', partition);
+                END IF;
+            END;
         EXCEPTION WHEN lock_not_available THEN
             RETURN false;
         END;

@@ -142,7 +142,7 @@ COMMENT ON FUNCTION queue_internal.check_grantee(name, text) IS
 -- in "queue"; but whoever ends its predecessor has to find it, and to leave a signal in the other's
 -- queue. So it may be read from both sides, and a signal may go to a foreign queue if there is such a
 -- dependency that the role may see. A dependency on a task of a hidden queue is refused, or it would
--- tell when that task ends.
+-- tell when that task ends; and so is one of a hidden task, which could be ended by way of it.
 CREATE FUNCTION queue_internal.guards(
     queue text, OUT relation text, OUT command text, OUT visible text, OUT written text)
 RETURNS SETOF record
@@ -153,7 +153,9 @@ DECLARE
     between CONSTANT text :=
         CASE WHEN every THEN 'true' ELSE format('queue = %1$L OR predecessor_queue = %1$L', queue) END;
     linked  CONSTANT text := CASE WHEN every THEN 'true' ELSE own
-        || ' AND EXISTS (SELECT FROM queue.queues AS q WHERE q.name = predecessor_queue)' END;
+        || ' AND EXISTS (SELECT FROM queue.queues AS q WHERE q.name = predecessor_queue)'
+           ' AND EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = dependencies.task_id'
+           ' AND t.queue = dependencies.queue)' END;
     told    CONSTANT text := CASE WHEN every THEN 'true' ELSE own
         || ' OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = signals.predecessor_id'
            ' AND d.task_id = signals.task_id AND d.queue = signals.queue)' END;
@@ -185,17 +187,37 @@ RETURN concat_ws(' ', (of).kind, (of).role::oid, md5((of).queue), nullif(lower(c
 COMMENT ON FUNCTION queue_internal.policy_name(queue.rights, text) IS
     'The name of the policies of a right for a command.';
 
--- The internal functions run with the rights of their caller, so they may be given to everybody
--- who may call any function at all.
+-- The internal functions run with the rights of their caller, so they may be given to everybody who may
+-- call any function at all. But not those of the triggers: on a table of his own, whose columns are
+-- others, somebody could have them read what is no column at all.
+--
+-- Nobody gets a right on a partition of the history, which no policy guards, nor on queue.rights: a dump
+-- would bring back what was written there.
 CREATE FUNCTION queue_internal.apply_privileges(kind text, role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    internal  CONSTANT text := (
+        SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
+        WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.prorettype <> 'trigger'::regtype);
+    verbs     CONSTANT text := (
+        SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
+        WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$)');
+    tables    text;
+    views     text;
     privilege text;
 BEGIN
+    SELECT string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind <> 'v'),
+           string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind = 'v')
+    INTO tables, views
+    FROM pg_class AS c JOIN pg_depend AS d
+      ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
+    WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+      AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
+      AND c.oid NOT IN ('queue.rights'::regclass, 'queue_internal.dependencies'::regclass);
     FOREACH privilege IN ARRAY ARRAY[
         'USAGE ON SCHEMA queue, queue_internal',
-        'EXECUTE ON ALL ROUTINES IN SCHEMA queue_internal',
-        'EXECUTE ON FUNCTION queue.channel, queue.engine_stats',
+        'EXECUTE ON ROUTINE ' || internal,
+        'EXECUTE ON FUNCTION queue.channel',
         'SELECT ON queue.queues'
     ] || CASE kind
         WHEN 'producer' THEN ARRAY[
@@ -227,9 +249,11 @@ BEGIN
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',
-            'SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA queue, queue_internal',
+            'SELECT, INSERT, UPDATE, DELETE ON ' || tables,
+            'SELECT ON ' || views,
+            'SELECT, INSERT, DELETE, UPDATE (predecessor_queue) ON queue_internal.dependencies',
             'USAGE, SELECT ON SEQUENCE queue.tasks_id_seq',
-            'EXECUTE ON ALL ROUTINES IN SCHEMA queue'
+            'EXECUTE ON ROUTINE ' || verbs
         ]
     END LOOP
         EXECUTE format('GRANT %s TO %s', privilege, role);

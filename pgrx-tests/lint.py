@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Looks over the extension's SQL scripts with pgspot, for names that somebody else could take.
+
+    PYTHONPATH=<where servers.py put pgspot> lint.py FILE...
+
+No rule is ignored. COMMITTING are the functions without a search_path of their own: a procedure that commits may
+have none. Their bodies are looked over all the same. What pgspot's parser cannot read is put in words that it can, or left out:
+
+  - RETURN and BEGIN ATOMIC bodies are left out. The server reads them when the function is created, under the
+    script's own search_path, and not again.
+  - "task.run_at := x" and "RETURN NEXT f(...)" become "PERFORM x" and "PERFORM f(...)": it knows no composite
+    types, and looks at the same expression.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+
+import pglast
+
+LEFT_OUT = re.compile(r"^CREATE FUNCTION [^$]*\bLANGUAGE sql\b[^$]*\n(RETURN|BEGIN ATOMIC)\b", re.MULTILINE)
+REWORDED = re.compile(r"^(\s+)(\w+\.\w+ :=|RETURN NEXT(?= \w+\.))", re.MULTILINE)
+
+BULK = "dry_run boolean,batch_size integer,INOUT tasks bigint"
+COMMITTING = [
+    "queue.maintain()",
+    f"queue.cancel_where(filter jsonb,{BULK})",
+    f"queue.retry_where(filter jsonb,{BULK})",
+    f"queue.redrive_where(filter jsonb,to_queue text,{BULK})",
+    f"queue.reprioritise_where(filter jsonb,priority integer,{BULK})",
+    f"queue.move_where(filter jsonb,to_queue text,{BULK})",
+    f"queue.purge_where(filter jsonb,{BULK})",
+    "queue_internal.in_batches(verb text,filter jsonb,states text[],dry_run boolean,batch_size integer,"
+    "to_queue text,priority integer,INOUT tasks bigint)",
+]
+
+clean = True
+for name in sys.argv[1:]:
+    with open(name, encoding="utf8") as file:
+        statements = [REWORDED.sub(r"\1PERFORM", one) for one in pglast.split(file.read())]
+    kept = [one for one in statements if not LEFT_OUT.search(one)]
+    with tempfile.NamedTemporaryFile("w", suffix=".sql", encoding="utf8") as reworded:
+        reworded.write(";\n".join(kept) + ";\n")
+        reworded.flush()
+        allowed = [f"--proc-without-search-path={one}" for one in COMMITTING]
+        command = [sys.executable, "-m", "pgspot", *allowed, reworded.name]
+        done = subprocess.run(command, capture_output=True, text=True)
+    # It also ends with 0 warnings where it gave up.
+    clean &= done.returncode == 0
+    print(f"{name}: {len(kept)} of {len(statements)} statements\n{done.stdout.strip()}\n{done.stderr.strip()}")
+sys.exit(0 if clean else 1)

@@ -1,0 +1,77 @@
+//! What nobody can do, and what nobody can make others do: docs/security.md, sentence by sentence.
+//!
+//! The table of all functions, with who may call them and a call of each, is in security/verbs.rs. The tests go
+//! by it, and one of them fails when a function is missing there.
+
+#[path = "security/grid.rs"]
+mod grid;
+#[path = "security/leaks.rs"]
+mod leaks;
+#[path = "security/names.rs"]
+mod names;
+#[path = "security/paths.rs"]
+mod paths;
+#[path = "security/supply.rs"]
+mod supply;
+#[path = "security/tenants.rs"]
+mod tenants;
+#[path = "security/verbs.rs"]
+mod verbs;
+#[path = "security/worker.rs"]
+mod worker;
+
+use postgres::{Client, NoTls};
+use queue_ext_tests::{Cluster, Settings};
+
+/// What the worker would change while a test looks at it stays as it is.
+const NO_WORKER: &str = "queue.worker_enabled = off";
+
+/// A server with roles, and the extension, which was created by a superuser who is none any more.
+fn cluster(name: &str, extra: &'static str) -> Cluster {
+    let cluster = Cluster::start_with(name, &Settings { preload: true, extra });
+    run(
+        &mut cluster.connect(),
+        "CREATE ROLE nobody LOGIN; CREATE ROLE producer LOGIN; CREATE ROLE worker LOGIN;
+         CREATE ROLE operator LOGIN; CREATE ROLE monitor LOGIN; GRANT pg_monitor TO monitor;
+         CREATE ROLE owner LOGIN SUPERUSER",
+    );
+    run(&mut login(&cluster, "owner"), "CREATE EXTENSION queue_ext");
+    run(&mut cluster.connect(), "ALTER ROLE owner NOSUPERUSER");
+    cluster
+}
+
+/// A connection of this role's own.
+fn login(cluster: &Cluster, role: &str) -> Client {
+    cluster.config("postgres").user(role).connect(NoTls).expect("connect")
+}
+
+/// Runs statements that must work and return nothing of interest.
+fn run(client: &mut Client, statements: &str) {
+    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+}
+
+/// The first column of the rows, as text.
+fn column(client: &mut Client, query: &str) -> Vec<String> {
+    let rows = client.query(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}"));
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// The one number that a query returns.
+fn number(client: &mut Client, query: &str) -> i64 {
+    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+}
+
+/// What the server refused with: the SQLSTATE, and all that it said.
+fn refusal(error: &postgres::Error) -> (String, String) {
+    let error = error.as_db_error().unwrap_or_else(|| panic!("not the server's word: {error:?}"));
+    let said = [Some(error.message()), error.detail(), error.hint()];
+    (error.code().code().to_owned(), said.into_iter().flatten().collect::<Vec<_>>().join("\n"))
+}
+
+/// Runs a statement and undoes what it did; returns what it was refused with.
+fn attempt(client: &mut Client, statement: &str) -> Result<(), (String, String)> {
+    run(client, "BEGIN");
+    let result = client.batch_execute(statement).map_err(|error| refusal(&error));
+    run(client, "ROLLBACK");
+    result
+}

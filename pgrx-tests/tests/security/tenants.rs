@@ -1,0 +1,282 @@
+//! Rights for one queue alone: what is in the other queues can neither be read nor changed nor guessed, by a
+//! query, by a function in it, by an error, by a verb natively or in the core, or by a plan made for another.
+
+use std::collections::BTreeSet;
+
+use crate::verbs::{Stock, VERBS, commits};
+use crate::{NO_WORKER, attempt, cluster, column, login, number, refusal, run};
+use postgres::Client;
+use queue_ext_tests::Cluster;
+
+/// Those who have a right for "acme" only.
+const ROLES: [&str; 3] = ["acme_producer", "acme_worker", "acme_operator"];
+
+/// What whoever reads them learns of other queues all the same, and the docs say so.
+const SHOWN: [&str; 3] = ["queue.stats queue", "queue.workers queue", "queue.workers worker"];
+
+struct Tenants {
+    cluster: Cluster,
+    admin: Client,
+    bolt: Stock,
+}
+
+/// Two queues with one of everything, the history in its partitions, and then rights for each alone.
+fn tenants(name: &str) -> Tenants {
+    let cluster = cluster(name, NO_WORKER);
+    let mut admin = cluster.connect();
+    run(&mut admin, "SELECT queue.push('default'); ");
+    run(&mut admin, "CALL queue.maintain()");
+    // In the partition of the day, and in that for days without one.
+    run(
+        &mut admin,
+        "INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, finished_at, payload)
+         SELECT 1000 + n, 'bolt', 'completed', 0, now(), 1, 1, now(), '2020-01-01', '\"bolt\"' FROM generate_series(1, 3) AS n",
+    );
+    Stock::make(&mut admin, "acme", "acme");
+    let bolt = Stock::make(&mut admin, "bolt", "bolt");
+    for tenant in ["acme", "bolt"] {
+        for kind in ["producer", "worker", "operator"] {
+            run(
+                &mut admin,
+                &format!(
+                    "CREATE ROLE {tenant}_{kind} LOGIN; SELECT queue.grant_{kind}('{tenant}_{kind}', '{tenant}')"
+                ),
+            );
+        }
+    }
+    // Leases that ran out, schedules that are due, keys whose time is over.
+    run(
+        &mut admin,
+        "UPDATE queue.tasks SET lease_until = now() WHERE key = 'asked';
+         UPDATE queue.schedules SET next_run_at = now(); UPDATE queue_internal.keys SET expires_at = now() WHERE key = 'done'",
+    );
+    Tenants { cluster, admin, bolt }
+}
+
+#[test]
+fn nothing_of_another_queue_can_be_read_nor_shown_to_a_function_in_the_query() {
+    let mut tenants = tenants("security-reads");
+    let mut seen = BTreeSet::new();
+    let mut looked = 0;
+    for role in ROLES {
+        let columns = column(
+            &mut tenants.admin,
+            &format!(
+                "SELECT a.attrelid::regclass || ' ' || a.attname FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+                 WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+                   AND c.relkind IN ('r', 'p', 'v') AND a.attnum > 0
+                   AND has_column_privilege('{role}', c.oid, a.attnum, 'SELECT')"
+            ),
+        );
+        let mut client = login(&tenants.cluster, role);
+        // So cheap that the planner would ask it before anything else.
+        run(
+            &mut client,
+            "CREATE TEMP SEQUENCE seen;
+             CREATE FUNCTION pg_temp.leak(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS
+             'BEGIN IF $1 ~* ''bolt'' THEN PERFORM nextval(''seen''); END IF; RETURN true; END'",
+        );
+        for name in &columns {
+            let (relation, column) = name.split_once(' ').expect("a relation and a column");
+            run(&mut client, "ALTER SEQUENCE seen RESTART");
+            looked += number(
+                &mut client,
+                &format!("SELECT count(*) FROM {relation} AS r WHERE pg_temp.leak(r.{column}::text)"),
+            );
+            if number(&mut client, "SELECT count(*) FROM seen WHERE is_called") > 0 {
+                seen.insert(name.clone());
+            }
+        }
+    }
+    assert_eq!(seen, BTreeSet::from(SHOWN.map(str::to_owned)), "seen of a foreign queue");
+    assert!(looked > 100, "there was much to see: {looked}");
+}
+
+/// All rows of the queue "bolt", wherever they are.
+fn of_bolt(admin: &mut Client) -> String {
+    let tables = column(
+        admin,
+        "SELECT format('SELECT %L || r::text AS line FROM %s AS r WHERE r.%I = ''bolt''', c.oid::regclass, c.oid::regclass,
+                       a.attname)
+         FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid
+         WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND c.relkind IN ('r', 'p')
+           AND NOT c.relispartition
+           AND a.attname = CASE c.relname WHEN 'queues' THEN 'name' ELSE 'queue' END",
+    );
+    column(admin, &format!("{} ORDER BY 1", tables.join(" UNION ALL "))).join("\n")
+}
+
+#[test]
+fn nothing_of_another_queue_can_be_changed_by_any_verb_or_statement() {
+    let Tenants { admin, bolt, .. } = &mut tenants("security-writes");
+    let before = of_bolt(admin);
+    assert!(before.lines().count() > 15, "{before}");
+    let mut statements: Vec<String> =
+        VERBS.iter().filter(|verb| !commits(verb.2)).map(|verb| bolt.fill_in(verb.2)).collect();
+    for table in column(
+        admin,
+        "SELECT c.oid::regclass::text FROM pg_class AS c WHERE c.relkind IN ('r', 'p') AND c.relname <> 'queues'
+         AND c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)",
+    ) {
+        statements.push(format!("UPDATE {table} SET queue = 'bolt'"));
+        statements.push(format!("UPDATE {table} SET queue = 'acme'"));
+        statements.push(format!("UPDATE {table} SET queue = 'acme' WHERE queue = 'bolt'"));
+        statements.push(format!("DELETE FROM {table}"));
+        statements.push(format!("INSERT INTO {table} SELECT * FROM {table}"));
+        statements.push(format!("INSERT INTO {table} (queue) VALUES ('bolt')"));
+    }
+    statements.extend(
+        [
+            "UPDATE queue.queues SET name = 'bolt'",
+            "UPDATE queue.queues SET paused_at = now()",
+            "DELETE FROM queue.queues",
+            "UPDATE queue.tasks SET payload = '0', priority = 1, run_at = now()",
+            "UPDATE queue.tasks SET payload = '0', priority = 1, run_at = now() WHERE state = 'queued'",
+            "UPDATE queue.tasks SET token = 7",
+            "UPDATE queue.schedules SET payload = '0'",
+            "CALL queue.cancel_where('{\"all\": true}')",
+            "CALL queue.redrive_where('{\"all\": true}')",
+            "CALL queue.purge_where('{\"all\": true}')",
+            "CALL queue.reprioritise_where('{\"all\": true}', 7)",
+            "CALL queue.move_where('{\"all\": true}', 'acme')",
+            "CALL queue.move_where('{\"all\": true}', 'bolt')",
+            "SELECT queue_internal.reap(1000)",
+            "SELECT queue_internal.settle_all(1000)",
+            "SELECT queue_internal.retire_keys(1000)",
+            "SELECT queue_internal.fire_schedules(NULL, '0')",
+        ]
+        .map(str::to_owned),
+    );
+    let mut worked = 0;
+    for fast_path in ["on", "off"] {
+        for role in ROLES {
+            for statement in &statements {
+                run(
+                    admin,
+                    &format!(
+                        "BEGIN; SET LOCAL queue.fast_path = {fast_path}; SAVEPOINT s; SET LOCAL ROLE {role}"
+                    ),
+                );
+                match admin.batch_execute(statement) {
+                    Ok(()) => worked += 1,
+                    Err(error) => {
+                        // Undone with its savepoint; and never refused because the server broke.
+                        let (code, said) = refusal(&error);
+                        let clear =
+                            ["22", "23", "2F", "42", "55", "QX"].iter().any(|class| code.starts_with(class));
+                        assert!(clear, "{role}: {statement}: {code} {said}");
+                        run(admin, "ROLLBACK TO s");
+                    }
+                }
+                run(admin, "RESET ROLE");
+                assert_eq!(of_bolt(admin), before, "{role}: {statement}");
+                run(admin, "ROLLBACK");
+            }
+        }
+    }
+    assert!(worked > 50, "some of it can be done, with what is one's own: {worked}");
+}
+
+#[test]
+fn nothing_that_is_made_up_about_another_queue_is_believed() {
+    let Tenants { cluster, admin, bolt } = &mut tenants("security-forged");
+    // What every role that sees all queues does, the worker above all.
+    let round = "SELECT queue.reap(); SELECT queue.run_schedules(); SELECT queue_internal.settle_all(1000)";
+    run(admin, round);
+    let before = of_bolt(admin);
+    let mut made_up = 0;
+    for role in ROLES {
+        let mut forger = login(cluster, role);
+        for statement in [
+            "SELECT queue.push('acme', '\"mine\"', key => 'mine')",
+            "INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome) VALUES ('acme', WAITING, QUEUED, 'completed')",
+            "INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome) VALUES ('acme', WAITING, QUEUED, 'failed')",
+            "INSERT INTO queue_internal.signals (queue, task_id) VALUES ('acme', WAITING)",
+            "INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome) VALUES ('bolt', WAITING, QUEUED, 'completed')",
+            "INSERT INTO queue_internal.dependencies SELECT min(id), WAITING, 'acme', 'acme', 'fail' FROM queue.tasks",
+            "INSERT INTO queue_internal.dependencies SELECT min(id), WAITING, 'bolt', 'acme', 'fail' FROM queue.tasks",
+            "UPDATE queue_internal.dependencies SET task_id = WAITING",
+            "UPDATE queue_internal.dependencies SET queue = 'bolt'",
+            "INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
+             SELECT 'acme', WAITING, min(id), 'failed' FROM queue.tasks",
+            "INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, finished_at, payload)
+             VALUES (QUEUED, 'acme', 'cancelled', 0, now(), 0, 0, now(), '2020-01-01', '0')",
+            "INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, payload)
+             VALUES (QUEUED, 'acme', 0, now(), 0, 0, now(), '0')",
+            "INSERT INTO queue_internal.keys (queue, key, task_id) VALUES ('acme', 'steal', QUEUED)",
+            "SELECT queue.schedule('steal', '* * * * * *', 'acme', '\"stolen\"',
+                                   options => '{\"key\": \"steal\", \"on_duplicate\": \"replace\", \"priority\": -9}')",
+            "UPDATE queue.schedules SET next_run_at = now() WHERE name = 'steal'",
+        ] {
+            let forged = forger.batch_execute(&bolt.fill_in(statement));
+            made_up += i32::from(forged.is_ok());
+        }
+    }
+    assert!(made_up > 10, "some of it is written, about one's own queue: {made_up}");
+    run(admin, round);
+    run(admin, round);
+    assert_eq!(of_bolt(admin), before);
+    // And it goes on there as if nothing had been.
+    run(admin, &bolt.fill_in("SELECT queue.complete(RUNNING, 1); SELECT queue.claim('1 minute', 'bolt', 9)"));
+    run(admin, &bolt.fill_in("SELECT queue.complete(QUEUED, 1)"));
+    let next = bolt.fill_in("SELECT count(*) FROM queue.claim('1 minute', 'bolt') WHERE id = WAITING");
+    assert_eq!(number(admin, &next), 1);
+}
+
+#[test]
+fn no_error_tells_a_queue_that_is_hidden_from_one_that_does_not_exist() {
+    let tenants = tenants("security-errors");
+    let nothing = Stock::missing("none");
+    let mut refused = 0;
+    for role in ROLES {
+        for fast_path in ["on", "off"] {
+            let mut client = login(&tenants.cluster, role);
+            run(&mut client, &format!("SET queue.fast_path = {fast_path}"));
+            for (name, _, call) in VERBS.iter().filter(|verb| !commits(verb.2)) {
+                let blank = |stock: &Stock, client: &mut Client| {
+                    attempt(client, &stock.fill_in(call))
+                        .map_err(|(code, said)| (code, stock.blank_out(&said)))
+                };
+                let hidden = blank(&tenants.bolt, &mut client);
+                refused += i32::from(hidden.is_err());
+                assert_eq!(hidden, blank(&nothing, &mut client), "{role}: {name}");
+            }
+        }
+    }
+    assert!(refused > 100, "{refused}");
+}
+
+#[test]
+fn a_plan_made_for_one_role_shows_another_only_what_is_his() {
+    let Tenants { admin, bolt, .. } = &mut tenants("security-plans");
+    run(
+        admin,
+        "SET plan_cache_mode = force_generic_plan;
+         PREPARE tasks AS SELECT DISTINCT queue FROM queue.tasks;
+         PREPARE everything AS SELECT DISTINCT queue FROM queue.all_tasks AS a WHERE a.payload <> '0'",
+    );
+    let get = bolt.fill_in("SELECT queue.get(QUEUED)");
+    let claim = "SELECT queue.claim('1 minute', 'bolt')";
+    for role in ["postgres", "acme_operator", "bolt_operator", "acme_operator", "owner", "acme_operator"] {
+        run(admin, &format!("SET ROLE {role}"));
+        let own: &[&str] = match role {
+            "acme_operator" => &["acme"],
+            "bolt_operator" => &["bolt"],
+            _ => &["acme", "bolt", "default"],
+        };
+        for plan in ["tasks", "everything"] {
+            let mut rows: Vec<String> = Vec::new();
+            for message in admin.simple_query(&format!("EXECUTE {plan}")).expect("execute") {
+                if let postgres::SimpleQueryMessage::Row(row) = message {
+                    rows.extend(row.get(0).map(str::to_owned));
+                }
+            }
+            rows.sort();
+            assert_eq!(rows, own, "{role}: {plan}");
+        }
+        for call in [get.as_str(), claim] {
+            assert_eq!(attempt(admin, call).is_ok(), own.contains(&"bolt"), "{role}: {call}");
+        }
+        run(admin, "RESET ROLE");
+    }
+}

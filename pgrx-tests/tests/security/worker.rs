@@ -1,0 +1,203 @@
+//! The background worker, which runs unattended as a superuser: what makes it run somebody's code, and what
+//! disturbs it. Nothing that is stored does.
+
+use std::time::{Duration, Instant};
+
+use crate::verbs::Stock;
+use crate::{attempt, cluster, column, login, number, run};
+use postgres::Client;
+use queue_ext_tests::{Cluster, eventually};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// How many rounds the worker has made.
+fn rounds(admin: &mut Client) -> i64 {
+    number(admin, "SELECT (queue.engine_stats() -> 'worker' ->> 'rounds')::bigint")
+}
+
+/// The worker does its work, and is the one that it was.
+fn works(cluster: &mut Cluster, admin: &mut Client, worker: i32) {
+    run(admin, "SELECT queue.resume('default'); SELECT queue.push('default', key => 'probe')");
+    let reaped = "SELECT (queue.engine_stats() -> 'worker' ->> 'leases_reaped')::bigint";
+    let before = number(admin, reaped);
+    run(admin, "SELECT queue.claim('10 ms', 'default', 100)");
+    eventually("the worker ends a lease", SOON, || number(admin, reaped) > before);
+    assert_eq!(cluster.await_worker("postgres"), worker, "the worker was never restarted");
+}
+
+#[test]
+fn the_worker_evaluates_nothing_that_an_operator_or_a_producer_stored() {
+    let mut cluster = cluster("security-stored", "queue.sweep_interval = 1");
+    let worker = cluster.await_worker("postgres");
+    let mut admin = cluster.connect();
+    run(
+        &mut admin,
+        "CREATE SEQUENCE sprung; GRANT ALL ON SEQUENCE sprung TO PUBLIC; SELECT queue.create('mail')",
+    );
+    run(
+        &mut admin,
+        "SELECT queue.grant_operator('operator', 'mail'), queue.grant_producer('producer', 'mail')",
+    );
+    run(&mut admin, "SELECT queue.grant_worker('worker', 'mail')");
+    let sql = "'); SELECT nextval($$sprung$$) --";
+    let quoted = sql.replace('\'', "''");
+    let mut operator = login(&cluster, "operator");
+    // Past the checks of the functions, into the tables.
+    for (number, (column, value)) in [
+        ("cron", format!("'{quoted}'")),
+        ("timezone", format!("'{quoted}'")),
+        ("timezone", "'Nowhere+3'".into()),
+        ("options", "'{\"priority\": \"x\"}'".into()),
+        ("options", format!("jsonb_build_object('key', '{quoted}', 'group_key', '{quoted}')")),
+        ("options", "'[1]'".into()),
+        ("next_run_at", "'-infinity'".into()),
+        ("next_run_at", "'4713-01-01 BC'".into()),
+        ("last_error", format!("'{quoted}'")),
+        ("payload", format!("to_jsonb('{quoted}'::text)")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        run(
+            &mut operator,
+            &format!(
+                "SELECT queue.schedule('s{number} {quoted}', '* * * * * *', 'mail');
+                 UPDATE queue.schedules SET {column} = {value} WHERE name = 's{number} {quoted}'"
+            ),
+        );
+    }
+    run(
+        &mut operator,
+        "UPDATE queue.queues SET lease = '178000000 years', backoff_base = '178000000 years', backoff_max = '178000000 years',
+                                 key_ttl = '178000000 years', ageing = '1 microsecond'",
+    );
+    let mut producer = login(&cluster, "producer");
+    run(
+        &mut producer,
+        &format!(
+            "INSERT INTO queue.tasks (queue, priority, backoff, key, group_key)
+             VALUES ('mail', -1, '{{\"base\": \"{sql}\"}}', '{quoted}', '{quoted}'),
+                    ('mail', -1, '[1]', 'b', 'b'), ('mail', -1, '{{\"max\": 1}}', 'c', 'c')",
+            sql = sql.replace('\'', "''")
+        ),
+    );
+    run(&mut producer, "UPDATE queue.tasks SET run_at = '-infinity' WHERE group_key = 'b'");
+    let mut client = login(&cluster, "worker");
+    run(&mut client, &format!("SELECT queue.claim('10 ms', 'mail', 100, '{quoted}')"));
+    run(
+        &mut client,
+        "UPDATE queue.tasks SET errors = '{\"a\": 1}', progress = '[]', lease_until = '-infinity' WHERE state = 'running'",
+    );
+    eventually("each lease is ended", SOON, || {
+        number(&mut admin, "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND lease_until < now()")
+            == 0
+    });
+    eventually("schedules that cannot be run say why", SOON, || {
+        number(&mut admin, "SELECT count(*) FROM queue.schedules WHERE last_error IS NOT NULL") >= 4
+    });
+    works(&mut cluster, &mut admin, worker);
+    assert_eq!(number(&mut admin, "SELECT count(*) FROM sprung WHERE is_called"), 0);
+}
+
+#[test]
+fn a_view_of_an_old_partition_neither_stops_the_worker_nor_keeps_the_history() {
+    let mut cluster = cluster("security-partition", "queue.sweep_interval = 1");
+    let worker = cluster.await_worker("postgres");
+    let mut admin = cluster.connect();
+    run(&mut admin, "GRANT CREATE ON SCHEMA public TO monitor");
+    run(
+        &mut login(&cluster, "owner"),
+        "CREATE TABLE queue.history_20200101 (LIKE queue.history_default INCLUDING ALL);
+         INSERT INTO queue.history_20200101 (id, queue, state, priority, run_at, attempt, token, created_at, finished_at, payload)
+         VALUES (1, 'default', 'completed', 0, now(), 1, 1, now(), '2020-01-01 12:00', '{}')",
+    );
+    // No right to read it is needed for that.
+    run(
+        &mut login(&cluster, "monitor"),
+        "CREATE VIEW public.mine AS SELECT count(*) FROM queue.history_20200101",
+    );
+    run(
+        &mut login(&cluster, "owner"),
+        "ALTER TABLE queue.history ATTACH PARTITION queue.history_20200101
+         FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00')",
+    );
+    run(&mut admin, "CALL queue.maintain()");
+    assert_eq!(number(&mut admin, "SELECT count(*) FROM queue.history_20200101"), 0);
+    run(&mut admin, &format!("SELECT pg_terminate_backend({worker})"));
+    eventually("another worker, which begins with that", SOON, || cluster.await_worker("postgres") != worker);
+    let worker = cluster.await_worker("postgres");
+    works(&mut cluster, &mut admin, worker);
+}
+
+#[test]
+fn made_up_notifications_do_nothing() {
+    let mut cluster = cluster("security-notify", "queue.sweep_interval = '1h'");
+    let worker = cluster.await_worker("postgres");
+    let mut admin = cluster.connect();
+    run(&mut admin, "SELECT queue.push('default', delay => '1 hour')");
+    let mut nobody = login(&cluster, "nobody");
+    let channel = column(&mut admin, "SELECT queue.channel('default')").remove(0);
+    run(&mut nobody, &format!("LISTEN {channel}"));
+    let before = rounds(&mut admin);
+    let started = Instant::now();
+    for payload in 0..5_000 {
+        // In transactions of their own, or the server would make one of them.
+        run(&mut nobody, &format!("SELECT pg_notify('{channel}', '{payload}')"));
+    }
+    println!("5,000 notifications in {:?}", started.elapsed());
+    // The rounds that it makes anyway.
+    let extra = rounds(&mut admin) - before;
+    assert!(extra <= 3, "{extra} rounds");
+    assert_eq!(
+        number(&mut admin, "SELECT (queue.engine_stats() -> 'worker' ->> 'notifications')::bigint"),
+        0
+    );
+    works(&mut cluster, &mut admin, worker);
+}
+
+#[test]
+fn only_a_superuser_can_signal_the_worker() {
+    let mut cluster = cluster("security-signals", "");
+    let worker = cluster.await_worker("postgres");
+    let mut admin = cluster.connect();
+    run(&mut admin, "GRANT pg_signal_backend TO operator");
+    for role in ["nobody", "operator", "owner"] {
+        let mut client = login(&cluster, role);
+        for signal in ["pg_terminate_backend", "pg_cancel_backend"] {
+            let code = attempt(&mut client, &format!("SELECT {signal}({worker})")).expect_err(signal).0;
+            assert_eq!(code, "42501", "{role}: {signal}");
+        }
+    }
+    works(&mut cluster, &mut admin, worker);
+}
+
+/// Why nobody must be given TRIGGER on these tables, and no right does: see grid.rs.
+#[test]
+fn whoever_is_given_the_trigger_privilege_is_given_what_the_worker_may_do() {
+    let mut cluster = cluster("security-trigger", "queue.sweep_interval = 1");
+    let mut admin = cluster.connect();
+    Stock::make(&mut admin, "mail", "marked");
+    run(
+        &mut admin,
+        "CREATE TABLE public.ran (who name, backend text); GRANT INSERT ON public.ran TO PUBLIC;
+         GRANT USAGE ON SCHEMA queue TO nobody; GRANT TRIGGER ON queue.tasks TO nobody; GRANT CREATE ON SCHEMA public TO nobody",
+    );
+    run(
+        &mut login(&cluster, "nobody"),
+        "CREATE FUNCTION public.own() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.ran SELECT current_user, backend_type FROM pg_stat_activity WHERE pid = pg_backend_pid();
+             RETURN NEW; END $$;
+         CREATE TRIGGER own BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION public.own()",
+    );
+    run(&mut admin, "SELECT queue.grant_producer('producer')");
+    run(&mut login(&cluster, "producer"), "SELECT queue.push('mail')");
+    run(&mut admin, "SELECT queue.schedule('often', '* * * * * *', 'mail')");
+    eventually("the worker runs the schedule", SOON, || {
+        number(&mut admin, "SELECT count(*) FROM public.ran") > 1
+    });
+    let who = column(&mut admin, "SELECT DISTINCT backend || ' as ' || who FROM public.ran ORDER BY 1");
+    assert_eq!(who, ["client backend as producer", "queue_ext worker as postgres"]);
+    run(&mut admin, "DROP TRIGGER own ON queue.tasks; REVOKE TRIGGER ON queue.tasks FROM nobody");
+    let worker = cluster.await_worker("postgres");
+    works(&mut cluster, &mut admin, worker);
+}
