@@ -206,6 +206,16 @@ impl Cluster {
         }
     }
 
+    /// kill -9 for the postmaster and all its children at once, as when the machine stops; but what was
+    /// written stays in the memory of the kernel.
+    pub fn kill_all(&mut self) {
+        let Some(postmaster) = &self.postmaster else { return };
+        // Stopped, so that it neither starts more of them nor does anything about those that die.
+        signal(postmaster.id() as i32, libc::SIGSTOP);
+        children(postmaster.id()).into_iter().for_each(|child| signal(child, libc::SIGKILL));
+        self.kill_postmaster();
+    }
+
     /// Runs a program of the server's, as the user that owns its files.
     pub fn run(&self, program: &str, arguments: &[&str]) {
         let done =
@@ -239,7 +249,8 @@ impl Cluster {
         command
     }
 
-    fn data(&self) -> String {
+    /// The server's data directory.
+    pub fn data(&self) -> String {
         self.folder.join("data").to_str().expect("a plain path").to_owned()
     }
 
@@ -266,6 +277,24 @@ impl Drop for Cluster {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
+}
+
+/// Sends a signal to a process of a test's own, if it is still there.
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: touches no memory.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// The processes whose parent is this one.
+fn children(parent: u32) -> Vec<i32> {
+    let parent_of = |pid: i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // After the name, which may contain anything: the state, and the parent.
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    let entries = fs::read_dir("/proc").expect("read /proc");
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
 /// Where servers and clusters are.
