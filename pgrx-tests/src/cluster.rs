@@ -198,6 +198,13 @@ impl Cluster {
         }
     }
 
+    /// Asks the server to stop once all its clients have left, and does not wait for that.
+    pub fn begin_smart_stop(&self) {
+        if let Some(postmaster) = &self.postmaster {
+            signal(postmaster.id() as i32, libc::SIGTERM);
+        }
+    }
+
     /// kill -9 for the postmaster alone; its children notice by themselves.
     pub fn kill_postmaster(&mut self) {
         if let Some(mut child) = self.postmaster.take() {

@@ -19,6 +19,8 @@ use super::random::Random;
 
 /// How many tokens of the past a client remembers.
 const REMEMBERED: usize = 64;
+/// How often a push is repeated at most once the load is over. The server is healed by then.
+const REPEATS: usize = 50;
 
 /// Where the clients of a round go, and when they stop.
 pub struct Target {
@@ -138,7 +140,9 @@ impl Client {
 
     /// Works until it is told to stop, and until every push with a key has an answer.
     pub fn run(&mut self) {
-        while !self.target.stopping() || !self.unsure.is_empty() {
+        let mut repeats = 0;
+        while !self.target.stopping() || !self.unsure.is_empty() && repeats < REPEATS {
+            repeats += usize::from(self.target.stopping());
             let Some(mut session) = self.session.take().or_else(|| self.open()) else {
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
@@ -212,7 +216,7 @@ impl Client {
     }
 
     fn parts(&mut self, session: &mut Session) -> Result<(), Broken> {
-        for _ in 0..self.random.between(1, 3) {
+        for _ in 0..self.random.between(1, self.load.parts) {
             if !self.random.chance(self.load.savepoints) {
                 self.act(session).map_err(Broken::before)?;
                 continue;

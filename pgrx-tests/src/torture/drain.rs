@@ -45,8 +45,9 @@ pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Durati
             std::thread::spawn(move || work(client, journal, number, started + limit))
         })
         .collect();
-    let done = drainers.into_iter().all(|drainer| drainer.join().expect("a drainer"));
-    if done {
+    let done = drainers.into_iter().map(|drainer| drainer.join().expect("a drainer"));
+    let done = done.collect::<Result<Vec<bool>, _>>().map_err(|error| format!("a drainer met {error:?}"))?;
+    if done.into_iter().all(|done| done) {
         return Ok(started.elapsed());
     }
     let query =
@@ -60,19 +61,22 @@ pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Durati
 }
 
 /// Claims from one queue after the other; true if nothing is left in time.
-fn work(mut client: Client, mut journal: Journal, number: usize, until: Instant) -> bool {
-    let claim = client
-        .prepare(
-            "SELECT id, token, queue, payload->>'value', group_key, \
-             (extract(epoch FROM lease_until) * 1000000)::bigint FROM queue.claim('1 minute', $1, 50)",
-        )
-        .expect("prepare");
-    let complete = client.prepare("SELECT queue.complete_many($1, $2)").expect("prepare");
-    let left = client.prepare("SELECT EXISTS (SELECT FROM queue.tasks)").expect("prepare");
+fn work(
+    mut client: Client,
+    mut journal: Journal,
+    number: usize,
+    until: Instant,
+) -> Result<bool, postgres::Error> {
+    let claim = client.prepare(
+        "SELECT id, token, queue, payload->>'value', group_key, \
+         (extract(epoch FROM lease_until) * 1000000)::bigint FROM queue.claim('1 minute', $1, 50)",
+    )?;
+    let complete = client.prepare("SELECT queue.complete_many($1, $2)")?;
+    let left = client.prepare("SELECT EXISTS (SELECT FROM queue.tasks)")?;
     for turn in number.. {
         let queue = QUEUES[turn % QUEUES.len()];
         journal.begin();
-        let rows = client.query(&claim, &[&queue]).expect("claim");
+        let rows = client.query(&claim, &[&queue])?;
         let (mut ids, mut tokens) = (Vec::<i64>::new(), Vec::<i32>::new());
         for row in &rows {
             ids.push(row.get(0));
@@ -89,10 +93,10 @@ fn work(mut client: Client, mut journal: Journal, number: usize, until: Instant)
         }
         journal.end(Outcome::Ok);
         if rows.is_empty() {
-            if !client.query_one(&left, &[]).expect("left").get::<_, bool>(0) {
-                return true;
+            if !client.query_one(&left, &[])?.get::<_, bool>(0) {
+                return Ok(true);
             } else if Instant::now() > until {
-                return false;
+                return Ok(false);
             }
             std::thread::sleep(Duration::from_millis(2));
             continue;
@@ -103,7 +107,7 @@ fn work(mut client: Client, mut journal: Journal, number: usize, until: Instant)
         for place in 0..ids.len() {
             journal.effect(effect(place, false));
         }
-        for row in client.query(&complete, &[&ids, &tokens]).expect("complete") {
+        for row in client.query(&complete, &[&ids, &tokens])? {
             let place = ids.iter().position(|id| *id == row.get::<_, i64>(0)).expect("asked for");
             journal.settle(place, effect(place, true));
         }

@@ -27,6 +27,8 @@ pub struct Load {
     /// Of a hundred operations, so many are transaction blocks of several verbs; the others are single
     /// statements.
     pub blocks: u64,
+    /// How many verbs a block has at most.
+    pub parts: u64,
     /// Of a hundred blocks, so many are rolled back on purpose.
     pub rollbacks: u64,
     /// Of a hundred parts of a block, so many are within a savepoint.
@@ -50,6 +52,7 @@ impl Load {
     pub const MIXED: Self = Self {
         clients: 8,
         blocks: 30,
+        parts: 3,
         rollbacks: 15,
         savepoints: 15,
         two_phase: 0,
@@ -71,10 +74,12 @@ impl Load {
 
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { clients, blocks, rollbacks, savepoints, two_phase, strict, timeouts, batches, .. } = self;
+        let Self {
+            clients, blocks, parts, rollbacks, savepoints, two_phase, strict, timeouts, batches, ..
+        } = self;
         write!(
             f,
-            "clients={clients} blocks={blocks}% rollbacks={rollbacks}% savepoints={savepoints}% \
+            "clients={clients} blocks={blocks}% parts={parts} rollbacks={rollbacks}% savepoints={savepoints}% \
              two_phase={two_phase}% strict={strict}% timeouts={timeouts}% batches={batches}% only_push={} \
              tolerated={:?}",
             self.only_push, self.tolerated
