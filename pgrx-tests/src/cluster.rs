@@ -334,6 +334,11 @@ pub fn major_version() -> u32 {
     digits.parse().expect("a version")
 }
 
+/// Whether the server brings this extension along.
+pub fn has_extension(name: &str) -> bool {
+    PathBuf::from(pg_config("--sharedir")).join(format!("extension/{name}.control")).exists()
+}
+
 /// The user that runs the server in root's stead; nothing if this is not root.
 fn server_user() -> Option<(u32, u32)> {
     static USER: OnceLock<Option<(u32, u32)>> = OnceLock::new();

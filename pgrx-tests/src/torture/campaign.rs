@@ -168,8 +168,14 @@ impl Campaign {
                 break;
             }
             (self.fault)(scene);
+            drain::end_prepared(&mut scene.cluster.connect(), &scene.journals, &mut scene.random);
         }
         scene.target.stop();
+        while clients.iter().any(|client| !client.is_finished()) {
+            // They may wait for what is prepared.
+            drain::end_prepared(&mut scene.cluster.connect(), &scene.journals, &mut scene.random);
+            std::thread::sleep(Duration::from_millis(20));
+        }
         clients.into_iter().for_each(|client| client.join().expect("a client"));
         (self.after)(scene);
         let (seen, looks) = observer.join().expect("the observer");

@@ -263,7 +263,8 @@ impl Client {
             Some(answer) => {
                 let code = answer.code().code();
                 if !self.load.tolerates(code) {
-                    self.journal.error(&format!("{code} {answer}"));
+                    let statement = answer.where_().unwrap_or_default();
+                    self.journal.error(&format!("{code} {}: {statement}", answer.message()));
                 }
                 answer.severity() == "ERROR" && !session.client.is_closed()
             }

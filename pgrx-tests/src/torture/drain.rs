@@ -18,17 +18,18 @@ const LEASE: i64 = 60_000_000;
 const SLOWEST: u64 = 200;
 
 /// Ends the transactions that are prepared, one way or the other.
-pub fn end_prepared(client: &mut Client, journals: &Path, random: &mut Random) -> u64 {
+pub fn end_prepared(client: &mut Client, journals: &Path, random: &mut Random) {
     let mut journal = Journal::create(journals, "resolver");
     let rows = client.query("SELECT gid FROM pg_prepared_xacts", &[]).expect("look for them");
     for row in &rows {
         let name: String = row.get(0);
         let commits = random.chance(60);
         let statement = if commits { "COMMIT" } else { "ROLLBACK" };
-        client.batch_execute(&format!("{statement} PREPARED '{name}'")).expect("end it");
-        journal.resolve(&name, commits);
+        // Its own client may have been faster.
+        if client.batch_execute(&format!("{statement} PREPARED '{name}'")).is_ok() {
+            journal.resolve(&name, commits);
+        }
     }
-    rows.len() as u64
 }
 
 /// Works until nothing is left; says how long that took, or what is left when it took too long.

@@ -1,5 +1,5 @@
-//! R17: transactions that end in two phases, with a crash in between. Those that are left prepared are
-//! ended before the drain.
+//! R17: transactions that end in two phases, with a crash in between. What is left prepared after it is
+//! ended by somebody else, one way or the other.
 
 use super::crash;
 use crate::torture::campaign::Campaign;

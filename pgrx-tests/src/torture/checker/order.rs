@@ -25,12 +25,14 @@ pub fn check(facts: &Facts<'_>, say: &mut impl FnMut(&'static str, String)) {
             keys.entry((push.queue, key)).or_default().push(life());
         }
     }
+    // What was pushed after another one had committed comes after it. Of two pushes at the same time, the
+    // one that commits first may be let through first, whatever its id.
     for ((_, group), lives) in groups {
         for later in &lives {
             for claim in &later.task.claims {
                 let passed = lives.iter().find(|life| {
                     life.id < later.id
-                        && life.push.operation.end < claim.operation.begin
+                        && life.push.operation.end < later.push.operation.begin
                         && life.finished > claim.operation.end
                 });
                 if let Some(life) = passed {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use postgres::Client;
 
 use crate::Cluster;
+use crate::cluster::has_extension;
 
 /// What queue.stats says and a recount does not, if that stays so.
 pub fn wrong_stats(client: &mut Client) -> Vec<String> {
@@ -35,8 +36,7 @@ pub fn wrong_stats(client: &mut Client) -> Vec<String> {
 
 /// What amcheck finds, where the server has it.
 pub fn corruption(client: &mut Client) -> Vec<String> {
-    let there = "SELECT FROM pg_available_extensions WHERE name = 'amcheck'";
-    if client.query_opt(there, &[]).expect("look for amcheck").is_none() {
+    if !has_extension("amcheck") {
         return Vec::new();
     }
     client.batch_execute("CREATE EXTENSION IF NOT EXISTS amcheck").expect("amcheck");

@@ -1,0 +1,24 @@
+//! Short rounds of the campaigns of `make torture`, and proof that their account would see a broken
+//! promise: mutants, each of which breaks one on purpose.
+
+#[path = "torture/campaigns.rs"]
+mod campaigns;
+#[path = "torture/mutants.rs"]
+mod mutants;
+
+use std::time::Duration;
+
+use queue_ext_tests::torture::campaign::{Options, Verdict};
+use queue_ext_tests::torture::campaigns::named;
+
+/// One round of a campaign.
+fn play(campaign: &str, name: &str, round: Duration, mutant: &str) -> Verdict {
+    named(campaign).play(&Options {
+        seed: 1,
+        length: Duration::ZERO,
+        round,
+        fsync: false,
+        folder: format!("torture-test-{name}"),
+        mutant: mutant.to_owned(),
+    })
+}
