@@ -97,7 +97,10 @@ impl Cluster {
         let mut standby = Self { folder: folder.clone(), postmaster: None, keep: false };
         let data = standby.data();
         let source = self.folder.to_str().expect("a plain path");
-        standby.run("pg_basebackup", &["-h", source, "-U", "postgres", "-D", &data, "-R", "-c", "fast"]);
+        standby.run(
+            "pg_basebackup",
+            &["-h", source, "-U", "postgres", "-D", &data, "-R", "-c", "fast", "--no-sync"],
+        );
         let auto = folder.join("data/postgresql.auto.conf");
         let mut lines = fs::read_to_string(&auto).expect("read postgresql.auto.conf");
         lines += &format!("\nunix_socket_directories = '{}'\n", folder.display());

@@ -11,14 +11,15 @@ use std::time::Duration;
 use queue_ext_tests::torture::campaign::{Options, Verdict};
 use queue_ext_tests::torture::campaigns::named;
 
-/// One round of a campaign.
-fn play(campaign: &str, name: &str, round: Duration, mutant: &str) -> Verdict {
+/// One round of a campaign; more, up to this length, as long as nothing is broken.
+fn play(campaign: &str, name: &str, round: Duration, length: Duration, mutant: &str) -> Verdict {
     named(campaign).play(&Options {
         seed: 1,
-        length: Duration::ZERO,
+        length,
         round,
         fsync: false,
         folder: format!("torture-test-{name}"),
+        program: env!("CARGO_BIN_EXE_torture").into(),
         mutant: mutant.to_owned(),
     })
 }

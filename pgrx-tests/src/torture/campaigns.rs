@@ -1,9 +1,13 @@
 //! The campaigns, each in a file of its own.
 
+mod asynchronous;
 mod backend;
 mod cancel;
+mod chaos;
 mod crash;
+mod cut;
 mod deadlock;
+mod failover;
 mod levels;
 mod pinned;
 mod quiet;
@@ -12,22 +16,28 @@ mod stop;
 mod twophase;
 mod upkeep;
 mod worker;
+pub mod zombies;
 
 use super::campaign::Campaign;
 
 /// All of them, in the order in which they are played.
-pub const ALL: [Campaign; 12] = [
+pub const ALL: [Campaign; 17] = [
     crash::CAMPAIGN,
     stop::CAMPAIGN,
     backend::CAMPAIGN,
+    zombies::CAMPAIGN,
     worker::CAMPAIGN,
+    cut::CAMPAIGN,
+    failover::CAMPAIGN,
+    asynchronous::CAMPAIGN,
+    pinned::CAMPAIGN,
     cancel::CAMPAIGN,
     levels::CAMPAIGN,
     deadlock::CAMPAIGN,
     savepoints::CAMPAIGN,
     twophase::CAMPAIGN,
     upkeep::CAMPAIGN,
-    pinned::CAMPAIGN,
+    chaos::CAMPAIGN,
     quiet::CAMPAIGN,
 ];
 

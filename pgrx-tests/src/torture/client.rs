@@ -26,12 +26,14 @@ const REPEATS: usize = 50;
 pub struct Target {
     config: RwLock<postgres::Config>,
     stopping: AtomicBool,
+    finished: AtomicBool,
 }
 
 impl Target {
     /// Clients go here.
     pub fn new(config: postgres::Config) -> Arc<Self> {
-        Arc::new(Self { config: RwLock::new(config), stopping: AtomicBool::new(false) })
+        let (stopping, finished) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { config: RwLock::new(config), stopping, finished })
     }
 
     /// From now on they go there.
@@ -48,6 +50,16 @@ impl Target {
     /// The clients finish what is unknown, and end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// They have.
+    pub fn finish(&self) {
+        self.finished.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they have ended.
+    pub fn finished(&self) -> bool {
+        self.finished.load(Ordering::Relaxed)
     }
 
     /// Whether they shall end.

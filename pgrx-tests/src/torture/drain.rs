@@ -17,17 +17,30 @@ const LEASE: i64 = 60_000_000;
 /// A claim, and what drainers do at least in a second.
 const SLOWEST: u64 = 200;
 
-/// Ends the transactions that are prepared, one way or the other.
-pub fn end_prepared(client: &mut Client, journals: &Path, random: &mut Random) {
+/// Ends the transactions that are prepared, one way or the other, until the clients have finished.
+pub fn end_prepared(target: &Arc<Target>, journals: &Path, random: &mut Random) {
     let mut journal = Journal::create(journals, "resolver");
-    let rows = client.query("SELECT gid FROM pg_prepared_xacts", &[]).expect("look for them");
-    for row in &rows {
-        let name: String = row.get(0);
-        let commits = random.chance(60);
-        let statement = if commits { "COMMIT" } else { "ROLLBACK" };
-        // Its own client may have been faster.
-        if client.batch_execute(&format!("{statement} PREPARED '{name}'")).is_ok() {
-            journal.resolve(&name, commits);
+    let mut last = false;
+    while !last {
+        // Once more after the last client, and then with an answer.
+        last = target.finished();
+        std::thread::sleep(Duration::from_millis(if last { 0 } else { random.roll(300) }));
+        let rows = target.connect().and_then(|mut client| {
+            let rows = client.query("SELECT gid FROM pg_prepared_xacts", &[]).ok()?;
+            Some((client, rows))
+        });
+        let Some((mut client, rows)) = rows else {
+            last = false;
+            continue;
+        };
+        for row in &rows {
+            let name: String = row.get(0);
+            let commits = random.chance(60);
+            let statement = if commits { "COMMIT" } else { "ROLLBACK" };
+            // Its own client may have been faster.
+            if client.batch_execute(&format!("{statement} PREPARED '{name}'")).is_ok() {
+                journal.resolve(&name, commits);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::campaigns::zombies::Process;
 use super::client::Target;
 use super::random::Random;
 use crate::cluster::signal;
@@ -16,8 +17,15 @@ const BACK_WITHIN: Duration = Duration::from_secs(60);
 /// A server under torture.
 pub struct Scene {
     pub cluster: Cluster,
+    /// What follows it, in the campaigns that have such a thing.
+    pub standby: Option<Cluster>,
     pub target: Arc<Target>,
+    pub seed: u64,
     pub random: Random,
+    /// The program that runs a client in a process of its own, and those that run.
+    pub program: PathBuf,
+    pub processes: Vec<Process>,
+    pub processes_started: u64,
     /// How often each fault struck.
     pub faults: BTreeMap<String, u64>,
     /// How long it took from the fault until a claim was answered.

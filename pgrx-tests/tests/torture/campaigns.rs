@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::play;
 
 fn holds(campaign: &str) {
-    let verdict = play(campaign, campaign, Duration::from_millis(2500), "");
+    let verdict = play(campaign, campaign, Duration::from_millis(2500), Duration::ZERO, "");
     assert!(verdict.violations.is_empty(), "{verdict}");
     assert!(verdict.counts.acknowledged > 100, "the clients did nothing");
 }

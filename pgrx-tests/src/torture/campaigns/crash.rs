@@ -15,9 +15,10 @@ pub const CAMPAIGN: Campaign = Campaign {
     fault,
     before: Campaign::nothing,
     after: Campaign::nothing,
+    lossy: false,
 };
 
-fn fault(scene: &mut Scene) {
+pub fn fault(scene: &mut Scene) {
     let since = Instant::now();
     scene.struck("kill -9 of the server");
     scene.cluster.kill_all();

@@ -14,6 +14,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     fault,
     before: Campaign::nothing,
     after: Campaign::nothing,
+    lossy: false,
 };
 
 fn fault(scene: &mut Scene) {

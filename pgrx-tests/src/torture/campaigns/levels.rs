@@ -13,4 +13,5 @@ pub const CAMPAIGN: Campaign = Campaign {
     fault: Campaign::nothing,
     before: Campaign::nothing,
     after: Campaign::nothing,
+    lossy: false,
 };

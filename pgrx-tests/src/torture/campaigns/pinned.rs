@@ -13,6 +13,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     fault,
     before: Campaign::nothing,
     after: Campaign::nothing,
+    lossy: false,
 };
 
 /// Holds a snapshot for up to two seconds, again and again.

@@ -12,4 +12,5 @@ pub const CAMPAIGN: Campaign = Campaign {
     fault: Campaign::nothing,
     before: Campaign::nothing,
     after: Campaign::nothing,
+    lossy: false,
 };

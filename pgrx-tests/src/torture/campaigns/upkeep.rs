@@ -14,9 +14,10 @@ pub const CAMPAIGN: Campaign = Campaign {
     fault,
     before: Campaign::nothing,
     after: Campaign::nothing,
+    lossy: false,
 };
 
-fn fault(scene: &mut Scene) {
+pub fn fault(scene: &mut Scene) {
     let what = scene.random.weighted(&[
         (1, "VACUUM FULL queue.tasks"),
         (2, "VACUUM queue.tasks"),

@@ -20,6 +20,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     fault,
     before: Campaign::nothing,
     after: Campaign::nothing,
+    lossy: false,
 };
 
 pub fn fault(scene: &mut Scene) {

@@ -1,5 +1,7 @@
 //! I10 the statistics, I14 the pages of tables and indexes, I15 the server's log.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use postgres::Client;
@@ -58,18 +60,20 @@ pub fn corruption(client: &mut Client) -> Vec<String> {
     wrong
 }
 
-/// The server's log, as far as it was not looked at.
+/// The logs of the servers, as far as they were not looked at.
 #[derive(Default)]
 pub struct Log {
-    read: usize,
+    read: HashMap<PathBuf, usize>,
 }
 
 impl Log {
     /// The lines that should not be there.
     pub fn alarms(&mut self, cluster: &Cluster) -> Vec<String> {
         let log = cluster.log();
-        let fresh = log.get(self.read..).unwrap_or_default();
-        self.read = log.len();
+        let read = self.read.entry(cluster.folder().to_owned()).or_default();
+        // One that is shorter is that of another server in the same place.
+        let fresh = log.get(*read..).unwrap_or(&log);
+        *read = log.len();
         let bad = [
             "PANIC",
             "TRAP:",
@@ -82,7 +86,11 @@ impl Log {
             " XX0",
         ];
         // Clients that are gone, and the end of the log that recovery reads, are no surprise.
-        let fine = ["unexpected EOF on client connection", "unexpected pageaddr"];
+        let fine = [
+            "unexpected EOF on client connection",
+            "unexpected pageaddr",
+            "closed the connection unexpectedly",
+        ];
         let alarming = |line: &&str| {
             bad.iter().any(|bad| line.contains(bad)) && !fine.iter().any(|fine| line.contains(fine))
         };
