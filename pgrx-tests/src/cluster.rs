@@ -56,10 +56,7 @@ impl Cluster {
 
     /// A fresh server that is not running yet, in the folder given.
     pub fn create(folder: &Path, settings: &Settings) -> Self {
-        let _ = fs::remove_dir_all(folder);
-        fs::create_dir_all(folder).expect("create the cluster's folder");
-        give_away(folder);
-        let cluster = Self { folder: folder.to_owned(), postmaster: None, keep: false };
+        let cluster = Self::in_place(folder);
         cluster.run(
             "initdb",
             &[
@@ -88,13 +85,24 @@ impl Cluster {
         cluster
     }
 
+    /// An empty folder for a server. One that was kept there, or left behind, is stopped first: it would
+    /// later take away the socket of the new one.
+    fn in_place(folder: &Path) -> Self {
+        let cluster = Self { folder: folder.to_owned(), postmaster: None, keep: false };
+        if folder.join("data/postmaster.pid").exists() {
+            let _ =
+                cluster.command("pg_ctl").args(["-D", &cluster.data(), "-m", "immediate", "stop"]).output();
+        }
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder).expect("create the cluster's folder");
+        give_away(folder);
+        cluster
+    }
+
     /// A copy of this running server that follows it.
     pub fn standby(&self, name: &str) -> Self {
         let folder = home().join("run").join(name);
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("create the standby's folder");
-        give_away(&folder);
-        let mut standby = Self { folder: folder.clone(), postmaster: None, keep: false };
+        let mut standby = Self::in_place(&folder);
         let data = standby.data();
         let source = self.folder.to_str().expect("a plain path");
         standby.run(
@@ -150,12 +158,16 @@ impl Cluster {
 
     /// A connection to a database.
     pub fn connect_to(&self, database: &str) -> Client {
-        let mut client = None;
-        eventually("a connection", Duration::from_secs(10), || {
-            client = self.try_connect(database);
-            client.is_some()
-        });
-        client.expect("a connection")
+        let mut refusal = None;
+        let started = std::time::Instant::now();
+        while started.elapsed() < Duration::from_secs(10) {
+            match self.config(database).connect(NoTls) {
+                Ok(client) => return client,
+                Err(error) => refusal = Some(error),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("no connection within 10 seconds: {refusal:?}");
     }
 
     /// A connection, if one can be had now.

@@ -225,7 +225,9 @@ impl Campaign {
         verdict.counts += counts;
         if verdict.violations.is_empty() {
             client
-                .batch_execute("TRUNCATE queue.tasks, queue.history, queue.dead_letters, queue_internal.keys")
+                .batch_execute(
+                    "DELETE FROM queue.history; DELETE FROM queue.dead_letters; DELETE FROM queue_internal.keys",
+                )
                 .expect("a clean slate");
         }
     }

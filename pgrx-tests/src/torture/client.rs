@@ -274,6 +274,9 @@ impl Client {
         let answered = match error.as_db_error() {
             Some(answer) => {
                 let code = answer.code().code();
+                if ["QX001", "QX003"].contains(&code) {
+                    self.give_up();
+                }
                 if !self.load.tolerates(code) {
                     let statement = answer.where_().unwrap_or_default();
                     self.journal.error(&format!("{code} {}: {statement}", answer.message()));
@@ -316,6 +319,15 @@ impl Client {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// The last verb was refused, because the lease that it was about is over.
+    fn give_up(&mut self) {
+        if let Some((Effect::End { id, token, .. } | Effect::Extend { id, token, .. }, _)) =
+            self.journal.effects().last()
+        {
+            self.forget(Held { id: *id, token: *token });
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::play;
+use super::{brief, play};
 
 const ROUND: Duration = Duration::from_millis(1500);
 /// What breaks seldom is looked for so long.
@@ -25,6 +25,9 @@ $$;";
 
 /// Breaks a function, and expects the account to say so.
 fn seen(name: &str, campaign: &str, mutant: &str, invariant: &str) {
+    if brief() {
+        return;
+    }
     let verdict = play(campaign, name, ROUND, PATIENCE, &format!("{MUTATE}{mutant}"));
     let found: Vec<_> = verdict.violations.iter().map(|violation| violation.invariant).collect();
     assert!(found.contains(&invariant), "{name}: {invariant} expected, found {found:?}");

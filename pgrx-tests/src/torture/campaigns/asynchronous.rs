@@ -28,20 +28,14 @@ fn before(scene: &mut Scene) {
 }
 
 fn fault(scene: &mut Scene) {
-    let standby = scene.standby.as_ref().expect("there is a standby");
-    let query = "SELECT pid FROM pg_stat_wal_receiver";
-    let receiver = standby.connect().query_opt(query, &[]).expect("look").map(|row| row.get::<_, i32>(0));
-    let lag = scene.random.between(0, 100);
-    if let Some(pid) = receiver {
-        signal(pid, libc::SIGSTOP);
-        std::thread::sleep(Duration::from_millis(lag));
-    }
+    // Whatever is committed from now on does not get out.
+    let query = "SELECT pid FROM pg_stat_replication";
+    let senders = scene.cluster.connect().query(query, &[]).expect("look for the sender");
+    senders.iter().for_each(|row| signal(row.get(0), libc::SIGSTOP));
+    std::thread::sleep(Duration::from_millis(scene.random.between(20, 100)));
     scene.struck("the primary was killed");
     let since = Instant::now();
     scene.cluster.kill_all();
-    if let Some(pid) = receiver {
-        signal(pid, libc::SIGCONT);
-    }
     promote(scene, since);
     follow(scene, false);
 }
