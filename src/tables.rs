@@ -192,24 +192,27 @@ pub unsafe fn find() -> Option<Tables> {
             signals_pkey: private(c"signals_pkey"),
             today: Today::default(),
         };
-        let Tables { tasks, tasks_pkey, tasks_order, tasks_group, tasks_id_seq, queues, .. } = tables;
-        let Tables { queues_pkey, history, dependencies, dependencies_pkey, signals, signals_pkey, .. } =
-            tables;
-        let all = [
-            tasks,
-            tasks_pkey,
-            tasks_order,
-            tasks_group,
-            tasks_id_seq,
-            queues,
-            queues_pkey,
-            history,
-            dependencies,
-            dependencies_pkey,
-            signals,
-            signals_pkey,
-        ];
-        (!all.contains(&pg_sys::InvalidOid)).then_some(tables)
+        (!tables.all().contains(&pg_sys::InvalidOid)).then_some(tables)
+    }
+}
+
+impl Tables {
+    /// All but the partition, which there need not be.
+    fn all(&self) -> [pg_sys::Oid; 12] {
+        [
+            self.tasks,
+            self.tasks_pkey,
+            self.tasks_order,
+            self.tasks_group,
+            self.tasks_id_seq,
+            self.queues,
+            self.queues_pkey,
+            self.history,
+            self.dependencies,
+            self.dependencies_pkey,
+            self.signals,
+            self.signals_pkey,
+        ]
     }
 }
 
@@ -218,10 +221,12 @@ unsafe extern "C-unwind" fn relation_changed(_argument: pg_sys::Datum, relation:
     // SAFETY: see `open`.
     unsafe {
         let known = known();
-        let Tables { tasks, queues, history, tasks_pkey, tasks_order, tasks_group, today, .. } =
-            (*known).tables;
-        let watched = [tasks, queues, history, tasks_pkey, tasks_order, tasks_group, today.table];
-        if relation == pg_sys::InvalidOid || watched.contains(&relation) {
+        let Tables { today, .. } = (*known).tables;
+        // Any of them may get another OID: REINDEX CONCURRENTLY makes a new index of the old name.
+        if relation == pg_sys::InvalidOid
+            || relation == today.table
+            || (*known).tables.all().contains(&relation)
+        {
             (*known).stale = true;
         }
     }

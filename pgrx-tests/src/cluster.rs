@@ -56,10 +56,7 @@ impl Cluster {
 
     /// A fresh server that is not running yet, in the folder given.
     pub fn create(folder: &Path, settings: &Settings) -> Self {
-        let _ = fs::remove_dir_all(folder);
-        fs::create_dir_all(folder).expect("create the cluster's folder");
-        give_away(folder);
-        let cluster = Self { folder: folder.to_owned(), postmaster: None, keep: false };
+        let cluster = Self::in_place(folder);
         cluster.run(
             "initdb",
             &[
@@ -88,16 +85,30 @@ impl Cluster {
         cluster
     }
 
+    /// An empty folder for a server. One that was kept there, or left behind, is stopped first: it would
+    /// later take away the socket of the new one.
+    fn in_place(folder: &Path) -> Self {
+        let cluster = Self { folder: folder.to_owned(), postmaster: None, keep: false };
+        if folder.join("data/postmaster.pid").exists() {
+            let _ =
+                cluster.command("pg_ctl").args(["-D", &cluster.data(), "-m", "immediate", "stop"]).output();
+        }
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder).expect("create the cluster's folder");
+        give_away(folder);
+        cluster
+    }
+
     /// A copy of this running server that follows it.
     pub fn standby(&self, name: &str) -> Self {
         let folder = home().join("run").join(name);
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("create the standby's folder");
-        give_away(&folder);
-        let mut standby = Self { folder: folder.clone(), postmaster: None, keep: false };
+        let mut standby = Self::in_place(&folder);
         let data = standby.data();
         let source = self.folder.to_str().expect("a plain path");
-        standby.run("pg_basebackup", &["-h", source, "-U", "postgres", "-D", &data, "-R", "-c", "fast"]);
+        standby.run(
+            "pg_basebackup",
+            &["-h", source, "-U", "postgres", "-D", &data, "-R", "-c", "fast", "--no-sync"],
+        );
         let auto = folder.join("data/postgresql.auto.conf");
         let mut lines = fs::read_to_string(&auto).expect("read postgresql.auto.conf");
         lines += &format!("\nunix_socket_directories = '{}'\n", folder.display());
@@ -147,12 +158,16 @@ impl Cluster {
 
     /// A connection to a database.
     pub fn connect_to(&self, database: &str) -> Client {
-        let mut client = None;
-        eventually("a connection", Duration::from_secs(10), || {
-            client = self.try_connect(database);
-            client.is_some()
-        });
-        client.expect("a connection")
+        let mut refusal = None;
+        let started = std::time::Instant::now();
+        while started.elapsed() < Duration::from_secs(10) {
+            match self.config(database).connect(NoTls) {
+                Ok(client) => return client,
+                Err(error) => refusal = Some(error),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("no connection within 10 seconds: {refusal:?}");
     }
 
     /// A connection, if one can be had now.
@@ -198,12 +213,29 @@ impl Cluster {
         }
     }
 
+    /// Asks the server to stop once all its clients have left, and does not wait for that.
+    pub fn begin_smart_stop(&self) {
+        if let Some(postmaster) = &self.postmaster {
+            signal(postmaster.id() as i32, libc::SIGTERM);
+        }
+    }
+
     /// kill -9 for the postmaster alone; its children notice by themselves.
     pub fn kill_postmaster(&mut self) {
         if let Some(mut child) = self.postmaster.take() {
             child.kill().expect("kill the postmaster");
             let _ = child.wait();
         }
+    }
+
+    /// kill -9 for the postmaster and all its children at once, as when the machine stops; but what was
+    /// written stays in the memory of the kernel.
+    pub fn kill_all(&mut self) {
+        let Some(postmaster) = &self.postmaster else { return };
+        // Stopped, so that it neither starts more of them nor does anything about those that die.
+        signal(postmaster.id() as i32, libc::SIGSTOP);
+        children(postmaster.id()).into_iter().for_each(|child| signal(child, libc::SIGKILL));
+        self.kill_postmaster();
     }
 
     /// Runs a program of the server's, as the user that owns its files.
@@ -239,7 +271,8 @@ impl Cluster {
         command
     }
 
-    fn data(&self) -> String {
+    /// The server's data directory.
+    pub fn data(&self) -> String {
         self.folder.join("data").to_str().expect("a plain path").to_owned()
     }
 
@@ -266,6 +299,24 @@ impl Drop for Cluster {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
+}
+
+/// Sends a signal to a process of a test's own, if it is still there.
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: touches no memory.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// The processes whose parent is this one.
+fn children(parent: u32) -> Vec<i32> {
+    let parent_of = |pid: i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // After the name, which may contain anything: the state, and the parent.
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    let entries = fs::read_dir("/proc").expect("read /proc");
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
 /// Where servers and clusters are.
@@ -296,6 +347,11 @@ pub fn major_version() -> u32 {
     let digits: String =
         version.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
     digits.parse().expect("a version")
+}
+
+/// Whether the server brings this extension along.
+pub fn has_extension(name: &str) -> bool {
+    PathBuf::from(pg_config("--sharedir")).join(format!("extension/{name}.control")).exists()
 }
 
 /// The user that runs the server in root's stead; nothing if this is not root.

@@ -1,7 +1,9 @@
-//! What the suites and the demo share: throw-away Postgres servers, and waiting for conditions.
+//! What the suites and the demo share: throw-away Postgres servers, waiting for conditions, and faults
+//! under load with an account of everything.
 
 pub mod cluster;
 pub mod counters;
+pub mod torture;
 pub mod wait;
 
 pub use cluster::{Cluster, Settings};

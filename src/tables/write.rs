@@ -47,7 +47,7 @@ pub unsafe fn indexes_of(relation: pg_sys::Relation) -> Vec<pg_sys::Oid> {
 pub struct Indexes(Vec<pg_sys::Relation>);
 
 impl Indexes {
-    /// Opens them.
+    /// Opens them. One that REINDEX CONCURRENTLY has begun to make is no index yet, and not written to.
     ///
     /// # Safety
     /// The relation is locked, and its indexes have been found plain.
@@ -55,7 +55,16 @@ impl Indexes {
         // SAFETY: closed below, or by the end of the transaction.
         unsafe {
             let oids = indexes_of(relation).into_iter();
-            Self(oids.map(|oid| pg_sys::index_open(oid, pg_sys::RowExclusiveLock as i32)).collect())
+            let mut all: Vec<_> =
+                oids.map(|oid| pg_sys::index_open(oid, pg_sys::RowExclusiveLock as i32)).collect();
+            all.retain(|index| {
+                let ready = (*(**index).rd_index).indisready;
+                if !ready {
+                    pg_sys::index_close(*index, pg_sys::NoLock as i32);
+                }
+                ready
+            });
+            Self(all)
         }
     }
 

@@ -1,0 +1,18 @@
+//! Faults under load, and an account of everything: what docs/reliability.md says is proved here.
+//!
+//! A campaign is rounds of: clients work, something breaks again and again, everything is healed, the
+//! queues are drained, and the account is checked. See campaign.rs; campaigns/ has one file for each.
+
+#![allow(missing_docs, reason = "the fields say what they are; what needs words has them")]
+
+mod actions;
+pub mod campaign;
+pub mod campaigns;
+pub mod checker;
+mod client;
+mod drain;
+mod journal;
+mod load;
+mod observer;
+mod random;
+mod scene;

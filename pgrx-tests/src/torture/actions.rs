@@ -1,0 +1,348 @@
+//! What a client does in one statement: a verb at random, with what it was asked and told.
+
+use postgres::Row;
+
+use super::client::{Client, Held, Session, Unsure};
+use super::journal::{Effect, Verb};
+use super::load::{LONGEST_DELAY, LONGEST_LEASE, QUEUES};
+
+const PUSH: &str = "SELECT queue.push($1, jsonb_build_object('value', $2::text, 'padding', $3::text), \
+                    priority => $4, delay => $5::text::interval, key => $6, group_key => $7, \
+                    key_ttl => $8::text::interval)";
+const PUSH_MANY: &str = "SELECT queue.push_many($1, $2::text[]::jsonb[])";
+/// What a claim returns, the lease in microseconds since 1970.
+macro_rules! claimed {
+    ($from:literal) => {
+        concat!(
+            "SELECT id, token, queue, payload->>'value', group_key, \
+             (extract(epoch FROM lease_until) * 1000000)::bigint FROM ",
+            $from
+        )
+    };
+}
+const CLAIM: &str = claimed!("queue.claim($1::text::interval, $2::text, $3, $4)");
+const CLAIM_QUEUES: &str = claimed!("queue.claim($1::text::interval, $2::text[], $3, $4)");
+const COMPLETE_AND_CLAIM: &str =
+    claimed!("queue.complete_and_claim($1, $2, '1', $3::text::interval, $4, $5)");
+const COMPLETE: &str = "SELECT queue.complete($1, $2, jsonb_build_object('by', $3::text))";
+const COMPLETE_MANY: &str = "SELECT queue.complete_many($1, $2)";
+const FAIL: &str = "SELECT queue.fail($1, $2, 'torture', $3::text::interval, $4)";
+const RELEASE: &str = "SELECT queue.release($1, $2, $3::text::interval)";
+const CANCELLED: &str = "SELECT queue.cancelled($1, $2)";
+const EXTEND: &str = "SELECT (extract(epoch FROM lease_until) * 1000000)::bigint, cancel_requested \
+                      FROM queue.extend($1, $2, $3::text::interval, '{\"percent\": 50}')";
+const EXTEND_MANY: &str = "SELECT id, (extract(epoch FROM lease_until) * 1000000)::bigint \
+                           FROM queue.extend_many($1, $2, $3::text::interval)";
+const CANCEL: &str = "SELECT queue.cancel($1)";
+
+#[derive(Clone, Copy)]
+enum Action {
+    Push,
+    PushMany,
+    Claim,
+    ClaimQueues,
+    Finish,
+    Batch,
+    Zombie,
+    Cancel,
+}
+
+impl Client {
+    /// Does one thing.
+    pub(super) fn act(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
+        use Action::*;
+        let action = if self.load.only_push {
+            Push
+        } else if self.random.chance(self.load.batches) {
+            Batch
+        } else {
+            self.random.weighted(&[
+                (30, Push),
+                (3, PushMany),
+                (22, Claim),
+                (2, ClaimQueues),
+                (37, Finish),
+                (4, Zombie),
+                (2, Cancel),
+            ])
+        };
+        match action {
+            Push => self.push(session),
+            PushMany => self.push_many(session),
+            Claim => self.claim(session),
+            ClaimQueues => self.claim_queues(session),
+            Finish => match self.someones() {
+                Some(held) => self.finish(session, held),
+                None => self.claim(session),
+            },
+            Batch => self.batch(session),
+            Zombie => match self.past.get(self.random.roll(64) as usize).copied() {
+                Some(held) => self.finish(session, held),
+                None => self.push(session),
+            },
+            Cancel => self.cancel(session),
+        }
+    }
+
+    /// A lease of this very transaction, or another one that the client holds.
+    fn someones(&mut self) -> Option<Held> {
+        let own = self.journal.effects().iter().rev().find_map(|(effect, undone)| match effect {
+            Effect::Claim { id, token, .. } if !undone => Some(Held { id: *id, token: *token }),
+            _ => None,
+        });
+        if own.is_some() && self.random.chance(50) {
+            return own;
+        }
+        let count = self.held.len() as u64;
+        (count > 0).then(|| self.held[self.random.roll(count) as usize])
+    }
+
+    fn value(&mut self) -> String {
+        self.values += 1;
+        format!("{}-{}", self.name, self.values)
+    }
+
+    fn push(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
+        let value = self.value();
+        let queue = self.random.weighted(&[(65, 0), (10, 1), (12, 2), (8, 3), (5, 4)]);
+        let (key, group) = match QUEUES[queue] {
+            // A key of its own makes a push one that can be repeated.
+            "plain" if self.random.chance(30) => (Some(value.clone()), None),
+            "hot" => (Some(format!("key-{}", self.random.roll(12))), None),
+            "grouped" => (None, Some(format!("group-{}", self.random.roll(8)))),
+            _ => (None, None),
+        };
+        self.push_this(session, QUEUES[queue], value, key, group)
+    }
+
+    /// Repeats a push that may have gone through.
+    pub(super) fn push_again(
+        &mut self,
+        session: &mut Session,
+        push: &Unsure,
+    ) -> Result<super::journal::Outcome, postgres::Error> {
+        let Unsure { queue, value, key } = push.clone();
+        self.push_this(session, &queue, value, Some(key), None)?;
+        Ok(super::journal::Outcome::Ok)
+    }
+
+    fn push_this(
+        &mut self,
+        session: &mut Session,
+        queue: &str,
+        value: String,
+        key: Option<String>,
+        group: Option<String>,
+    ) -> Result<(), postgres::Error> {
+        let priority = self.random.roll(3) as i32 - 1;
+        let delay = self.random.chance(10).then(|| format!("{} ms", self.random.between(1, LONGEST_DELAY)));
+        let padding = "x".repeat(self.random.weighted(&[(80, 30), (15, 700), (5, 5000)]));
+        let time_to_live = key.as_ref().filter(|key| **key == value).map(|_| "1 day");
+        let mut effect = Effect::Push {
+            queue: queue.to_owned(),
+            value: value.clone(),
+            key: key.clone(),
+            group: group.clone(),
+            id: None,
+        };
+        let number = self.journal.effect(effect.clone());
+        let rows = session
+            .query(PUSH, &[&queue, &value, &padding, &priority, &delay, &key, &group, &time_to_live])?;
+        if let Effect::Push { id, .. } = &mut effect {
+            *id = Some(rows[0].get(0));
+        }
+        self.journal.settle(number, effect);
+        Ok(())
+    }
+
+    fn push_many(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
+        let queue = QUEUES[self.random.weighted(&[(80, 0), (20, 3)])];
+        let values: Vec<String> = (0..self.random.between(1, 20)).map(|_| self.value()).collect();
+        let payloads: Vec<String> =
+            values.iter().map(|value| format!("{{\"value\": \"{value}\"}}")).collect();
+        let effect = |value: &String, id| Effect::Push {
+            queue: queue.to_owned(),
+            value: value.clone(),
+            key: None,
+            group: None,
+            id,
+        };
+        let first = self.journal.effects().len();
+        for value in &values {
+            self.journal.effect(effect(value, None));
+        }
+        let rows = session.query(PUSH_MANY, &[&queue, &payloads])?;
+        for (number, (value, row)) in values.iter().zip(&rows).enumerate() {
+            self.journal.settle(first + number, effect(value, Some(row.get(0))));
+        }
+        Ok(())
+    }
+
+    fn claim(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
+        let queue = QUEUES[self.random.weighted(&[(55, 0), (12, 1), (15, 2), (10, 3), (8, 4)])];
+        self.claim_from(session, queue)
+    }
+
+    fn claim_from(&mut self, session: &mut Session, queue: &str) -> Result<(), postgres::Error> {
+        let most = self.most();
+        let (lease, text) = self.lease();
+        let rows = session.query(CLAIM, &[&text, &queue, &most, &self.name])?;
+        self.note_claims(&rows, lease);
+        Ok(())
+    }
+
+    fn claim_queues(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
+        let first = self.random.roll(5) as usize;
+        let queues: Vec<&str> = (0..3).map(|n| QUEUES[(first + n) % 5]).collect();
+        let most = self.most();
+        let (lease, text) = self.lease();
+        let rows = session.query(CLAIM_QUEUES, &[&text, &queues, &most, &self.name])?;
+        self.note_claims(&rows, lease);
+        Ok(())
+    }
+
+    fn most(&mut self) -> i32 {
+        self.random.weighted(&[(70, 1), (20, 4), (10, 20)])
+    }
+
+    /// In microseconds, and as text.
+    fn lease(&mut self) -> (i64, String) {
+        let lease = self.random.between(150, LONGEST_LEASE);
+        (lease as i64 * 1000, format!("{lease} ms"))
+    }
+
+    fn note_claims(&mut self, rows: &[Row], lease: i64) {
+        for row in rows {
+            self.journal.effect(Effect::Claim {
+                id: row.get(0),
+                token: row.get(1),
+                queue: row.get(2),
+                value: row.get(3),
+                group: row.get(4),
+                until: row.get(5),
+                lease,
+            });
+        }
+    }
+
+    /// Ends an attempt in one way or another, extends it, or lets it be.
+    fn finish(&mut self, session: &mut Session, held: Held) -> Result<(), postgres::Error> {
+        let Held { id, token } = held;
+        let verb = self.random.weighted(&[
+            (60, Some(Verb::Complete)),
+            (8, Some(Verb::Fail)),
+            (2, Some(Verb::FailForGood)),
+            (8, Some(Verb::Release)),
+            (2, Some(Verb::Cancelled)),
+            (20, None),
+        ]);
+        let Some(verb) = verb else {
+            return match self.random.roll(10) {
+                0..4 => self.extend(session, held),
+                4..7 => self.many(session, held),
+                // Its lease runs out.
+                _ => {
+                    self.forget(held);
+                    self.claim(session)
+                }
+            };
+        };
+        let number = self.journal.effect(Effect::End { verb, id, token, accepted: false });
+        let accepted = Effect::End { verb, id, token, accepted: true };
+        let delay = format!("{} ms", self.random.roll(100));
+        match verb {
+            Verb::Complete if self.random.chance(25) => {
+                let queue = QUEUES[self.random.weighted(&[(80, 0), (20, 2)])];
+                let (lease, text) = self.lease();
+                let rows = session.query(COMPLETE_AND_CLAIM, &[&id, &token, &text, &queue, &self.name])?;
+                self.journal.settle(number, accepted);
+                self.note_claims(&rows, lease);
+                return Ok(());
+            }
+            Verb::Complete => session.query(COMPLETE, &[&id, &token, &self.name])?,
+            Verb::Fail => session.query(FAIL, &[&id, &token, &delay, &false])?,
+            Verb::FailForGood => session.query(FAIL, &[&id, &token, &None::<String>, &true])?,
+            Verb::Release => session.query(RELEASE, &[&id, &token, &delay])?,
+            Verb::Cancelled => session.query(CANCELLED, &[&id, &token])?,
+        };
+        self.journal.settle(number, accepted);
+        Ok(())
+    }
+
+    fn extend(&mut self, session: &mut Session, Held { id, token }: Held) -> Result<(), postgres::Error> {
+        let (lease, text) = self.lease();
+        let number = self.journal.effect(Effect::Extend { id, token, lease, until: None });
+        let rows = session.query(EXTEND, &[&id, &token, &text])?;
+        self.journal.settle(number, Effect::Extend { id, token, lease, until: Some(rows[0].get(0)) });
+        Ok(())
+    }
+
+    /// Completes or extends several tasks at once, this one among them.
+    fn many(&mut self, session: &mut Session, first: Held) -> Result<(), postgres::Error> {
+        let mut all: Vec<Held> = Vec::new();
+        for held in self.held.iter().filter(|held| held.id != first.id).take(12) {
+            if all.iter().all(|other| other.id != held.id) {
+                all.push(*held);
+            }
+        }
+        all.insert(self.random.roll(all.len() as u64 + 1) as usize, first);
+        self.end_many(session, &all)
+    }
+
+    fn end_many(&mut self, session: &mut Session, all: &[Held]) -> Result<(), postgres::Error> {
+        let ids: Vec<i64> = all.iter().map(|held| held.id).collect();
+        let tokens: Vec<i32> = all.iter().map(|held| held.token).collect();
+        let first = self.journal.effects().len();
+        if self.random.chance(40) {
+            let (lease, text) = self.lease();
+            let effect = |held: &Held, until| Effect::Extend { id: held.id, token: held.token, lease, until };
+            for held in all {
+                self.journal.effect(effect(held, None));
+            }
+            for row in session.query(EXTEND_MANY, &[&ids, &tokens, &text])? {
+                let place = ids.iter().position(|id| *id == row.get::<_, i64>(0)).expect("asked for");
+                self.journal.settle(first + place, effect(&all[place], Some(row.get(1))));
+            }
+        } else {
+            let effect = |held: &Held, accepted| Effect::End {
+                verb: Verb::Complete,
+                id: held.id,
+                token: held.token,
+                accepted,
+            };
+            for held in all {
+                self.journal.effect(effect(held, false));
+            }
+            for row in session.query(COMPLETE_MANY, &[&ids, &tokens])? {
+                let place = ids.iter().position(|id| *id == row.get::<_, i64>(0)).expect("asked for");
+                self.journal.settle(first + place, effect(&all[place], true));
+            }
+        }
+        Ok(())
+    }
+
+    /// A batch over tasks of anybody, in any order: its own leases, and guesses.
+    fn batch(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
+        let around = self.pushed.front().copied().unwrap_or(1);
+        let mut all: Vec<Held> = self.held.first().copied().into_iter().collect();
+        for _ in 0..20 {
+            let id = (around + self.random.roll(60) as i64 - 30).max(1);
+            if all.iter().all(|held| held.id != id) {
+                // No task is claimed that often: a token that is never right, on a row that is locked.
+                let place = self.random.roll(all.len() as u64 + 1) as usize;
+                all.insert(place, Held { id, token: 1_000_000 });
+            }
+        }
+        self.end_many(session, &all)
+    }
+
+    fn cancel(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
+        let Some(id) = self.pushed.get(self.random.roll(64) as usize).copied() else {
+            return self.push(session);
+        };
+        let number = self.journal.effect(Effect::Cancel { id, state: None });
+        let rows = session.query(CANCEL, &[&id])?;
+        self.journal.settle(number, Effect::Cancel { id, state: Some(rows[0].get(0)) });
+        Ok(())
+    }
+}

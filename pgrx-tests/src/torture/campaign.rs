@@ -1,0 +1,304 @@
+//! A campaign: rounds of load, faults, healing, drain and account, from a seed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::checker::{self, Counts, Found, Log, Violation};
+use super::client::{Client, Target};
+use super::load::{Load, SETUP};
+use super::random::Random;
+use super::scene::Scene;
+use super::{drain, journal, observer};
+use crate::cluster::{home, major_version};
+use crate::{Cluster, Settings};
+
+/// How violations are shown at most.
+const SHOWN: usize = 20;
+
+/// What is done to the server, and under which load.
+#[derive(Clone)]
+pub struct Campaign {
+    pub name: &'static str,
+    /// What it covers of the list in docs/reliability.md.
+    pub covers: &'static str,
+    /// Lines for postgresql.conf.
+    pub settings: &'static str,
+    pub load: Load,
+    /// Milliseconds between faults, at least and at most.
+    pub pause: (u64, u64),
+    /// Something breaks. When this returns, the server is there again.
+    pub fault: fn(&mut Scene),
+    /// Before the clients of a round start; and after they have stopped.
+    pub before: fn(&mut Scene),
+    pub after: fn(&mut Scene),
+    /// Whether it is there to lose something.
+    pub lossy: bool,
+}
+
+/// What is the same for all.
+pub const COMMON: &str = "
+queue.sweep_interval = '1h'
+queue.history_retention = -1
+max_prepared_transactions = 200
+deadlock_timeout = 100ms
+restart_after_crash = on
+log_line_prefix = '%m [%p] %b %e '
+";
+
+/// What a campaign came to.
+pub struct Verdict {
+    pub campaign: &'static str,
+    pub seed: u64,
+    pub rounds: u64,
+    pub faults: BTreeMap<String, u64>,
+    pub counts: Counts,
+    pub looks: u64,
+    pub recoveries: Vec<Duration>,
+    pub drains: Vec<Duration>,
+    pub remarks: Vec<String>,
+    pub violations: Vec<Violation>,
+}
+
+/// How long, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub seed: u64,
+    pub length: Duration,
+    /// How long the clients of one round work.
+    pub round: Duration,
+    pub fsync: bool,
+    /// The folder of the server, below $QUEUE_EXT_HOME/run.
+    pub folder: String,
+    /// The program that runs a client in a process of its own: bin/torture.
+    pub program: PathBuf,
+    /// SQL that is run once the queues are there: what a mutant breaks.
+    pub mutant: String,
+}
+
+impl Campaign {
+    /// Does nothing.
+    pub const fn nothing(_: &mut Scene) {}
+
+    /// Plays rounds until the time is over, or until something is broken.
+    pub fn play(&self, options: &Options) -> Verdict {
+        println!("campaign {} ({})", self.name, self.covers);
+        println!("  {options:?}");
+        println!("  {} pause={:?}", self.load, self.pause);
+        println!("  {}", self.settings.split_whitespace().collect::<Vec<_>>().join(" "));
+        let folder = home().join("run").join(&options.folder);
+        let mut scene = self.stage(options, &folder);
+        let mut verdict = Verdict {
+            campaign: self.name,
+            seed: options.seed,
+            rounds: 0,
+            faults: BTreeMap::new(),
+            counts: Counts::default(),
+            looks: 0,
+            recoveries: Vec::new(),
+            drains: Vec::new(),
+            remarks: Vec::new(),
+            violations: Vec::new(),
+        };
+        let (started, mut log) = (Instant::now(), Log::default());
+        while verdict.violations.is_empty() && (verdict.rounds == 0 || started.elapsed() < options.length) {
+            verdict.rounds += 1;
+            scene.random = Random::new(options.seed, verdict.rounds);
+            self.round(&mut scene, options, &mut verdict);
+            let alarms = log.alarms(&scene.cluster);
+            verdict.violations.extend(alarms.into_iter().map(|what| Violation { invariant: "I15", what }));
+            let complaints = std::mem::take(&mut scene.complaints);
+            verdict
+                .violations
+                .extend(complaints.into_iter().map(|what| Violation { invariant: "demand", what }));
+        }
+        verdict.faults = std::mem::take(&mut scene.faults);
+        verdict.recoveries = std::mem::take(&mut scene.recoveries);
+        verdict.remarks = std::mem::take(&mut scene.remarks);
+        if !verdict.violations.is_empty() && options.mutant.is_empty() {
+            scene.cluster.keep();
+            let (server, journals) = (scene.cluster.folder().display(), scene.journals.display());
+            println!("  the server and the journals stay in {server} and {journals}");
+        }
+        if verdict.violations.is_empty() {
+            let _ = std::fs::remove_dir_all(&scene.journals);
+        }
+        println!("{verdict}");
+        verdict
+    }
+
+    fn stage(&self, options: &Options, folder: &Path) -> Scene {
+        let fsync = if options.fsync { "on" } else { "off" };
+        let extra = format!("{COMMON}fsync = {fsync}\n{}", self.settings);
+        // Settings are constants elsewhere; one string for each campaign may stay.
+        let mut cluster = Cluster::create(folder, &Settings { preload: true, extra: extra.leak() });
+        if major_version() < 18 {
+            cluster.run("pg_checksums", &["--enable", "--no-sync", "-D", &cluster.data()]);
+        }
+        cluster.launch();
+        let mut client = cluster.connect();
+        client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+        client.batch_execute(SETUP).expect("create the queues");
+        client.batch_execute(&options.mutant).expect("break something");
+        cluster.await_worker("postgres");
+        let target = Target::new(cluster.config("postgres"));
+        Scene {
+            cluster,
+            standby: None,
+            target,
+            seed: options.seed,
+            random: Random::new(options.seed, 0),
+            program: options.program.clone(),
+            processes: Vec::new(),
+            processes_started: 0,
+            faults: BTreeMap::new(),
+            recoveries: Vec::new(),
+            journals: folder.with_extension("journals"),
+            complaints: Vec::new(),
+            remarks: Vec::new(),
+        }
+    }
+
+    fn round(&self, scene: &mut Scene, options: &Options, verdict: &mut Verdict) {
+        let journals = scene.journals.clone();
+        let _ = std::fs::remove_dir_all(&journals);
+        std::fs::create_dir_all(&journals).expect("create the journals' folder");
+        scene.target = Target::new(scene.cluster.config("postgres"));
+        (self.before)(scene);
+        let clients = self.clients(scene, options.seed, verdict.rounds);
+        let observer = std::thread::spawn({
+            let target = scene.target.clone();
+            move || observer::observe(&target)
+        });
+        // Others may wait for what is prepared, so that somebody ends it all the time.
+        let mut random = Random::new(options.seed, 3_000_000 + verdict.rounds);
+        let target = scene.target.clone();
+        let resolver = std::thread::spawn(move || drain::end_prepared(&target, &journals, &mut random));
+        let started = Instant::now();
+        loop {
+            let pause = Duration::from_millis(scene.random.between(self.pause.0, self.pause.1));
+            std::thread::sleep(pause.min(options.round.saturating_sub(started.elapsed())));
+            if started.elapsed() >= options.round {
+                break;
+            }
+            (self.fault)(scene);
+        }
+        scene.target.stop();
+        clients.into_iter().for_each(|client| client.join().expect("a client"));
+        scene.target.finish();
+        resolver.join().expect("the resolver");
+        (self.after)(scene);
+        let (seen, looks) = observer.join().expect("the observer");
+        verdict.violations.extend(seen);
+        verdict.looks += looks;
+        self.account(scene, verdict);
+    }
+
+    fn clients(&self, scene: &Scene, seed: u64, round: u64) -> Vec<JoinHandle<()>> {
+        (0..self.load.clients)
+            .map(|number| {
+                let random = Random::new(seed, round * 1000 + number + 1);
+                let name = format!("r{round}c{number}");
+                let target = scene.target.clone();
+                let mut client = Client::new(target, self.load.clone(), &scene.journals, &name, random);
+                std::thread::spawn(move || client.run())
+            })
+            .collect()
+    }
+
+    fn account(&self, scene: &mut Scene, verdict: &mut Verdict) {
+        let mut client = scene.cluster.connect();
+        let mut say = |invariant, what| verdict.violations.push(Violation { invariant, what });
+        checker::wrong_stats(&mut client).into_iter().for_each(|what| say("I10", what));
+        match drain::drain(&scene.target, &scene.journals, &format!("r{}", verdict.rounds)) {
+            Ok(took) => verdict.drains.push(took),
+            Err(what) => say("I13", what),
+        }
+        checker::wrong_stats(&mut client).into_iter().for_each(|what| say("I10", what));
+        checker::corruption(&mut client).into_iter().for_each(|what| say("I14", what));
+        let account = journal::read(&scene.journals);
+        let (violations, counts) = checker::check(&account, &found(&mut client));
+        let expected = |violation: &Violation| self.lossy && violation.invariant == "I1";
+        verdict.violations.extend(violations.into_iter().filter(|violation| !expected(violation)));
+        verdict.counts += counts;
+        if verdict.violations.is_empty() {
+            client
+                .batch_execute(
+                    "DELETE FROM queue.history; DELETE FROM queue.dead_letters; DELETE FROM queue_internal.keys",
+                )
+                .expect("a clean slate");
+        }
+    }
+}
+
+fn found(client: &mut postgres::Client) -> Vec<Found> {
+    let query = "SELECT id, queue, state, payload->>'value', token, attempt, key, group_key, \
+                 (extract(epoch FROM finished_at) * 1000000)::bigint FROM queue.all_tasks";
+    let rows = client.query(query, &[]).expect("read all tasks");
+    rows.iter()
+        .map(|row| Found {
+            id: row.get(0),
+            queue: row.get(1),
+            state: row.get(2),
+            value: row.get(3),
+            token: row.get(4),
+            attempt: row.get(5),
+            key: row.get(6),
+            group: row.get(7),
+            finished: row.get(8),
+        })
+        .collect()
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.acknowledged += other.acknowledged;
+        self.unknown += other.unknown;
+        self.pushes += other.pushes;
+        self.claims += other.claims;
+        self.completions += other.completions;
+        self.recovered += other.recovered;
+        self.lost += other.lost;
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { campaign, seed, rounds, counts, .. } = self;
+        let faults: u64 = self.faults.values().sum();
+        writeln!(f, "{campaign}: {rounds} rounds, {faults} faults {:?}, seed {seed}", self.faults)?;
+        writeln!(f, "  {counts:?} and {} looks", self.looks)?;
+        for (what, times) in
+            [("from the fault to a claim", &self.recoveries), ("drained after", &self.drains)]
+        {
+            let mut sorted = times.clone();
+            sorted.sort();
+            if let (Some(median), Some(most)) = (sorted.get(sorted.len() / 2), sorted.last()) {
+                writeln!(f, "  {what}: median {median:.1?}, at most {most:.1?}")?;
+            }
+        }
+        self.remarks.iter().try_for_each(|remark| writeln!(f, "  {remark}"))?;
+        for violation in self.violations.iter().take(SHOWN) {
+            writeln!(f, "  {violation}")?;
+        }
+        match (self.violations.len(), faults.max(*rounds)) {
+            (0, cycles) => write!(
+                f,
+                "  no violation: with 95 % confidence fewer than one in {:.0} faults leads to one",
+                cycles as f64 / 3.0
+            ),
+            (count, _) => write!(f, "  {count} VIOLATIONS; to repeat: TORTURE={campaign} SEED={seed}"),
+        }
+    }
+}
+
+/// One client of a campaign in a process of its own, until that is killed.
+pub fn run_client(campaign: &Campaign, server: &Path, journals: &Path, name: &str, [seed, stream]: [u64; 2]) {
+    let mut config = postgres::Config::new();
+    config.host_path(server).user("postgres").dbname("postgres");
+    let random = Random::new(seed, stream);
+    Client::new(Target::new(config), campaign.load.clone(), journals, name, random).run();
+}

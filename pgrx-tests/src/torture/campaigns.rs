@@ -1,0 +1,49 @@
+//! The campaigns, each in a file of its own.
+
+mod asynchronous;
+mod backend;
+mod cancel;
+mod chaos;
+mod crash;
+mod cut;
+mod deadlock;
+mod failover;
+mod levels;
+mod pinned;
+mod quiet;
+mod savepoints;
+mod stop;
+mod twophase;
+mod upkeep;
+mod worker;
+pub mod zombies;
+
+use super::campaign::Campaign;
+
+/// All of them, in the order in which they are played.
+pub const ALL: [Campaign; 17] = [
+    crash::CAMPAIGN,
+    stop::CAMPAIGN,
+    backend::CAMPAIGN,
+    zombies::CAMPAIGN,
+    worker::CAMPAIGN,
+    cut::CAMPAIGN,
+    failover::CAMPAIGN,
+    asynchronous::CAMPAIGN,
+    pinned::CAMPAIGN,
+    cancel::CAMPAIGN,
+    levels::CAMPAIGN,
+    deadlock::CAMPAIGN,
+    savepoints::CAMPAIGN,
+    twophase::CAMPAIGN,
+    upkeep::CAMPAIGN,
+    chaos::CAMPAIGN,
+    quiet::CAMPAIGN,
+];
+
+/// The campaign of this name.
+pub fn named(name: &str) -> Campaign {
+    ALL.into_iter()
+        .find(|campaign| campaign.name == name)
+        .unwrap_or_else(|| panic!("no campaign is called {name}"))
+}

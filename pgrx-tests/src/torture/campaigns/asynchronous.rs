@@ -1,0 +1,41 @@
+//! R8, for comparison: an asynchronous standby is promoted that lags behind. What it had not got yet is
+//! lost; this measures how much, and shows that the account sees it.
+
+use std::time::{Duration, Instant};
+
+use super::failover::{follow, promote};
+use crate::cluster::signal;
+use crate::torture::campaign::Campaign;
+use crate::torture::load::Load;
+use crate::torture::scene::Scene;
+
+pub const CAMPAIGN: Campaign = Campaign {
+    name: "asynchronous",
+    covers: "R8, the control group",
+    settings: "",
+    load: Load { only_push: true, ..Load::MIXED },
+    pause: (500, 1500),
+    fault,
+    before,
+    after: Campaign::nothing,
+    lossy: true,
+};
+
+fn before(scene: &mut Scene) {
+    if scene.standby.is_none() {
+        follow(scene, false);
+    }
+}
+
+fn fault(scene: &mut Scene) {
+    // Whatever is committed from now on does not get out.
+    let query = "SELECT pid FROM pg_stat_replication";
+    let senders = scene.cluster.connect().query(query, &[]).expect("look for the sender");
+    senders.iter().for_each(|row| signal(row.get(0), libc::SIGSTOP));
+    std::thread::sleep(Duration::from_millis(scene.random.between(20, 100)));
+    scene.struck("the primary was killed");
+    let since = Instant::now();
+    scene.cluster.kill_all();
+    promote(scene, since);
+    follow(scene, false);
+}

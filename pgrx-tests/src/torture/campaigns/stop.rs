@@ -1,0 +1,41 @@
+//! R2: the server is stopped in each of the three modes while its clients work.
+
+use std::time::{Duration, Instant};
+
+use crate::torture::campaign::Campaign;
+use crate::torture::load::Load;
+use crate::torture::scene::Scene;
+
+/// Within this a fast stop has to be done.
+const FAST: Duration = Duration::from_secs(10);
+
+pub const CAMPAIGN: Campaign = Campaign {
+    name: "stop",
+    covers: "R2",
+    settings: "",
+    load: Load::MIXED,
+    pause: (100, 900),
+    fault,
+    before: Campaign::nothing,
+    after: Campaign::nothing,
+    lossy: false,
+};
+
+pub fn fault(scene: &mut Scene) {
+    let mode = scene.random.weighted(&[(45, "immediate"), (45, "fast"), (10, "smart")]);
+    scene.struck(mode);
+    let mut since = Instant::now();
+    if mode == "smart" {
+        // It waits for the clients, which go on; until somebody gets impatient.
+        scene.cluster.begin_smart_stop();
+        std::thread::sleep(Duration::from_millis(scene.random.between(50, 500)));
+        since = Instant::now();
+        scene.cluster.stop("fast");
+    } else {
+        scene.cluster.stop(mode);
+    }
+    if since.elapsed() > FAST {
+        scene.complaints.push(format!("a stop took {:?}", since.elapsed()));
+    }
+    scene.back_up(since);
+}

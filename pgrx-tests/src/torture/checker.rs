@@ -1,0 +1,234 @@
+//! The account: what the clients were told, held against what is in the tables after the drain.
+//!
+//! Each check is sound: it only says what no interleaving of correct transactions could have led to. An
+//! operation took effect somewhere between its begin and its end; one whose outcome is unknown may have,
+//! or not.
+
+mod endings;
+mod leases;
+mod order;
+mod pushes;
+mod server;
+
+pub use server::{Log, corruption, wrong_stats};
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::journal::{Account, Effect, Operation, Outcome, Verb};
+
+/// A broken promise.
+#[derive(Debug)]
+pub struct Violation {
+    /// Which one: I1 and so on, see docs/reliability.md.
+    pub invariant: &'static str,
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.invariant, self.what)
+    }
+}
+
+/// What was counted along the way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub operations: u64,
+    /// Whose COMMIT returned.
+    pub acknowledged: u64,
+    pub unknown: u64,
+    pub pushes: u64,
+    pub claims: u64,
+    pub completions: u64,
+    /// Tasks whose push had an unknown outcome, and which were found.
+    pub recovered: u64,
+    /// Acknowledged pushes that were not found.
+    pub lost: u64,
+}
+
+/// A task as it was found in the end.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub id: i64,
+    pub queue: String,
+    pub state: String,
+    pub value: String,
+    pub token: i32,
+    pub attempt: i32,
+    pub key: Option<String>,
+    pub group: Option<String>,
+    /// In microseconds since 1970; a live task has none.
+    pub finished: Option<i64>,
+}
+
+/// A push, and when.
+pub struct Push<'a> {
+    pub operation: &'a Operation,
+    pub undone: bool,
+    pub outcome: Outcome,
+    pub queue: &'a str,
+    pub value: &'a str,
+    pub key: Option<&'a str>,
+    pub group: Option<&'a str>,
+    pub id: Option<i64>,
+}
+
+/// A claim of a task.
+pub struct Claim<'a> {
+    pub operation: &'a Operation,
+    pub outcome: Outcome,
+    pub token: i32,
+    pub queue: &'a str,
+    pub value: &'a str,
+    pub group: Option<&'a str>,
+    pub until: i64,
+}
+
+/// An extension of a lease.
+pub struct Extension<'a> {
+    pub operation: &'a Operation,
+    pub outcome: Outcome,
+    pub token: i32,
+    pub lease: i64,
+    pub until: Option<i64>,
+}
+
+/// The end of an attempt.
+pub struct End<'a> {
+    pub operation: &'a Operation,
+    pub outcome: Outcome,
+    pub verb: Verb,
+    pub token: i32,
+    pub accepted: bool,
+}
+
+/// Everything that is known of one task.
+#[derive(Default)]
+pub struct Task<'a> {
+    /// Claims that committed, by token.
+    pub claims: Vec<Claim<'a>>,
+    pub extensions: Vec<Extension<'a>>,
+    pub ends: Vec<End<'a>>,
+    /// The operations that cancelled it, or may have.
+    pub cancels: Vec<(&'a Operation, Outcome, Option<&'a str>)>,
+    pub found: Vec<&'a Found>,
+}
+
+/// Everything that is known.
+pub struct Facts<'a> {
+    pub pushes: HashMap<&'a str, Vec<Push<'a>>>,
+    pub tasks: HashMap<i64, Task<'a>>,
+    pub found: HashMap<&'a str, Vec<&'a Found>>,
+    /// Every claim, committed or not.
+    pub seen: Vec<Claim<'a>>,
+}
+
+/// Checks an account against what was found.
+pub fn check(account: &Account, found: &[Found]) -> (Vec<Violation>, Counts) {
+    let facts = Facts::gather(account, found);
+    let mut counts = Counts::default();
+    for operation in &account.operations {
+        counts.operations += 1;
+        counts.acknowledged += u64::from(operation.outcome == Outcome::Ok);
+        counts.unknown += u64::from(operation.outcome == Outcome::Unknown);
+    }
+    for task in facts.tasks.values() {
+        counts.claims += task.claims.len() as u64;
+        counts.completions += task.ends.iter().filter(|end| end.surely(Verb::Complete)).count() as u64;
+    }
+    let mut violations = Vec::new();
+    let mut say = |invariant, what| violations.push(Violation { invariant, what });
+    pushes::check(&facts, &mut counts, &mut say);
+    endings::check(&facts, &mut say);
+    leases::check(&facts, &mut say);
+    order::check(&facts, &mut say);
+    account.errors.iter().for_each(|error| say("errors", error.clone()));
+    (violations, counts)
+}
+
+impl<'a> Facts<'a> {
+    fn gather(account: &'a Account, rows: &'a [Found]) -> Self {
+        let mut facts =
+            Self { pushes: HashMap::new(), tasks: HashMap::new(), found: HashMap::new(), seen: Vec::new() };
+        for row in rows {
+            facts.found.entry(&row.value).or_default().push(row);
+            facts.tasks.entry(row.id).or_default().found.push(row);
+        }
+        for operation in &account.operations {
+            for (effect, undone) in &operation.effects {
+                facts.add(operation, effect, *undone);
+            }
+        }
+        for task in facts.tasks.values_mut() {
+            task.claims.sort_by_key(|claim| (claim.token, claim.operation.begin));
+            task.extensions.sort_by_key(|extension| extension.operation.begin);
+        }
+        facts
+    }
+
+    fn add(&mut self, operation: &'a Operation, effect: &'a Effect, undone: bool) {
+        let outcome = if undone { Outcome::Failed } else { operation.outcome };
+        match effect {
+            Effect::Push { queue, value, key, group, id } => {
+                let (key, group, id) = (key.as_deref(), group.as_deref(), *id);
+                let push = Push { operation, undone, outcome, queue, value, key, group, id };
+                self.pushes.entry(value).or_default().push(push);
+            }
+            Effect::Claim { id, token, queue, value, group, until, .. } => {
+                let claim = || {
+                    let (token, until, group) = (*token, *until, group.as_deref());
+                    Claim { operation, outcome, token, queue, value, group, until }
+                };
+                self.seen.push(claim());
+                if outcome == Outcome::Ok {
+                    self.tasks.entry(*id).or_default().claims.push(claim());
+                }
+            }
+            Effect::Extend { id, token, lease, until } => {
+                let extension = Extension { operation, outcome, token: *token, lease: *lease, until: *until };
+                self.tasks.entry(*id).or_default().extensions.push(extension);
+            }
+            Effect::End { verb, id, token, accepted } => {
+                let end = End { operation, outcome, verb: *verb, token: *token, accepted: *accepted };
+                self.tasks.entry(*id).or_default().ends.push(end);
+            }
+            Effect::Cancel { id, state } => {
+                self.tasks.entry(*id).or_default().cancels.push((operation, outcome, state.as_deref()));
+            }
+        }
+    }
+}
+
+impl End<'_> {
+    /// Whether it is known to have been accepted.
+    pub fn surely(&self, verb: Verb) -> bool {
+        self.verb == verb && self.is_accepted()
+    }
+
+    pub fn is_accepted(&self) -> bool {
+        self.outcome == Outcome::Ok && self.accepted
+    }
+
+    /// Whether it may have been accepted.
+    pub fn maybe(&self) -> bool {
+        self.is_accepted() || self.outcome == Outcome::Unknown
+    }
+}
+
+impl Task<'_> {
+    /// Until when the lease of a claim was valid at least: the first moment at which it may have ended.
+    pub fn held_until(&self, claim: &Claim<'_>) -> i64 {
+        let mut until = claim.until;
+        for extension in self.extensions.iter().filter(|extension| extension.token == claim.token) {
+            match (extension.outcome, extension.until) {
+                (Outcome::Ok, Some(extended)) => until = extended,
+                // It may have shortened the lease.
+                (Outcome::Unknown, _) => until = until.min(extension.operation.begin + extension.lease),
+                _ => {}
+            }
+        }
+        let ends = self.ends.iter().filter(|end| end.token == claim.token && end.maybe());
+        ends.map(|end| end.operation.begin).fold(until, i64::min)
+    }
+}

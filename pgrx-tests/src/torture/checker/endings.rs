@@ -1,0 +1,96 @@
+//! I4 one completion, I7 no stale token, I12 what is over stays over; and nothing ends by itself.
+
+use super::{Facts, Found, Outcome, Task, Verb};
+
+pub fn check(facts: &Facts<'_>, say: &mut impl FnMut(&'static str, String)) {
+    for (id, task) in &facts.tasks {
+        let completions = task.ends.iter().filter(|end| end.surely(Verb::Complete)).count();
+        if completions > 1 {
+            say("I4", format!("{completions} completions of task {id} were accepted"));
+        }
+        if task.found.len() > 1 {
+            say("I12", format!("task {id} is in {} places: {:?}", task.found.len(), task.found));
+        }
+        stale(*id, task, say);
+        reappeared(*id, task, say);
+        kept(*id, task, say);
+        if let Some(row) = task.found.first() {
+            explained(row, task, say);
+        }
+    }
+}
+
+/// No verb was accepted with a token after a later one was handed out, or after its lease was ended.
+fn stale(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
+    let ends = task.ends.iter().filter(|end| end.is_accepted()).map(|end| (end.operation, end.token));
+    let extensions = task
+        .extensions
+        .iter()
+        .filter(|extension| extension.outcome == Outcome::Ok && extension.until.is_some())
+        .map(|extension| (extension.operation, extension.token));
+    for (operation, token) in ends.chain(extensions) {
+        if let Some(later) = task.claims.iter().find(|c| c.token > token && c.operation.end < operation.begin)
+        {
+            let text = format!("{} was accepted with token {token} of task {id}", operation.name);
+            say("I7", format!("{text}, after {} had got token {}", later.operation.name, later.token));
+        }
+        let over = |end: &&super::End<'_>| {
+            end.is_accepted() && end.token == token && end.operation.end < operation.begin
+        };
+        if let Some(end) = task.ends.iter().find(over) {
+            let text = format!("{} was accepted with token {token} of task {id}", operation.name);
+            say("I7", format!("{text}, which {} had ended", end.operation.name));
+        }
+    }
+}
+
+/// Nobody claims a task after it has finished.
+fn reappeared(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
+    let ended = task.ends.iter().filter(|end| {
+        end.is_accepted() && matches!(end.verb, Verb::Complete | Verb::FailForGood | Verb::Cancelled)
+    });
+    let cancelled = task
+        .cancels
+        .iter()
+        .filter(|(_, outcome, state)| *outcome == Outcome::Ok && *state == Some("cancelled"));
+    let over = ended.map(|end| end.operation.end).chain(cancelled.map(|(operation, ..)| operation.end)).min();
+    for claim in &task.claims {
+        if over.is_some_and(|over| claim.operation.begin > over) {
+            say("I12", format!("{} claimed task {id} after it had finished", claim.operation.name));
+        }
+    }
+}
+
+/// What was accepted is in the tables.
+fn kept(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
+    for end in task.ends.iter().filter(|end| end.is_accepted()) {
+        let state = match end.verb {
+            Verb::Complete => "completed",
+            Verb::Cancelled => "cancelled",
+            Verb::FailForGood => "failed",
+            Verb::Fail | Verb::Release => continue,
+        };
+        // Failed for good, a task whose cancelling was asked for is cancelled.
+        let fits = |row: &&&Found| {
+            row.token == end.token && (row.state == state || state == "failed" && row.state == "cancelled")
+        };
+        if task.found.iter().find(fits).is_none() {
+            let text = format!("{} ended task {id} with token {}", end.operation.name, end.token);
+            say("I12", format!("{text}: {:?}, but found {:?}", end.verb, task.found));
+        }
+    }
+}
+
+/// Everything that is over was ended by somebody.
+fn explained(row: &Found, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
+    let ended = |verb| task.ends.iter().any(|end| end.verb == verb && end.token == row.token && end.maybe());
+    let fine = match row.state.as_str() {
+        "completed" => ended(Verb::Complete),
+        "cancelled" => task.cancels.iter().any(|(_, outcome, _)| *outcome != Outcome::Failed),
+        "failed" => ended(Verb::FailForGood) || row.queue == "frail" && row.attempt >= 2,
+        _ => true,
+    };
+    if !fine {
+        say("I4", format!("nobody ended it so: {row:?}"));
+    }
+}

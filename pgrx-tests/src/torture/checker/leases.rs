@@ -1,0 +1,61 @@
+//! I5 no two leases at once, I6 growing tokens, and the limits on how many run.
+
+use std::collections::HashMap;
+
+use super::Facts;
+use crate::torture::load::MOST_RUNNING;
+
+pub fn check(facts: &Facts<'_>, say: &mut impl FnMut(&'static str, String)) {
+    // When leases surely began and ended, by what they count against.
+    let mut running: HashMap<String, Vec<(i64, i64)>> = HashMap::new();
+    for (id, task) in &facts.tasks {
+        for pair in task.claims.windows(2) {
+            let [one, next] = pair else { continue };
+            if one.token == next.token {
+                let (a, b) = (&one.operation.name, &next.operation.name);
+                say("I6", format!("{a} and {b} both got token {} of task {id}", one.token));
+            } else if next.operation.end < one.operation.begin {
+                say("I6", format!("task {id} had token {} before token {}", next.token, one.token));
+            }
+        }
+        for (number, claim) in task.claims.iter().enumerate() {
+            let held_until = task.held_until(claim);
+            for next in &task.claims[number + 1..] {
+                if next.operation.end < held_until && next.token != claim.token {
+                    let (a, b) = (&claim.operation.name, &next.operation.name);
+                    let early = held_until - next.operation.end;
+                    say("I5", format!("{b} got task {id} {early} us before the lease of {a} was over"));
+                }
+            }
+            let span = (claim.operation.end, held_until);
+            let group = claim.group.map(|group| format!("group {group} of {}", claim.queue));
+            let limit = (claim.queue == "limited").then(|| "limited".to_owned());
+            for name in group.into_iter().chain(limit) {
+                running.entry(name).or_default().push(span);
+            }
+        }
+    }
+    for (name, spans) in running {
+        let limit = if name == "limited" { MOST_RUNNING } else { 1 };
+        let most = most_at_once(&spans);
+        if most > limit {
+            say(if limit == 1 { "I8" } else { "limits" }, format!("{most} tasks of {name} ran at once"));
+        }
+    }
+}
+
+/// How many of the spans share an instant at most.
+fn most_at_once(spans: &[(i64, i64)]) -> i64 {
+    let mut steps: Vec<(i64, i64)> =
+        spans.iter().filter(|(from, to)| from < to).flat_map(|(from, to)| [(*from, 1), (*to, -1)]).collect();
+    steps.sort_unstable();
+    let mut now = 0;
+    steps
+        .iter()
+        .map(|(_, step)| {
+            now += step;
+            now
+        })
+        .max()
+        .unwrap_or(0)
+}

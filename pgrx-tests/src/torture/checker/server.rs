@@ -1,0 +1,99 @@
+//! I10 the statistics, I14 the pages of tables and indexes, I15 the server's log.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use postgres::Client;
+
+use crate::Cluster;
+use crate::cluster::has_extension;
+
+/// What queue.stats says and a recount does not, if that stays so.
+pub fn wrong_stats(client: &mut Client) -> Vec<String> {
+    let query = "
+        WITH live AS (
+            SELECT t.queue,
+                   count(*) FILTER (WHERE t.state = 'queued' AND t.run_at <= now() AND t.gate < 2) AS queued,
+                   count(*) FILTER (WHERE t.state = 'queued' AND t.run_at > now()) AS scheduled,
+                   count(*) FILTER (WHERE t.state = 'waiting') AS waiting,
+                   count(*) FILTER (WHERE t.state = 'running') AS running
+            FROM queue.tasks AS t GROUP BY 1
+        ), dead AS (SELECT d.queue, count(*) AS dead FROM queue.dead_letters AS d GROUP BY 1)
+        SELECT format('%s says %s and has %s', q.name, ROW(s.queued, s.scheduled, s.waiting, s.running, s.dead), r)
+        FROM queue.queues AS q LEFT JOIN live AS l ON l.queue = q.name LEFT JOIN dead AS d ON d.queue = q.name
+             LEFT JOIN queue.stats AS s ON s.queue = q.name,
+             LATERAL (SELECT ROW(coalesce(l.queued, 0), coalesce(l.scheduled, 0), coalesce(l.waiting, 0),
+                                 coalesce(l.running, 0), coalesce(d.dead, 0)) AS r) AS r
+        WHERE ROW(s.queued, s.scheduled, s.waiting, s.running, s.dead) IS DISTINCT FROM r";
+    let started = Instant::now();
+    loop {
+        let rows = client.query(query, &[]).expect("compare the statistics");
+        if rows.is_empty() || started.elapsed() > Duration::from_secs(5) {
+            return rows.iter().map(|row| row.get(0)).collect();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What amcheck finds, where the server has it.
+pub fn corruption(client: &mut Client) -> Vec<String> {
+    if !has_extension("amcheck") {
+        return Vec::new();
+    }
+    client.batch_execute("CREATE EXTENSION IF NOT EXISTS amcheck").expect("amcheck");
+    let relations = "SELECT c.oid::regclass::text, c.relkind::text FROM pg_class AS c
+                     JOIN pg_namespace AS n ON n.oid = c.relnamespace LEFT JOIN pg_am AS a ON a.oid = c.relam
+                     WHERE n.nspname IN ('queue', 'queue_internal')
+                       AND (c.relkind = 'r' OR c.relkind = 'i' AND a.amname = 'btree')";
+    let mut wrong = Vec::new();
+    for row in client.query(relations, &[]).expect("list the tables") {
+        let (name, kind): (String, String) = (row.get(0), row.get(1));
+        if kind == "r" {
+            let query = "SELECT blkno::text || ': ' || msg FROM verify_heapam($1::text::regclass)";
+            let rows = client.query(query, &[&name]).expect("verify_heapam");
+            wrong.extend(rows.iter().map(|row| format!("{name}: {}", row.get::<_, String>(0))));
+        } else if let Err(error) = client.query("SELECT bt_index_check($1::text::regclass, true)", &[&name]) {
+            wrong.push(format!("{name}: {error}"));
+        }
+    }
+    wrong
+}
+
+/// The logs of the servers, as far as they were not looked at.
+#[derive(Default)]
+pub struct Log {
+    read: HashMap<PathBuf, usize>,
+}
+
+impl Log {
+    /// The lines that should not be there.
+    pub fn alarms(&mut self, cluster: &Cluster) -> Vec<String> {
+        let log = cluster.log();
+        let read = self.read.entry(cluster.folder().to_owned()).or_default();
+        // One that is shorter is that of another server in the same place.
+        let fresh = log.get(*read..).unwrap_or(&log);
+        *read = log.len();
+        let bad = [
+            "PANIC",
+            "TRAP:",
+            "signal 6",
+            "signal 7",
+            "signal 11",
+            " leak",
+            "unexpected",
+            "panicked",
+            " XX0",
+        ];
+        // Clients that are gone, and the end of the log that recovery reads, are no surprise.
+        let fine = [
+            "unexpected EOF on client connection",
+            "unexpected pageaddr",
+            "closed the connection unexpectedly",
+        ];
+        let alarming = |line: &&str| {
+            bad.iter().any(|bad| line.contains(bad)) && !fine.iter().any(|fine| line.contains(fine))
+        };
+        fresh.lines().filter(alarming).map(str::to_owned).collect()
+    }
+}

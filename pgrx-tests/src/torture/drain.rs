@@ -1,0 +1,131 @@
+//! After the faults: what is prepared is ended, and everything that is left is worked off in time.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postgres::Client;
+
+use super::client::Target;
+use super::journal::{Effect, Journal, Outcome, Verb};
+use super::load::{LONGEST_LEASE, QUEUES};
+use super::random::Random;
+
+const DRAINERS: usize = 3;
+/// A lease that no drainer outlives.
+const LEASE: i64 = 60_000_000;
+/// A claim, and what drainers do at least in a second.
+const SLOWEST: u64 = 200;
+
+/// Ends the transactions that are prepared, one way or the other, until the clients have finished.
+pub fn end_prepared(target: &Arc<Target>, journals: &Path, random: &mut Random) {
+    let mut journal = Journal::create(journals, "resolver");
+    let mut last = false;
+    while !last {
+        // Once more after the last client, and then with an answer.
+        last = target.finished();
+        std::thread::sleep(Duration::from_millis(if last { 0 } else { random.roll(300) }));
+        let rows = target.connect().and_then(|mut client| {
+            let rows = client.query("SELECT gid FROM pg_prepared_xacts", &[]).ok()?;
+            Some((client, rows))
+        });
+        let Some((mut client, rows)) = rows else {
+            last = false;
+            continue;
+        };
+        for row in &rows {
+            let name: String = row.get(0);
+            let commits = random.chance(60);
+            let statement = if commits { "COMMIT" } else { "ROLLBACK" };
+            // Its own client may have been faster.
+            if client.batch_execute(&format!("{statement} PREPARED '{name}'")).is_ok() {
+                journal.resolve(&name, commits);
+            }
+        }
+    }
+}
+
+/// Works until nothing is left; says how long that took, or what is left when it took too long.
+pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Duration, String> {
+    let mut client = target.connect().expect("a connection to the healed server");
+    let left: i64 = client.query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get(0);
+    // What was leased comes back by itself; the rest is work.
+    let limit = Duration::from_millis(LONGEST_LEASE) + Duration::from_secs(5 + left.unsigned_abs() / SLOWEST);
+    let started = Instant::now();
+    let drainers: Vec<_> = (0..DRAINERS)
+        .map(|number| {
+            let client = target.connect().expect("a connection to the healed server");
+            let journal = Journal::create(journals, &format!("{name}drain{number}"));
+            std::thread::spawn(move || work(client, journal, number, started + limit))
+        })
+        .collect();
+    let done = drainers.into_iter().map(|drainer| drainer.join().expect("a drainer"));
+    let done = done.collect::<Result<Vec<bool>, _>>().map_err(|error| format!("a drainer met {error:?}"))?;
+    if done.into_iter().all(|done| done) {
+        return Ok(started.elapsed());
+    }
+    let query =
+        "SELECT format('%s: %s %s, attempt %s, due %s, lease %s, gate %s', id, queue, state, attempt, run_at,
+                        lease_until, gate) FROM queue.tasks ORDER BY id LIMIT 20";
+    let rows = client.query(query, &[]).expect("what is left");
+    let tasks: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    let stats: serde_json::Value =
+        client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
+    Err(format!("of {left} tasks some are left after {limit:?}:\n{}\n{stats}", tasks.join("\n")))
+}
+
+/// Claims from one queue after the other; true if nothing is left in time.
+fn work(
+    mut client: Client,
+    mut journal: Journal,
+    number: usize,
+    until: Instant,
+) -> Result<bool, postgres::Error> {
+    let claim = client.prepare(
+        "SELECT id, token, queue, payload->>'value', group_key, \
+         (extract(epoch FROM lease_until) * 1000000)::bigint FROM queue.claim('1 minute', $1, 50)",
+    )?;
+    let complete = client.prepare("SELECT queue.complete_many($1, $2)")?;
+    let left = client.prepare("SELECT EXISTS (SELECT FROM queue.tasks)")?;
+    for turn in number.. {
+        let queue = QUEUES[turn % QUEUES.len()];
+        journal.begin();
+        let rows = client.query(&claim, &[&queue])?;
+        let (mut ids, mut tokens) = (Vec::<i64>::new(), Vec::<i32>::new());
+        for row in &rows {
+            ids.push(row.get(0));
+            tokens.push(row.get(1));
+            journal.effect(Effect::Claim {
+                id: row.get(0),
+                token: row.get(1),
+                queue: row.get(2),
+                value: row.get(3),
+                group: row.get(4),
+                until: row.get(5),
+                lease: LEASE,
+            });
+        }
+        journal.end(Outcome::Ok);
+        if rows.is_empty() {
+            if !client.query_one(&left, &[])?.get::<_, bool>(0) {
+                return Ok(true);
+            } else if Instant::now() > until {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+            continue;
+        }
+        journal.begin();
+        let effect =
+            |n: usize, accepted| Effect::End { verb: Verb::Complete, id: ids[n], token: tokens[n], accepted };
+        for place in 0..ids.len() {
+            journal.effect(effect(place, false));
+        }
+        for row in client.query(&complete, &[&ids, &tokens])? {
+            let place = ids.iter().position(|id| *id == row.get::<_, i64>(0)).expect("asked for");
+            journal.settle(place, effect(place, true));
+        }
+        journal.end(Outcome::Ok);
+    }
+    unreachable!("it turns until it returns")
+}

@@ -1,0 +1,88 @@
+//! What the clients of a campaign do, and the queues in which they do it.
+
+use std::fmt;
+
+/// The queues: one without policies, which the native verbs serve, and one for each policy.
+pub const QUEUES: [&str; 5] = ["plain", "hot", "grouped", "limited", "frail"];
+/// How many of "limited" may run.
+pub const MOST_RUNNING: i64 = 5;
+/// The longest lease that a client asks for, and the longest delay of a task, in milliseconds.
+pub const LONGEST_LEASE: u64 = 1500;
+pub const LONGEST_DELAY: u64 = 800;
+
+/// Makes the queues.
+pub const SETUP: &str = r#"
+SELECT queue.create('plain', '{"max_attempts": 1000, "backoff": {"base": "20 ms", "max": "100 ms"}}');
+SELECT queue.create('hot', '{"max_attempts": 1000, "backoff": {"base": "0"}}');
+SELECT queue.create('grouped', '{"max_attempts": 1000, "backoff": {"base": "20 ms", "max": "100 ms"}}');
+SELECT queue.create('limited', '{"max_attempts": 1000, "max_running": 5, "backoff": {"base": "0"}}');
+SELECT queue.create('frail', '{"max_attempts": 2, "backoff": {"base": "0"}}');
+"#;
+
+/// What the clients of a campaign do.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// How many there are.
+    pub clients: u64,
+    /// Of a hundred operations, so many are transaction blocks of several verbs; the others are single
+    /// statements.
+    pub blocks: u64,
+    /// How many verbs a block has at most.
+    pub parts: u64,
+    /// Of a hundred blocks, so many are rolled back on purpose.
+    pub rollbacks: u64,
+    /// Of a hundred parts of a block, so many are within a savepoint.
+    pub savepoints: u64,
+    /// Of a hundred blocks, so many end in two phases.
+    pub two_phase: u64,
+    /// Of a hundred blocks, so many are REPEATABLE READ or SERIALIZABLE.
+    pub strict: u64,
+    /// Of a hundred operations, so many run under a statement_timeout of 1 to 50 ms.
+    pub timeouts: u64,
+    /// Of a hundred operations, so many are batches over tasks of anybody, in random order.
+    pub batches: u64,
+    /// Whether clients only push.
+    pub only_push: bool,
+    /// SQLSTATEs that are no surprise besides those of refused verbs and lost connections.
+    pub tolerated: &'static [&'static str],
+}
+
+impl Load {
+    /// Eight clients that do everything at READ COMMITTED.
+    pub const MIXED: Self = Self {
+        clients: 8,
+        blocks: 30,
+        parts: 3,
+        rollbacks: 15,
+        savepoints: 15,
+        two_phase: 0,
+        strict: 0,
+        timeouts: 0,
+        batches: 0,
+        only_push: false,
+        // Blocks take locks in any order, as users do.
+        tolerated: &["40P01"],
+    };
+
+    /// Whether a client may meet this error. The others are: a stale token, a task that has finished, a
+    /// duplicate, a server that goes down or comes up.
+    pub fn tolerates(&self, code: &str) -> bool {
+        ["QX001", "QX003", "QX005", "57P01", "57P02", "57P03"].contains(&code)
+            || self.tolerated.contains(&code)
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            clients, blocks, parts, rollbacks, savepoints, two_phase, strict, timeouts, batches, ..
+        } = self;
+        write!(
+            f,
+            "clients={clients} blocks={blocks}% parts={parts} rollbacks={rollbacks}% savepoints={savepoints}% \
+             two_phase={two_phase}% strict={strict}% timeouts={timeouts}% batches={batches}% only_push={} \
+             tolerated={:?}",
+            self.only_push, self.tolerated
+        )
+    }
+}

@@ -1,0 +1,30 @@
+//! Short rounds of the campaigns of `make torture`, and proof that their account would see a broken
+//! promise: mutants, each of which breaks one on purpose.
+
+#[path = "torture/campaigns.rs"]
+mod campaigns;
+#[path = "torture/mutants.rs"]
+mod mutants;
+
+use std::time::Duration;
+
+use queue_ext_tests::torture::campaign::{Options, Verdict};
+use queue_ext_tests::torture::campaigns::named;
+
+/// Whether another version is tested at length: the account and its mutants are the same on all.
+fn brief() -> bool {
+    std::env::var("BRIEF").is_ok()
+}
+
+/// One round of a campaign; more, up to this length, as long as nothing is broken.
+fn play(campaign: &str, name: &str, round: Duration, length: Duration, mutant: &str) -> Verdict {
+    named(campaign).play(&Options {
+        seed: std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1),
+        length,
+        round,
+        fsync: false,
+        folder: format!("torture-test-{name}"),
+        program: env!("CARGO_BIN_EXE_torture").into(),
+        mutant: mutant.to_owned(),
+    })
+}

@@ -1,0 +1,35 @@
+//! A few seconds of each campaign. `make torture` plays them for as long as one likes.
+
+use std::time::Duration;
+
+use super::{brief, play};
+
+fn holds(campaign: &str) {
+    let round = Duration::from_millis(if brief() { 1000 } else { 2000 });
+    let verdict = play(campaign, campaign, round, Duration::ZERO, "");
+    assert!(verdict.violations.is_empty(), "{verdict}");
+    assert!(verdict.counts.acknowledged > 100, "the clients did nothing");
+}
+
+macro_rules! campaigns {
+    ($($name:ident),*) => { $(
+        #[test]
+        fn $name() {
+            holds(stringify!($name));
+        }
+    )* };
+}
+
+campaigns!(
+    crash, stop, backend, zombies, worker, cut, failover, pinned, cancel, levels, deadlock, savepoints,
+    twophase, upkeep, chaos
+);
+
+/// What is lost with an asynchronous standby that lags behind is seen, and nothing else is wrong.
+#[test]
+fn asynchronous() {
+    let verdict = play("asynchronous", "asynchronous", Duration::from_secs(4), Duration::ZERO, "");
+    assert!(verdict.violations.is_empty(), "{verdict}");
+    let struck = verdict.faults.values().sum::<u64>() > 0;
+    assert!(!struck || verdict.counts.lost > 0, "a lag of milliseconds has lost nothing: {verdict}");
+}

@@ -1,0 +1,133 @@
+//! Mutants: the core with one promise broken, and the account that sees it.
+//!
+//! The functions in SQL are changed in the test's own database, with the native verbs off. What only the
+//! library can break was tried with patched builds: see docs/reliability.md.
+
+use std::time::Duration;
+
+use super::{brief, play};
+
+const ROUND: Duration = Duration::from_millis(1500);
+/// What breaks seldom is looked for so long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Replaces a piece of a function; fails if it is not there.
+const MUTATE: &str = "
+ALTER DATABASE postgres SET queue.fast_path = off;
+CREATE FUNCTION pg_temp.mutate(function regproc, old text, new text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    definition text := pg_get_functiondef(function);
+BEGIN
+    ASSERT position(old IN definition) > 0, 'there is no such text in ' || function;
+    EXECUTE replace(definition, old, new);
+END
+$$;";
+
+/// Breaks a function, and expects the account to say so.
+fn seen(name: &str, campaign: &str, mutant: &str, invariant: &str) {
+    if brief() {
+        return;
+    }
+    let verdict = play(campaign, name, ROUND, PATIENCE, &format!("{MUTATE}{mutant}"));
+    let found: Vec<_> = verdict.violations.iter().map(|violation| violation.invariant).collect();
+    assert!(found.contains(&invariant), "{name}: {invariant} expected, found {found:?}");
+}
+
+/// The same load with nothing broken: what the mutants are seen by is their own.
+#[test]
+fn the_core_alone_breaks_nothing() {
+    let verdict = play("quiet", "core", ROUND, Duration::ZERO, MUTATE);
+    assert!(verdict.violations.is_empty(), "{verdict}");
+}
+
+macro_rules! mutants {
+    ($($(#[$what:meta])* $name:ident: $campaign:literal, $mutant:expr, $invariant:literal;)*) => { $(
+        $(#[$what])*
+        #[test]
+        fn $name() {
+            seen(stringify!($name), $campaign, $mutant, $invariant);
+        }
+    )* };
+}
+
+mutants! {
+    /// Complete does not look at the token.
+    stale_completions: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.complete', 'AND t.token = complete.token AND t.state = ''running''', '')",
+        "I7";
+    /// Complete keeps the task in the queue.
+    two_completions: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.complete', 'DELETE FROM queue.tasks AS t',
+                               'UPDATE queue.tasks AS t SET state = ''queued'', lease_until = NULL')",
+        "I12";
+    /// Extend does not look at the token.
+    stale_extensions: "quiet",
+        "SELECT pg_temp.mutate('queue.extend_many', 'AND t.token = g.token', '')",
+        "I7";
+    /// A claim takes what others have leased.
+    leases_ignored: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 'AND t.lease_until <= moment', '')",
+        "I5";
+    /// The token does not grow.
+    token_stands_still: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 'token = t.token + 1,', '')",
+        "I6";
+    /// A limit is counted wrong: a claim that found room for one starts them all.
+    limit_counted_wrong: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 'EXIT walk WHEN started IS NULL;',
+                               'started := coalesce(started, clock_timestamp());')",
+        "limits";
+    /// A task of a group does not wait for its turn.
+    turns_ignored: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.task_arrives', 'THEN 0 ELSE 2 END', 'THEN 0 ELSE 1 END')",
+        "I8";
+    /// A key that is taken is taken again.
+    keys_ignored: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.take_key', 'RETURN false', 'RETURN true')",
+        "I9";
+    /// What was given back is dropped.
+    given_back_and_dropped: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.put_back', 'UPDATE queue.tasks AS t',
+                               'DELETE FROM queue.tasks AS t WHERE t.id = task.id; UPDATE queue.tasks AS t')",
+        "I1";
+    /// One completion in twenty leaves nothing.
+    completions_lost: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.archive', 'IF kept IS DISTINCT FROM false THEN',
+                               'IF kept IS DISTINCT FROM false AND task.id % 20 > 0 THEN')",
+        "I12";
+    /// Nobody ends expired leases.
+    leases_never_end: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 'OR t.state = ''running'' AND t.lease_until <= moment', ''),
+                pg_temp.mutate('queue_internal.reap', 't.lease_until <= moment', 'false'),
+                pg_temp.mutate('queue_internal.expire', 't.lease_until <= clock_timestamp()', 'false')",
+        "I13";
+    /// A COMMIT returns before it is durable.
+    acknowledged_too_early: "crash",
+        "ALTER DATABASE postgres SET synchronous_commit = off",
+        "I1";
+    /// The statistics count everything twice.
+    statistics_doubled: "quiet",
+        "DO $$ BEGIN EXECUTE 'CREATE OR REPLACE VIEW queue.stats AS '
+             || replace(pg_get_viewdef('queue.stats'), 'count(*) AS dead', '2 * count(*) AS dead'); END $$",
+        "I10";
+}
+
+/// A push is there before its transaction has committed, and stays if it does not. The server needs
+/// dblink for this mutant.
+#[test]
+fn published_before_the_commit() {
+    if !queue_ext_tests::cluster::has_extension("dblink") {
+        return;
+    }
+    let mutant = "
+        CREATE EXTENSION dblink;
+        SELECT pg_temp.mutate('queue_internal.push', 'IF key IS NULL AND after IS NULL THEN', $$
+            IF key IS NULL AND after IS NULL AND group_key IS NULL THEN
+                SELECT d.id INTO id FROM public.dblink(
+                    format('host=%s user=postgres dbname=postgres', current_setting('unix_socket_directories')),
+                    format('INSERT INTO queue.tasks (queue, payload) VALUES (%L, %L) RETURNING id', queue, payload))
+                    AS d (id bigint);
+                RETURN id;
+            ELSIF key IS NULL AND after IS NULL THEN$$)";
+    seen("published_before_the_commit", "quiet", mutant, "I11");
+}
