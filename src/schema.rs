@@ -236,9 +236,10 @@ extension_sql_file!("../sql/functions/purge_where.sql", name = "purge_where", re
 extension_sql_file!("../sql/functions/channel.sql", name = "channel", requires = ["purge_where"]);
 extension_sql_file!("../sql/functions/grant.sql", name = "grant", requires = ["channel"]);
 extension_sql_file!("../sql/functions/maintain.sql", name = "maintain", requires = ["grant"]);
+extension_sql_file!("../sql/functions/health.sql", name = "health", requires = ["maintain"]);
 
 // What the library serves natively.
-extension_sql_file!("../sql/native.sql", name = "native", requires = ["maintain"]);
+extension_sql_file!("../sql/native.sql", name = "native", requires = ["health"]);
 
 // About all of it.
 extension_sql_file!("../sql/comments.sql", name = "comments", requires = ["native"]);

@@ -56,6 +56,7 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("purge_where", "O", "CALL queue.purge_where('{\"queue\": \"QUEUE\", \"payload\": {}}')"),
     ("channel", "P W O", "SELECT queue.channel('QUEUE')"),
     ("engine_stats", "O M", "SELECT queue.engine_stats()"),
+    ("health", "O M", "SELECT queue.health()"),
     ("maintain", "", "CALL queue.maintain()"),
     ("grant_producer", "", "SELECT queue.grant_producer('nobody')"),
     ("grant_worker", "", "SELECT queue.grant_worker('nobody', 'QUEUE')"),

@@ -1,0 +1,153 @@
+//! queue.health(): each trouble is caused, is named while it lasts, and is gone when it is over.
+
+use std::time::Duration;
+
+use postgres::{Client, NoTls};
+use queue_ext_tests::{Cluster, Settings, eventually};
+
+const SOON: Duration = Duration::from_secs(10);
+const CHECKS: [&str; 8] =
+    ["engine", "worker", "lanes", "due tasks", "leases", "dead letters", "horizon", "partitions"];
+
+fn with_settings(name: &str, preload: bool, extra: &'static str) -> Cluster {
+    let cluster = Cluster::start_with(name, &Settings { preload, extra });
+    run(&mut cluster.connect(), "CREATE EXTENSION queue_ext");
+    cluster
+}
+
+fn run(client: &mut Client, statements: &str) {
+    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+}
+
+/// What a check says, with thresholds that are passed at once where `strict`: status, detail and hint.
+fn check(client: &mut Client, name: &str, strict: bool) -> (String, String, String) {
+    let thresholds = if strict { "'1 ms', '1 ms', '1 ms', 1" } else { "" };
+    let query = format!("SELECT status, detail, coalesce(hint, '') FROM queue.health({thresholds}) WHERE name = $1");
+    let rows = client.query(&query, &[&name]).expect("health");
+    assert_eq!(rows.len(), 1, "{name}");
+    (rows[0].get(0), rows[0].get(1), rows[0].get(2))
+}
+
+fn is_ok(client: &mut Client, name: &str) {
+    eventually(&format!("{name} is well"), SOON, || check(client, name, true).0 == "ok");
+}
+
+/// The check finds fault, and says what and what to do in these words.
+fn complains(client: &mut Client, name: &str, status: &str, detail: &str, hint: &str) {
+    let mut found = Default::default();
+    eventually(&format!("{name} complains"), SOON, || {
+        found = check(client, name, true);
+        found.0 == status
+    });
+    assert!(found.1.contains(detail), "{found:?}");
+    assert!(found.2.contains(hint), "{found:?}");
+}
+
+#[test]
+fn a_server_in_good_health_says_so_to_whoever_monitors() {
+    let mut cluster = with_settings("health-good", true, "");
+    cluster.await_worker("postgres");
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "SELECT queue.push('default'); CREATE ROLE monitor LOGIN IN ROLE pg_monitor; SET ROLE monitor",
+    );
+    let rows = client.query("SELECT name, status, hint FROM queue.health()", &[]).expect("health");
+    let names: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(names, CHECKS);
+    for row in &rows {
+        let (name, status, hint): (String, String, Option<String>) = (row.get(0), row.get(1), row.get(2));
+        assert_eq!((status.as_str(), hint), ("ok", None), "{name}");
+    }
+    let nulls = client.query("SELECT FROM queue.health(NULL, NULL, NULL, NULL) WHERE status = 'ok'", &[]);
+    assert_eq!(nulls.expect("health").len(), CHECKS.len(), "null is the default");
+}
+
+#[test]
+fn a_missing_engine_or_worker_is_named() {
+    let cluster = with_settings("health-bare", false, "");
+    let mut client = cluster.connect();
+    complains(&mut client, "engine", "warning", "not preloaded", "shared_preload_libraries");
+    complains(&mut client, "worker", "warning", "without preloading", "CALL queue.maintain()");
+
+    let cluster = with_settings("health-no-lanes", true, "queue.lanes = 0");
+    complains(&mut cluster.connect(), "engine", "warning", "queue.lanes is 0", "restart");
+
+    // The launcher has the only place that there is.
+    let cluster = with_settings("health-no-worker", true, "max_worker_processes = 1\nmax_logical_replication_workers = 0");
+    complains(&mut cluster.connect(), "worker", "critical", "there is none", "max_worker_processes");
+
+    let mut cluster = with_settings("health-worker-off", true, "");
+    cluster.await_worker("postgres");
+    let mut client = cluster.connect();
+    is_ok(&mut client, "worker");
+    run(&mut client, "ALTER SYSTEM SET queue.worker_enabled = off");
+    run(&mut client, "SELECT pg_reload_conf()");
+    complains(&mut client, "worker", "warning", "worker_enabled is off", "CALL queue.maintain()");
+    run(&mut client, "ALTER SYSTEM RESET queue.worker_enabled");
+    run(&mut client, "SELECT pg_reload_conf()");
+    is_ok(&mut client, "worker");
+}
+
+#[test]
+fn queues_without_a_lane_are_named() {
+    let cluster = with_settings("health-lanes", true, "queue.lanes = 1");
+    let mut client = cluster.connect();
+    is_ok(&mut client, "lanes");
+    run(
+        &mut client,
+        "SELECT queue.create('second'); SELECT queue.push('default'), queue.push('second');
+         SELECT queue.claim('1 hour'); SELECT queue.claim('1 hour', 'second')",
+    );
+    complains(&mut client, "lanes", "warning", "1 queues", "queue.lanes");
+    run(&mut client, "SELECT queue.complete(id, token) FROM queue.tasks WHERE queue = 'second'");
+    is_ok(&mut client, "lanes");
+}
+
+#[test]
+fn trouble_with_tasks_is_named_while_it_lasts() {
+    let cluster = with_settings("health-tasks", true, "queue.worker_enabled = off\nqueue.history_ahead = 1");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.push('default')");
+    complains(&mut client, "due tasks", "warning", "queue \"default\": 1 are due", "start workers");
+    run(&mut client, "SELECT queue.pause('default')");
+    complains(&mut client, "due tasks", "warning", "", "queue.resume('default')");
+    assert_eq!(check(&mut client, "due tasks", false).0, "ok", "ten minutes have not passed");
+    run(&mut client, "SELECT queue.resume('default'); SELECT queue.claim('50 ms', worker => 'late')");
+    is_ok(&mut client, "due tasks");
+
+    complains(&mut client, "leases", "warning", "one of worker \"late\" ran out", "CALL queue.maintain()");
+    run(&mut client, "CALL queue.maintain()");
+    is_ok(&mut client, "leases");
+
+    run(&mut client, "UPDATE queue.tasks SET run_at = now(); SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 hour')");
+    complains(&mut client, "dead letters", "warning", "1 tasks failed for good", "queue.redrive('default')");
+    run(&mut client, "SELECT queue.redrive('default')");
+    is_ok(&mut client, "dead letters");
+
+    run(&mut client, "CALL queue.maintain()");
+    assert!(check(&mut client, "partitions", true).1.starts_with("the last is for"));
+    run(&mut client, "DO $$ BEGIN EXECUTE format('DROP TABLE queue.%I',
+                          'history_' || to_char((now() AT TIME ZONE 'UTC')::date + 1, 'YYYYMMDD')); END $$");
+    complains(&mut client, "partitions", "warning", "none for tomorrow", "CALL queue.maintain()");
+    run(&mut client, "CALL queue.maintain()");
+    is_ok(&mut client, "partitions");
+}
+
+#[test]
+fn whoever_pins_the_horizon_is_named() {
+    let cluster = with_settings("health-horizon", true, "max_prepared_transactions = 5");
+    let mut client = cluster.connect();
+    is_ok(&mut client, "horizon");
+    let mut config = cluster.config("postgres");
+    let mut old = config.application_name("nightly report").connect(NoTls).expect("connect");
+    run(&mut old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM queue.tasks");
+    complains(&mut client, "horizon", "warning", "\"nightly report\", idle in transaction) has a transaction open", "pg_terminate_backend(");
+    assert_eq!(check(&mut client, "horizon", false).0, "ok", "ten minutes have not passed");
+    run(&mut old, "ROLLBACK");
+    is_ok(&mut client, "horizon");
+    run(&mut old, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'forgotten'");
+    complains(&mut client, "horizon", "warning", "transaction 'forgotten' was prepared", "ROLLBACK PREPARED 'forgotten'");
+    run(&mut old, "ROLLBACK PREPARED 'forgotten'");
+    is_ok(&mut client, "horizon");
+}

@@ -1,0 +1,146 @@
+-- queue.health(due_for, overdue_for, pinned_for, failed)
+--
+--   What is wrong in this database, and what to do about it: a row for each check, or one for each queue or
+--   transaction that a check finds fault with.
+--   API:       public; an operator's, and monitoring's
+--   Arguments: due_for      how long a task may be due before its queue is not well
+--              overdue_for  how long ago a lease may have run out
+--              pinned_for   how long a transaction may hold back vacuum
+--              failed       how many tasks of a queue may fail for good in an hour
+--              Null means the default.
+--   Returns:   name: which check; status: ok, warning or critical; detail: what was found; hint: what to do,
+--              null where nothing is
+--   Reads:     queue.stats, queue.workers, queue.engine_stats(), views and catalogs of the server
+--   Why nothing else: who may monitor has no right on the tables, nor in queue_internal.
+
+CREATE FUNCTION queue.health(
+    due_for     interval DEFAULT '10 minutes',
+    overdue_for interval DEFAULT '1 minute',
+    pinned_for  interval DEFAULT '10 minutes',
+    failed      bigint   DEFAULT 10)
+RETURNS TABLE (name text, status text, detail text, hint text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    due_for     CONSTANT interval := coalesce(due_for, '10 minutes');
+    overdue_for CONSTANT interval := coalesce(overdue_for, '1 minute');
+    pinned_for  CONSTANT interval := coalesce(pinned_for, '10 minutes');
+    failed      CONSTANT bigint := coalesce(failed, 10);
+    moment      CONSTANT timestamptz := clock_timestamp();
+    engine      CONSTANT jsonb := queue.engine_stats();
+    stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
+    by_hand     CONSTANT text := 'Have something CALL queue.maintain() every minute meanwhile.';
+BEGIN
+    -- Of each of these two, the first row that matches.
+    RETURN QUERY
+    SELECT 'engine', f.status, f.detail, f.hint
+    FROM (VALUES
+        (engine ? 'max_lanes', 'ok', 'the library is preloaded', NULL),
+        ((engine ->> 'loaded')::boolean, 'warning', 'queue.lanes is 0',
+         'Everything works, more slowly. Set queue.lanes, and restart the server.'),
+        (true, 'warning', 'the library is not preloaded',
+         'Everything works, more slowly. Add queue_ext to shared_preload_libraries, and restart the server.')
+    ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
+
+    RETURN QUERY
+    SELECT 'worker', f.status, f.detail, f.hint
+    FROM (VALUES
+        (pg_is_in_recovery(), 'ok', 'a standby has none', NULL),
+        (engine ? 'worker', 'ok', 'process ' || (engine #>> '{worker,pid}'), NULL),
+        (NOT (engine ->> 'loaded')::boolean, 'warning', 'without preloading there is none', by_hand),
+        (NOT current_setting('queue.worker_enabled', true)::boolean, 'warning', 'queue.worker_enabled is off', by_hand),
+        (true, 'critical', 'there is none',
+         'After a crash it is back within seconds. If not, the log of the server says why; max_worker_processes '
+         'may be too low. ' || by_hand)
+    ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
+
+    RETURN QUERY
+    SELECT 'lanes', 'warning', format('%s queues with tasks have no lane, and are served more slowly', count(*)),
+           'Raise queue.lanes, and restart the server.'
+    FROM unnest(stats) AS s
+    WHERE s.queued + s.running > 0 AND NOT engine -> 'lanes' ? s.queue
+      AND (engine #>> '{verbs,handed_over,no_lane}')::bigint > 0
+    HAVING count(*) > 0;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'lanes', 'ok', 'no queue lacks one', NULL;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'due tasks', 'warning',
+           format('queue %s: %s are due, the first for %s', to_json(s.queue), s.queued,
+                  date_trunc('second', s.oldest_due_age)),
+           CASE WHEN s.paused THEN format('The queue is paused: SELECT queue.resume(%L).', s.queue)
+                WHEN s.running = 0 THEN 'Nobody claims from it: start workers.'
+                ELSE 'Start more workers, or look in queue.workers for those that hang.' END
+    FROM unnest(stats) AS s WHERE s.oldest_due_age > due_for ORDER BY s.queue;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'due tasks', 'ok', format('none has been due for %s', due_for), NULL;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'leases', 'warning',
+           format('queue %s: one of worker %s ran out %s ago, and its task was not put back', to_json(w.queue),
+                  coalesce(to_json(w.worker)::text, 'without a name'), date_trunc('second', moment - w.next_lease_until)),
+           'CALL queue.maintain() puts it back. If there is a worker of the extension, the log of the server '
+           'says what keeps it.'
+    FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'leases', 'ok', format('none ran out more than %s ago', overdue_for), NULL;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'dead letters', 'warning',
+           format('queue %s: %s tasks failed for good in the last hour; there are %s in all', to_json(s.queue),
+                  s.failed_last_hour, s.dead),
+           format('SELECT id, errors -> -1 FROM queue.dead_letters WHERE queue = %L. '
+                  'Once the cause is gone: SELECT queue.redrive(%1$L).', s.queue)
+    FROM unnest(stats) AS s WHERE s.failed_last_hour >= failed ORDER BY s.queue;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'dead letters', 'ok', format('no queue got %s in the last hour', failed), NULL;
+    END IF;
+
+    -- By time where there is one; slots and standbys have none, and count by transactions.
+    RETURN QUERY
+    SELECT 'horizon', 'warning', p.detail, p.hint
+    FROM (
+        SELECT format('process %s (user %s, application %s, %s) has a transaction open for %s', a.pid,
+                      to_json(a.usename), to_json(a.application_name), coalesce(a.state, a.backend_type),
+                      date_trunc('second', moment - a.xact_start)) AS detail,
+               format('Until it ends, finished tasks are not vacuumed. SELECT pg_terminate_backend(%s) ends it.',
+                      a.pid) AS hint
+        FROM pg_stat_activity AS a
+        WHERE a.datname = current_database() AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
+          AND a.backend_type <> 'autovacuum worker' AND a.xact_start < moment - pinned_for
+        UNION ALL
+        SELECT format('transaction %L was prepared %s ago', x.gid, date_trunc('second', moment - x.prepared)),
+               format('COMMIT PREPARED %L, or ROLLBACK PREPARED %1$L.', x.gid)
+        FROM pg_prepared_xacts AS x
+        WHERE x.database = current_database() AND x.prepared < moment - pinned_for
+        UNION ALL
+        SELECT format('replication slot %s holds it back by %s transactions', to_json(s.slot_name), age(s.xmin)),
+               format('Have its standby catch up, or SELECT pg_drop_replication_slot(%L).', s.slot_name)
+        FROM pg_replication_slots AS s WHERE age(s.xmin) > 1000000
+        UNION ALL
+        SELECT format('standby %s holds it back by %s transactions', to_json(r.application_name), age(r.backend_xmin)),
+               'End the old query there, or switch hot_standby_feedback off.'
+        FROM pg_stat_replication AS r WHERE age(r.backend_xmin) > 1000000
+    ) AS p;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'horizon', 'ok', format('nobody has held back vacuum for %s', pinned_for), NULL;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'partitions', f.status, f.detail, f.hint
+    FROM (SELECT max(right(c.relname, 8))
+          FROM pg_class AS c JOIN pg_inherits AS i ON i.inhrelid = c.oid
+          WHERE i.inhparent = 'queue.history'::regclass AND c.relname ~ '^history_\d{8}$') AS h (last),
+    LATERAL (VALUES
+        (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
+        (h.last > to_char(moment AT TIME ZONE 'UTC', 'YYYYMMDD'), 'ok', 'the last is for ' || h.last, NULL),
+        (true, 'warning', 'there is none for tomorrow, the last is for ' || h.last,
+         'Rows without one go to queue.history_default. CALL queue.maintain() makes them, unless somebody keeps '
+         'queue.history locked.')
+    ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
+END
+$$;
+COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint) IS
+    'What is wrong in this database, and what to do about it.';
