@@ -8,6 +8,7 @@ mod arguments;
 pub mod claim;
 mod complete;
 mod extend;
+mod lessor;
 mod push;
 mod queue;
 

@@ -1,0 +1,148 @@
+//! Waits that end otherwise than by a task: rolled back, dropped, interrupted, dead.
+
+use super::*;
+
+#[test]
+fn what_is_rolled_back_wakes_nobody() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-rollback");
+    let mut client = cluster.connect();
+    let waiter = wait(&cluster, "CALL queue.wait()");
+    await_waiters(&mut client, "default", 1);
+    run(&mut client, "BEGIN; SELECT queue.push('default'); ROLLBACK");
+    run(&mut client, "BEGIN; SAVEPOINT s; SELECT queue.push('default'); ROLLBACK TO s; COMMIT");
+    run(&mut client, "BEGIN; SELECT queue.push('default')");
+    thread::sleep(Duration::from_millis(200));
+    assert!(!waiter.thread.is_finished(), "nothing was committed");
+    await_waiters(&mut client, "default", 1);
+    run(&mut client, "COMMIT");
+    assert!(waiter.done().0);
+    // A claim that is rolled back gives back what others wait for.
+    run(&mut client, "BEGIN; SELECT queue.claim()");
+    let waiter = wait(&cluster, "CALL queue.wait()");
+    await_waiters(&mut client, "default", 1);
+    let back = Instant::now();
+    run(&mut client, "ROLLBACK");
+    let (ready, told) = waiter.done();
+    assert!(ready);
+    println!("a task that was given back by a rollback is told after {:?}", told.duration_since(back));
+    assert!(told.duration_since(back) < WOKEN);
+}
+
+#[test]
+fn waiting_for_queues_that_come_and_go() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-queues");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.create('a'), queue.create('b')");
+    // Several.
+    for queue in ["a", "b"] {
+        let waiter = wait(&cluster, "CALL queue.wait(ARRAY['a', 'b'])");
+        await_waiters(&mut client, "b", 1);
+        let pushed = Instant::now();
+        run(&mut client, &format!("SELECT queue.push('{queue}')"));
+        let (ready, told) = waiter.done();
+        assert!(ready && told.duration_since(pushed) < WOKEN);
+        assert_eq!((waiters(&mut client, "a"), waiters(&mut client, "b")), (0, 0), "it has left both lists");
+        run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('30 seconds', ARRAY['a', 'b'])");
+    }
+    // One who waits for both and was woken for one does not keep the other's task from the next.
+    let both = wait(&cluster, "CALL queue.wait(ARRAY['a', 'b'])");
+    await_waiters(&mut client, "b", 1);
+    let other = wait(&cluster, "CALL queue.wait('b')");
+    await_waiters(&mut client, "b", 2);
+    let pushed = Instant::now();
+    run(&mut client, "BEGIN; SELECT queue.push('b'); SELECT queue.push('a'); COMMIT");
+    assert!(both.done().0 && other.done().0 && pushed.elapsed() < WOKEN, "{:?}", pushed.elapsed());
+    run(&mut client, "SELECT queue.purge('a'), queue.purge('b')");
+    // Paused, and resumed.
+    run(&mut client, "SELECT queue.pause('a')");
+    run(&mut client, "SELECT queue.push('a'), queue.push('a')");
+    let sleepers = [wait(&cluster, "CALL queue.wait('a')"), wait(&cluster, "CALL queue.wait('a')")];
+    await_waiters(&mut client, "a", 2);
+    let resumed = Instant::now();
+    run(&mut client, "SELECT queue.resume('a')");
+    for waiter in sleepers {
+        let (ready, told) = waiter.done();
+        assert!(ready && told.duration_since(resumed) < WOKEN, "{:?}", told.duration_since(resumed));
+    }
+    run(&mut client, "SELECT queue.purge('a')");
+    // Dropped.
+    let sleepers = [wait(&cluster, "CALL queue.wait('a')"), wait(&cluster, "CALL queue.wait('a')")];
+    await_waiters(&mut client, "a", 2);
+    let dropped = Instant::now();
+    run(&mut client, "SELECT queue.drop('a')");
+    for waiter in sleepers {
+        let error = waiter.thread.join().expect("join").expect_err("there is no such queue");
+        assert_eq!(error.code().map(|code| code.code()), Some("QX002"), "{error}");
+    }
+    assert!(dropped.elapsed() < WOKEN, "{:?}", dropped.elapsed());
+    // In time, with nothing to tell.
+    for timeout in [0, 1, 100, 350] {
+        let started = Instant::now();
+        let ready: bool =
+            client.query_one(&format!("CALL queue.wait('b', '{timeout} ms')"), &[]).expect("wait").get(0);
+        let late = started.elapsed().checked_sub(Duration::from_millis(timeout)).expect("not too early");
+        println!("a timeout of {timeout} ms takes {:.2} ms more", late.as_secs_f64() * 1e3);
+        assert!(!ready && late < Duration::from_millis(100), "{late:?}");
+    }
+}
+
+#[test]
+fn whoever_is_interrupted_leaves_the_lists() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-interrupt");
+    let mut client = cluster.connect();
+    for signal in ["pg_cancel_backend", "pg_terminate_backend"] {
+        let sleepers =
+            [wait(&cluster, "CALL queue.wait()"), wait(&cluster, "CALL queue.wait(ARRAY['default'])")];
+        await_waiters(&mut client, "default", 2);
+        let sent = Instant::now();
+        for waiter in sleepers {
+            client.execute(&format!("SELECT {signal}($1)"), &[&waiter.pid]).expect("signal");
+            waiter.thread.join().expect("join").expect_err("interrupted");
+        }
+        assert!(sent.elapsed() < WOKEN, "{signal}: {:?}", sent.elapsed());
+        eventually("nobody stands in the list", WOKEN, || waiters(&mut client, "default") == 0);
+    }
+    let mut other = cluster.connect();
+    run(&mut other, "SET statement_timeout = '200 ms'");
+    let started = Instant::now();
+    let waiter = wait_with(other, "CALL queue.wait()");
+    let error = waiter.thread.join().expect("join").expect_err("timed out");
+    assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error}");
+    assert!(started.elapsed() < WOKEN, "{:?}", started.elapsed());
+    assert_eq!(waiters(&mut client, "default"), 0);
+    // A wake-up that went to one who is gone goes to the next.
+    let gone = wait(&cluster, "CALL queue.wait()");
+    await_waiters(&mut client, "default", 1);
+    let next = wait(&cluster, "CALL queue.wait()");
+    await_waiters(&mut client, "default", 2);
+    let pushed = Instant::now();
+    client.execute("SELECT pg_terminate_backend($1), queue.push('default')", &[&gone.pid]).expect("both");
+    let (ready, told) = next.done();
+    assert!(ready && told.duration_since(pushed) < WOKEN, "{:?}", told.duration_since(pushed));
+    drop(gone.thread.join());
+}
+
+#[test]
+fn a_task_that_woke_a_dead_client_wakes_the_next() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-dead");
+    let mut client = cluster.connect();
+    let folder = cluster.folder().to_str().expect("a plain path");
+    let call = "CALL queue.wait(timeout => '1 hour')";
+    let arguments = ["-X", "-h", folder, "-U", "postgres", "-c", call, "postgres"];
+    let mut dead = cluster.start_program(&queue_ext_tests::cluster::bindir().join("psql"), &arguments);
+    await_waiters(&mut client, "default", 1);
+    let next = wait(&cluster, "CALL queue.wait()");
+    await_waiters(&mut client, "default", 2);
+    dead.kill().expect("kill -9");
+    dead.wait().expect("it is gone");
+    let pushed = Instant::now();
+    run(&mut client, "SELECT queue.push('default')");
+    let (ready, told) = next.done();
+    assert!(ready && told.duration_since(pushed) < WOKEN, "{:?}", told.duration_since(pushed));
+    eventually("its session is gone", SOON, || asleep(&mut client) == 0);
+    assert_eq!(waiters(&mut client, "default"), 0);
+}

@@ -1,0 +1,137 @@
+//! How soon whoever waits is told.
+
+use super::*;
+
+/// The middle, the 99th of a hundred, and the greatest, in milliseconds.
+fn report(what: &str, times: &mut [Duration]) -> [f64; 3] {
+    times.sort();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
+    let [p50, p99, max] = [at(0.5), at(0.99), at(1.0)];
+    println!("{what}: p50 {p50:.2} ms, p99 {p99:.2} ms, max {max:.2} ms, of {}", times.len());
+    [p50, p99, max]
+}
+
+#[test]
+fn a_push_wakes_an_idle_worker_within_milliseconds() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-push");
+    let mut client = cluster.connect();
+    let push = client.prepare("SELECT queue.push('default')").expect("prepare");
+    let (told, news) = std::sync::mpsc::channel();
+    let mut worker = cluster.connect();
+    const ROUNDS: usize = 300;
+    let thread = thread::spawn(move || {
+        let claim = worker.prepare("SELECT id, token FROM queue.claim()").expect("prepare");
+        for _ in 0..ROUNDS {
+            let ready: bool = worker.query_one("CALL queue.wait()", &[]).expect("wait").get(0);
+            assert!(ready, "woken for nothing");
+            let task = worker.query(&claim, &[]).expect("claim");
+            told.send((task.len(), Instant::now())).expect("tell");
+            for task in task {
+                worker
+                    .query("SELECT queue.complete($1, $2)", &[&task.get::<_, i64>(0), &task.get::<_, i32>(1)])
+                    .expect("complete");
+            }
+        }
+    });
+    let (mut committed, mut sent) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        await_waiters(&mut client, "default", 1);
+        let before = Instant::now();
+        client.query(&push, &[]).expect("push");
+        let after = Instant::now();
+        let (count, claimed) = news.recv_timeout(SOON).expect("it is woken");
+        assert_eq!(count, 1);
+        committed.push(claimed.saturating_duration_since(after));
+        sent.push(claimed.duration_since(before));
+    }
+    thread.join().expect("the worker");
+    report("from sending a push to its claim's return", &mut sent);
+    let [p50, ..] = report("from a push's commit to its claim's return", &mut committed);
+    assert!(p50 < 5.0, "{p50} ms");
+}
+
+/// How late `wait` returns after the time that `query` says, by the server's clock.
+fn lateness(client: &mut Client, query: &str) -> Duration {
+    let time: String = client.query_one(query, &[]).expect(query).get(0);
+    let ready: bool = client.query_one("CALL queue.wait()", &[]).expect("wait").get(0);
+    let query = "SELECT extract(epoch FROM clock_timestamp() - $1::text::timestamptz)::float8";
+    let late: f64 = client.query_one(query, &[&time]).expect("look").get(0);
+    assert!(ready && late >= 0.0, "{ready} after {late} seconds");
+    Duration::from_secs_f64(late)
+}
+
+/// Pushes a task for later; returns when.
+const LATER: &str = "WITH pushed AS (SELECT clock_timestamp() + '300 ms' AS run_at)
+                     SELECT run_at::text, queue.push('default', run_at => run_at) FROM pushed";
+/// Leases it; returns until when.
+const LEASED: &str = "SELECT lease_until::text FROM queue.claim('300 ms')";
+
+#[test]
+fn a_waiter_returns_when_a_task_comes_due_and_when_a_lease_runs_out() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-due");
+    let mut client = cluster.connect();
+    let (mut due, mut leases) = (Vec::new(), Vec::new());
+    run(&mut client, "SELECT queue.configure('default', '{\"max_attempts\": 1000}')");
+    for round in 0..20 {
+        let shorter = |query: &str| query.replace("300 ms", &format!("{} ms", 50 + 7 * round));
+        due.push(lateness(&mut client, &shorter(LATER)));
+        leases.push(lateness(&mut client, &shorter(LEASED)));
+        run(&mut client, "DELETE FROM queue.tasks");
+    }
+    // Announced while somebody waits already.
+    for _ in 0..10 {
+        let waiter = wait(&cluster, "CALL queue.wait()");
+        await_waiters(&mut client, "default", 1);
+        let pushed = Instant::now();
+        run(&mut client, "SELECT queue.push('default', delay => '100 ms')");
+        let (ready, told) = waiter.done();
+        assert!(ready);
+        let waited = told.duration_since(pushed);
+        due.push(waited.checked_sub(Duration::from_millis(100)).expect("not before it is due"));
+        run(&mut client, "DELETE FROM queue.tasks");
+    }
+    let [_, _, late] = report("from run_at to the return of queue.wait", &mut due);
+    assert!(late < 50.0, "{late} ms");
+    let [_, _, late] = report("from the end of a lease to the return of queue.wait", &mut leases);
+    assert!(late < 50.0, "{late} ms");
+}
+
+#[test]
+fn a_result_is_told_within_milliseconds() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-result");
+    let mut client = cluster.connect();
+    let mut waiter = cluster.connect();
+    let pid: i32 = waiter.query_one("SELECT pg_backend_pid()", &[]).expect("pid").get(0);
+    let (ask, asked) = std::sync::mpsc::channel::<i64>();
+    let (told, news) = std::sync::mpsc::channel();
+    let thread = thread::spawn(move || {
+        while let Ok(id) = asked.recv() {
+            let row = waiter.query_one("CALL queue.wait_result($1, '1 minute')", &[&id]).expect("wait");
+            told.send((row.get::<_, String>(0), Instant::now())).expect("tell");
+        }
+    });
+    let mut times = Vec::new();
+    for _ in 0..100 {
+        let id = number(&mut client, "SELECT queue.push('default')");
+        let task = client.query_one("SELECT id, token FROM queue.claim()", &[]).expect("claim");
+        ask.send(id).expect("ask");
+        eventually("it sleeps, and holds nothing", SOON, || {
+            let query = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event IN ('Extension', 'QueueExtWait')
+                         AND state = 'active' AND xact_start IS NULL AND backend_xmin IS NULL";
+            client.query_one(query, &[&pid]).expect("look").get::<_, i64>(0) == 1
+        });
+        let (id, token): (i64, i32) = (task.get(0), task.get(1));
+        client.query("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+        let completed = Instant::now();
+        let (state, told) = news.recv_timeout(SOON).expect("it is told");
+        assert_eq!(state, "completed");
+        times.push(told.saturating_duration_since(completed));
+    }
+    drop(ask);
+    thread.join().expect("join");
+    let [p50, ..] = report("from a completion's commit to the return of queue.wait_result", &mut times);
+    assert!(p50 < 5.0, "{p50} ms");
+}

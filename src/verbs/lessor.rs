@@ -1,0 +1,142 @@
+//! Leasing tasks, one by one, to whoever claims them.
+
+use super::arguments::Rows;
+use super::claim::by_id;
+use super::queue::Settings;
+use crate::clock::now;
+use crate::lanes::{self, Key, Queue};
+use crate::shared;
+use crate::tables::rows::{Row, task, text};
+use crate::tables::scan::{self, Scan};
+use crate::tables::write::{self, Change};
+use crate::tables::{Reason, Tables};
+use crate::transaction::Hands;
+use pgrx::prelude::*;
+
+/// A task that somebody else has locked is looked at again after a tenth of the time for which it has been
+/// due, within these bounds: who holds it for long is asked seldom.
+const POSTPONE: std::ops::RangeInclusive<i64> = 20_000..=1_000_000;
+/// Gives out leases.
+pub struct Lessor<'a> {
+    pub tables: &'a Tables,
+    pub queue: &'a Queue<'a>,
+    pub settings: &'a Settings,
+    pub table: pg_sys::Relation,
+    pub lease: i64,
+    pub worker: Option<pg_sys::Datum>,
+}
+
+impl Lessor<'_> {
+    /// Leases those of the candidates that can be; returns how many.
+    pub unsafe fn lease_out(&mut self, hands: &Hands, rows: &Rows) -> Result<usize, Reason> {
+        let mut granted = 0;
+        // SAFETY: the snapshot is taken after the candidates, and so sees whatever made them so.
+        unsafe {
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            let mut scan = Scan::begin(self.table, self.tables.tasks_pkey, &by_id(hands.get(0).id));
+            point!(LeaseBegun);
+            let mut result = Ok(());
+            for number in 0..hands.len() {
+                let key = hands.get(number);
+                if result.is_err() {
+                    lanes::with(self.queue.hash(), |slot| slot.lane.add(key, i64::MAX));
+                    continue;
+                }
+                if number > 0 {
+                    point!(LeaseNext);
+                    scan.restart(&by_id(key.id));
+                }
+                match self.lease_one(&mut scan, key, rows) {
+                    Ok(Some(until)) => {
+                        hands.leased(number, until);
+                        granted += 1;
+                    }
+                    Ok(None) => {}
+                    Err(reason) => {
+                        lanes::with(self.queue.hash(), |slot| slot.lane.add(key, i64::MAX));
+                        result = Err(reason);
+                    }
+                }
+            }
+            scan.end();
+            pg_sys::PopActiveSnapshot();
+            point!(LeaseEnded);
+            if granted == 0 { result.map(|()| 0) } else { Ok(granted) }
+        }
+    }
+
+    /// Leases a task, if it can be; returns until when.
+    unsafe fn lease_one(&self, found: &mut Scan, key: Key, rows: &Rows) -> Result<Option<i64>, Reason> {
+        let Some(slot) = found.next() else { return Ok(None) };
+        point!(LeaseFound);
+        // SAFETY: the scan has deformed a row of queue.tasks.
+        unsafe {
+            let mut row = Row::<{ task::COUNT }>::of(slot);
+            let same = row.is(task::STATE, b"queued")
+                && row.int(task::GATE) < 2
+                && row.long(task::RUN_AT) == key.run_at
+                && row.int(task::PRIORITY) == key.priority
+                && row.is(task::QUEUE, self.queue.name());
+            if !same {
+                return Ok(None);
+            }
+            let moment = now();
+            if key.run_at > moment {
+                lanes::with(self.queue.hash(), |slot| slot.lane.add(key, moment));
+                return Ok(None);
+            }
+            // The core has to see whose turn it is.
+            if row.get(task::GROUP_KEY).is_some() && row.int(task::GATE) == 0 {
+                return Err(Reason::Policy);
+            }
+            let until = moment.saturating_add(self.lease);
+            row.set(task::STATE, text(b"running"));
+            row.set(task::ATTEMPT, row.int(task::ATTEMPT) + 1);
+            row.set(task::TOKEN, row.int(task::TOKEN) + 1);
+            row.set(task::LEASE_UNTIL, until);
+            row.set_option(task::WORKER, self.worker);
+            row.set(task::CLAIMED_AT, moment);
+            row.set(task::UPDATED_AT, moment);
+            let wanted = |index| write::fits(self.tables, &row, index);
+            let mut place = (*slot).tts_tid;
+            match write::update(self.table, &mut place, &row, false, wanted) {
+                Change::Done => scan::left_at(key.id, place),
+                Change::Stale => return Ok(None),
+                Change::Locked => {
+                    let pause = ((moment - key.run_at) / 10).clamp(*POSTPONE.start(), *POSTPONE.end());
+                    lanes::with(self.queue.hash(), |slot| slot.lane.postpone(key, moment + pause));
+                    let database = shared::get().and_then(|shared| shared.database(pg_sys::MyDatabaseId));
+                    database.into_iter().for_each(|database| database.run_at(moment + pause));
+                    point!(LeaseLocked);
+                    return Ok(None);
+                }
+            }
+            if row.get(task::MAX_ATTEMPTS).is_none() {
+                row.set(task::MAX_ATTEMPTS, self.settings.max_attempts);
+            }
+            let mut values = CLAIMED.map(|column| row.values[column]);
+            let mut nulls = CLAIMED.map(|column| row.nulls[column]);
+            rows.add(&mut values, &mut nulls);
+            point!(LeaseAdded);
+            Ok(Some(until))
+        }
+    }
+}
+
+/// The columns of queue.claimed_task.
+const CLAIMED: [usize; 14] = [
+    task::ID,
+    task::TOKEN,
+    task::QUEUE,
+    task::PAYLOAD,
+    task::HEADERS,
+    task::ATTEMPT,
+    task::MAX_ATTEMPTS,
+    task::PRIORITY,
+    task::KEY,
+    task::GROUP_KEY,
+    task::PROGRESS,
+    task::RUN_AT,
+    task::CREATED_AT,
+    task::LEASE_UNTIL,
+];
