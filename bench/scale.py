@@ -31,9 +31,9 @@ class Scale:
 
 
 FULL = Scale(
-    name="full", rounds=3, seconds=6, batch_seconds=4, push_seconds=4,
+    name="full", rounds=2, seconds=6, batch_seconds=4, push_seconds=4,
     workers=(8, 64, 200), tasks=90_000, batch_tasks=300_000,
-    payloads=(100, 1_000, 10_000), payload_rounds=1, client_tasks=20_000, client_rounds=2,
+    payloads=(100, 1_000, 10_000), payload_rounds=1, client_tasks=20_000, client_rounds=1,
     pinned_tasks=500_000, pinned_steps=10, deep_tasks=10_000_000, deep_samples=3_000, wake_samples=2_000,
     timing_samples=300, waiters=200, waiter_seconds=10, memory_calls=1_000_000)
 
