@@ -77,6 +77,31 @@ fn asleep(client: &mut Client) -> i64 {
     )
 }
 
+/// The middle, the 99th of a hundred, and the greatest, in milliseconds.
+fn report(what: &str, times: &mut [Duration]) -> [f64; 3] {
+    times.sort();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
+    let [p50, p99, max] = [at(0.5), at(0.99), at(1.0)];
+    println!("{what}: p50 {p50:.2} ms, p99 {p99:.2} ms, max {max:.2} ms, of {}", times.len());
+    [p50, p99, max]
+}
+
+/// How late `wait` returns after the time that `query` says, by the server's clock.
+fn lateness(client: &mut Client, query: &str) -> Duration {
+    let time: String = client.query_one(query, &[]).expect(query).get(0);
+    let ready: bool = client.query_one("CALL queue.wait()", &[]).expect("wait").get(0);
+    let query = "SELECT extract(epoch FROM clock_timestamp() - $1::text::timestamptz)::float8";
+    let late: f64 = client.query_one(query, &[&time]).expect("look").get(0);
+    assert!(ready && late >= 0.0, "{ready} after {late} seconds");
+    Duration::from_secs_f64(late)
+}
+
+/// Pushes a task for later; returns when.
+const LATER: &str = "WITH pushed AS (SELECT clock_timestamp() + '300 ms' AS run_at)
+                     SELECT run_at::text, queue.push('default', run_at => run_at) FROM pushed";
+/// Leases it; returns until when.
+const LEASED: &str = "SELECT lease_until::text FROM queue.claim('300 ms')";
+
 #[test]
 fn in_a_transaction_it_looks_and_does_not_wait() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -91,7 +91,7 @@ pub(super) struct Pending {
     pub(super) counting: bool,
     pub(super) tally: Tally,
     pub(super) changes: [Change; CHANGES],
-    pub(super) summaries: [Summary; SUMMARIES],
+    summaries: [Summary; SUMMARIES],
 }
 
 const NO_KEY: Key = Key::FIRST;

@@ -2,16 +2,15 @@
 
 use super::Outcome;
 use super::arguments::{Arguments, Rows};
+use super::lessor::Lessor;
 use super::queue::{self, Settings};
 use crate::clock::now;
 use crate::expiry;
-use crate::lanes::{self, Answer, Bounds, Key, Queue};
+use crate::lanes::{self, Answer, Bounds, Queue};
 use crate::refill;
 use crate::settings;
-use crate::shared;
-use crate::tables::rows::{Row, task, text};
-use crate::tables::scan::{self, Compare, Condition, Scan};
-use crate::tables::write::{self, Change};
+use crate::tables::rows::text;
+use crate::tables::scan::{Compare, Condition, Scan};
 use crate::tables::{self, Reason, Tables, Use};
 use crate::transaction::{self, Hands};
 use pgrx::prelude::*;
