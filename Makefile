@@ -103,9 +103,10 @@ test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 
 test-%: installed-%
 	@echo "== testing on PostgreSQL $*"
-	@# The first version plays most of the random histories; the others play some that it does not.
+	@# The first version plays most of the random histories; the others play some that it does not, and where
+	@# a test has a brief form, that.
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) \
-		DRIVERS=$(DRIVERS) $(if $(filter-out $(firstword $(PG_VERSIONS)),$*),HISTORIES=2000 SEED=$*0000 BRIEF=1) \
+		DRIVERS=$(DRIVERS) $(if $(filter-out $(firstword $(PG_VERSIONS)),$*),BRIEF=1 HISTORIES=2000 SEED=$*0000) \
 		pgrx-tests/run all
 
 demo: target/.exists $(DEBIAN)/.done $(if $(filter 15,$(DEMO_VERSION)),,$(PYPI)/.done)
