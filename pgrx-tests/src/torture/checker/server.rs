@@ -89,11 +89,12 @@ impl Log {
             "panicked",
             " XX0",
         ];
-        // Clients that are gone, and the end of the log that recovery reads, are no surprise.
+        // Clients, servers and postmasters that are gone, and the end of the log that recovery reads.
         let fine = [
             "unexpected EOF on client connection",
-            "unexpected pageaddr",
             "closed the connection unexpectedly",
+            "unexpected postmaster exit",
+            "unexpected pageaddr",
         ];
         let alarming = |line: &&str| {
             bad.iter().any(|bad| line.contains(bad)) && !fine.iter().any(|fine| line.contains(fine))
