@@ -262,7 +262,7 @@ pub fn with_or_new<R>(queue: &Queue<'_>, act: impl FnOnce(&mut Slot) -> R) -> Op
     };
     match with(queue.hash, &mut visit) {
         Some(result) => result.flatten(),
-        None => with(take_lane(queue, now())?, visit).flatten().flatten(),
+        None => with(take_lane(queue, true)?, visit).flatten().flatten(),
     }
 }
 
@@ -271,19 +271,20 @@ pub fn with_or_free<R>(queue: &Queue<'_>, act: impl Fn(&mut Slot) -> R) -> Optio
     let visit = |slot: &mut Slot| slot.is_of(queue).then(|| act(slot));
     match with(queue.hash, visit) {
         Some(result) => result,
-        None => with(take_lane(queue, i64::MIN)?, visit).flatten(),
+        None => with(take_lane(queue, false)?, visit).flatten(),
     }
 }
 
 /// Gives a lane to the queue; returns the hash. One process at a time does so: who is not alone finds
 /// the lane of the other, or none.
-fn take_lane(queue: &Queue<'_>, moment: i64) -> Option<u64> {
+fn take_lane(queue: &Queue<'_>, idle_too: bool) -> Option<u64> {
+    let moment = now();
     // A free one, or one that nobody has used for long. Two processes that do this for one queue at the
     // same time meet at the first lane's lock.
     let find = |wanted: &dyn Fn(&Slot) -> bool| {
         (0..hashes().len()).find(|index| locked(*index, |slot| wanted(slot)))
     };
-    let choose = || find(&|slot| slot.hash == 0).or_else(|| find(&|slot| slot.idle(moment)));
+    let choose = || find(&|slot| slot.hash == 0).or_else(|| find(&|slot| idle_too && slot.idle(moment)));
     alone(directory().count, || {
         if hashes().iter().any(|place| place.load(Ordering::Acquire) == queue.hash) {
             return Some(queue.hash);

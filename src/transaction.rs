@@ -13,8 +13,8 @@ mod tally;
 use crate::clock::now;
 use crate::lanes::{Item, Key, Queue};
 use crate::shared::{self, NEVER};
-use pgrx::prelude::*;
 use pending::{CHANGES, Change, Pending, SUMMARIES, What};
+use pgrx::prelude::*;
 use std::cell::UnsafeCell;
 
 thread_local! {

@@ -8,9 +8,10 @@ use crate::tables::rows::{Row, item_of, task, text_of};
 use crate::transaction;
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 
 macro_rules! trigger {
-    ($name:ident, $info:ident, $act:path) => {
+    ($name:ident, $info:ident, $act:path, $($table:literal)|+) => {
         declare_symbol!($info);
 
         /// The trigger's function, as native.sql declares it.
@@ -23,8 +24,12 @@ macro_rules! trigger {
                 if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
                     error!("only to be called as a trigger");
                 }
+                let trigger = &*context.cast::<pg_sys::TriggerData>();
+                if !is_ours(trigger, &[$($table),+]) {
+                    error!("only to be called as a trigger of the extension's own tables");
+                }
                 if shared::get().is_some() {
-                    $act(&*context.cast::<pg_sys::TriggerData>());
+                    $act(trigger);
                 }
             }
             pg_sys::Datum::from(0)
@@ -32,12 +37,24 @@ macro_rules! trigger {
     };
 }
 
-trigger!(tasks_announced, pg_finfo_tasks_announced, inserted);
-trigger!(task_changed, pg_finfo_task_changed, changed);
-trigger!(signal_announced, pg_finfo_signal_announced, signalled);
-trigger!(history_counted, pg_finfo_history_counted, archived);
-trigger!(dead_letter_counted, pg_finfo_dead_letter_counted, buried);
-trigger!(table_emptied, pg_finfo_table_emptied, emptied);
+trigger!(tasks_announced, pg_finfo_tasks_announced, inserted, c"tasks");
+trigger!(task_changed, pg_finfo_task_changed, changed, c"tasks");
+trigger!(signal_announced, pg_finfo_signal_announced, signalled, c"signals");
+trigger!(history_counted, pg_finfo_history_counted, archived, c"history");
+trigger!(dead_letter_counted, pg_finfo_dead_letter_counted, buried, c"dead_letters");
+trigger!(table_emptied, pg_finfo_table_emptied, emptied, c"tasks" | c"history" | c"dead_letters");
+
+/// Whether the trigger is on one of these tables in a schema of the extension: of another, whose columns are
+/// others, values would be read that are none.
+unsafe fn is_ours(trigger: &pg_sys::TriggerData, tables: &[&CStr]) -> bool {
+    // SAFETY: the relation is open as long as the trigger runs.
+    unsafe {
+        let relation = &*(*trigger.tg_relation).rd_rel;
+        let schemas = [c"queue", c"queue_internal"].map(|name| pg_sys::get_namespace_oid(name.as_ptr(), true));
+        schemas.contains(&relation.relnamespace)
+            && tables.contains(&CStr::from_ptr(relation.relname.data.as_ptr()))
+    }
+}
 
 type Task = Row<{ task::COUNT }>;
 

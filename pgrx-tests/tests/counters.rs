@@ -70,6 +70,16 @@ fn work(mut client: Client, seed: u64, stop: &AtomicBool, done: &AtomicU64) {
     }
 }
 
+/// Waits until nothing happens by itself any more: nothing comes due, nothing is to be settled.
+fn comes_to_rest(client: &mut Client) {
+    eventually("nothing more happens by itself", SOON, || {
+        let more = "SELECT (SELECT count(*) FROM queue.tasks
+                            WHERE run_at BETWEEN now() AND now() + interval '30 minutes')
+                           + (SELECT count(*) FROM queue_internal.signals)";
+        client.query_one(more, &[]).expect("count").get::<_, i64>(0) == 0
+    });
+}
+
 /// Runs workers for as long as `meanwhile` lasts; returns how many statements they made.
 fn under_load(cluster: &Cluster, meanwhile: impl FnOnce()) -> u64 {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -102,12 +112,7 @@ fn counters_are_right_from_whichever_moment_they_begin() {
                 read(&mut client);
             }
         });
-        eventually("nothing more happens by itself", SOON, || {
-            let more = "SELECT (SELECT count(*) FROM queue.tasks
-                                WHERE run_at BETWEEN now() AND now() + interval '30 minutes')
-                               + (SELECT count(*) FROM queue_internal.signals)";
-            client.query_one(more, &[]).expect("count").get::<_, i64>(0) == 0
-        });
+        comes_to_rest(&mut client);
         counters_agree(&mut client);
     }
     println!("{statements} statements");
@@ -137,6 +142,7 @@ fn counters_survive_a_crash_and_what_it_rolled_back() {
         run(&mut client, "SELECT queue.push('default')");
         read(&mut client);
         run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('1 hour')");
+        comes_to_rest(&mut client);
         counters_agree(&mut client);
     }
 }

@@ -22,7 +22,8 @@ fn run(client: &mut Client, statements: &str) {
 /// What a check says, with thresholds that are passed at once where `strict`: status, detail and hint.
 fn check(client: &mut Client, name: &str, strict: bool) -> (String, String, String) {
     let thresholds = if strict { "'1 ms', '1 ms', '1 ms', 1" } else { "" };
-    let query = format!("SELECT status, detail, coalesce(hint, '') FROM queue.health({thresholds}) WHERE name = $1");
+    let query =
+        format!("SELECT status, detail, coalesce(hint, '') FROM queue.health({thresholds}) WHERE name = $1");
     let rows = client.query(&query, &[&name]).expect("health");
     assert_eq!(rows.len(), 1, "{name}");
     (rows[0].get(0), rows[0].get(1), rows[0].get(2))
@@ -74,7 +75,11 @@ fn a_missing_engine_or_worker_is_named() {
     complains(&mut cluster.connect(), "engine", "warning", "queue.lanes is 0", "restart");
 
     // The launcher has the only place that there is.
-    let cluster = with_settings("health-no-worker", true, "max_worker_processes = 1\nmax_logical_replication_workers = 0");
+    let cluster = with_settings(
+        "health-no-worker",
+        true,
+        "max_worker_processes = 1\nmax_logical_replication_workers = 0",
+    );
     complains(&mut cluster.connect(), "worker", "critical", "there is none", "max_worker_processes");
 
     let mut cluster = with_settings("health-worker-off", true, "");
@@ -91,14 +96,14 @@ fn a_missing_engine_or_worker_is_named() {
 
 #[test]
 fn queues_without_a_lane_are_named() {
-    let cluster = with_settings("health-lanes", true, "queue.lanes = 1");
+    let mut cluster = with_settings("health-lanes", true, "queue.lanes = 1");
+    // Calls are counted from then on.
+    cluster.await_worker("postgres");
     let mut client = cluster.connect();
     is_ok(&mut client, "lanes");
-    run(
-        &mut client,
-        "SELECT queue.create('second'); SELECT queue.push('default'), queue.push('second');
-         SELECT queue.claim('1 hour'); SELECT queue.claim('1 hour', 'second')",
-    );
+    run(&mut client, "SELECT queue.create('second'); SELECT queue.push('default'), queue.push('second')");
+    run(&mut client, "SELECT queue.claim('1 hour')");
+    run(&mut client, "SELECT queue.claim('1 hour', 'second')");
     complains(&mut client, "lanes", "warning", "1 queues", "queue.lanes");
     run(&mut client, "SELECT queue.complete(id, token) FROM queue.tasks WHERE queue = 'second'");
     is_ok(&mut client, "lanes");
@@ -120,15 +125,21 @@ fn trouble_with_tasks_is_named_while_it_lasts() {
     run(&mut client, "CALL queue.maintain()");
     is_ok(&mut client, "leases");
 
-    run(&mut client, "UPDATE queue.tasks SET run_at = now(); SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 hour')");
+    run(
+        &mut client,
+        "UPDATE queue.tasks SET run_at = now(); SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 hour')",
+    );
     complains(&mut client, "dead letters", "warning", "1 tasks failed for good", "queue.redrive('default')");
     run(&mut client, "SELECT queue.redrive('default')");
     is_ok(&mut client, "dead letters");
 
     run(&mut client, "CALL queue.maintain()");
     assert!(check(&mut client, "partitions", true).1.starts_with("the last is for"));
-    run(&mut client, "DO $$ BEGIN EXECUTE format('DROP TABLE queue.%I',
-                          'history_' || to_char((now() AT TIME ZONE 'UTC')::date + 1, 'YYYYMMDD')); END $$");
+    run(
+        &mut client,
+        "DO $$ BEGIN EXECUTE format('DROP TABLE queue.%I',
+                          'history_' || to_char((now() AT TIME ZONE 'UTC')::date + 1, 'YYYYMMDD')); END $$",
+    );
     complains(&mut client, "partitions", "warning", "none for tomorrow", "CALL queue.maintain()");
     run(&mut client, "CALL queue.maintain()");
     is_ok(&mut client, "partitions");
@@ -142,12 +153,24 @@ fn whoever_pins_the_horizon_is_named() {
     let mut config = cluster.config("postgres");
     let mut old = config.application_name("nightly report").connect(NoTls).expect("connect");
     run(&mut old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM queue.tasks");
-    complains(&mut client, "horizon", "warning", "\"nightly report\", idle in transaction) has a transaction open", "pg_terminate_backend(");
+    complains(
+        &mut client,
+        "horizon",
+        "warning",
+        "\"nightly report\", idle in transaction) has a transaction open",
+        "pg_terminate_backend(",
+    );
     assert_eq!(check(&mut client, "horizon", false).0, "ok", "ten minutes have not passed");
     run(&mut old, "ROLLBACK");
     is_ok(&mut client, "horizon");
     run(&mut old, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'forgotten'");
-    complains(&mut client, "horizon", "warning", "transaction 'forgotten' was prepared", "ROLLBACK PREPARED 'forgotten'");
+    complains(
+        &mut client,
+        "horizon",
+        "warning",
+        "transaction 'forgotten' was prepared",
+        "ROLLBACK PREPARED 'forgotten'",
+    );
     run(&mut old, "ROLLBACK PREPARED 'forgotten'");
     is_ok(&mut client, "horizon");
 }

@@ -31,7 +31,7 @@ pub struct Campaign {
     pub pause: (u64, u64),
     /// Something breaks. When this returns, the server is there again.
     pub fault: fn(&mut Scene),
-    /// Before the clients of a round start; and after they have stopped.
+    /// Before the clients of a round start; and when they are told to stop.
     pub before: fn(&mut Scene),
     pub after: fn(&mut Scene),
     /// Whether it is there to lose something.
@@ -186,10 +186,11 @@ impl Campaign {
             (self.fault)(scene);
         }
         scene.target.stop();
+        // First what was done to clients is undone: others may wait for one of them.
+        (self.after)(scene);
         clients.into_iter().for_each(|client| client.join().expect("a client"));
         scene.target.finish();
         resolver.join().expect("the resolver");
-        (self.after)(scene);
         let (seen, looks) = observer.join().expect("the observer");
         verdict.violations.extend(seen);
         verdict.looks += looks;

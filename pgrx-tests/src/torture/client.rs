@@ -124,7 +124,7 @@ pub struct Client {
     session: Option<Session>,
     pub(super) held: Vec<Held>,
     pub(super) past: VecDeque<Held>,
-    /// Tasks that it pushed of late.
+    /// Tasks that it pushed of late, the last one first.
     pub(super) pushed: VecDeque<i64>,
     unsure: Vec<Unsure>,
     pub(super) values: u64,
@@ -213,8 +213,10 @@ impl Client {
         match self.parts(session) {
             Ok(()) => {}
             Err(broken) => {
-                if !session.client.is_closed() {
-                    let _ = session.run("ROLLBACK");
+                // That may be cancelled, too.
+                let mut rolled_back = session.client.is_closed();
+                while !rolled_back && !session.client.is_closed() {
+                    rolled_back = session.run("ROLLBACK").is_ok();
                 }
                 return Err(broken);
             }
@@ -238,6 +240,9 @@ impl Client {
             let done = self.act(session);
             if session.client.is_closed() {
                 return done.map_err(Broken::before);
+            }
+            if let Err(error) = &done {
+                self.note(error);
             }
             if done.is_err() || self.random.chance(40) {
                 session.run("ROLLBACK TO s").map_err(Broken::before)?;
@@ -271,21 +276,22 @@ impl Client {
             Ok(outcome) => return outcome,
             Err(broken) => broken,
         };
-        let answered = match error.as_db_error() {
-            Some(answer) => {
-                let code = answer.code().code();
-                if ["QX001", "QX003"].contains(&code) {
-                    self.give_up();
-                }
-                if !self.load.tolerates(code) {
-                    let statement = answer.where_().unwrap_or_default();
-                    self.journal.error(&format!("{code} {}: {statement}", answer.message()));
-                }
-                answer.severity() == "ERROR" && !session.client.is_closed()
-            }
-            None => false,
-        };
+        self.note(&error);
+        let error = error.as_db_error().is_some_and(|answer| answer.severity() == "ERROR");
+        let answered = error && !session.client.is_closed();
         if committing && !answered { Outcome::Unknown } else { Outcome::Failed }
+    }
+
+    /// Notes an error that should not be, and gives up a lease that is said to be over.
+    fn note(&mut self, error: &postgres::Error) {
+        let Some(answer) = error.as_db_error() else { return };
+        let code = answer.code().code();
+        if ["QX001", "QX003"].contains(&code) {
+            self.give_up();
+        } else if !self.load.tolerates(code) {
+            let context = answer.where_().unwrap_or_default();
+            self.journal.error(&format!("{code} {}: {context}", answer.message()));
+        }
     }
 
     /// Draws the conclusions from the operation that has just ended.
@@ -309,7 +315,7 @@ impl Client {
                     }
                 }
                 (Effect::Push { id: Some(id), .. }, Outcome::Ok) => {
-                    self.pushed.push_back(id);
+                    self.pushed.push_front(id);
                     self.pushed.truncate(REMEMBERED);
                 }
                 (Effect::Push { queue, value, key: Some(key), .. }, Outcome::Unknown)

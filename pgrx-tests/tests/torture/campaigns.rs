@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{brief, play};
 
 fn holds(campaign: &str) {
-    let round = Duration::from_millis(if brief() { 1000 } else { 2000 });
+    let round = Duration::from_millis(if brief() { 1000 } else { 1500 });
     let verdict = play(campaign, campaign, round, Duration::ZERO, "");
     assert!(verdict.violations.is_empty(), "{verdict}");
     assert!(verdict.counts.acknowledged > 100, "the clients did nothing");

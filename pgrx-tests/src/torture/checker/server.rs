@@ -14,18 +14,22 @@ pub fn wrong_stats(client: &mut Client) -> Vec<String> {
     let query = "
         WITH live AS (
             SELECT t.queue,
-                   count(*) FILTER (WHERE t.state = 'queued' AND t.run_at <= now() AND t.gate < 2) AS queued,
-                   count(*) FILTER (WHERE t.state = 'queued' AND t.run_at > now()) AS scheduled,
+                   count(*) FILTER (WHERE t.state = 'queued') AS queued,
                    count(*) FILTER (WHERE t.state = 'waiting') AS waiting,
                    count(*) FILTER (WHERE t.state = 'running') AS running
             FROM queue.tasks AS t GROUP BY 1
-        ), dead AS (SELECT d.queue, count(*) AS dead FROM queue.dead_letters AS d GROUP BY 1)
-        SELECT format('%s says %s and has %s', q.name, ROW(s.queued, s.scheduled, s.waiting, s.running, s.dead), r)
-        FROM queue.queues AS q LEFT JOIN live AS l ON l.queue = q.name LEFT JOIN dead AS d ON d.queue = q.name
-             LEFT JOIN queue.stats AS s ON s.queue = q.name,
-             LATERAL (SELECT ROW(coalesce(l.queued, 0), coalesce(l.scheduled, 0), coalesce(l.waiting, 0),
-                                 coalesce(l.running, 0), coalesce(d.dead, 0)) AS r) AS r
-        WHERE ROW(s.queued, s.scheduled, s.waiting, s.running, s.dead) IS DISTINCT FROM r";
+        ), dead AS (SELECT d.queue, count(*) AS dead FROM queue.dead_letters AS d GROUP BY 1
+        ), said AS (
+            SELECT s.queue, format('%s queued, %s waiting, %s running, %s dead',
+                                   s.queued + s.behind + s.scheduled, s.waiting, s.running, s.dead) AS said
+            FROM queue.stats AS s
+        ), there AS (
+            SELECT q.name AS queue, format('%s queued, %s waiting, %s running, %s dead', coalesce(l.queued, 0),
+                                           coalesce(l.waiting, 0), coalesce(l.running, 0), coalesce(d.dead, 0)) AS there
+            FROM queue.queues AS q LEFT JOIN live AS l ON l.queue = q.name LEFT JOIN dead AS d ON d.queue = q.name
+        )
+        SELECT format('of %s it says: %s; there are: %s', queue, said, there)
+        FROM there LEFT JOIN said USING (queue) WHERE said IS DISTINCT FROM there";
     let started = Instant::now();
     loop {
         let rows = client.query(query, &[]).expect("compare the statistics");
@@ -85,11 +89,12 @@ impl Log {
             "panicked",
             " XX0",
         ];
-        // Clients that are gone, and the end of the log that recovery reads, are no surprise.
+        // Clients, servers and postmasters that are gone, and the end of the log that recovery reads.
         let fine = [
             "unexpected EOF on client connection",
-            "unexpected pageaddr",
             "closed the connection unexpectedly",
+            "unexpected postmaster exit",
+            "unexpected pageaddr",
         ];
         let alarming = |line: &&str| {
             bad.iter().any(|bad| line.contains(bad)) && !fine.iter().any(|fine| line.contains(fine))
