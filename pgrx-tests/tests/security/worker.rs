@@ -39,7 +39,7 @@ fn the_worker_evaluates_nothing_that_an_operator_or_a_producer_stored() {
         "SELECT queue.grant_operator('operator', 'mail'), queue.grant_producer('producer', 'mail')",
     );
     run(&mut admin, "SELECT queue.grant_worker('worker', 'mail')");
-    let sql = "'); SELECT nextval($$sprung$$) --";
+    let sql = "'); SELECT nextval($$public.sprung$$) --";
     let quoted = sql.replace('\'', "''");
     let mut operator = login(&cluster, "operator");
     // Past the checks of the functions, into the tables.
