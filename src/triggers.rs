@@ -50,7 +50,8 @@ unsafe fn is_ours(trigger: &pg_sys::TriggerData, tables: &[&CStr]) -> bool {
     // SAFETY: the relation is open as long as the trigger runs.
     unsafe {
         let relation = &*(*trigger.tg_relation).rd_rel;
-        let schemas = [c"queue", c"queue_internal"].map(|name| pg_sys::get_namespace_oid(name.as_ptr(), true));
+        let schemas =
+            [c"queue", c"queue_internal"].map(|name| pg_sys::get_namespace_oid(name.as_ptr(), true));
         schemas.contains(&relation.relnamespace)
             && tables.contains(&CStr::from_ptr(relation.relname.data.as_ptr()))
     }
