@@ -1,7 +1,7 @@
 //! Mutants: the core with one promise broken, and the account that sees it.
 //!
-//! The functions in SQL are changed in the test's own database, with the native verbs off. What only the
-//! library can break was tried with patched builds: see docs/reliability.md.
+//! The functions in SQL are changed in the test's own database, with the native verbs off. What lanes
+//! may break is for tests/lanes.rs.
 
 use std::time::Duration;
 
