@@ -9,3 +9,8 @@ pub mod wait;
 pub use cluster::{Cluster, Settings};
 pub use counters::counters_agree;
 pub use wait::eventually;
+
+/// Whether another version is tested at length, so that what is the same on all need not be tested again.
+pub fn brief() -> bool {
+    std::env::var_os("BRIEF").is_some()
+}

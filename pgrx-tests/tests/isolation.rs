@@ -1,25 +1,35 @@
 //! Runs the specs in `isolation/specs` with pg_isolation_regress: sessions against each other, in
-//! every order that matters.
+//! every order that matters; with the native verbs, without them, and without preloading.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use queue_ext_tests::cluster::{bindir, driver, home};
-use queue_ext_tests::{Cluster, Settings};
+use queue_ext_tests::{Cluster, Settings, brief};
 
 #[test]
 fn sessions_do_not_get_in_each_others_way() {
-    run("isolation", "queue.worker_enabled = off");
+    run("isolation", &Settings { preload: true, extra: "queue.worker_enabled = off" });
 }
 
 #[test]
 fn sessions_do_not_get_in_each_others_way_without_the_fast_path() {
-    run("isolation-core", "queue.worker_enabled = off\nqueue.fast_path = off");
+    if !brief() {
+        let extra = "queue.worker_enabled = off\nqueue.fast_path = off";
+        run("isolation-core", &Settings { preload: true, extra });
+    }
 }
 
-fn run(name: &str, extra: &'static str) {
-    let cluster = Cluster::start_with(name, &Settings { preload: true, extra });
+#[test]
+fn sessions_do_not_get_in_each_others_way_without_preload() {
+    if !brief() {
+        run("isolation-no-preload", &Settings { preload: false, extra: "" });
+    }
+}
+
+fn run(name: &str, settings: &Settings) {
+    let cluster = Cluster::start_with(name, settings);
     cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     let specs = Path::new(env!("CARGO_MANIFEST_DIR")).join("isolation");
     let output = home().join("run").join(format!("{name}-output"));

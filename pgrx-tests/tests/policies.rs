@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, Settings, brief, eventually};
 
 /// These tests keep both cores busy: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -106,8 +106,7 @@ fn drain(cluster: &Cluster, queue: &'static str, limit: Duration) {
 fn in_each_mode(name: &str, test: impl Fn(&Cluster)) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let modes = [("", true, ""), ("-core", true, "queue.fast_path = off"), ("-no-preload", false, "")];
-    let brief = std::env::var_os("BRIEF").is_some();
-    for (mode, preload, extra) in modes.into_iter().take(if brief { 1 } else { modes.len() }) {
+    for (mode, preload, extra) in modes.into_iter().take(if brief() { 1 } else { modes.len() }) {
         let cluster = Cluster::start_with(&format!("policies-{name}{mode}"), &Settings { preload, extra });
         cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
         test(&cluster);

@@ -1,12 +1,13 @@
 //! Runs every script in `regress/sql` with pg_regress and compares what it prints with
-//! `regress/expected`; each in a database of its own, with the library preloaded and without.
+//! `regress/expected`; each in a database of its own, with the native verbs, without them, and without preloading;
+//! where BRIEF is in the environment, only the first.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use queue_ext_tests::cluster::{bindir, driver, home};
-use queue_ext_tests::{Cluster, Settings};
+use queue_ext_tests::{Cluster, Settings, brief};
 
 #[test]
 fn verbs_do_what_they_say() {
@@ -16,15 +17,17 @@ fn verbs_do_what_they_say() {
 
 #[test]
 fn verbs_do_what_they_say_without_the_fast_path() {
-    run(
-        "regress-core",
-        &Settings { preload: true, extra: "queue.worker_enabled = off\nqueue.fast_path = off" },
-    );
+    if !brief() {
+        let extra = "queue.worker_enabled = off\nqueue.fast_path = off";
+        run("regress-core", &Settings { preload: true, extra });
+    }
 }
 
 #[test]
 fn verbs_do_what_they_say_without_preload() {
-    run("regress-no-preload", &Settings { preload: false, extra: "" });
+    if !brief() {
+        run("regress-no-preload", &Settings { preload: false, extra: "" });
+    }
 }
 
 fn run(name: &str, settings: &Settings) {

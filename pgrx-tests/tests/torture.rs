@@ -8,13 +8,9 @@ mod mutants;
 
 use std::time::Duration;
 
+use queue_ext_tests::brief;
 use queue_ext_tests::torture::campaign::{Options, Verdict};
 use queue_ext_tests::torture::campaigns::named;
-
-/// Whether another version is tested at length: the account and its mutants are the same on all.
-fn brief() -> bool {
-    std::env::var("BRIEF").is_ok()
-}
 
 /// One round of a campaign; more, up to this length, as long as nothing is broken.
 fn play(campaign: &str, name: &str, round: Duration, length: Duration, mutant: &str) -> Verdict {

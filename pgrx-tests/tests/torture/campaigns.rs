@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{brief, play};
+use super::play;
+use queue_ext_tests::brief;
 
 fn holds(campaign: &str) {
     let round = Duration::from_millis(if brief() { 1000 } else { 1500 });

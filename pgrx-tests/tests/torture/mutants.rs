@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use super::{brief, play};
+use super::play;
+use queue_ext_tests::brief;
 
 const ROUND: Duration = Duration::from_millis(1500);
 /// What breaks seldom is looked for so long.
