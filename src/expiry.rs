@@ -4,8 +4,9 @@ use crate::clock::now;
 use crate::transaction;
 use pgrx::prelude::*;
 
-/// A task that somebody else has locked is looked at again after so long.
-const AGAIN: i64 = 20_000;
+/// A task that somebody else has locked is looked at again after so long: whoever has it may have it for
+/// long, as a prepared transaction may.
+const AGAIN: i64 = 100_000;
 
 /// Has the core end those of the attempts whose lease ran out, and returns how many. The lane with this
 /// hash knows their leases no more; it learns again of those that could not be ended.

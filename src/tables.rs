@@ -25,12 +25,9 @@ pub struct Tables {
     pub tasks_group: pg_sys::Oid,
     pub tasks_id_seq: pg_sys::Oid,
     pub queues: pg_sys::Oid,
-    pub queues_pkey: pg_sys::Oid,
     pub history: pg_sys::Oid,
     pub dependencies: pg_sys::Oid,
-    pub dependencies_pkey: pg_sys::Oid,
     pub signals: pg_sys::Oid,
-    pub signals_pkey: pg_sys::Oid,
     /// Today's partition of the history.
     pub today: Today,
 }
@@ -71,12 +68,9 @@ const NOWHERE: Tables = Tables {
     tasks_group: pg_sys::InvalidOid,
     tasks_id_seq: pg_sys::InvalidOid,
     queues: pg_sys::InvalidOid,
-    queues_pkey: pg_sys::InvalidOid,
     history: pg_sys::InvalidOid,
     dependencies: pg_sys::InvalidOid,
-    dependencies_pkey: pg_sys::InvalidOid,
     signals: pg_sys::InvalidOid,
-    signals_pkey: pg_sys::InvalidOid,
     today: Today { table: pg_sys::InvalidOid, since: 0, until: 0 },
 };
 
@@ -184,12 +178,9 @@ pub unsafe fn find() -> Option<Tables> {
             tasks_group: public(c"tasks_group"),
             tasks_id_seq: public(c"tasks_id_seq"),
             queues: public(c"queues"),
-            queues_pkey: public(c"queues_pkey"),
             history: public(c"history"),
             dependencies: private(c"dependencies"),
-            dependencies_pkey: private(c"dependencies_pkey"),
             signals: private(c"signals"),
-            signals_pkey: private(c"signals_pkey"),
             today: Today::default(),
         };
         (!tables.all().contains(&pg_sys::InvalidOid)).then_some(tables)
@@ -198,7 +189,7 @@ pub unsafe fn find() -> Option<Tables> {
 
 impl Tables {
     /// All but the partition, which there need not be.
-    fn all(&self) -> [pg_sys::Oid; 12] {
+    fn all(&self) -> [pg_sys::Oid; 9] {
         [
             self.tasks,
             self.tasks_pkey,
@@ -206,12 +197,9 @@ impl Tables {
             self.tasks_group,
             self.tasks_id_seq,
             self.queues,
-            self.queues_pkey,
             self.history,
             self.dependencies,
-            self.dependencies_pkey,
             self.signals,
-            self.signals_pkey,
         ]
     }
 }

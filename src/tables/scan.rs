@@ -1,5 +1,6 @@
 //! Reading rows through an index, as the executor's index scan does, without the executor.
 
+use super::Reason;
 use pgrx::prelude::*;
 use std::cell::RefCell;
 
@@ -8,6 +9,27 @@ pub struct Scan {
     scan: pg_sys::IndexScanDesc,
     index: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
+}
+
+/// Opens a table to be read by its primary key, which is found once the table is locked: until then, REINDEX
+/// CONCURRENTLY may put another in its place.
+///
+/// # Safety
+/// There is such a table.
+pub unsafe fn open_by_key(table: pg_sys::Oid) -> Result<(pg_sys::Relation, pg_sys::Oid), Reason> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let table = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
+        #[cfg(feature = "pg18")]
+        let key = pg_sys::RelationGetPrimaryKeyIndex(table, false);
+        #[cfg(not(feature = "pg18"))]
+        let key = pg_sys::RelationGetPrimaryKeyIndex(table);
+        if key == pg_sys::InvalidOid {
+            pg_sys::table_close(table, pg_sys::NoLock as i32);
+            return Err(Reason::Absent);
+        }
+        Ok((table, key))
+    }
 }
 
 /// A condition on a column of an index: which, how it is to compare, and with what.

@@ -10,7 +10,7 @@ use crate::lanes::{self, Answer, Bounds, Queue};
 use crate::refill;
 use crate::settings;
 use crate::tables::rows::text;
-use crate::tables::scan::{Compare, Condition, Scan};
+use crate::tables::scan::{Compare, Condition, Scan, open_by_key};
 use crate::tables::{self, Reason, Tables, Use};
 use crate::transaction::{self, Hands};
 use pgrx::prelude::*;
@@ -309,11 +309,11 @@ impl Claim<'_> {
 unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Result<u64, Reason> {
     // SAFETY: the snapshot is newer than the stamp; the index begins with the queue.
     unsafe {
-        let table = pg_sys::table_open(tables.signals, pg_sys::AccessShareLock as i32);
+        let (table, key) = open_by_key(tables.signals)?;
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         let value = text(queue.name());
         let conditions = [Condition { column: 1, compare: Compare::TextEquals, value }];
-        let mut scan = Scan::begin(table, tables.signals_pkey, &conditions);
+        let mut scan = Scan::begin(table, key, &conditions);
         let some = scan.next().is_some();
         point!(SignalsSought);
         scan.end();

@@ -7,7 +7,7 @@ use super::queue;
 use crate::clock::now;
 use crate::lanes::{Item, Key, Queue};
 use crate::tables::rows::{Row, task, text, text_of};
-use crate::tables::scan::{self, ByPlace, Scan};
+use crate::tables::scan::{self, ByPlace, Scan, open_by_key};
 use crate::tables::write::{self, Change, Inserter};
 use crate::tables::{self, Reason, Tables, Use};
 use crate::transaction;
@@ -327,12 +327,13 @@ impl Finisher {
         // deleted rows are there for this transaction, at least.
         unsafe {
             pg_sys::CommandCounterIncrement();
-            let table = pg_sys::table_open(self.tables.dependencies, pg_sys::AccessShareLock as i32);
+            let (table, key) = open_by_key(self.tables.dependencies)
+                .unwrap_or_else(|_| error!("queue_internal.dependencies has lost its primary key"));
             // Most databases never have any.
             if pg_sys::RelationGetNumberOfBlocksInFork(table, pg_sys::ForkNumber::MAIN_FORKNUM) > 0 {
                 pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
                 let mut awaited = Vec::new();
-                let mut scan = Scan::begin(table, self.tables.dependencies_pkey, &by_id(0));
+                let mut scan = Scan::begin(table, key, &by_id(0));
                 for (id, place) in finished {
                     scan.restart(&by_id(id));
                     if scan.next().is_some() {

@@ -2,7 +2,7 @@
 
 use crate::tables::rows::Row;
 use crate::tables::rows::text;
-use crate::tables::scan::{Compare, Condition, Scan};
+use crate::tables::scan::{Compare, Condition, Scan, open_by_key};
 use crate::tables::{Reason, Tables};
 use pgrx::prelude::*;
 
@@ -38,9 +38,9 @@ pub struct Settings {
 pub fn settings(tables: &Tables, name: &[u8]) -> Result<Settings, Reason> {
     // SAFETY: the columns are those of queue.queues, which `tables::open` has looked at.
     unsafe {
-        let table = pg_sys::table_open(tables.queues, pg_sys::AccessShareLock as i32);
+        let (table, key) = open_by_key(tables.queues)?;
         let conditions = [Condition { column: 1, compare: Compare::TextEquals, value: text(name) }];
-        let mut scan = Scan::begin(table, tables.queues_pkey, &conditions);
+        let mut scan = Scan::begin(table, key, &conditions);
         let found = scan.next().map(|slot| {
             let row = Row::<{ column::COUNT }>::of(slot);
             let lease = row.get(column::LEASE).map(|value| *value.cast_mut_ptr::<pg_sys::Interval>());
