@@ -543,15 +543,12 @@ pub fn leave_lists(served: bool) {
     if let Some(shared) = shared::get() {
         shared.results.leave();
     }
-    // It takes from the first queue that has something.
-    let mut served = served;
     LISTS.with_borrow_mut(|lists| {
+        // Who waits for several queues may claim from any of them, also from one that gets a task this very
+        // moment: what it was woken for is left to the next one in each, who may look in vain.
+        let takes = served && lists.len() == 1;
         for hash in lists.drain(..) {
-            let next = lanes::with(hash, |slot| {
-                let takes = served;
-                served &= slot.lane.line_length() == 0;
-                slot.leave(takes)
-            });
+            let next = lanes::with(hash, |slot| slot.leave(takes));
             next.flatten().into_iter().for_each(Wake::now);
         }
     });

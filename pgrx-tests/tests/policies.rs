@@ -102,14 +102,14 @@ fn drain(cluster: &Cluster, queue: &'static str, limit: Duration) {
     client.execute(insert, &[&queue, &ids, &tokens, &groups, &begun, &ended]).expect("insert");
 }
 
-/// Runs a test on a server of its own in each mode.
-fn in_each_mode(name: &str, test: impl Fn(&Cluster)) {
+/// Runs a test on a server of its own in each mode, with so many tasks in the first and fewer in the others.
+fn in_each_mode(name: &str, tasks: i32, test: impl Fn(&Cluster, i32)) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let modes = [("", true, ""), ("-core", true, "queue.fast_path = off"), ("-no-preload", false, "")];
     for (mode, preload, extra) in modes.into_iter().take(if brief() { 1 } else { modes.len() }) {
         let cluster = Cluster::start_with(&format!("policies-{name}{mode}"), &Settings { preload, extra });
         cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
-        test(&cluster);
+        test(&cluster, if mode.is_empty() { tasks } else { tasks / 4 });
     }
 }
 
@@ -133,32 +133,32 @@ fn push(client: &mut Client, queue: &str, tasks: i32, groups: i32) {
 
 #[test]
 fn no_instant_has_more_than_max_running() {
-    in_each_mode("max-running", |cluster| {
+    in_each_mode("max-running", 1500, |cluster, tasks| {
         let mut client = cluster.connect();
         client.execute("SELECT queue.create('q', '{\"max_running\": 7}')", &[]).expect("create");
-        push(&mut client, "q", 1500, 0);
+        push(&mut client, "q", tasks, 0);
         drain(cluster, "q", Duration::from_secs(120));
         assert!(most_at_once(&mut client, "q", false) <= 7);
         assert!(most_at_once(&mut client, "q", false) >= 6, "the places are used");
         let finished: i64 =
             client.query_one("SELECT count(*) FROM queue.history", &[]).expect("count").get(0);
-        assert_eq!(finished, 1500);
+        assert_eq!(finished, i64::from(tasks));
     });
 }
 
 #[test]
 fn no_instant_has_more_of_a_group_than_allowed_and_at_one_they_run_in_order() {
-    in_each_mode("groups", |cluster| {
+    in_each_mode("groups", 1500, |cluster, tasks| {
         let mut client = cluster.connect();
         for (queue, most) in [("one", 1), ("three", 3)] {
             let options = format!("{{\"max_running_per_group\": {most}}}");
             client.execute("SELECT queue.create($1, $2::text::jsonb)", &[&queue, &options]).expect("create");
-            push(&mut client, queue, 1500, 12);
+            push(&mut client, queue, tasks, 12);
             drain(cluster, queue, Duration::from_secs(120));
             assert_eq!(most_at_once(&mut client, queue, true), most, "{queue}");
             let query = "SELECT count(*), count(DISTINCT group_key) FROM queue.history WHERE queue = $1";
             let row = client.query_one(query, &[&queue]).expect("count");
-            assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1500, 12), "{queue}");
+            assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (i64::from(tasks), 12), "{queue}");
         }
         let query = "SELECT count(*) FROM (
                      SELECT id, lag(id) OVER (PARTITION BY group_key ORDER BY begun, token) AS earlier
@@ -175,11 +175,11 @@ fn no_instant_has_more_of_a_group_than_allowed_and_at_one_they_run_in_order() {
 
 #[test]
 fn no_period_has_more_starts_than_the_rate_limit() {
-    in_each_mode("rate", |cluster| {
+    in_each_mode("rate", 1000, |cluster, tasks| {
         let mut client = cluster.connect();
         let options = "{\"rate_limit\": 100, \"rate_period\": \"1 second\", \"max_running\": 50}";
         client.execute("SELECT queue.create('q', $1::text::jsonb)", &[&options]).expect("create");
-        push(&mut client, "q", 1000, 0);
+        push(&mut client, "q", tasks, 0);
         let started = Instant::now();
         drain(cluster, "q", Duration::from_secs(120));
         let took = started.elapsed();
