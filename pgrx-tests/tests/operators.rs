@@ -6,13 +6,16 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, eventually};
+use queue_ext_tests::{Cluster, brief, eventually};
 
 /// These tests keep the machine busy, and some measure: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const SOON: Duration = Duration::from_secs(10);
-const TASKS: i64 = 100_000;
+
+fn tasks() -> i64 {
+    if brief() { 20_000 } else { 100_000 }
+}
 
 /// The state and the result that a session was told, and when.
 type Answer = (Option<String>, Option<i64>, Instant);
@@ -180,8 +183,8 @@ fn work(mut client: Client) -> Vec<i64> {
 }
 
 fn push_all(client: &mut Client) {
-    let pushed = format!("SELECT count(queue.push('default')) FROM generate_series(1, {TASKS})");
-    assert_eq!(number(client, &pushed), TASKS);
+    let pushed = format!("SELECT count(queue.push('default')) FROM generate_series(1, {})", tasks());
+    assert_eq!(number(client, &pushed), tasks());
 }
 
 #[test]
@@ -225,7 +228,7 @@ fn every_task_ends_once_while_workers_claim_and_operators_cancel() {
         .expect("count");
     let (all, distinct, done, cancelled): (i64, i64, i64, i64) =
         (row.get(0), row.get(1), row.get(2), row.get(3));
-    assert_eq!((all, distinct, done + cancelled), (TASKS, TASKS, TASKS));
+    assert_eq!((all, distinct, done + cancelled), (tasks(), tasks(), tasks()));
     assert_eq!(done, completed.len() as i64);
     assert_eq!(cancelled, counts[0] + counts[1], "what was counted, and nothing else, was cancelled");
     assert!(cancelled > 0 && done > 1000, "{cancelled} cancelled, {done} completed");
@@ -255,22 +258,22 @@ fn a_bulk_verb_that_is_killed_keeps_what_it_did_and_no_more() {
             ) == 0
         });
         let cancelled = number(&mut client, history);
-        assert!(cancelled > before && cancelled < TASKS, "{cancelled} cancelled");
+        assert!(cancelled > before && cancelled < tasks(), "{cancelled} cancelled");
         assert_eq!(cancelled % 1000, 0, "whole batches");
         assert_eq!(
             number(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'queued'"),
-            TASKS - cancelled
+            tasks() - cancelled
         );
     }
     // In a transaction it is all or nothing.
-    let left = TASKS - number(&mut client, history);
+    let left = tasks() - number(&mut client, history);
     let mut transaction = client.transaction().expect("BEGIN");
     let count: i64 =
         transaction.query_one("CALL queue.cancel_where('{\"all\": true}')", &[]).expect("cancel").get(0);
     assert_eq!(count, left);
     transaction.rollback().expect("ROLLBACK");
-    assert_eq!(number(&mut client, history), TASKS - left);
+    assert_eq!(number(&mut client, history), tasks() - left);
     // The rest, by asking again.
     assert_eq!(number(&mut client, "CALL queue.cancel_where('{\"all\": true}')"), left);
-    assert_eq!(number(&mut client, history), TASKS);
+    assert_eq!(number(&mut client, history), tasks());
 }
