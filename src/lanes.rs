@@ -364,45 +364,41 @@ pub fn tend(now: i64, sweep_interval: i64, mut act: impl FnMut(Chore)) {
 /// Something may have happened in any queue of this database that no lane was told of.
 #[pg_guard]
 pub extern "C-unwind" fn doubt() {
-    // SAFETY: a plain read of a constant of the process.
-    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
-    for index in 0..hashes().len() {
-        let wake = locked(index, |slot| {
-            if slot.hash == 0 || slot.database != database {
-                return None;
-            }
-            slot.lane.doubt();
-            slot.signals = stamp();
-            slot.wake_in_turn()
-        });
-        wake.into_iter().for_each(Wake::now);
-    }
+    all(|slot| {
+        slot.lane.doubt();
+        slot.signals = stamp();
+        slot.wake_in_turn()
+    });
 }
 
-/// Runs `act` with each lane of this database, locked.
-fn all(act: impl Fn(&mut Slot)) {
+/// Runs `act` with each lane of this database, locked, and wakes whom it says.
+fn all(act: impl Fn(&mut Slot) -> Option<Wake>) {
     // SAFETY: a plain read of a constant of the process.
     let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
     for index in 0..hashes().len() {
-        locked(index, |slot| {
-            if slot.hash != 0 && slot.database == database {
-                act(slot);
-            }
-        });
+        let ours = |slot: &mut Slot| slot.hash != 0 && slot.database == database;
+        let wake = locked(index, |slot| if ours(slot) { act(slot) } else { None });
+        wake.into_iter().for_each(Wake::now);
     }
 }
 
 /// Something may have changed in the numbers of tasks of any queue of this database that nobody told.
 #[pg_guard]
 pub extern "C-unwind" fn doubt_accounts() {
-    all(|slot| slot.account.doubt());
+    all(|slot| {
+        slot.account.doubt();
+        None
+    });
 }
 
 /// This process counts no more.
 pub fn stop_counting() {
     // SAFETY: a plain read of a constant of the process.
     let me = unsafe { pg_sys::MyProcPid };
-    all(|slot| slot.account.give_up(me));
+    all(|slot| {
+        slot.account.give_up(me);
+        None
+    });
 }
 
 /// Gives back the lanes of a database that is gone.
