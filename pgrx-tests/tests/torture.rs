@@ -8,7 +8,6 @@ mod mutants;
 
 use std::time::Duration;
 
-use queue_ext_tests::brief;
 use queue_ext_tests::torture::campaign::{Options, Verdict};
 use queue_ext_tests::torture::campaigns::named;
 

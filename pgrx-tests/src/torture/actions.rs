@@ -213,15 +213,7 @@ impl Client {
 
     fn note_claims(&mut self, rows: &[Row], lease: i64) {
         for row in rows {
-            self.journal.effect(Effect::Claim {
-                id: row.get(0),
-                token: row.get(1),
-                queue: row.get(2),
-                value: row.get(3),
-                group: row.get(4),
-                until: row.get(5),
-                lease,
-            });
+            self.journal.effect(Effect::claimed(row, lease));
         }
     }
 

@@ -95,15 +95,7 @@ fn work(
         for row in &rows {
             ids.push(row.get(0));
             tokens.push(row.get(1));
-            journal.effect(Effect::Claim {
-                id: row.get(0),
-                token: row.get(1),
-                queue: row.get(2),
-                value: row.get(3),
-                group: row.get(4),
-                until: row.get(5),
-                lease: LEASE,
-            });
+            journal.effect(Effect::claimed(row, LEASE));
         }
         journal.end(Outcome::Ok);
         if rows.is_empty() {

@@ -48,6 +48,21 @@ pub enum Effect {
     Cancel { id: i64, state: Option<String> },
 }
 
+impl Effect {
+    /// What a claim returned: id, token, queue, value, group, and the end of its lease.
+    pub fn claimed(row: &postgres::Row, lease: i64) -> Self {
+        Self::Claim {
+            id: row.get(0),
+            token: row.get(1),
+            queue: row.get(2),
+            value: row.get(3),
+            group: row.get(4),
+            until: row.get(5),
+            lease,
+        }
+    }
+}
+
 /// A transaction of a client.
 #[derive(Clone, Debug)]
 pub struct Operation {
