@@ -69,9 +69,9 @@ pub fn ending(lane: u64, ids: &[i64]) {
     });
 }
 
-/// A lease ran out, but somebody else has the task locked: it is looked at again at `at`.
-pub fn locked(lane: u64, id: i64, at: i64) {
-    with_pending(|pending| pending.change(lane, lease_of(id), What::Extended { until: at }));
+/// A task whose lease had run out, as far as the lane knew, runs on: it is looked at again at `until`.
+pub fn runs_on(lane: u64, id: i64, until: i64) {
+    with_pending(|pending| pending.change(lane, lease_of(id), What::RunsOn { until }));
 }
 
 /// A key for what is about a task's lease and nothing else.

@@ -23,6 +23,8 @@ BEGIN
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.tokens AS s WHERE s.queue = "drop".name;
     IF force THEN
+        -- In the order in which everybody locks tasks, before what belongs to them, as everybody does.
+        PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
         INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
         SELECT d.queue, d.task_id, d.predecessor_id, 'purged'
         FROM queue_internal.dependencies AS d JOIN queue.tasks AS t ON t.id = d.predecessor_id

@@ -96,7 +96,7 @@ impl<const N: usize> Leases<N> {
     }
 
     /// Takes back one that [`Leases::take_expired`] gave out and that did not come to its end. Of two ends the
-    /// earlier counts: to look too early costs little, and then the right one is learned.
+    /// earlier counts: to look too early costs little, and whoever looks finds the right one and brings it here.
     pub fn take_back(&mut self, lease: Lease) {
         let known = self.reach(lease.id).find(|place| self.places[*place].id == lease.id);
         if known.is_none_or(|place| lease.until < self.places[place].until) {

@@ -21,6 +21,8 @@ pub(super) enum What {
     Held,
     /// Its lease ran out at that time, and this transaction ends the attempt, if it commits.
     Ending { until: i64 },
+    /// It was looked at because its lease ran out, but that is to be looked at again at another time.
+    RunsOn { until: i64 },
     /// Its lease ends at another time.
     Extended { until: i64 },
     /// It can no longer be claimed, or runs no more, and had its lease until then.
@@ -140,7 +142,10 @@ impl Pending {
                 summary.added = summary.added.min(key);
                 summary.added_from = summary.added_from.min(key.run_at);
             }
-            What::Leased { until } | What::Extended { until } | What::Ending { until } => {
+            What::Leased { until }
+            | What::Extended { until }
+            | What::RunsOn { until }
+            | What::Ending { until } => {
                 summary.leased = summary.leased.min(key);
                 summary.until = summary.until.min(until);
             }
@@ -320,7 +325,7 @@ impl Change {
     /// When the lease ends that it is about.
     pub(super) fn lease(&self) -> i64 {
         match self.what {
-            What::Leased { until } | What::Extended { until } => until,
+            What::Leased { until } | What::Extended { until } | What::RunsOn { until } => until,
             _ => NEVER,
         }
     }
@@ -330,6 +335,7 @@ impl Change {
             What::Added => return slot.lane.add(self.key, now).then(|| slot.wake()).flatten(),
             What::Leased { until } => slot.lane.leased(self.key, until, now),
             What::Extended { until } => slot.lane.extended(self.key, until, now),
+            What::RunsOn { until } => slot.lane.leases.take_back(Lease { id: self.key.id, until }),
             What::Removed { until } => slot.lane.gone(self.key, until),
             What::Ending { .. } | What::Held | What::Nothing => {}
         }

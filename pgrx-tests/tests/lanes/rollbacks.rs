@@ -46,6 +46,28 @@ fn what_a_claim_took_is_back_when_it_rolls_back() {
 }
 
 #[test]
+fn a_claim_that_rolls_back_leaves_the_lease_that_another_session_gave_meanwhile() {
+    // Without the worker, so that the claims alone look after leases.
+    let extra = "queue.sweep_interval = '1h'\nqueue.worker_enabled = off";
+    let cluster = Cluster::start_with("lanes-rollback-lease", &Settings { preload: true, extra });
+    let (mut one, mut other) = (cluster.connect(), cluster.connect());
+    run(&mut one, "CREATE EXTENSION queue_ext");
+    let ids = push(&mut one, "default", 1);
+    run(&mut other, "SELECT queue.claim('10 milliseconds')");
+    let over = "SELECT count(*) FROM queue.tasks WHERE lease_until < clock_timestamp()";
+    eventually("the lease is over", SOON, || count(&mut one, over) == 1);
+    run(&mut other, &format!("BEGIN; SELECT queue.extend({}, 1, '1 second')", ids[0]));
+    // It sees that the lease is over and cannot end it.
+    run(&mut one, "BEGIN");
+    assert_eq!(claim(&mut one, "default", 1), NONE);
+    run(&mut other, "COMMIT");
+    run(&mut one, "ROLLBACK");
+    assert_eq!(claim(&mut one, "default", 1), NONE, "it was extended");
+    eventually("the extended lease is over", SOON, || count(&mut one, over) == 1);
+    assert_eq!(claim(&mut one, "default", 1), ids);
+}
+
+#[test]
 fn what_was_pushed_and_taken_back_was_never_there() {
     let cluster = cluster("lanes-unpushed");
     let (mut one, mut other) = (cluster.connect(), cluster.connect());
