@@ -105,16 +105,36 @@ impl Cluster {
         let mut standby = Self::in_place(&folder);
         let data = standby.data();
         let source = self.folder.to_str().expect("a plain path");
-        standby.run(
-            "pg_basebackup",
-            &["-h", source, "-U", "postgres", "-D", &data, "-R", "-c", "fast", "--no-sync"],
-        );
-        let auto = folder.join("data/postgresql.auto.conf");
-        let mut lines = fs::read_to_string(&auto).expect("read postgresql.auto.conf");
-        lines += &format!("\nunix_socket_directories = '{}'\n", folder.display());
-        fs::write(&auto, lines).expect("write postgresql.auto.conf");
-        standby.launch();
         standby
+            .run("pg_basebackup", &["-h", source, "-U", "postgres", "-D", &data, "-c", "fast", "--no-sync"]);
+        standby.follow(self);
+        standby
+    }
+
+    /// This server was killed, and another one took its place: it is brought to where that one went on
+    /// without it, and follows it.
+    pub fn rewind(&mut self, source: &Self) {
+        // Before PostgreSQL 16 pg_rewind asks the control file which timeline the other one is on.
+        source.connect().batch_execute("CHECKPOINT").expect("CHECKPOINT");
+        let from = format!("host={} user=postgres dbname=postgres", source.folder.display());
+        self.run("pg_rewind", &["-D", &self.data(), "--source-server", &from, "--no-sync"]);
+        self.follow(source);
+    }
+
+    /// Starts a copy of another server as its standby. Whatever that one was told by ALTER SYSTEM, the
+    /// copy was not.
+    fn follow(&mut self, source: &Self) {
+        let lines = format!(
+            "unix_socket_directories = '{}'\nprimary_conninfo = 'host={} user=postgres'\n",
+            self.folder.display(),
+            source.folder.display(),
+        );
+        for (name, text) in [("postgresql.auto.conf", lines.as_str()), ("standby.signal", "")] {
+            let path = self.folder.join("data").join(name);
+            fs::write(&path, text).expect("write into the data directory");
+            give_away(&path);
+        }
+        self.launch();
     }
 
     /// The cluster in a folder where [`Cluster::create`] made one before.
@@ -371,8 +391,8 @@ fn server_user() -> Option<(u32, u32)> {
     })
 }
 
-fn give_away(folder: &Path) {
+fn give_away(path: &Path) {
     if let Some((uid, gid)) = server_user() {
-        std::os::unix::fs::chown(folder, Some(uid), Some(gid)).expect("give the folder to the server's user");
+        std::os::unix::fs::chown(path, Some(uid), Some(gid)).expect("give it to the server's user");
     }
 }

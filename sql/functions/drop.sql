@@ -5,7 +5,8 @@
 --   The history stays; the queue's bindings go.
 --   API:      public; an operator's
 --   Errors:   QX002 no such queue; 55006 it has tasks; 22004, 22023, 54000 for the arguments
---   Touches:  queue.queues, queue.tasks, queue.dead_letters and what policies keep of them (deletes)
+--   Touches:  queue.queues, queue.tasks (locks in the order of ids), queue.dead_letters and what policies
+--             keep of them (deletes)
 --   A push that runs at the same moment may leave its task behind. The task is neither lost nor
 --   claimed: it is there again when a queue of that name is created.
 
@@ -17,14 +18,16 @@ BEGIN
         PERFORM queue_internal.raise_null('force');
     END IF;
     DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+    IF force THEN
+        -- Before everything that belongs to them, and in the order in which others lock them.
+        PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
+    END IF;
     -- Whoever waits for it has to learn that it is gone.
     PERFORM queue_internal.announce_task(name, clock_timestamp());
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.tokens AS s WHERE s.queue = "drop".name;
     IF force THEN
-        -- In the order in which everybody locks tasks, before what belongs to them, as everybody does.
-        PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
         INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
         SELECT d.queue, d.task_id, d.predecessor_id, 'purged'
         FROM queue_internal.dependencies AS d JOIN queue.tasks AS t ON t.id = d.predecessor_id

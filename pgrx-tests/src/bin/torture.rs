@@ -3,12 +3,13 @@
 //!   torture CAMPAIGN|all SECONDS [SEED]
 //!   torture client CAMPAIGN SERVER JOURNALS NAME SEED STREAM     (what the campaign zombies starts)
 //!
-//! Without a seed it takes a new one, and says which. The servers run without fsync unless FSYNC=on: a
-//! process that is killed leaves what it wrote in the kernel's memory, so that changes nothing but speed.
+//! Without a seed it takes a new one, and says which. SIGINT ends it early: what was done until then is
+//! accounted for. The servers run without fsync unless FSYNC=on: a process that is killed leaves what it
+//! wrote in the kernel's memory, so that changes nothing but speed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use queue_ext_tests::torture::campaign::{Options, run_client};
+use queue_ext_tests::torture::campaign::{Options, end_gracefully, interrupted, run_client};
 use queue_ext_tests::torture::campaigns::{ALL, named};
 
 fn main() {
@@ -31,12 +32,13 @@ fn fresh_seed() -> u64 {
 fn play(wanted: &str, seconds: &str, seed: u64) {
     let campaigns = if wanted == "all" { ALL.to_vec() } else { vec![named(wanted)] };
     let seconds = Duration::from_secs(seconds.parse().expect("how many seconds"));
+    end_gracefully();
     let mut broken = 0;
-    for campaign in &campaigns {
+    for campaign in campaigns.iter().take_while(|_| !interrupted()) {
         let verdict = campaign.play(&Options {
             seed,
             length: seconds / campaigns.len() as u32,
-            round: Duration::from_secs(8),
+            round: Duration::from_secs(15),
             fsync: std::env::var("FSYNC").is_ok_and(|fsync| fsync == "on"),
             folder: format!("torture-{}", campaign.name),
             program: std::env::current_exe().expect("this program"),

@@ -1,4 +1,5 @@
-//! What a client does in one statement: a verb at random, with what it was asked and told.
+//! What a client does in one statement: a verb at random, with what it was asked and told. Each claim is
+//! signed with the name of its operation, so that a lease that is seen can be held against it.
 
 use postgres::Row;
 
@@ -186,7 +187,7 @@ impl Client {
     fn claim_from(&mut self, session: &mut Session, queue: &str) -> Result<(), postgres::Error> {
         let most = self.most();
         let (lease, text) = self.lease();
-        let rows = session.query(CLAIM, &[&text, &queue, &most, &self.name])?;
+        let rows = session.query(CLAIM, &[&text, &queue, &most, &self.journal.operation()])?;
         self.note_claims(&rows, lease);
         Ok(())
     }
@@ -196,7 +197,7 @@ impl Client {
         let queues: Vec<&str> = (0..3).map(|n| QUEUES[(first + n) % 5]).collect();
         let most = self.most();
         let (lease, text) = self.lease();
-        let rows = session.query(CLAIM_QUEUES, &[&text, &queues, &most, &self.name])?;
+        let rows = session.query(CLAIM_QUEUES, &[&text, &queues, &most, &self.journal.operation()])?;
         self.note_claims(&rows, lease);
         Ok(())
     }
@@ -246,7 +247,8 @@ impl Client {
             Verb::Complete if self.random.chance(25) => {
                 let queue = QUEUES[self.random.weighted(&[(80, 0), (20, 2)])];
                 let (lease, text) = self.lease();
-                let rows = session.query(COMPLETE_AND_CLAIM, &[&id, &token, &text, &queue, &self.name])?;
+                let worker = self.journal.operation();
+                let rows = session.query(COMPLETE_AND_CLAIM, &[&id, &token, &text, &queue, &worker])?;
                 self.journal.settle(number, accepted);
                 self.note_claims(&rows, lease);
                 return Ok(());

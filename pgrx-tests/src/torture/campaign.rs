@@ -1,14 +1,15 @@
 //! A campaign: rounds of load, faults, healing, drain and account, from a seed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::checker::{self, Counts, Found, Log, Violation};
+use super::checker::{self, Counts, Found, Lease, Log, Violation};
 use super::client::{Client, Target};
-use super::load::{Load, SETUP};
+use super::load::{Load, QUEUES, SETUP};
 use super::random::Random;
 use super::scene::Scene;
 use super::{drain, journal, observer};
@@ -103,7 +104,8 @@ impl Campaign {
             violations: Vec::new(),
         };
         let (started, mut log) = (Instant::now(), Log::default());
-        while verdict.violations.is_empty() && (verdict.rounds == 0 || started.elapsed() < options.length) {
+        let goes_on = |rounds| rounds == 0 || started.elapsed() < options.length && !interrupted();
+        while verdict.violations.is_empty() && goes_on(verdict.rounds) {
             verdict.rounds += 1;
             scene.random = Random::new(options.seed, verdict.rounds);
             self.round(&mut scene, options, &mut verdict);
@@ -147,6 +149,7 @@ impl Campaign {
         Scene {
             cluster,
             standby: None,
+            operator: None,
             target,
             seed: options.seed,
             random: Random::new(options.seed, 0),
@@ -180,7 +183,7 @@ impl Campaign {
         loop {
             let pause = Duration::from_millis(scene.random.between(self.pause.0, self.pause.1));
             std::thread::sleep(pause.min(options.round.saturating_sub(started.elapsed())));
-            if started.elapsed() >= options.round {
+            if started.elapsed() >= options.round || interrupted() {
                 break;
             }
             (self.fault)(scene);
@@ -191,10 +194,10 @@ impl Campaign {
         clients.into_iter().for_each(|client| client.join().expect("a client"));
         scene.target.finish();
         resolver.join().expect("the resolver");
-        let (seen, looks) = observer.join().expect("the observer");
-        verdict.violations.extend(seen);
-        verdict.looks += looks;
-        self.account(scene, verdict);
+        let observed = observer.join().expect("the observer");
+        verdict.violations.extend(observed.violations);
+        verdict.looks += observed.looks;
+        self.account(scene, verdict, &observed.leases);
     }
 
     fn clients(&self, scene: &Scene, seed: u64, round: u64) -> Vec<JoinHandle<()>> {
@@ -209,7 +212,7 @@ impl Campaign {
             .collect()
     }
 
-    fn account(&self, scene: &mut Scene, verdict: &mut Verdict) {
+    fn account(&self, scene: &mut Scene, verdict: &mut Verdict, leases: &HashSet<Lease>) {
         let mut client = scene.cluster.connect();
         let mut say = |invariant, what| verdict.violations.push(Violation { invariant, what });
         checker::wrong_stats(&mut client).into_iter().for_each(|what| say("I10", what));
@@ -220,7 +223,7 @@ impl Campaign {
         checker::wrong_stats(&mut client).into_iter().for_each(|what| say("I10", what));
         checker::corruption(&mut client).into_iter().for_each(|what| say("I14", what));
         let account = journal::read(&scene.journals);
-        let (violations, counts) = checker::check(&account, &found(&mut client));
+        let (violations, counts) = checker::check(&account, &found(&mut client), leases);
         let expected = |violation: &Violation| self.lossy && violation.invariant == "I1";
         verdict.violations.extend(violations.into_iter().filter(|violation| !expected(violation)));
         verdict.counts += counts;
@@ -236,8 +239,8 @@ impl Campaign {
 
 fn found(client: &mut postgres::Client) -> Vec<Found> {
     let query = "SELECT id, queue, state, payload->>'value', token, attempt, key, group_key, \
-                 (extract(epoch FROM finished_at) * 1000000)::bigint FROM queue.all_tasks";
-    let rows = client.query(query, &[]).expect("read all tasks");
+                 (extract(epoch FROM finished_at) * 1000000)::bigint FROM queue.all_tasks WHERE queue = ANY ($1)";
+    let rows = client.query(query, &[&QUEUES.as_slice()]).expect("read all tasks");
     rows.iter()
         .map(|row| Found {
             id: row.get(0),
@@ -261,6 +264,8 @@ impl std::ops::AddAssign for Counts {
         self.pushes += other.pushes;
         self.claims += other.claims;
         self.completions += other.completions;
+        self.cut_short += other.cut_short;
+        self.leases_seen += other.leases_seen;
         self.recovered += other.recovered;
         self.lost += other.lost;
     }
@@ -294,6 +299,30 @@ impl fmt::Display for Verdict {
             (count, _) => write!(f, "  {count} VIOLATIONS; to repeat: TORTURE={campaign} SEED={seed}"),
         }
     }
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on the first SIGINT or SIGTERM ends the load; what was done is accounted for, and the servers
+/// are stopped. The second one ends the program.
+pub fn end_gracefully() {
+    extern "C" fn note(_signal: i32) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+    }
+    // SAFETY: the handler only writes to an atomic.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = note as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_RESETHAND | libc::SA_RESTART;
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Whether somebody wants it to end.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
 }
 
 /// One client of a campaign in a process of its own, until that is killed.

@@ -7,12 +7,13 @@
 mod endings;
 mod leases;
 mod order;
+mod owners;
 mod pushes;
 mod server;
 
 pub use server::{Log, corruption, wrong_stats};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::journal::{Account, Effect, Operation, Outcome, Verb};
@@ -41,6 +42,10 @@ pub struct Counts {
     pub pushes: u64,
     pub claims: u64,
     pub completions: u64,
+    /// Statements that were cancelled, or ran out of time.
+    pub cut_short: u64,
+    /// Leases that an observer saw.
+    pub leases_seen: u64,
     /// Tasks whose push had an unknown outcome, and which were found.
     pub recovered: u64,
     /// Acknowledged pushes that were not found.
@@ -60,6 +65,14 @@ pub struct Found {
     pub group: Option<String>,
     /// In microseconds since 1970; a live task has none.
     pub finished: Option<i64>,
+}
+
+/// A lease as somebody saw it who was looking: who has it, by the name of the operation that claimed it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    pub id: i64,
+    pub token: i32,
+    pub worker: String,
 }
 
 /// A push, and when.
@@ -124,10 +137,11 @@ pub struct Facts<'a> {
     pub seen: Vec<Claim<'a>>,
 }
 
-/// Checks an account against what was found.
-pub fn check(account: &Account, found: &[Found]) -> (Vec<Violation>, Counts) {
+/// Checks an account against what was found in the end, and what was seen on the way.
+pub fn check(account: &Account, found: &[Found], seen: &HashSet<Lease>) -> (Vec<Violation>, Counts) {
     let facts = Facts::gather(account, found);
-    let mut counts = Counts::default();
+    let (cut_short, leases_seen) = (account.cut_short, seen.len() as u64);
+    let mut counts = Counts { cut_short, leases_seen, ..Counts::default() };
     for operation in &account.operations {
         counts.operations += 1;
         counts.acknowledged += u64::from(operation.outcome == Outcome::Ok);
@@ -143,6 +157,7 @@ pub fn check(account: &Account, found: &[Found]) -> (Vec<Violation>, Counts) {
     endings::check(&facts, &mut say);
     leases::check(&facts, &mut say);
     order::check(&facts, &mut say);
+    owners::check(account, seen.iter(), &mut say);
     account.errors.iter().for_each(|error| say("errors", error.clone()));
     (violations, counts)
 }

@@ -188,7 +188,8 @@ impl Client {
     fn transaction(&mut self, session: &mut Session, name: &str) -> Result<Outcome, Broken> {
         let limited = self.random.chance(self.load.timeouts);
         if limited {
-            let limit = format!("SET statement_timeout = {}", self.random.between(1, 50));
+            let which = self.random.weighted(&[(80, "statement_timeout"), (20, "lock_timeout")]);
+            let limit = format!("SET {which} = {}", self.random.between(1, 50));
             session.run(&limit).map_err(Broken::before)?;
         }
         let result = if self.random.chance(self.load.blocks) {
@@ -198,7 +199,7 @@ impl Client {
         };
         if limited && !session.client.is_closed() {
             // Should that fail, the next statements are hurried too.
-            let _ = session.run("SET statement_timeout = 0");
+            let _ = session.run("RESET statement_timeout; RESET lock_timeout");
         }
         result
     }
@@ -210,17 +211,16 @@ impl Client {
             false => "BEGIN",
         };
         session.run(begin).map_err(Broken::before)?;
-        match self.parts(session) {
-            Ok(()) => {}
-            Err(broken) => {
-                // That may be cancelled, too.
-                let mut rolled_back = session.client.is_closed();
-                while !rolled_back && !session.client.is_closed() {
-                    rolled_back = session.run("ROLLBACK").is_ok();
-                }
-                return Err(broken);
-            }
+        let result = self.parts(session).and_then(|()| self.end_block(session, name));
+        // That may be cancelled, too.
+        let mut over = result.is_ok();
+        while !over && !session.client.is_closed() {
+            over = session.run("ROLLBACK").is_ok();
         }
+        result
+    }
+
+    fn end_block(&mut self, session: &mut Session, name: &str) -> Result<Outcome, Broken> {
         if self.random.chance(self.load.rollbacks) {
             return session.run("ROLLBACK").map(|()| Outcome::Failed).map_err(Broken::before);
         } else if self.random.chance(self.load.two_phase) {
@@ -286,6 +286,9 @@ impl Client {
     fn note(&mut self, error: &postgres::Error) {
         let Some(answer) = error.as_db_error() else { return };
         let code = answer.code().code();
+        if ["57014", "55P03"].contains(&code) {
+            self.journal.cut_short();
+        }
         if ["QX001", "QX003"].contains(&code) {
             self.give_up();
         } else if !self.load.tolerates(code) {

@@ -86,6 +86,8 @@ pub struct Journal {
     file: File,
     client: String,
     operations: u64,
+    /// The name of the operation that was begun last.
+    operation: String,
     effects: Vec<(Effect, bool)>,
 }
 
@@ -95,6 +97,8 @@ pub struct Account {
     pub operations: Vec<Operation>,
     /// Errors that no client should meet.
     pub errors: Vec<String>,
+    /// Statements that were cancelled, or ran out of time.
+    pub cut_short: u64,
 }
 
 impl Journal {
@@ -102,7 +106,8 @@ impl Journal {
     pub fn create(folder: &Path, client: &str) -> Self {
         let path = folder.join(format!("{client}.journal"));
         let file = OpenOptions::new().create(true).append(true).open(path).expect("create a journal");
-        Self { file, client: client.to_owned(), operations: 0, effects: Vec::new() }
+        let (client, operation) = (client.to_owned(), String::new());
+        Self { file, client, operations: 0, operation, effects: Vec::new() }
     }
 
     fn write(&mut self, line: &str) {
@@ -113,9 +118,14 @@ impl Journal {
     pub fn begin(&mut self) -> String {
         self.operations += 1;
         self.effects.clear();
-        let name = format!("{}.{}", self.client, self.operations);
-        self.write(&format!("begin {name} {}", now()));
-        name
+        self.operation = format!("{}.{}", self.client, self.operations);
+        self.write(&format!("begin {} {}", self.operation, now()));
+        self.operation.clone()
+    }
+
+    /// The name of this operation.
+    pub fn operation(&self) -> &str {
+        &self.operation
     }
 
     /// Notes an effect before it is asked for, or as it is found; returns its number.
@@ -156,6 +166,11 @@ impl Journal {
     /// Notes an error that should not be.
     pub fn error(&mut self, error: &str) {
         self.write(&format!("error {}", error.replace('\n', " ")));
+    }
+
+    /// Notes that a statement was cancelled, or ran out of time.
+    pub fn cut_short(&mut self) {
+        self.write("cut");
     }
 
     /// Notes how a prepared transaction of some client ended after all.
@@ -206,6 +221,10 @@ impl Account {
                 return;
             }
             "error" => return self.errors.push(line.to_owned()),
+            "cut" => {
+                self.cut_short += 1;
+                return;
+            }
             _ => {}
         }
         let operation = self.operations.last_mut().expect("an operation begins first");

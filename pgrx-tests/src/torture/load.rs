@@ -37,7 +37,7 @@ pub struct Load {
     pub two_phase: u64,
     /// Of a hundred blocks, so many are REPEATABLE READ or SERIALIZABLE.
     pub strict: u64,
-    /// Of a hundred operations, so many run under a statement_timeout of 1 to 50 ms.
+    /// Of a hundred operations, so many run under a statement_timeout or lock_timeout of 1 to 50 ms.
     pub timeouts: u64,
     /// Of a hundred operations, so many are batches over tasks of anybody, in random order.
     pub batches: u64,

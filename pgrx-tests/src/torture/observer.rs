@@ -1,11 +1,13 @@
-//! Looks at the tables all the time: what must hold in every snapshot.
+//! Looks at the tables all the time: what must hold in every snapshot, and the leases for the account.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::checker::Violation;
+use super::checker::{Lease, Violation};
 use super::client::Target;
 use super::load::MOST_RUNNING;
+use postgres::Row;
 
 const EVERY: Duration = Duration::from_millis(20);
 
@@ -19,22 +21,38 @@ const BROKEN: &str = "
     SELECT 'I9', format('%s live tasks have the key %s', count(*), key) FROM queue.tasks
     WHERE key IS NOT NULL GROUP BY queue, key HAVING count(*) > 1";
 
-/// Looks until the clients stop; returns what it saw and how often it looked.
-pub fn observe(target: &Arc<Target>) -> (Vec<Violation>, u64) {
-    let (mut violations, mut looks) = (Vec::new(), 0);
+const LEASES: &str =
+    "SELECT id, token, worker FROM queue.tasks WHERE state = 'running' AND worker IS NOT NULL";
+
+/// What was seen, and how often somebody looked.
+#[derive(Default)]
+pub struct Observed {
+    pub violations: Vec<Violation>,
+    pub leases: HashSet<Lease>,
+    pub looks: u64,
+}
+
+/// Looks until the clients have ended.
+pub fn observe(target: &Arc<Target>) -> Observed {
+    let mut observed = Observed::default();
     let mut client = None;
-    while !target.stopping() {
-        let rows = match &mut client {
+    while !target.finished() {
+        let seen = match &mut client {
             None => {
                 client = target.connect();
                 continue;
             }
-            Some(client) => postgres::Client::query(client, BROKEN, &[&MOST_RUNNING]),
+            Some(client) => look(client),
         };
-        match rows {
-            Ok(rows) => {
-                looks += 1;
-                violations.extend(rows.iter().map(|row| {
+        match seen {
+            Ok((broken, leases)) => {
+                observed.looks += 1;
+                observed.leases.extend(leases.iter().map(|row| Lease {
+                    id: row.get(0),
+                    token: row.get(1),
+                    worker: row.get(2),
+                }));
+                observed.violations.extend(broken.iter().map(|row| {
                     let name = match row.get(0) {
                         "I8" => "I8",
                         "I9" => "I9",
@@ -47,5 +65,9 @@ pub fn observe(target: &Arc<Target>) -> (Vec<Violation>, u64) {
         }
         std::thread::sleep(EVERY);
     }
-    (violations, looks)
+    observed
+}
+
+fn look(client: &mut postgres::Client) -> Result<(Vec<Row>, Vec<Row>), postgres::Error> {
+    Ok((client.query(BROKEN, &[&MOST_RUNNING])?, client.query(LEASES, &[])?))
 }

@@ -19,6 +19,8 @@ pub struct Scene {
     pub cluster: Cluster,
     /// What follows it, in the campaigns that have such a thing.
     pub standby: Option<Cluster>,
+    /// A connection for faults that come fast.
+    pub operator: Option<postgres::Client>,
     pub target: Arc<Target>,
     pub seed: u64,
     pub random: Random,

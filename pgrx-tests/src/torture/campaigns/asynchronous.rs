@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::failover::{follow, promote};
+use super::failover::{promote, rejoin, sibling};
 use crate::cluster::signal;
 use crate::torture::campaign::Campaign;
 use crate::torture::load::Load;
@@ -12,7 +12,7 @@ use crate::torture::scene::Scene;
 pub const CAMPAIGN: Campaign = Campaign {
     name: "asynchronous",
     covers: "R8, the control group",
-    settings: "",
+    settings: "wal_keep_size = 512MB",
     load: Load { only_push: true, ..Load::MIXED },
     pause: (500, 1500),
     fault,
@@ -23,7 +23,7 @@ pub const CAMPAIGN: Campaign = Campaign {
 
 fn before(scene: &mut Scene) {
     if scene.standby.is_none() {
-        follow(scene, false);
+        scene.standby = Some(scene.cluster.standby(&sibling(&scene.cluster)));
     }
 }
 
@@ -33,9 +33,7 @@ fn fault(scene: &mut Scene) {
     let senders = scene.cluster.connect().query(query, &[]).expect("look for the sender");
     senders.iter().for_each(|row| signal(row.get(0), libc::SIGSTOP));
     std::thread::sleep(Duration::from_millis(scene.random.between(20, 100)));
-    scene.struck("the primary was killed");
-    let since = Instant::now();
     scene.cluster.kill_all();
-    promote(scene, since);
-    follow(scene, false);
+    let old = promote(scene, Instant::now());
+    rejoin(scene, old);
 }

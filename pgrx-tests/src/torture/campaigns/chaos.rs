@@ -15,7 +15,7 @@ pub const CAMPAIGN: Campaign = Campaign {
         two_phase: 10,
         strict: 10,
         timeouts: 5,
-        tolerated: &["40P01", "40001", "57014"],
+        tolerated: &["40P01", "40001", "57014", "55P03"],
         ..Load::MIXED
     },
     pause: (20, 600),

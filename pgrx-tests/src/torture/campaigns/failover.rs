@@ -1,21 +1,23 @@
 //! R8: the primary is killed and its synchronous standby promoted, again and again. Clients wait for the
-//! standby before they are told that something is committed, so nothing may be lost.
+//! standby before they are told that something is committed, so nothing may be lost. The old primary comes
+//! back as the standby of the new one, mostly by pg_rewind, and is the next to be promoted.
 
 use std::time::{Duration, Instant};
 
-use crate::eventually;
 use crate::torture::campaign::Campaign;
 use crate::torture::load::Load;
 use crate::torture::scene::Scene;
+use crate::{Cluster, eventually};
 
 const SOON: Duration = Duration::from_secs(60);
 
 pub const CAMPAIGN: Campaign = Campaign {
     name: "failover",
     covers: "R8",
-    settings: "",
+    // What is rewound needs the write-ahead log from the last checkpoint that both have.
+    settings: "wal_keep_size = 512MB",
     load: Load::MIXED,
-    pause: (300, 1500),
+    pause: (100, 600),
     fault,
     before,
     after: Campaign::nothing,
@@ -24,19 +26,50 @@ pub const CAMPAIGN: Campaign = Campaign {
 
 fn before(scene: &mut Scene) {
     if scene.standby.is_none() {
-        follow(scene, true);
+        scene.standby = Some(scene.cluster.standby(&sibling(&scene.cluster)));
+        make_synchronous(scene);
     }
 }
 
-/// A new standby; with `synchronous`, commits wait for it from now on.
-pub fn follow(scene: &mut Scene, synchronous: bool) {
-    let number = scene.faults.values().sum::<u64>();
-    let name = scene.cluster.folder().file_name().and_then(|name| name.to_str()).expect("a plain name");
-    let base = name.split(".").next().expect("a first part");
-    scene.standby = Some(scene.cluster.standby(&format!("{base}.standby{}", number % 2)));
-    if !synchronous {
-        return;
+fn fault(scene: &mut Scene) {
+    scene.cluster.kill_all();
+    let old = promote(scene, Instant::now());
+    rejoin(scene, old);
+    make_synchronous(scene);
+}
+
+/// The name of the folder for the other one of two servers.
+pub fn sibling(cluster: &Cluster) -> String {
+    let name = cluster.folder().file_name().and_then(|name| name.to_str()).expect("a plain name");
+    name.strip_suffix(".standby").map_or_else(|| format!("{name}.standby"), str::to_owned)
+}
+
+/// The standby takes over. Returns the old primary.
+pub fn promote(scene: &mut Scene, since: Instant) -> Cluster {
+    let standby = scene.standby.take().expect("there is a standby");
+    standby.connect().batch_execute("SELECT pg_promote()").expect("promote");
+    let old = std::mem::replace(&mut scene.cluster, standby);
+    scene.target.redirect(scene.cluster.config("postgres"));
+    scene.await_claim(since);
+    eventually("the worker is there", Duration::from_secs(5), || scene.worker().is_some());
+    old
+}
+
+/// The old primary comes back as a standby: rewound, or as a new copy.
+pub fn rejoin(scene: &mut Scene, mut old: Cluster) {
+    if scene.random.chance(80) {
+        scene.struck("the primary was killed, and rewound");
+        old.rewind(&scene.cluster);
+        scene.standby = Some(old);
+    } else {
+        scene.struck("the primary was killed, and copied anew");
+        drop(old);
+        scene.standby = Some(scene.cluster.standby(&sibling(&scene.cluster)));
     }
+}
+
+/// From now on commits wait for the standby, which can be read and nothing else.
+fn make_synchronous(scene: &mut Scene) {
     let mut client = scene.cluster.connect();
     let level = scene.random.weighted(&[(50, "on"), (50, "remote_apply")]);
     for statement in [
@@ -50,22 +83,10 @@ pub fn follow(scene: &mut Scene, synchronous: bool) {
         let query = "SELECT FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'";
         client.query(query, &[]).is_ok_and(|rows| rows.len() == 1)
     });
-}
-
-fn fault(scene: &mut Scene) {
-    scene.struck("the primary was killed");
-    let since = Instant::now();
-    scene.cluster.kill_all();
-    promote(scene, since);
-    follow(scene, true);
-}
-
-/// The standby takes over.
-pub fn promote(scene: &mut Scene, since: Instant) {
-    let standby = scene.standby.take().expect("there is a standby");
-    standby.connect().batch_execute("SELECT pg_promote()").expect("promote");
-    scene.cluster = standby;
-    scene.target.redirect(scene.cluster.config("postgres"));
-    scene.await_claim(since);
-    eventually("the worker is there", Duration::from_secs(5), || scene.worker().is_some());
+    let mut standby = scene.standby.as_ref().expect("there is a standby").connect();
+    standby.query("SELECT count(*) FROM queue.tasks", &[]).expect("read from the standby");
+    let refused = standby.execute("SELECT queue.push('plain')", &[]).expect_err("a standby took a push");
+    if refused.code().is_none_or(|code| code.code() != "25006") {
+        scene.complaints.push(format!("the standby refused a push with {refused:?}"));
+    }
 }

@@ -16,7 +16,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     covers: "R4",
     settings: "",
     load: Load { clients: 2, ..Load::MIXED },
-    pause: (1, 40),
+    pause: (1, 20),
     fault,
     before,
     after,
