@@ -2,6 +2,7 @@
 #
 #   make                             build for the PostgreSQL of PG_CONFIG
 #   make install PG_CONFIG=...       install it there
+#   make deb PG_CONFIG=...           a Debian package for that server's version, in target
 #   make demo                        see it work, on a throw-away server
 #   make test                        run all tests, on throw-away servers of each version
 #   make torture                     break things under load and account for everything (10 minutes)
@@ -50,7 +51,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
+.PHONY: all build install deb injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -76,6 +77,10 @@ install: all
 	mv "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/queue_ext.so.new" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/queue_ext.so"
 	install -m 644 $(CONTROL) $(INSTALL_SQL) $(wildcard sql/queue_ext--*--*.sql) \
 		"$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/"
+
+deb: all
+	@rm -rf target/deb && $(MAKE) --no-print-directory -s install DESTDIR=$(CURDIR)/target/deb
+	@packaging/deb $(PG_CONFIG) target/deb target
 
 # The rest needs a machine with Rust, Python and git, and nothing more.
 
@@ -129,10 +134,10 @@ test-$(FIRST): injection
 test-%: installed-%
 	@echo "== testing on PostgreSQL $*"
 	@# The first version plays most of the random histories; the others play some that it does not, and where
-	@# a test has a brief form, that.
+	@# a test has a brief form, that. Those in the middle run the suites whose subject differs with the server.
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) \
 		DRIVERS=$(DRIVERS) $(if $(filter $(FIRST),$*),INJECTION=$(INJECTION),BRIEF=1 HISTORIES=2000 SEED=$*0000) \
-		pgrx-tests/run all
+		pgrx-tests/run $(if $(filter $(FIRST) $(lastword $(PG_VERSIONS)),$*),all,server)
 
 demo: target/.exists $(DEBIAN)/.done $(if $(filter 15,$(DEMO_VERSION)),,$(PYPI)/.done)
 	@echo "== building queue_ext for PostgreSQL $(DEMO_VERSION) (about two minutes the first time)"
