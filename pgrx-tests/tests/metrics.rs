@@ -2,6 +2,8 @@
 
 #[path = "metrics/files.rs"]
 mod files;
+#[path = "metrics/picture.rs"]
+mod picture;
 #[path = "metrics/seen.rs"]
 mod seen;
 #[path = "metrics/stack.rs"]
