@@ -63,7 +63,7 @@ def lines(axes, panel, address, seconds):
     axes.grid(alpha=0.3)
     axes.tick_params(labelsize=7)
     axes.set_xlabel("minutes", fontsize=7)
-    axes.legend(fontsize=7, loc="upper left", framealpha=0.6)
+    axes.legend(fontsize=6.5, loc="upper left", bbox_to_anchor=(1, 1.05), frameon=False)
 
 
 def table(axes, panel, address):
@@ -81,9 +81,10 @@ def main(address, seconds, target):
     figure = plt.figure(figsize=(WIDTH, height), dpi=80)
     for panel in board["panels"]:
         place = panel["gridPos"]
-        left, top = place["x"] / 24 * WIDTH + 0.4, place["y"] * ROW + 0.9
-        box = (left, height - top - place["h"] * ROW + 0.75, place["w"] / 24 * WIDTH - 0.6, place["h"] * ROW - 0.85)
-        axes = figure.add_axes([box[0] / WIDTH, box[1] / height, box[2] / WIDTH, box[3] / height])
+        legends = 1.4 if panel["type"] == "timeseries" else 0
+        left, bottom = place["x"] / 24 * WIDTH + 0.5, height - (place["y"] + place["h"]) * ROW - 0.2
+        wide, high = place["w"] / 24 * WIDTH - 0.7 - legends, place["h"] * ROW - 0.7
+        axes = figure.add_axes([left / WIDTH, bottom / height, wide / WIDTH, high / height])
         unit = UNITS[panel["fieldConfig"]["defaults"]["unit"]].strip()
         axes.set_title(panel["title"] + (f" ({unit})" if unit and panel["type"] == "timeseries" else ""), fontsize=9, loc="left")
         if panel["type"] == "stat":

@@ -12,7 +12,8 @@ use serde_json::Value;
 fn spans(cluster: &Cluster, what: &str) -> Vec<Value> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tracing.py");
     let conninfo = format!("host={} user=postgres dbname=postgres", cluster.folder().display());
-    let packages = std::env::join_paths([home().join("client"), home().join("metrics/python")]).expect("paths");
+    let packages =
+        std::env::join_paths([home().join("client"), home().join("metrics/python")]).expect("paths");
     let mut command = Command::new("python3");
     command.arg(script).args([what, &conninfo]).env("PYTHONPATH", packages).stdin(Stdio::null());
     let done = command.output().expect("run the example");
@@ -62,10 +63,8 @@ fn what_a_worker_does_is_linked_to_the_trace_that_pushed_the_task() {
     let first = id(&mut client, "SELECT id FROM queue.tasks");
     says(sent, "send", "send", "PRODUCER", first);
     // As the convention has it, for whoever writes it without a library.
-    let header: String = client
-        .query_one("SELECT headers ->> 'traceparent' FROM queue.tasks", &[])
-        .expect("headers")
-        .get(0);
+    let header: String =
+        client.query_one("SELECT headers ->> 'traceparent' FROM queue.tasks", &[]).expect("headers").get(0);
     let context = |span: &Value, key: &str| span["context"][key].as_str().expect(key)[2..].to_owned();
     let sent_as = format!("00-{}-{}-", context(sent, "trace_id"), context(sent, "span_id"));
     assert!(header.starts_with(&sent_as) && header.len() == sent_as.len() + 2, "{header}");
@@ -78,7 +77,11 @@ fn what_a_worker_does_is_linked_to_the_trace_that_pushed_the_task() {
         &mut client,
         r#"SELECT queue.push('default', '{"number": 9}', headers => '{"traceparent": "00-0-0-00", "tracestate": 5}')"#,
     );
-    let failing = id(&mut client, "SELECT queue.push('default', '{}', max_attempts => 1)");
+    let failing = id(
+        &mut client,
+        r#"SELECT queue.push('default', '{}', max_attempts => 1, headers =>
+            '{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-00"}')"#,
+    );
 
     let worked = spans(&cluster, "work");
     let task = processed(&worked, first);
@@ -100,13 +103,22 @@ fn what_a_worker_does_is_linked_to_the_trace_that_pushed_the_task() {
     assert!(state.contains("key=shop, value=7"), "{state}");
     assert_eq!(links(processed(&worked, broken)), Vec::<Value>::new(), "what cannot be read is no link");
     let failed = processed(&worked, failing);
-    assert_eq!((&failed["status"]["status_code"], &failed["attributes"]["error.type"]), (&"ERROR".into(), &"KeyError".into()));
+    assert_eq!(
+        (&failed["status"]["status_code"], &failed["attributes"]["error.type"]),
+        (&"ERROR".into(), &"KeyError".into())
+    );
     says(named(&worked, "nack default")[0], "nack", "settle", "CLIENT", failing);
 
     let received = named(&worked, "receive default");
     assert_eq!(received[0]["attributes"]["messaging.batch.message_count"], 4);
-    assert_eq!(links(received[0]).len(), 2, "one for each that says where it comes from");
+    assert_eq!(links(received[0]).len(), 3, "one for each that says where it comes from");
     let shipped = id(&mut client, "SELECT count(*) FROM orders_shipped");
     let dead = id(&mut client, "SELECT id FROM queue.dead_letters");
     assert_eq!((shipped, dead), (3, failing));
+    // Wherever a task is, its headers are with it.
+    let kept = "SELECT count(*) FROM queue.all_tasks WHERE headers ->> 'traceparent' LIKE '00-%'";
+    assert_eq!(id(&mut client, kept), 4);
+    assert_eq!(id(&mut client, "SELECT count(queue.redrive('default'))"), 1);
+    assert_eq!(id(&mut client, kept), 4);
+    assert_eq!(id(&mut client, "SELECT count(*) FROM queue.claim() WHERE headers ? 'traceparent'"), 1);
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use postgres::Client;
 use postgres::types::Type;
-use queue_ext_tests::brief;
+use queue_ext_tests::{Cluster, Settings, brief};
 use serde_json::Value;
 
 use super::stack::{fetched, file, output, text, yaml};
@@ -50,7 +50,10 @@ fn collector(name: &str) -> (BTreeMap<String, Metric>, BTreeSet<String>) {
     let (mut metrics, mut counters) = (BTreeMap::new(), BTreeSet::new());
     for metric in list(&source["metrics"]) {
         let known = ["metric_name", "type", "help", "key_labels", "values", "query_ref"];
-        assert!(metric.as_object().expect("a map").keys().all(|key| known.contains(&key.as_str())), "{metric}");
+        assert!(
+            metric.as_object().expect("a map").keys().all(|key| known.contains(&key.as_str())),
+            "{metric}"
+        );
         let name = string(&metric["metric_name"]);
         match metric["type"].as_str() {
             Some("counter") => assert!(counters.insert(name.clone())),
@@ -107,14 +110,18 @@ fn both_exporters_say_the_same_with_the_rights_of_pg_monitor() {
     for metric in list(&source["jobs"]).iter().flat_map(|job| list(&job["queries"])) {
         let query = string(&source["queries"][string(&metric["query_ref"])]);
         let (labels, values) = (strings(&metric["labels"]), strings(&metric["values"]));
-        debian.insert(string(&metric["name"]), Metric { help: string(&metric["help"]), labels, values, query });
+        debian
+            .insert(string(&metric["name"]), Metric { help: string(&metric["help"]), labels, values, query });
     }
     assert_eq!(debian, metrics, "Debian's exporter tells something else");
 
     let cluster = cluster("metrics-files");
     let mut owner = cluster.connect();
     // A call with a key is the core's: there is a reason to be counted.
-    run(&mut owner, "SELECT queue.push('default', key => 'a'); SELECT count(queue.push('default')) FROM generate_series(1, 999)");
+    run(
+        &mut owner,
+        "SELECT queue.push('default', key => 'a'); SELECT count(queue.push('default')) FROM generate_series(1, 999)",
+    );
     let mut client = monitor(&cluster);
     let mut all = String::new();
     for (name, metric) in &metrics {
@@ -173,6 +180,30 @@ fn what_is_asked_at_every_scrape_reads_no_tasks() {
     transaction.query(&metrics["queue_workers"].query, &[]).expect("query");
     let read: i64 = transaction.query_one(query, &[]).expect("statistics").get(0);
     assert!(read >= 5000, "{read} tasks were read");
+}
+
+#[test]
+fn a_server_without_the_library_says_so_and_answers_the_rest() {
+    if brief() {
+        return;
+    }
+    let bare = Settings { preload: false, extra: "" };
+    let cluster = Cluster::start_with("metrics-bare", &bare);
+    run(&mut cluster.connect(), "CREATE EXTENSION queue_ext; SELECT queue.push('default')");
+    let mut client = cluster.connect();
+    let (metrics, counters) = metrics();
+    let mut all = String::new();
+    for (name, metric) in &metrics {
+        all += &expose(&mut client, name, metric, counters.contains(name));
+    }
+    for line in [
+        "queue_engine_loaded{} 0",
+        "queue_worker_running{} 0",
+        "queue_health_status{check=\"engine\"} 1",
+        "queue_tasks{queue=\"default\",state=\"queued\"} 1",
+    ] {
+        assert!(all.lines().any(|told| told == line), "{line}:\n{all}");
+    }
 }
 
 #[test]

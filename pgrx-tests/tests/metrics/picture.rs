@@ -21,7 +21,8 @@ fn load(cluster: &Cluster, name: &str, statement: &str, clients: u32, rate: u32,
     let folder = cluster.folder().to_str().expect("a plain path");
     let script = script.to_str().expect("a plain path");
     let pgbench = queue_ext_tests::cluster::bindir().join("pgbench");
-    let arguments = ["-n", "-h", folder, "-U", "postgres", "-c", &clients, &rate, &seconds, "-f", script, "postgres"];
+    let arguments =
+        ["-n", "-h", folder, "-U", "postgres", "-c", &clients, &rate, &seconds, "-f", script, "postgres"];
     cluster.start_program(&pgbench, &arguments)
 }
 
@@ -37,16 +38,53 @@ fn the_dashboard_is_drawn() {
     );
     let stack = Stack::start(&cluster);
     let work = |queue: &str| {
-        format!("SELECT queue.complete(id, token) FROM queue.claim('5 seconds', '{queue}', worker => 'w:client_id');")
+        format!(
+            "SELECT queue.complete(id, token) FROM queue.claim('5 seconds', '{queue}', worker => 'w:client_id');"
+        )
     };
     let mut all = vec![
-        load(&cluster, "push", "SELECT queue.push('mail', '{\"to\": \"a@example.org\"}');", 2, 60, LENGTH * 3 / 4),
+        load(
+            &cluster,
+            "push",
+            "SELECT queue.push('mail', '{\"to\": \"a@example.org\"}');",
+            2,
+            60,
+            LENGTH * 3 / 4,
+        ),
         // Too slow at first, with help later.
         load(&cluster, "work", &work("mail"), 4, 40, LENGTH),
-        load(&cluster, "idle", "CALL queue.wait('reports', '1 second');\nSELECT queue.complete(id, token) FROM queue.claim('1 minute', 'reports');", 2, 10, LENGTH),
-        load(&cluster, "lose", "SELECT FROM queue.claim('3 seconds', 'mail', worker => 'lost');", 1, 1, LENGTH / 2),
-        load(&cluster, "fail", "SELECT queue.fail(id, token, 'no such address', permanent => true) FROM queue.claim('5 seconds', 'mail');", 1, 1, LENGTH),
-        load(&cluster, "keys", "SELECT queue.push('default', key => 'k:client_id');\nSELECT queue.complete(id, token) FROM queue.claim('1 minute');", 1, 5, LENGTH),
+        load(
+            &cluster,
+            "idle",
+            "CALL queue.wait('reports', '1 second');\nSELECT queue.complete(id, token) FROM queue.claim('1 minute', 'reports');",
+            2,
+            10,
+            LENGTH,
+        ),
+        load(
+            &cluster,
+            "lose",
+            "SELECT FROM queue.claim('3 seconds', 'mail', worker => 'lost');",
+            1,
+            1,
+            LENGTH / 2,
+        ),
+        load(
+            &cluster,
+            "fail",
+            "SELECT queue.fail(id, token, 'no such address', permanent => true) FROM queue.claim('5 seconds', 'mail');",
+            1,
+            1,
+            LENGTH,
+        ),
+        load(
+            &cluster,
+            "keys",
+            "SELECT queue.push('default', key => 'k:client_id');\nSELECT queue.complete(id, token) FROM queue.claim('1 minute');",
+            1,
+            5,
+            LENGTH,
+        ),
     ];
     assert!(all.remove(0).wait().expect("pgbench").success());
     all.push(load(&cluster, "help", &work("mail"), 4, 60, LENGTH / 4));

@@ -127,7 +127,10 @@ fn sees_what_there_is(stack: &Stack, client: &mut Client) {
         assert!(!labels.iter().any(|it| it == label), "{label} was to be dropped");
     }
     let same = [
-        ("queue_tasks{queue=\"mail\",state=\"queued\"}", "SELECT queued FROM queue.stats WHERE queue = 'mail'"),
+        (
+            "queue_tasks{queue=\"mail\",state=\"queued\"}",
+            "SELECT queued FROM queue.stats WHERE queue = 'mail'",
+        ),
         ("queue_tasks{queue=\"mail\",state=\"running\"}", "5"),
         ("queue_tasks{queue=\"mail\",state=\"scheduled\"}", "1"),
         ("queue_tasks{queue=\"mail\",state=\"behind\"}", "1"),
@@ -136,7 +139,10 @@ fn sees_what_there_is(stack: &Stack, client: &mut Client) {
         ("queue_ended_lately{queue=\"mail\",outcome=\"completed\"}", "20"),
         ("queue_ended_lately{queue=\"mail\",outcome=\"cancelled\"}", "2"),
         ("queue_ended_lately{queue=\"mail\",outcome=\"failed\"}", "3"),
-        ("queue_pushed_total", "SELECT n_tup_ins FROM pg_stat_user_tables WHERE relid = 'queue.tasks'::regclass"),
+        (
+            "queue_pushed_total",
+            "SELECT n_tup_ins FROM pg_stat_user_tables WHERE relid = 'queue.tasks'::regclass",
+        ),
         ("queue_ended_total", "25"),
         ("queue_workers{queue=\"mail\"}", "1"),
         ("queue_engine_loaded + queue_worker_running", "2"),
@@ -146,7 +152,9 @@ fn sees_what_there_is(stack: &Stack, client: &mut Client) {
     ];
     for (expression, query) in same {
         let expected = number(client, query);
-        eventually(&format!("{expression} is {expected}"), SOON, || stack.value(expression) == Some(expected));
+        eventually(&format!("{expression} is {expected}"), SOON, || {
+            stack.value(expression) == Some(expected)
+        });
     }
     let old = stack.value("time() - queue_sampled_timestamp_seconds").expect("the time");
     assert!((-1.0..10.0).contains(&old), "read {old} seconds ago");
@@ -158,7 +166,9 @@ fn every_panel_has_data(stack: &Stack) {
     for (title, queries) in panels {
         assert!(!queries.is_empty(), "{title}");
         for query in queries {
-            eventually(&format!("{title}: {query} has data"), SOON, || !stack.query(&filled(&query)).is_empty());
+            eventually(&format!("{title}: {query} has data"), SOON, || {
+                !stack.query(&filled(&query)).is_empty()
+            });
         }
     }
     // Those that the variables offer.

@@ -37,11 +37,7 @@ pub fn yaml(name: &str) -> Value {
 pub fn output(command: &mut Command) -> String {
     let done = command.stdin(Stdio::null()).output().expect("run a program");
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert!(
-        done.status.success(),
-        "{command:?} failed:\n{said}{}",
-        String::from_utf8_lossy(&done.stderr)
-    );
+    assert!(done.status.success(), "{command:?} failed:\n{said}{}", String::from_utf8_lossy(&done.stderr));
     said
 }
 
