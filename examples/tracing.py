@@ -11,7 +11,6 @@ import sys
 
 import psycopg
 from opentelemetry import trace
-from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 from opentelemetry.trace import Link, SpanKind, StatusCode
@@ -45,8 +44,7 @@ def origin(task):
     """A link to the span in which a task was pushed; none if its headers do not say."""
     headers = task["headers"] or {}
     carrier = {name: headers[name] for name in propagator.fields if isinstance(headers.get(name), str)}
-    # In an empty context: what cannot be read is not to become a link to the span that is current here.
-    found = trace.get_current_span(propagator.extract(carrier, Context())).get_span_context()
+    found = trace.get_current_span(propagator.extract(carrier)).get_span_context()
     return [Link(found)] if found.is_valid else []
 
 
