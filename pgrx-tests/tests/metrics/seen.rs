@@ -59,7 +59,8 @@ fn prometheus_sees_what_there_is_and_tells_when_something_breaks() {
     let mut stack = Stack::start(&cluster);
     sees_what_there_is(&stack, &mut client);
     every_panel_has_data(&stack);
-    assert_eq!(stack.query("ALERTS{alertstate=\"firing\"}"), Vec::<Value>::new(), "nothing is wrong yet");
+    // At first there were no numbers, and that was told.
+    eventually("no alert fires", SOON, || stack.query("ALERTS{alertstate=\"firing\"}").is_empty());
 
     run(
         &mut client,
@@ -67,9 +68,24 @@ fn prometheus_sees_what_there_is_and_tells_when_something_breaks() {
          SELECT queue.push('late', run_at => now() - interval '11 minutes'),
                 queue.push('asleep', run_at => now() - interval '2 hours');
          SELECT count(queue.push('web')) FROM generate_series(1, 10);
-         SELECT count(queue.fail(id, token, 'no', permanent => true)) FROM queue.claim('1 hour', 'web', 10)",
+         SELECT count(queue.fail(id, token, 'no', permanent => true)) FROM queue.claim('1 hour', 'web', 10);
+         SELECT count(queue.push('web')) FROM generate_series(1, 20);
+         SELECT count(*) FROM queue.claim('10 ms', 'web', 20);
+         CREATE FUNCTION own() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END';
+         CREATE TRIGGER own BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION own();
+         SELECT queue.push('web')",
     );
-    await_alerts(&stack, &["QueueTasksLate", "QueuePausedForLong", "QueueTasksFail"]);
+    // Only what comes after the first number is seen to be more.
+    let altered = "queue_calls_core_total{reason=\"altered\"}";
+    eventually("the core's calls are counted", SOON, || stack.value(altered).is_some());
+    run(
+        &mut client,
+        "SELECT count(queue.push('web')) FROM generate_series(1, 2000); DROP TRIGGER own ON queue.tasks",
+    );
+    await_alerts(
+        &stack,
+        &["QueueTasksLate", "QueuePausedForLong", "QueueTasksFail", "QueueLeasesExpire", "QueueFastPathLost"],
+    );
     let late = stack.query("ALERTS{alertname=\"QueueTasksLate\", alertstate=\"firing\"}");
     assert_eq!((late.len(), &late[0]["metric"]["queue"]), (1, &Value::from("late")), "not the paused one");
     run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('1 hour', 'late')");
@@ -157,7 +173,7 @@ fn sees_what_there_is(stack: &Stack, client: &mut Client) {
         });
     }
     let old = stack.value("time() - queue_sampled_timestamp_seconds").expect("the time");
-    assert!((-1.0..10.0).contains(&old), "read {old} seconds ago");
+    assert!((-1.0..60.0).contains(&old), "read {old} seconds ago");
 }
 
 fn every_panel_has_data(stack: &Stack) {
