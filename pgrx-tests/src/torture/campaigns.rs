@@ -4,10 +4,12 @@ mod asynchronous;
 mod backend;
 mod cancel;
 mod chaos;
+mod clock;
 mod crash;
 mod cut;
 mod deadlock;
 mod failover;
+mod full;
 mod levels;
 mod pinned;
 mod quiet;
@@ -21,7 +23,7 @@ pub mod zombies;
 use super::campaign::Campaign;
 
 /// All of them, in the order in which they are played.
-pub const ALL: [Campaign; 17] = [
+pub const ALL: [Campaign; 19] = [
     crash::CAMPAIGN,
     stop::CAMPAIGN,
     backend::CAMPAIGN,
@@ -30,6 +32,7 @@ pub const ALL: [Campaign; 17] = [
     cut::CAMPAIGN,
     failover::CAMPAIGN,
     asynchronous::CAMPAIGN,
+    full::CAMPAIGN,
     pinned::CAMPAIGN,
     cancel::CAMPAIGN,
     levels::CAMPAIGN,
@@ -37,6 +40,7 @@ pub const ALL: [Campaign; 17] = [
     savepoints::CAMPAIGN,
     twophase::CAMPAIGN,
     upkeep::CAMPAIGN,
+    clock::CAMPAIGN,
     chaos::CAMPAIGN,
     quiet::CAMPAIGN,
 ];

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use super::campaigns::zombies::Process;
 use super::client::Target;
 use super::random::Random;
+use crate::clock::FakeClock;
 use crate::cluster::signal;
+use crate::disk::Disk;
 use crate::{Cluster, eventually};
 
 /// How long a server may take from its start to the first claim, beyond recovery itself.
@@ -33,6 +35,14 @@ pub struct Scene {
     /// How long it took from the fault until a claim was answered.
     pub recoveries: Vec<Duration>,
     pub journals: PathBuf,
+    /// What can be full, in the campaign that has such a thing.
+    pub disks: Vec<Disk>,
+    /// The clock of the server, in the campaign that sets it; how many seconds it is ahead, and was at most.
+    pub clock: Option<FakeClock>,
+    pub ahead: i64,
+    pub furthest: i64,
+    /// Lines of the server's log with one of these are no surprise.
+    pub forgiven: &'static [&'static str],
     /// What broke outside the account.
     pub complaints: Vec<String>,
     /// What was measured besides.
