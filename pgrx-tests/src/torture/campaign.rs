@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::campaigns::soak::Samples;
 use super::checker::{self, Counts, Found, Lease, Log, Violation};
 use super::client::{Client, Target};
 use super::load::{Load, QUEUES, SETUP};
@@ -75,6 +76,8 @@ pub struct Options {
     pub folder: String,
     /// The program that runs a client in a process of its own: bin/torture.
     pub program: PathBuf,
+    /// More lines for postgresql.conf.
+    pub settings: String,
     /// SQL that is run once the queues are there: what a mutant breaks.
     pub mutant: String,
 }
@@ -134,7 +137,7 @@ impl Campaign {
 
     fn stage(&self, options: &Options, folder: &Path) -> Scene {
         let fsync = if options.fsync { "on" } else { "off" };
-        let extra = format!("{COMMON}fsync = {fsync}\n{}", self.settings);
+        let extra = format!("{COMMON}fsync = {fsync}\n{}\n{}", self.settings, options.settings);
         // Settings are constants elsewhere; one string for each campaign may stay.
         let mut cluster = Cluster::create(folder, &Settings { preload: true, extra: extra.leak() });
         if major_version() < 18 {
@@ -161,6 +164,7 @@ impl Campaign {
             recoveries: Vec::new(),
             journals: folder.with_extension("journals"),
             disks: Vec::new(),
+            samples: Samples::default(),
             clock: None,
             ahead: 0,
             furthest: 0,

@@ -14,6 +14,7 @@ mod levels;
 mod pinned;
 mod quiet;
 mod savepoints;
+pub mod soak;
 mod stop;
 mod twophase;
 mod upkeep;
@@ -23,7 +24,7 @@ pub mod zombies;
 use super::campaign::Campaign;
 
 /// All of them, in the order in which they are played.
-pub const ALL: [Campaign; 19] = [
+pub const ALL: [Campaign; 20] = [
     crash::CAMPAIGN,
     stop::CAMPAIGN,
     backend::CAMPAIGN,
@@ -42,6 +43,7 @@ pub const ALL: [Campaign; 19] = [
     upkeep::CAMPAIGN,
     clock::CAMPAIGN,
     chaos::CAMPAIGN,
+    soak::CAMPAIGN,
     quiet::CAMPAIGN,
 ];
 

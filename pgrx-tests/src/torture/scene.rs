@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::campaigns::soak::Samples;
 use super::campaigns::zombies::Process;
 use super::client::Target;
 use super::random::Random;
@@ -37,6 +38,7 @@ pub struct Scene {
     pub journals: PathBuf,
     /// What can be full, in the campaign that has such a thing.
     pub disks: Vec<Disk>,
+    pub samples: Samples,
     /// The clock of the server, in the campaign that sets it; how many seconds it is ahead, and was at most.
     pub clock: Option<FakeClock>,
     pub ahead: i64,
