@@ -91,8 +91,15 @@ pub enum Point {
 #[inline(always)]
 pub fn reached(_point: Point) {}
 
+/// Whether a rollback shall forget what the transaction had in its hands.
+#[cfg(not(feature = "injection"))]
+#[inline(always)]
+pub fn forgets() -> bool {
+    false
+}
+
 #[cfg(feature = "injection")]
-pub use faults::{define, reached};
+pub use faults::{define, forgets, reached};
 
 #[cfg(feature = "injection")]
 mod faults {
@@ -116,6 +123,9 @@ mod faults {
         Panic,
         /// The session goes no further until it is cancelled.
         Stop,
+        /// Everywhere: a rollback forgets what the transaction had taken from lanes. What the torture's
+        /// account must see.
+        Forget,
     }
 
     static FAULT: GucSetting<Fault> = GucSetting::<Fault>::new(Fault::None);
@@ -153,6 +163,10 @@ mod faults {
             },
             _ => {}
         }
+    }
+
+    pub fn forgets() -> bool {
+        matches!(FAULT.get(), Fault::Forget)
     }
 
     unsafe extern "C-unwind" {

@@ -74,6 +74,8 @@ struct Worker {
     /// The launcher that started this worker. When it is gone, so must this worker be: the next
     /// launcher starts its own.
     launcher_pid: i32,
+    /// The time when the last round began.
+    began_at: i64,
     /// When something is to be done in a lane.
     next_lane: i64,
     /// The earliest expiry among the leases seen by the last look.
@@ -104,6 +106,7 @@ impl Worker {
             shared,
             database,
             launcher_pid: shared.launcher.pid(),
+            began_at: i64::MIN,
             next_lane: NEVER,
             next_lease: NEVER,
             lease_scan_from: 0,
@@ -121,6 +124,12 @@ impl Worker {
 
     fn run(mut self) {
         while self.may_stay() {
+            let moment = now();
+            if moment < self.began_at {
+                // The clock was put back, and what this worker had planned may be years ahead.
+                self = Self::new(self.shared, self.database);
+            }
+            self.began_at = moment;
             let pause = match self.round() {
                 Installed::Yes => {
                     self.database.counters.rounds.fetch_add(1, Ordering::Relaxed);
@@ -347,7 +356,9 @@ impl Worker {
         // Once more: a session may have spoken before it could know when the worker wakes.
         let next = self.next_time();
         // Rounded up to the clock's step, or the worker would wake just before the time.
-        Duration::from_micros((next - now()).max(0).unsigned_abs().saturating_add(999))
+        let pause = Duration::from_micros((next - now()).max(0).unsigned_abs().saturating_add(999));
+        // Sleep is not measured by the clock, which may have been put back since the round began.
+        pause.min(settings::sweep_interval())
     }
 
     /// Computed anew each time, so that a changed setting counts at once.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use postgres::{Client, NoTls};
 
+use crate::clock::FakeClock;
 use crate::wait::eventually;
 
 /// How long a server may take to start, recovery included.
@@ -36,6 +37,7 @@ pub struct Cluster {
     folder: PathBuf,
     postmaster: Option<Child>,
     keep: bool,
+    clock: Option<FakeClock>,
 }
 
 impl Cluster {
@@ -88,7 +90,7 @@ impl Cluster {
     /// An empty folder for a server. One that was kept there, or left behind, is stopped first: it would
     /// later take away the socket of the new one.
     fn in_place(folder: &Path) -> Self {
-        let cluster = Self { folder: folder.to_owned(), postmaster: None, keep: false };
+        let cluster = Self { folder: folder.to_owned(), postmaster: None, keep: false, clock: None };
         if folder.join("data/postmaster.pid").exists() {
             let _ =
                 cluster.command("pg_ctl").args(["-D", &cluster.data(), "-m", "immediate", "stop"]).output();
@@ -140,7 +142,7 @@ impl Cluster {
     /// The cluster in a folder where [`Cluster::create`] made one before.
     pub fn existing(folder: &Path) -> Option<Self> {
         let there = folder.join("data/PG_VERSION").exists();
-        there.then(|| Self { folder: folder.to_owned(), postmaster: None, keep: true })
+        there.then(|| Self { folder: folder.to_owned(), postmaster: None, keep: true, clock: None })
     }
 
     /// Starts the server, and waits until it takes connections. The process belongs to nobody's
@@ -155,8 +157,9 @@ impl Cluster {
             let running = started.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));
             if !running {
                 let log = log.try_clone().expect("a file handle");
-                let child = self
-                    .command("postgres")
+                let mut command = self.command("postgres");
+                self.clock.iter().for_each(|clock| clock.wind(&mut command));
+                let child = command
                     .args(["-D", &self.data()])
                     .process_group(0)
                     .stdin(Stdio::null())
@@ -169,6 +172,21 @@ impl Cluster {
             self.try_connect("postgres").is_some()
         });
         self.postmaster = started;
+    }
+
+    /// From its next start on the server goes by a clock that can be set; nothing where there is none.
+    pub fn with_fake_clock(&mut self) -> Option<FakeClock> {
+        self.clock = FakeClock::new(&self.folder);
+        self.clock.clone()
+    }
+
+    /// Whether the server takes connections; one that has ended is started first.
+    pub fn is_up_or_launched(&mut self) -> bool {
+        let ended = self.postmaster.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+        if ended {
+            self.launch();
+        }
+        self.try_connect("postgres").is_some()
     }
 
     /// A connection to the database `postgres`.
@@ -391,7 +409,8 @@ fn server_user() -> Option<(u32, u32)> {
     })
 }
 
-fn give_away(path: &Path) {
+/// Makes a file or folder the server's user's.
+pub fn give_away(path: &Path) {
     if let Some((uid, gid)) = server_user() {
         std::os::unix::fs::chown(path, Some(uid), Some(gid)).expect("give it to the server's user");
     }

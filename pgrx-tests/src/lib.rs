@@ -1,8 +1,10 @@
 //! What the suites and the demo share: throw-away Postgres servers, waiting for conditions, and faults
 //! under load with an account of everything.
 
+pub mod clock;
 pub mod cluster;
 pub mod counters;
+pub mod disk;
 pub mod torture;
 pub mod wait;
 

@@ -2,12 +2,15 @@
 --
 --   Ends up to "max_tasks" attempts whose lease ran out, without waiting for anybody's lock, and
 --   tells when the next lease expires.
+--   Clock:    where it was put back, a lease given before may end years ahead. No lease lasts longer from now
+--             than queue.max_lease, if it was given at a time that is still to come.
 --   Touches:  queue.tasks (reads all of it: leases are in no index, so that claims stay HOT)
 
 CREATE FUNCTION queue_internal.reap(max_tasks bigint, OUT reaped bigint, OUT next_expiry timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     moment timestamptz := clock_timestamp();
+    last   timestamptz;
     task   queue.tasks;
 BEGIN
     reaped := 0;
@@ -20,7 +23,17 @@ BEGIN
         PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
         reaped := reaped + 1;
     END LOOP;
-    SELECT min(t.lease_until) INTO next_expiry FROM queue.tasks AS t WHERE t.state = 'running';
+    SELECT min(t.lease_until), max(t.lease_until) FILTER (WHERE t.updated_at > moment + interval '1 minute')
+    INTO next_expiry, last FROM queue.tasks AS t WHERE t.state = 'running';
+    IF last IS NOT NULL THEN
+        last := moment + queue_internal.setting('max_lease', '7d')::interval;
+        UPDATE queue.tasks AS t SET lease_until = last
+        WHERE t.id IN (
+            SELECT l.id FROM queue.tasks AS l
+            WHERE l.state = 'running' AND l.lease_until > last AND l.updated_at > moment + interval '1 minute'
+            ORDER BY l.id FOR UPDATE SKIP LOCKED);
+        next_expiry := least(next_expiry, last);
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.reap(bigint) IS

@@ -168,7 +168,8 @@ impl Pending {
         }
         let moment = now();
         for change in self.changes[..self.count].iter_mut().filter(|change| change.subtransaction >= from) {
-            let had = matches!(change.what, What::Leased { .. } | What::Held | What::Ending { .. });
+            let had = matches!(change.what, What::Leased { .. } | What::Held | What::Ending { .. })
+                && !crate::injection::forgets();
             let wake = had.then_some(change.lane).and_then(|lane| {
                 lanes::with(lane, |slot| match change.what {
                     // A lease that was not given by a claim may have been on a task for later.

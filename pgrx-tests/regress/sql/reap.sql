@@ -18,3 +18,9 @@ SELECT pg_temp.refused('SELECT queue.complete(2, 1)');
 SELECT queue.push('twice', '"later"');
 SELECT payload, attempt FROM queue.claim('1 minute', 'twice');
 SELECT queue.reap();
+-- The clock was put back by ten years: no lease that was given before lasts longer from now than the longest.
+-- One that is long for another reason stays.
+UPDATE queue.tasks SET lease_until = lease_until + interval '10 years', updated_at = updated_at + interval '10 years' WHERE id = 2;
+UPDATE queue.tasks SET lease_until = lease_until + interval '10 years' WHERE id = 3;
+SELECT queue.reap();
+SELECT id, lease_until <= clock_timestamp() + interval '7 days' AS cut FROM queue.tasks WHERE state = 'running' ORDER BY id;

@@ -42,6 +42,7 @@ fn play(wanted: &str, seconds: &str, seed: u64) {
             fsync: std::env::var("FSYNC").is_ok_and(|fsync| fsync == "on"),
             folder: format!("torture-{}", campaign.name),
             program: std::env::current_exe().expect("this program"),
+            settings: String::new(),
             mutant: String::new(),
         });
         broken += verdict.violations.len();

@@ -4,14 +4,17 @@ mod asynchronous;
 mod backend;
 mod cancel;
 mod chaos;
+mod clock;
 mod crash;
 mod cut;
 mod deadlock;
 mod failover;
+mod full;
 mod levels;
 mod pinned;
 mod quiet;
 mod savepoints;
+pub mod soak;
 mod stop;
 mod twophase;
 mod upkeep;
@@ -21,7 +24,7 @@ pub mod zombies;
 use super::campaign::Campaign;
 
 /// All of them, in the order in which they are played.
-pub const ALL: [Campaign; 17] = [
+pub const ALL: [Campaign; 20] = [
     crash::CAMPAIGN,
     stop::CAMPAIGN,
     backend::CAMPAIGN,
@@ -30,6 +33,7 @@ pub const ALL: [Campaign; 17] = [
     cut::CAMPAIGN,
     failover::CAMPAIGN,
     asynchronous::CAMPAIGN,
+    full::CAMPAIGN,
     pinned::CAMPAIGN,
     cancel::CAMPAIGN,
     levels::CAMPAIGN,
@@ -37,7 +41,9 @@ pub const ALL: [Campaign; 17] = [
     savepoints::CAMPAIGN,
     twophase::CAMPAIGN,
     upkeep::CAMPAIGN,
+    clock::CAMPAIGN,
     chaos::CAMPAIGN,
+    soak::CAMPAIGN,
     quiet::CAMPAIGN,
 ];
 

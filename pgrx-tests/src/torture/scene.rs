@@ -5,10 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::campaigns::soak::Samples;
 use super::campaigns::zombies::Process;
 use super::client::Target;
 use super::random::Random;
+use crate::clock::FakeClock;
 use crate::cluster::signal;
+use crate::disk::Disk;
 use crate::{Cluster, eventually};
 
 /// How long a server may take from its start to the first claim, beyond recovery itself.
@@ -33,6 +36,15 @@ pub struct Scene {
     /// How long it took from the fault until a claim was answered.
     pub recoveries: Vec<Duration>,
     pub journals: PathBuf,
+    /// What can be full, in the campaign that has such a thing.
+    pub disks: Vec<Disk>,
+    pub samples: Samples,
+    /// The clock of the server, in the campaign that sets it; how many seconds it is ahead, and was at most.
+    pub clock: Option<FakeClock>,
+    pub ahead: i64,
+    pub furthest: i64,
+    /// Lines of the server's log with one of these are no surprise.
+    pub forgiven: &'static [&'static str],
     /// What broke outside the account.
     pub complaints: Vec<String>,
     /// What was measured besides.

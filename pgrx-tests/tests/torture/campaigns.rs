@@ -23,8 +23,16 @@ macro_rules! campaigns {
 
 campaigns!(
     crash, stop, backend, zombies, worker, cut, failover, pinned, cancel, levels, deadlock, savepoints,
-    twophase, upkeep, chaos
+    twophase, upkeep, chaos, full, clock
 );
+
+/// Nothing grows: a round to warm up, and two to compare with it.
+#[test]
+fn soak() {
+    let (round, length) = (Duration::from_millis(1000), Duration::from_millis(4000));
+    let verdict = play("soak", "soak", round, if brief() { Duration::ZERO } else { length }, "");
+    assert!(verdict.violations.is_empty(), "{verdict}");
+}
 
 /// What is lost with an asynchronous standby that lags behind is seen, and nothing else is wrong.
 #[test]

@@ -1,7 +1,7 @@
 //! Mutants: the core with one promise broken, and the account that sees it.
 //!
 //! The functions in SQL are changed in the test's own database, with the native verbs off. What lanes
-//! may break is for tests/lanes.rs.
+//! may break is for tests/lanes.rs, but for one mutant of the library itself.
 
 use std::time::Duration;
 
@@ -96,6 +96,13 @@ mutants! {
         "SELECT pg_temp.mutate('queue_internal.archive', 'IF kept IS DISTINCT FROM false THEN',
                                'IF kept IS DISTINCT FROM false AND task.id % 20 > 0 THEN')",
         "I12";
+    /// A claim leases one task more than it returns.
+    leased_and_not_told: "quiet",
+        "ALTER FUNCTION queue_internal.claim_from RENAME TO honest_claim_from;
+         CREATE FUNCTION queue_internal.claim_from(source queue.queues, lease interval, max_tasks integer, worker text)
+         RETURNS SETOF queue.claimed_task LANGUAGE sql
+         AS 'SELECT * FROM queue_internal.honest_claim_from($1, $2, $3 + 1, $4) LIMIT $3'",
+        "I11";
     /// Nobody ends expired leases.
     leases_never_end: "quiet",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 'OR t.state = ''running'' AND t.lease_until <= moment', ''),
@@ -112,6 +119,21 @@ mutants! {
          CREATE VIEW queue.stats AS SELECT queue, queued, behind, scheduled, waiting, running, 2 * dead AS dead
          FROM queue.honest_stats",
         "I10";
+}
+
+/// A rollback forgets what its claims had taken from a lane: the tasks are there, and no claim gets them. The
+/// library with faults does that when it is told to.
+#[test]
+fn rollbacks_forget() {
+    let Ok(folder) = std::env::var("INJECTION") else {
+        println!("skipped: the library with faults is there for the first version alone (make injection)");
+        return;
+    };
+    let settings = format!("dynamic_library_path = '{folder}:$libdir'");
+    let mutant = "ALTER DATABASE postgres SET queue.fault = 'forget'";
+    let verdict = super::play_with("quiet", "forget", ROUND, PATIENCE, mutant, settings);
+    let found: Vec<_> = verdict.violations.iter().map(|violation| violation.invariant).collect();
+    assert!(found.contains(&"I13"), "I13 expected, found {found:?}");
 }
 
 /// A push is there before its transaction has committed, and stays if it does not. The server needs

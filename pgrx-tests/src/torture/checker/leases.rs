@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Facts;
 use crate::torture::load::MOST_RUNNING;
 
-pub fn check(facts: &Facts<'_>, say: &mut impl FnMut(&'static str, String)) {
+pub fn check(facts: &Facts<'_>, timed: bool, say: &mut impl FnMut(&'static str, String)) {
     // When leases surely began and ended, by what they count against.
     let mut running: HashMap<String, Vec<(i64, i64)>> = HashMap::new();
     for (id, task) in &facts.tasks {
@@ -18,7 +18,7 @@ pub fn check(facts: &Facts<'_>, say: &mut impl FnMut(&'static str, String)) {
                 say("I6", format!("task {id} had token {} before token {}", next.token, one.token));
             }
         }
-        for (number, claim) in task.claims.iter().enumerate() {
+        for (number, claim) in task.claims.iter().enumerate().filter(|_| timed) {
             let held_until = task.held_until(claim);
             for next in &task.claims[number + 1..] {
                 if next.operation.end < held_until && next.token != claim.token {

@@ -1,0 +1,60 @@
+//! R11: the server's clock is set: by an hour, by ten years, forward and back, and goes at double and half
+//! the speed, while leases run. Who compares times learns nothing then; the tokens must be right all the
+//! same. Before the drain the clock is put beyond all leases that were ever given.
+
+use crate::torture::campaign::Campaign;
+use crate::torture::load::Load;
+use crate::torture::scene::Scene;
+
+const HOUR: i64 = 3600;
+const TEN_YEARS: i64 = 3653 * 24 * HOUR;
+
+pub const CAMPAIGN: Campaign = Campaign {
+    name: "clock",
+    covers: "R11",
+    // What failed years ago stays for the account. The sweep bounds how long the worker goes by what it planned
+    // before the clock was put back.
+    settings: "queue.sweep_interval = '1s'\nqueue.dead_letter_retention = -1",
+    load: Load::MIXED,
+    pause: (50, 500),
+    fault,
+    before,
+    after,
+    lossy: false,
+};
+
+fn before(scene: &mut Scene) {
+    if scene.clock.is_some() {
+        return;
+    }
+    scene.cluster.stop("fast");
+    scene.clock = scene.cluster.with_fake_clock();
+    scene.cluster.launch();
+    if scene.clock.is_none() {
+        scene.remarks.push("the clock is not set: there is no libfaketime here".to_owned());
+    }
+}
+
+fn fault(scene: &mut Scene) {
+    let Some(clock) = &scene.clock else { return };
+    let (what, step, speed) = scene.random.weighted(&[
+        (20, ("an hour forward", HOUR, 1.0)),
+        (20, ("an hour back", -HOUR, 1.0)),
+        (20, ("ten years forward", TEN_YEARS, 1.0)),
+        (20, ("ten years back", -TEN_YEARS, 1.0)),
+        (10, ("twice as fast", 0, 2.0)),
+        (10, ("half as fast", 0, 0.5)),
+    ]);
+    // Not before PostgreSQL's own epoch is left behind by far.
+    scene.ahead = (scene.ahead + step).max(-2 * TEN_YEARS);
+    scene.furthest = scene.furthest.max(scene.ahead);
+    clock.set(scene.ahead, speed);
+    scene.struck(what);
+}
+
+fn after(scene: &mut Scene) {
+    // Beyond every lease, and what went faster.
+    scene.ahead = scene.furthest + HOUR;
+    scene.furthest = scene.ahead;
+    scene.clock.iter().for_each(|clock| clock.set(scene.ahead, 1.0));
+}

@@ -1,0 +1,88 @@
+//! R33: a steady load, and nothing that grows: the memory of the worker and of the sessions, and the tables
+//! that hold what is live.
+
+use std::collections::HashMap;
+
+use crate::torture::campaign::Campaign;
+use crate::torture::load::Load;
+use crate::torture::scene::Scene;
+
+/// How much a process may grow, in kB.
+const GROWTH: i64 = 1024;
+/// Until a session was looked at so often, for three seconds, its caches fill.
+const WARM: u32 = 12;
+
+pub const CAMPAIGN: Campaign = Campaign {
+    name: "soak",
+    covers: "R33",
+    settings: "autovacuum_naptime = 1",
+    load: Load::MIXED,
+    pause: (250, 250),
+    fault: sample,
+    before: Campaign::nothing,
+    after,
+    lossy: false,
+};
+
+/// What was measured.
+#[derive(Default)]
+pub struct Samples {
+    /// The worker's memory at the end of the first round, and who it was.
+    worker: Option<(i32, i64)>,
+    /// Of each session of this round: how often it was looked at, its memory when it was warm, and now.
+    sessions: HashMap<i32, (u32, i64, i64)>,
+    /// The size of the tables at the end of the first round.
+    tables: Option<i64>,
+    most: [i64; 3],
+}
+
+fn sample(scene: &mut Scene) {
+    let query = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'torture %'";
+    for row in scene.cluster.connect().query(query, &[]).expect("the sessions") {
+        let pid = row.get(0);
+        let Some(memory) = memory(pid) else { continue };
+        let (looks, warm, last) = scene.samples.sessions.entry(pid).or_default();
+        *looks += 1;
+        *last = memory;
+        if *looks <= WARM {
+            *warm = memory;
+        }
+    }
+}
+
+/// The memory that is a process's own, in kB.
+fn memory(pid: i32) -> Option<i64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn after(scene: &mut Scene) {
+    let worker = scene.worker().and_then(|pid| Some((pid, memory(pid)?)));
+    let sizes = "SELECT sum(pg_total_relation_size(oid))::bigint / 1024 FROM pg_class
+                 WHERE relkind = 'r' AND oid IN ('queue.tasks'::regclass, 'queue_internal.signals'::regclass)";
+    let tables: i64 = scene.cluster.connect().query_one(sizes, &[]).expect("sizes").get(0);
+    let samples = &mut scene.samples;
+    let first = *samples.worker.get_or_insert(worker.expect("a worker"));
+    let (pid, now) = worker.expect("a worker");
+    if pid != first.0 {
+        scene.complaints.push("the worker is another one".to_owned());
+    }
+    let sessions = samples.sessions.drain().map(|(_, (_, warm, last))| last - warm).max().unwrap_or(0);
+    // As many tasks are live at the end of a round as at the end of the first one, give or take.
+    let bound = 2 * *samples.tables.get_or_insert(tables) + GROWTH;
+    for (what, grown, bound, most) in [
+        ("kB by which the worker grew", now - first.1, GROWTH, 0),
+        ("kB by which a session grew", sessions, GROWTH, 1),
+        ("kB of tables and indexes", tables, bound, 2),
+    ] {
+        samples.most[most] = samples.most[most].max(grown);
+        if grown > bound {
+            scene.complaints.push(format!("{grown} {what}: more than {bound}"));
+        }
+    }
+    let [worker, sessions, tables] = samples.most;
+    scene.remarks = vec![format!(
+        "grown by at most: the worker {worker} kB, a session {sessions} kB; tables and indexes {tables} kB at most"
+    )];
+}

@@ -1,0 +1,179 @@
+//! The server's clock is set while it runs. Forward, leases end early, and who had one is refused; back,
+//! nothing stops: sweeps, notifications, leases and schedules go on by the clock as it is now.
+
+use std::time::{Duration, Instant};
+
+use fallible_iterator::FallibleIterator;
+use postgres::{Client, NoTls};
+use queue_ext_tests::clock::FakeClock;
+use queue_ext_tests::{Cluster, Settings, eventually};
+
+const SOON: Duration = Duration::from_secs(5);
+const HOUR: i64 = 3600;
+const TEN_YEARS: i64 = 3653 * 24 * HOUR;
+
+/// A server with such a clock; nothing where there is no libfaketime.
+fn cluster(name: &str) -> Option<(Cluster, FakeClock)> {
+    let extra = "queue.sweep_interval = '1s'\nqueue.dead_letter_retention = -1";
+    let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra });
+    cluster.stop("fast");
+    let Some(clock) = cluster.with_fake_clock() else {
+        println!("skipped: there is no libfaketime");
+        return None;
+    };
+    cluster.launch();
+    cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    cluster.await_worker("postgres");
+    Some((cluster, clock))
+}
+
+fn run(client: &mut Client, statements: &str) {
+    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+}
+
+fn number(client: &mut Client, query: &str) -> i64 {
+    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+}
+
+/// The token with which somebody got the task, if somebody got one.
+fn claim(client: &mut Client, lease: &str) -> Option<i32> {
+    let query = format!("SELECT token FROM queue.claim('{lease}')");
+    client.query_opt(&query, &[]).expect("claim").map(|row| row.get(0))
+}
+
+fn refused(client: &mut Client, token: i32) {
+    let error = client.execute("SELECT queue.complete(1, $1)", &[&token]).expect_err("a stale token");
+    assert_eq!(error.code().expect("a code").code(), "QX001", "{error}");
+}
+
+fn heard(client: &mut Client) {
+    let told = client.notifications().timeout_iter(SOON).next().expect("listen");
+    assert!(told.is_some(), "no notification within {SOON:?}");
+}
+
+/// A lease that is over by the clock as it is now is over, whatever the clock was; and stays so.
+#[test]
+fn tokens_decide() {
+    let Some((cluster, clock)) = cluster("clock-tokens") else { return };
+    let (mut one, mut other) = (cluster.connect(), cluster.connect());
+    run(&mut one, "SELECT queue.push()");
+    let first = claim(&mut one, "1 hour").expect("a task");
+    assert_eq!(claim(&mut other, "1 hour"), None, "the lease runs");
+    clock.set(2 * HOUR, 1.0);
+    let second = claim(&mut other, "1 hour").expect("the lease is over");
+    refused(&mut one, first);
+    clock.set(0, 1.0);
+    refused(&mut one, first);
+    assert_eq!(claim(&mut one, "1 hour"), None, "the second lease is not over");
+    let done = other.execute("SELECT queue.complete(1, $1)", &[&second]);
+    done.expect("the second lease is valid");
+}
+
+/// What was given in a future that is over ends within the longest lease.
+#[test]
+fn leases_of_the_future_are_cut() {
+    let Some((cluster, clock)) = cluster("clock-future") else { return };
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.push() FROM generate_series(1, 2)");
+    assert!(claim(&mut client, "7 days").is_some(), "a task");
+    clock.set(TEN_YEARS, 1.0);
+    assert!(claim(&mut client, "1 hour").is_some(), "another task");
+    clock.set(0, 1.0);
+    eventually("no lease lasts longer than the longest", SOON, || {
+        let query = "SELECT count(*) FROM queue.tasks WHERE state = 'running'
+                     AND lease_until < clock_timestamp() + interval '7 days 1 second'";
+        number(&mut client, query) == 2
+    });
+}
+
+/// After the clock was put back by ten years a push is told, a lease ends, the sweeps go on, and nobody is
+/// busy.
+#[test]
+fn back_and_nothing_stops() {
+    let Some((cluster, clock)) = cluster("clock-back") else { return };
+    let (mut client, mut listener) = (cluster.connect(), cluster.connect());
+    run(&mut client, "SELECT queue.create('idle')");
+    let channel: String = client.query_one("SELECT queue.channel('default')", &[]).expect("channel").get(0);
+    run(&mut listener, &format!("LISTEN \"{channel}\""));
+    run(&mut client, "SELECT queue.push()");
+    heard(&mut listener);
+    let waiters: Vec<_> = (0..4)
+        .map(|_| {
+            let config = cluster.config("postgres");
+            std::thread::spawn(move || {
+                let mut client = config.connect(NoTls).expect("connect");
+                client.batch_execute("CALL queue.wait('idle', '10 minutes')")
+            })
+        })
+        .collect();
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait%' \
+                   AND wait_event_type = 'Extension'";
+    eventually("they wait", SOON, || number(&mut client, waiting) == 4);
+    clock.set(-TEN_YEARS, 1.0);
+    run(&mut client, "SELECT queue.push()");
+    heard(&mut listener);
+    // The first task was pushed in what is the future now.
+    let ids = client.query("SELECT id FROM queue.claim('300 ms', max_tasks => 5)", &[]).expect("claim");
+    assert_eq!(ids.len(), 1, "only the second one is due");
+    eventually("the worker ends the lease", SOON, || {
+        number(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running'") == 0
+    });
+    let rounds = "SELECT (queue.engine_stats()->'worker'->>'rounds')::bigint";
+    let before = number(&mut client, rounds);
+    eventually("it sweeps", SOON, || number(&mut client, rounds) > before + 2);
+    let pids = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait%' \
+                OR backend_type = 'queue_ext worker'";
+    let pids: Vec<i32> = client.query(pids, &[]).expect("pids").iter().map(|row| row.get(0)).collect();
+    assert_eq!(pids.len(), 5, "the worker and four that wait");
+    let (used, since) = (processor(&pids), Instant::now());
+    std::thread::sleep(Duration::from_secs(2));
+    let share = (processor(&pids) - used).as_secs_f64() / since.elapsed().as_secs_f64();
+    assert!(share < 0.05, "they take {share:.3} of a core");
+    run(&mut client, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait%'");
+    for waiter in waiters {
+        let error = waiter.join().expect("a waiter").expect_err("nothing came");
+        assert_eq!(error.code().expect("a code").code(), "57014", "{error}");
+    }
+}
+
+/// The processor time of these processes.
+fn processor(pids: &[i32]) -> Duration {
+    let ticks = |pid: &i32| -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+        // utime and stime, the 14th and 15th of all.
+        [fields[11], fields[12]].iter().map(|field| field.parse::<u64>().expect("ticks")).sum()
+    };
+    // SAFETY: asks for a constant.
+    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
+    Duration::from_millis(pids.iter().map(ticks).sum::<u64>() * 1000 / a_second)
+}
+
+/// A schedule has each run once, whichever way the clock is set.
+#[test]
+fn schedules_run_once() {
+    let Some((cluster, clock)) = cluster("clock-schedules") else { return };
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.schedule('tick', '* * * * * *', 'default')");
+    let runs = "SELECT count(*) FROM queue.tasks";
+    eventually("it runs", SOON, || number(&mut client, runs) >= 2);
+    clock.set(-HOUR, 1.0);
+    // Its next run is an hour ahead; the worker looks at it all the same.
+    let rounds = "SELECT (queue.engine_stats()->'worker'->>'rounds')::bigint";
+    let (before, so_far) = (number(&mut client, rounds), number(&mut client, runs));
+    eventually("the worker goes round", SOON, || number(&mut client, rounds) > before + 2);
+    assert!(number(&mut client, runs) <= so_far + 1, "a run came twice");
+    for ahead in [0, HOUR, TEN_YEARS] {
+        let so_far = number(&mut client, runs);
+        clock.set(ahead, 1.0);
+        // What was missed is one run, for the latest.
+        eventually("it goes on", SOON, || number(&mut client, runs) >= so_far + 3);
+        let times = "SELECT count(DISTINCT headers->>'scheduled_for') FROM queue.tasks";
+        let (times, runs) = (number(&mut client, times), number(&mut client, runs));
+        assert!((times..=times + 1).contains(&runs), "{runs} runs at {times} times");
+        assert!(runs < so_far + 20, "missed runs were made up for: {runs} after {so_far}");
+    }
+    run(&mut client, "SELECT queue.unschedule('tick')");
+    let twice = "SELECT count(*) - count(DISTINCT headers->>'scheduled_for') FROM queue.tasks";
+    assert_eq!(number(&mut client, twice), 0, "runs that came twice");
+}
