@@ -187,6 +187,14 @@ RETURN concat_ws(' ', (of).kind, (of).role::oid, md5((of).queue), nullif(lower(c
 COMMENT ON FUNCTION queue_internal.policy_name(queue.rights, text) IS
     'The name of the policies of a right for a command.';
 
+CREATE FUNCTION queue_internal.extension_of(relation oid) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT d.refobjid FROM pg_depend AS d
+    WHERE d.classid = 'pg_class'::regclass AND d.objid = relation AND d.deptype = 'e';
+END;
+COMMENT ON FUNCTION queue_internal.extension_of(oid) IS 'The extension that a table or view belongs to, if any.';
+
 -- The internal functions run with the rights of their caller, so they may be given to everybody who may
 -- call any function at all. But not those of the triggers: on a table of his own, whose columns are
 -- others, somebody could have them read what is no column at all.
@@ -202,18 +210,16 @@ DECLARE
     verbs     CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$)');
-    tables    text;
-    views     text;
+    tables    CONSTANT text := (
+        SELECT string_agg(DISTINCT g.relation, ', ') FROM queue_internal.guards(NULL) AS g
+        WHERE g.relation <> 'queue_internal.dependencies');
+    -- Not what somebody else has put into the schema, as far as an extension tells one from the other.
+    views     CONSTANT text := (
+        SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class AS c
+        WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'v'
+          AND queue_internal.extension_of(c.oid) IS NOT DISTINCT FROM queue_internal.extension_of('queue.tasks'::regclass));
     privilege text;
 BEGIN
-    SELECT string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind <> 'v'),
-           string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind = 'v')
-    INTO tables, views
-    FROM pg_class AS c JOIN pg_depend AS d
-      ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
-    WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
-      AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
-      AND c.oid NOT IN ('queue.rights'::regclass, 'queue_internal.dependencies'::regclass);
     FOREACH privilege IN ARRAY ARRAY[
         'USAGE ON SCHEMA queue, queue_internal',
         'EXECUTE ON ROUTINE ' || internal,
