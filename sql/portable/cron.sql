@@ -67,6 +67,12 @@ DECLARE
     nearest   bigint := 0;
     flags     bigint := 0;
 BEGIN
+    -- What most fields are needs no reading.
+    IF field = '*' THEN
+        RETURN ARRAY[CASE WHEN week_day THEN 127 ELSE (1::bigint << largest + 1) - (1 << smallest) END, 0, 4];
+    ELSIF queue_internal.cron_number(field, smallest, largest) IS NOT NULL THEN
+        RETURN ARRAY[1::bigint << CASE WHEN week_day THEN field::integer % 7 ELSE field::integer END, 0, 0];
+    END IF;
     FOREACH item IN ARRAY string_to_array(field, ',') LOOP
         head := CASE WHEN week_day AND strpos(item, '#') > 0 THEN part || '|L' ELSE part END;
         IF item = '' OR item !~ format('^(%1$s)?([*/#?+-](%1$s)?)*$', head) THEN
@@ -193,8 +199,12 @@ DECLARE
     fits      boolean;
     fits_week boolean;
     found     bigint := 0;
+    every     CONSTANT bigint := (1::bigint << length + 1) - 2;
     by_month  bigint := days[1];
 BEGIN
+    IF any_day AND any_week THEN
+        RETURN every;
+    END IF;
     week_day := (before + length) % 7;
     IF days[3] & 2 > 0 THEN
         by_month := by_month | (1::bigint << (length - CASE week_day WHEN 6 THEN 1 WHEN 0 THEN 2 ELSE 0 END));
@@ -202,6 +212,7 @@ BEGIN
         by_month := by_month | (1::bigint << length);
     END IF;
     FOR day IN 1..length LOOP
+        EXIT WHEN days[2] = 0;
         CONTINUE WHEN (days[2] >> day) & 1 = 0;
         -- Saturday: the day before; Sunday: the day after; but never in another month.
         by_month := by_month | (1::bigint << (day + CASE (before + day) % 7
@@ -209,15 +220,17 @@ BEGIN
             WHEN 0 THEN CASE WHEN day < length THEN 1 ELSE -2 END
             ELSE 0 END));
     END LOOP;
+    IF any_week THEN
+        RETURN by_month & every;
+    END IF;
     FOR day IN 1..length LOOP
         week_day := (before + day) % 7;
         fits := (by_month >> day) & 1 = 1;
         fits_week := (week_days[1] >> week_day) & 1 = 1
             OR (week_days[1] >> (8 * (1 + (day - 1) / 7) + week_day)) & 1 = 1
             OR day + 7 > length AND (week_days[1] >> (48 + week_day)) & 1 = 1;
-        IF any_week AND fits OR any_day AND fits_week
-           OR NOT any_day AND NOT any_week
-              AND (CASE WHEN week_days[3] & 8 > 0 THEN fits AND fits_week ELSE fits OR fits_week END) THEN
+        IF any_day AND fits_week
+           OR NOT any_day AND (CASE WHEN week_days[3] & 8 > 0 THEN fits AND fits_week ELSE fits OR fits_week END) THEN
             found := found | (1::bigint << day);
         END IF;
     END LOOP;
