@@ -47,6 +47,14 @@ PORTABLE_FILES := $(patsubst sql/native.sql,sql/portable/upkeep.sql,$(PORTABLE_F
 PORTABLE_FILES := $(patsubst sql/internal/setting.sql,sql/portable/setting.sql,$(PORTABLE_FILES))
 PORTABLE_FILES := $(patsubst sql/functions/wait%,sql/portable/wait%,$(PORTABLE_FILES))
 PORTABLE_SQL := target/queue_ext-portable--$(VERSION).sql
+# From one edition to another, and the other way round.
+MOVE_SQL := target/queue_ext-move--$(VERSION).sql
+MOVE_FILES := sql/portable/move/begin.sql $(filter-out %/begin.sql %/end.sql,$(PORTABLE_FILES)) \
+	sql/portable/move/end.sql
+# As an extension, where pg_tle takes extensions by a function call.
+TLE_SQL := target/queue_ext-pg_tle--$(VERSION).sql
+TLE_FILES := sql/portable/pg_tle/begin.sql $(filter-out %/begin.sql %/end.sql,$(PORTABLE_FILES)) \
+	sql/config_dump.sql sql/portable/pg_tle/end.sql
 
 # What the fetched servers and libclang need besides what the system has.
 FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
@@ -71,11 +79,14 @@ $(INSTALL_SQL): $(SQL_FILES) src/schema.rs Makefile
 	@mkdir -p target
 	@cat $(SQL_FILES) > $@
 
-portable: $(PORTABLE_SQL)
+portable: $(PORTABLE_SQL) $(MOVE_SQL) $(TLE_SQL)
 
-$(PORTABLE_SQL): $(PORTABLE_FILES) src/schema.rs Makefile Cargo.toml
+$(PORTABLE_SQL): $(PORTABLE_FILES)
+$(MOVE_SQL): $(MOVE_FILES)
+$(TLE_SQL): $(TLE_FILES)
+$(PORTABLE_SQL) $(MOVE_SQL) $(TLE_SQL): src/schema.rs Makefile Cargo.toml
 	@mkdir -p target
-	@sed 's/@CARGO_VERSION@/$(VERSION)/g' $(PORTABLE_FILES) > $@
+	@sed 's/@CARGO_VERSION@/$(VERSION)/g' $(filter %.sql,$^) > $@
 	@! grep -n 'MODULE_PATHNAME\|LANGUAGE c ' $@ || { echo "the SQL-only edition needs a library" >&2; exit 1; }
 
 $(CONTROL): queue_ext.control Cargo.toml
