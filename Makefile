@@ -4,6 +4,7 @@
 #   make install PG_CONFIG=...       install it there
 #   make deb PG_CONFIG=...           a Debian package for that server's version, in target
 #   make demo                        see it work, on a throw-away server
+#   make portable                    make the SQL-only edition, for servers where no extension can be installed
 #   make test                        run all tests, on throw-away servers of each version
 #   make torture                     break things under load and account for everything (10 minutes)
 #   make bench                       measure it against other queues (45 minutes; BENCH_SCALE=quick: 3)
@@ -44,6 +45,22 @@ SQL_FILES := $(shell sed -n 's|.*"../\(sql/[^"]*\)".*|\1|p' src/schema.rs)
 INSTALL_SQL := target/queue_ext--$(VERSION).sql
 CONTROL := target/queue_ext.control
 
+# The SQL-only edition is the same files, with those of sql/portable in the place of what binds the library.
+PORTABLE_FILES := sql/portable/begin.sql $(filter-out sql/config_dump.sql,$(SQL_FILES)) sql/portable/end.sql
+PORTABLE_FILES := $(patsubst sql/engine.sql,sql/portable/engine.sql sql/portable/cron.sql,$(PORTABLE_FILES))
+PORTABLE_FILES := $(patsubst sql/native.sql,sql/portable/upkeep.sql,$(PORTABLE_FILES))
+PORTABLE_FILES := $(patsubst sql/internal/setting.sql,sql/portable/setting.sql,$(PORTABLE_FILES))
+PORTABLE_FILES := $(patsubst sql/functions/wait%,sql/portable/wait%,$(PORTABLE_FILES))
+PORTABLE_SQL := target/queue_ext-portable--$(VERSION).sql
+# From one edition to another, and the other way round.
+MOVE_SQL := target/queue_ext-move--$(VERSION).sql
+MOVE_FILES := sql/portable/move/begin.sql $(filter-out %/begin.sql %/end.sql,$(PORTABLE_FILES)) \
+	sql/portable/move/end.sql
+# As an extension, where pg_tle takes extensions by a function call.
+TLE_SQL := target/queue_ext-pg_tle--$(VERSION).sql
+TLE_FILES := sql/portable/pg_tle/begin.sql $(filter-out %/begin.sql %/end.sql,$(PORTABLE_FILES)) \
+	sql/config_dump.sql sql/portable/pg_tle/end.sql
+
 # What the fetched servers and libclang need besides what the system has.
 FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 	LD_LIBRARY_PATH=$$(ls -d $(DEBIAN)/usr/lib/*-linux-gnu):$$LD_LIBRARY_PATH
@@ -52,7 +69,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install deb injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
+.PHONY: all build install deb portable injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -66,6 +83,16 @@ build:
 $(INSTALL_SQL): $(SQL_FILES) src/schema.rs Makefile
 	@mkdir -p target
 	@cat $(SQL_FILES) > $@
+
+portable: $(PORTABLE_SQL) $(MOVE_SQL) $(TLE_SQL)
+
+$(PORTABLE_SQL): $(PORTABLE_FILES)
+$(MOVE_SQL): $(MOVE_FILES)
+$(TLE_SQL): $(TLE_FILES)
+$(PORTABLE_SQL) $(MOVE_SQL) $(TLE_SQL): src/schema.rs Makefile Cargo.toml
+	@mkdir -p target
+	@sed 's/@CARGO_VERSION@/$(VERSION)/g' $(filter %.sql,$^) > $@
+	@! grep -n 'MODULE_PATHNAME\|LANGUAGE c ' $@ || { echo "the SQL-only edition needs a library" >&2; exit 1; }
 
 $(CONTROL): queue_ext.control Cargo.toml
 	@mkdir -p target

@@ -9,5 +9,3 @@ GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval,
 -- A function in a view is called with the rights of whoever reads the view. This one looks itself whether
 -- its caller may read queue.stats.
 GRANT EXECUTE ON FUNCTION queue_internal.counted(text[]) TO PUBLIC;
-
-SELECT queue_internal.announce_extension();

@@ -116,3 +116,5 @@ BEGIN
     END LOOP;
 END
 $$;
+
+SELECT queue_internal.announce_extension();

@@ -178,7 +178,12 @@ extension_sql_file!("../sql/functions/retry.sql", name = "retry", requires = ["c
 extension_sql_file!("../sql/functions/redrive.sql", name = "redrive", requires = ["retry"]);
 extension_sql_file!("../sql/functions/reap.sql", name = "reap", requires = ["redrive"]);
 extension_sql_file!("../sql/functions/get.sql", name = "get", requires = ["reap"]);
-extension_sql_file!("../sql/functions/wait_result.sql", name = "wait_result", requires = ["get"]);
+extension_sql_file!("../sql/internal/waiting.sql", name = "internal_waiting", requires = ["get"]);
+extension_sql_file!(
+    "../sql/functions/wait_result.sql",
+    name = "wait_result",
+    requires = ["internal_waiting"]
+);
 extension_sql_file!("../sql/functions/wait.sql", name = "wait", requires = ["wait_result"]);
 extension_sql_file!("../sql/functions/create.sql", name = "create", requires = ["wait"]);
 extension_sql_file!("../sql/functions/configure.sql", name = "configure", requires = ["create"]);
@@ -237,9 +242,10 @@ extension_sql_file!("../sql/functions/channel.sql", name = "channel", requires =
 extension_sql_file!("../sql/functions/grant.sql", name = "grant", requires = ["channel"]);
 extension_sql_file!("../sql/functions/maintain.sql", name = "maintain", requires = ["grant"]);
 extension_sql_file!("../sql/functions/health.sql", name = "health", requires = ["maintain"]);
+extension_sql_file!("../sql/internal/restored.sql", name = "internal_restored", requires = ["health"]);
 
 // What the library serves natively.
-extension_sql_file!("../sql/native.sql", name = "native", requires = ["health"]);
+extension_sql_file!("../sql/native.sql", name = "native", requires = ["internal_restored"]);
 
 // About all of it.
 extension_sql_file!("../sql/comments.sql", name = "comments", requires = ["native"]);

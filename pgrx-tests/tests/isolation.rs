@@ -1,36 +1,44 @@
 //! Runs the specs in `isolation/specs` with pg_isolation_regress: sessions against each other, in
-//! every order that matters; with the native verbs, without them, and without preloading.
+//! every order that matters; with the native verbs, without them, without preloading, and with the SQL-only edition.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use queue_ext_tests::cluster::{bindir, driver, home};
-use queue_ext_tests::{Cluster, Settings, brief};
+use queue_ext_tests::{Edition, Worker, brief};
 
 #[test]
 fn sessions_do_not_get_in_each_others_way() {
-    run("isolation", &Settings { preload: true, extra: "queue.worker_enabled = off" });
+    run(Edition::FastPath);
 }
 
 #[test]
 fn sessions_do_not_get_in_each_others_way_without_the_fast_path() {
     if !brief() {
-        let extra = "queue.worker_enabled = off\nqueue.fast_path = off";
-        run("isolation-core", &Settings { preload: true, extra });
+        run(Edition::Core);
     }
 }
 
 #[test]
 fn sessions_do_not_get_in_each_others_way_without_preload() {
     if !brief() {
-        run("isolation-no-preload", &Settings { preload: false, extra: "" });
+        run(Edition::NoPreload);
     }
 }
 
-fn run(name: &str, settings: &Settings) {
-    let cluster = Cluster::start_with(name, settings);
-    cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+#[test]
+fn sessions_do_not_get_in_each_others_way_in_the_sql_only_edition() {
+    if !brief() {
+        run(Edition::SqlOnly);
+    }
+}
+
+fn run(edition: Edition) {
+    let _run = edition.begin("isolation");
+    let cluster = edition.cluster("isolation", Worker::Off);
+    let name = format!("isolation-{}", edition.name());
+    edition.install(&cluster, "postgres");
     let specs = Path::new(env!("CARGO_MANIFEST_DIR")).join("isolation");
     let output = home().join("run").join(format!("{name}-output"));
     let _ = fs::remove_dir_all(&output);

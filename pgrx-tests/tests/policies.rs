@@ -1,13 +1,14 @@
 //! Groups and limits under 64 claimers: at no instant more than allowed, measured from the history, and
 //! nobody starves. An hour of load at 60 times the speed: a period of a minute is a second here.
 //!
-//! With the native verbs, without them, and without preloading; where BRIEF is in the environment, only the first.
+//! With the native verbs, without them, without preloading, and with the SQL-only edition; where BRIEF is in the
+//! environment, only the first.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Settings, brief, eventually};
+use queue_ext_tests::{Cluster, Edition, Worker, brief, eventually};
 
 /// These tests keep both cores busy: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -105,11 +106,11 @@ fn drain(cluster: &Cluster, queue: &'static str, limit: Duration) {
 /// Runs a test on a server of its own in each mode, with so many tasks in the first and fewer in the others.
 fn in_each_mode(name: &str, tasks: i32, test: impl Fn(&Cluster, i32)) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let modes = [("", true, ""), ("-core", true, "queue.fast_path = off"), ("-no-preload", false, "")];
-    for (mode, preload, extra) in modes.into_iter().take(if brief() { 1 } else { modes.len() }) {
-        let cluster = Cluster::start_with(&format!("policies-{name}{mode}"), &Settings { preload, extra });
-        cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
-        test(&cluster, if mode.is_empty() { tasks } else { tasks / 4 });
+    for edition in Edition::ALL.into_iter().take(if brief() { 1 } else { Edition::ALL.len() }) {
+        let _run = edition.begin("policies");
+        let cluster = edition.cluster(&format!("policies-{name}"), Worker::On);
+        edition.install(&cluster, "postgres");
+        test(&cluster, if edition == Edition::FastPath { tasks } else { tasks / 4 });
     }
 }
 

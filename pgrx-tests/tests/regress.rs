@@ -1,37 +1,61 @@
 //! Runs every script in `regress/sql` with pg_regress and compares what it prints with
-//! `regress/expected`; each in a database of its own, with the native verbs, without them, and without preloading;
-//! where BRIEF is in the environment, only the first.
+//! `regress/expected`; each in a database of its own, with the native verbs, without them, without preloading,
+//! and with the SQL-only edition; where BRIEF is in the environment, only the first and the last.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use queue_ext_tests::cluster::{bindir, driver, home};
-use queue_ext_tests::{Cluster, Settings, brief};
+use queue_ext_tests::{Edition, Worker, brief};
 
 #[test]
 fn verbs_do_what_they_say() {
-    // The scripts let leases run out and look at what is left: no worker may be quicker.
-    run("regress", &Settings { preload: true, extra: "queue.worker_enabled = off" });
+    run(Edition::FastPath);
 }
 
 #[test]
 fn verbs_do_what_they_say_without_the_fast_path() {
     if !brief() {
-        let extra = "queue.worker_enabled = off\nqueue.fast_path = off";
-        run("regress-core", &Settings { preload: true, extra });
+        run(Edition::Core);
     }
 }
 
 #[test]
 fn verbs_do_what_they_say_without_preload() {
     if !brief() {
-        run("regress-no-preload", &Settings { preload: false, extra: "" });
+        run(Edition::NoPreload);
     }
 }
 
-fn run(name: &str, settings: &Settings) {
-    let cluster = Cluster::start_with(name, settings);
+#[test]
+fn verbs_do_what_they_say_in_the_sql_only_edition() {
+    run(Edition::SqlOnly);
+}
+
+/// The scripts with what they print where that differs in the SQL-only edition: what it lacks, and what it cannot
+/// know (docs/portable.md).
+fn with_its_own_answers(scripts: &Path) -> PathBuf {
+    let input = home().join("run/regress-sql-only-input");
+    let _ = fs::remove_dir_all(&input);
+    fs::create_dir_all(input.join("expected")).expect("create the input folder");
+    for file in ["sql", "prelude.sql"] {
+        std::os::unix::fs::symlink(scripts.join(file), input.join(file)).expect("link the scripts");
+    }
+    for answers in ["expected", "sql-only"] {
+        for file in fs::read_dir(scripts.join(answers)).expect("read the answers") {
+            let file = file.expect("a file");
+            fs::copy(file.path(), input.join("expected").join(file.file_name())).expect("copy an answer");
+        }
+    }
+    input
+}
+
+fn run(edition: Edition) {
+    let _run = edition.begin("regress");
+    // The scripts let leases run out and look at what is left: no worker may be quicker.
+    let cluster = edition.cluster("regress", Worker::Off);
+    let name = format!("regress-{}", edition.name());
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("regress");
     let output = home().join("run").join(format!("{name}-output"));
     let _ = fs::remove_dir_all(&output);
@@ -42,13 +66,20 @@ fn run(name: &str, settings: &Settings) {
         .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
         .collect();
     names.sort();
+    let input = if edition == Edition::SqlOnly { with_its_own_answers(&scripts) } else { scripts.clone() };
+    // Every database to come is a copy of this one. No worker of the extension's is in it and in the way.
+    if edition == Edition::SqlOnly {
+        edition.install(&cluster, "template1");
+    }
     let mut failed = Vec::new();
     for script in &names {
         let mut client = cluster.connect();
         client.batch_execute(&format!("CREATE DATABASE \"{script}\"")).expect("create a database");
-        cluster.connect_to(script).batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+        if edition != Edition::SqlOnly {
+            edition.install(&cluster, script);
+        }
         let done = Command::new(driver("regress/pg_regress"))
-            .arg(format!("--inputdir={}", scripts.display()))
+            .arg(format!("--inputdir={}", input.display()))
             .arg(format!("--outputdir={}", output.display()))
             .arg(format!("--bindir={}", bindir().display()))
             .arg(format!("--host={}", cluster.folder().display()))

@@ -34,6 +34,7 @@ BEGIN
     RETURN QUERY
     SELECT 'engine', f.status, f.detail, f.hint
     FROM (VALUES
+        (engine ? 'edition', 'ok', format('this is the %s edition, without a library', engine ->> 'edition'), NULL),
         (engine ? 'max_lanes', 'ok', 'the library is preloaded', NULL),
         ((engine ->> 'loaded')::boolean, 'warning', 'queue.lanes is 0',
          'Everything works, more slowly. Set queue.lanes, and restart the server.'),
@@ -46,6 +47,11 @@ BEGIN
     FROM (VALUES
         (pg_is_in_recovery(), 'ok', 'a standby has none', NULL),
         (engine ? 'worker', 'ok', 'process ' || (engine #>> '{worker,pid}'), NULL),
+        ((engine ->> 'maintained_at')::timestamptz > moment - interval '5 minutes', 'ok',
+         'queue.maintain() last ran at ' || (engine ->> 'maintained_at'), NULL),
+        (engine ? 'edition', 'critical',
+         coalesce('queue.maintain() last ran at ' || (engine ->> 'maintained_at'), 'queue.maintain() has never run'),
+         'Have pg_cron or any other scheduler CALL queue.maintain() every minute.'),
         (NOT (engine ->> 'loaded')::boolean, 'warning', 'without preloading there is none', by_hand),
         (NOT current_setting('queue.worker_enabled', true)::boolean, 'warning', 'queue.worker_enabled is off', by_hand),
         (true, 'critical', 'there is none',

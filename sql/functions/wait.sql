@@ -26,32 +26,3 @@ CREATE PROCEDURE queue.wait(
 LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_any';
 COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
     'Waits until there is something to claim from any of the queues.';
-
-CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval) RETURNS timestamptz
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM queue_internal.open_queue(queue);
-    RETURN queue_internal.wait_deadline(timeout);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.check_wait(text, interval) IS
-    'Checks the arguments of queue.wait() for one queue; returns until when it waits.';
-
-CREATE FUNCTION queue_internal.check_wait(queues text[], timeout interval) RETURNS timestamptz
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    name text;
-BEGIN
-    PERFORM queue_internal.check_array('queues', queues);
-    IF queues = '{}' THEN
-        PERFORM queue_internal.raise_invalid('queues', 'must not be empty');
-    END IF;
-    FOREACH name IN ARRAY queues LOOP
-        PERFORM queue_internal.check_name('queues', name);
-        PERFORM queue_internal.open_queue(name);
-    END LOOP;
-    RETURN queue_internal.wait_deadline(timeout);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.check_wait(text[], interval) IS
-    'Checks the arguments of queue.wait() for several queues; returns until when it waits.';

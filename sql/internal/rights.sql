@@ -74,15 +74,22 @@ COMMENT ON FUNCTION queue_internal.lock_guarded_tables() IS
 CREATE FUNCTION queue_internal.apply_right(given queue.rights) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    guard record;
+    guard  record;
+    number bigint;
 BEGIN
     PERFORM queue_internal.lock_guarded_tables();
     FOR guard IN SELECT * FROM queue_internal.guards(given.queue) LOOP
         IF given.queue IS NOT NULL THEN
             EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', guard.relation);
         END IF;
+        number := given.role::oid;
+        WHILE EXISTS (SELECT FROM pg_policy AS p WHERE p.polrelid = guard.relation::regclass
+                      AND p.polname = queue_internal.policy_name(given, guard.command, number)) LOOP
+            number := number + 1;
+        END LOOP;
         EXECUTE format('CREATE POLICY %I ON %s FOR %s TO %s',
-                       queue_internal.policy_name(given, guard.command), guard.relation, guard.command, given.role)
+                       queue_internal.policy_name(given, guard.command, number), guard.relation, guard.command,
+                       given.role)
                 || coalesce(' USING (' || guard.visible || ')', '')
                 || coalesce(' WITH CHECK (' || guard.written || ')', '');
     END LOOP;
@@ -95,8 +102,9 @@ COMMENT ON FUNCTION queue_internal.apply_right(queue.rights) IS
 CREATE FUNCTION queue_internal.withdraw_right(taken queue.rights) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    guard record;
-    kept  text;
+    guard  record;
+    policy name;
+    kept   text;
 BEGIN
     -- Of a role that is gone, nothing is left either.
     IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = taken.role) THEN
@@ -104,7 +112,10 @@ BEGIN
     END IF;
     PERFORM queue_internal.lock_guarded_tables();
     FOR guard IN SELECT * FROM queue_internal.guards(taken.queue) LOOP
-        EXECUTE format('DROP POLICY %I ON %s', queue_internal.policy_name(taken, guard.command), guard.relation);
+        SELECT p.polname INTO STRICT policy FROM pg_policy AS p
+        WHERE p.polrelid = guard.relation::regclass AND p.polroles = ARRAY[taken.role::oid]
+          AND regexp_replace(p.polname, ' \d+', ' 0') = queue_internal.policy_name(taken, guard.command, 0);
+        EXECUTE format('DROP POLICY %I ON %s', policy, guard.relation);
     END LOOP;
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue FROM %s', taken.role);
@@ -180,12 +191,21 @@ $$;
 COMMENT ON FUNCTION queue_internal.guards(text) IS
     'What the row-level policies of a right say, for each table that they guard.';
 
--- By OID, because a role can be renamed.
-CREATE FUNCTION queue_internal.policy_name(of queue.rights, command text) RETURNS name
+-- The number is the role's OID, because a role can be renamed; or another one, where that is taken: a dump that
+-- brings policies along brings those of roles that had other OIDs.
+CREATE FUNCTION queue_internal.policy_name(of queue.rights, command text, number bigint) RETURNS name
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN concat_ws(' ', (of).kind, (of).role::oid, md5((of).queue), nullif(lower(command), 'all'))::name;
-COMMENT ON FUNCTION queue_internal.policy_name(queue.rights, text) IS
+RETURN concat_ws(' ', (of).kind, number, md5((of).queue), nullif(lower(command), 'all'))::name;
+COMMENT ON FUNCTION queue_internal.policy_name(queue.rights, text, bigint) IS
     'The name of the policies of a right for a command.';
+
+CREATE FUNCTION queue_internal.extension_of(relation oid) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT d.refobjid FROM pg_depend AS d
+    WHERE d.classid = 'pg_class'::regclass AND d.objid = relation AND d.deptype = 'e';
+END;
+COMMENT ON FUNCTION queue_internal.extension_of(oid) IS 'The extension that a table or view belongs to, if any.';
 
 -- The internal functions run with the rights of their caller, so they may be given to everybody who may
 -- call any function at all. But not those of the triggers: on a table of his own, whose columns are
@@ -202,18 +222,16 @@ DECLARE
     verbs     CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$)');
-    tables    text;
-    views     text;
+    tables    CONSTANT text := (
+        SELECT string_agg(DISTINCT g.relation, ', ') FROM queue_internal.guards(NULL) AS g
+        WHERE g.relation <> 'queue_internal.dependencies');
+    -- Not what somebody else has put into the schema, as far as an extension tells one from the other.
+    views     CONSTANT text := (
+        SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class AS c
+        WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'v'
+          AND queue_internal.extension_of(c.oid) IS NOT DISTINCT FROM queue_internal.extension_of('queue.tasks'::regclass));
     privilege text;
 BEGIN
-    SELECT string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind <> 'v'),
-           string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind = 'v')
-    INTO tables, views
-    FROM pg_class AS c JOIN pg_depend AS d
-      ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
-    WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
-      AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
-      AND c.oid NOT IN ('queue.rights'::regclass, 'queue_internal.dependencies'::regclass);
     FOREACH privilege IN ARRAY ARRAY[
         'USAGE ON SCHEMA queue, queue_internal',
         'EXECUTE ON ROUTINE ' || internal,

@@ -1,6 +1,6 @@
 -- The trigger that meets a task with a key or a group before it is there, however it comes: push, a
 -- plain INSERT, COPY, redrive. Tasks without either do not come here; nor do those of a dump, which
--- brings the keys and the gates along (config_dump.sql).
+-- brings the keys and the gates along (restored.sql).
 --
 --   A key that another task holds keeps the task out: the INSERT goes on without its row.
 --   Errors:   22023, 54000 for keys that a plain INSERT filled with nonsense

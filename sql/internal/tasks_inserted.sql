@@ -52,7 +52,7 @@ CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
     'Makes a plain INSERT or COPY as good as a push.';
 
--- The same for the tasks of a dump, whose queues may be still to come: see config_dump.sql.
+-- The same for the tasks of a dump, whose queues may be still to come: see restored.sql.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT

@@ -89,19 +89,6 @@ BEGIN;
 CALL queue.cancel_where('{"queue": "mail"}', batch_size => 2);
 ROLLBACK;
 SELECT count(*) FROM queue.tasks;
--- And in a procedure of one's own, which may count on.
-CREATE PROCEDURE pg_temp.tidy_up() LANGUAGE plpgsql AS $$
-DECLARE
-    cancelled bigint;
-BEGIN
-    CALL queue.cancel_where('{"queue": "mail"}', tasks => cancelled, batch_size => 2);
-    RAISE WARNING '% cancelled', cancelled;
-    ROLLBACK;
-END
-$$;
-CALL pg_temp.tidy_up();
--- What had a full batch behind it was committed; the rest was rolled back with the procedure's own work.
-SELECT count(*) FROM queue.tasks;
 
 -- A filter says what it means, or nothing is done.
 CREATE FUNCTION pg_temp.said(filter jsonb) RETURNS text LANGUAGE sql AS $$ SELECT pg_temp.refused(format('CALL queue.purge_where(%L)', filter)) $$;

@@ -1,13 +1,18 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- Everything the extension brings says what it is.
-SELECT pg_describe_object(d.classid, d.objid, d.objsubid) AS without_comment
-FROM pg_depend AS d
-WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
-  AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'queue_ext')
-  AND NOT (d.classid = 'pg_type'::regclass AND d.objid <> 'queue.claimed_task'::regtype)
-  AND NOT EXISTS (SELECT FROM pg_description AS c
-                  WHERE c.classoid = d.classid AND c.objoid = d.objid AND c.objsubid = 0);
+-- Everything there is says what it is.
+SELECT pg_describe_object(o.classid, o.objid, 0) AS without_comment
+FROM (
+    SELECT 'pg_namespace'::regclass AS classid, n.oid AS objid FROM pg_namespace AS n WHERE n.nspname ~ '^queue'
+    UNION ALL SELECT 'pg_proc'::regclass, p.oid FROM pg_proc AS p WHERE p.pronamespace::regnamespace::text ~ '^queue'
+    UNION ALL SELECT 'pg_class'::regclass, c.oid FROM pg_class AS c
+    WHERE c.relnamespace::regnamespace::text ~ '^queue' AND c.relkind IN ('r', 'p', 'v', 'S')
+    UNION ALL SELECT 'pg_trigger'::regclass, t.oid FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
+    WHERE c.relnamespace::regnamespace::text ~ '^queue' AND NOT t.tgisinternal AND t.tgparentid = 0
+    UNION ALL VALUES ('pg_type'::regclass, 'queue.claimed_task'::regtype)
+) AS o
+WHERE NOT EXISTS (SELECT FROM pg_description AS c
+                  WHERE c.classoid = o.classid AND c.objoid = o.objid AND c.objsubid = 0);
 -- Nothing is for everybody, but what queue.stats calls: whoever may read the view must be able to. It looks
 -- itself who that is.
 SELECT p.oid::regprocedure AS open_to_public FROM pg_proc AS p

@@ -20,13 +20,6 @@ CALL queue.wait_result(:id, '20 ms');
 -- What stood in the arguments before is not taken for an answer.
 CALL queue.wait_result(:id, '0', 'completed', '1');
 
--- In a transaction block it cannot wait, and says so if it would have.
-BEGIN;
-CALL queue.wait_result(:id, '1 hour');
-CALL queue.wait_result(:id, '0');
-SELECT queue.complete(:id, :token, '"done"');
-CALL queue.wait_result(:id, '1 hour');
-COMMIT;
 -- A procedure can wait for what it pushed, once it has committed.
 CREATE PROCEDURE pg_temp.ask() LANGUAGE plpgsql AS $$
 DECLARE
@@ -40,20 +33,6 @@ BEGIN
 END
 $$;
 CALL pg_temp.ask();
--- One that catches errors cannot commit.
-CREATE PROCEDURE pg_temp.careful() LANGUAGE plpgsql AS $$
-DECLARE
-    task   bigint := (SELECT max(id) FROM queue.tasks);
-    state  text;
-    result jsonb;
-BEGIN
-    CALL queue.wait_result(task, '1 hour', state, result);
-    RAISE NOTICE '%', state;
-EXCEPTION WHEN division_by_zero THEN
-    NULL;
-END
-$$;
-CALL pg_temp.careful();
 
 -- A queue that keeps no history leaves no trace.
 SELECT queue.create('brief', '{"keep_history": false}');

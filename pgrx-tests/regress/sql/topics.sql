@@ -43,9 +43,9 @@ CREATE FUNCTION pg_temp.matches(pattern text[], topic text[]) RETURNS boolean LA
         ELSE cardinality(topic) > 0 AND pattern[1] IN ('*', topic[1]) AND pg_temp.matches(pattern[2:], topic[2:]) END
 $$;
 WITH RECURSIVE patterns (words) AS (
-    SELECT '{}'::text[] UNION ALL SELECT words || w FROM patterns, unnest('{a,b,*,#}'::text[]) AS w WHERE cardinality(words) < 4
+    SELECT '{}'::text[] UNION ALL SELECT words || w FROM patterns, unnest('{a,b,*,#}'::text[]) AS w WHERE cardinality(words) < 3
 ), topics (words) AS (
-    SELECT '{}'::text[] UNION ALL SELECT words || w FROM topics, unnest('{a,b}'::text[]) AS w WHERE cardinality(words) < 5
+    SELECT '{}'::text[] UNION ALL SELECT words || w FROM topics, unnest('{a,b}'::text[]) AS w WHERE cardinality(words) < 4
 )
 SELECT count(*) AS compared,
        count(*) FILTER (WHERE pg_temp.matches(p.words, t.words)

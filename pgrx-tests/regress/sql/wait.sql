@@ -48,14 +48,6 @@ CALL queue.wait('groups', '20 ms');
 SELECT queue.complete(:id, :token);
 CALL queue.wait('groups', '1 hour');
 
--- In a transaction block it cannot wait, and says so if it would have. It sees the transaction's own tasks.
-BEGIN;
-CALL queue.wait(timeout => '1 hour');
-CALL queue.wait(timeout => '0');
-SELECT queue.push('default') AS id \gset
-CALL queue.wait(timeout => '1 hour');
-COMMIT;
-SELECT queue.complete(id, token) FROM queue.claim();
 -- A procedure can wait, if it may commit.
 CREATE PROCEDURE pg_temp.work() LANGUAGE plpgsql AS $$
 DECLARE
@@ -71,21 +63,6 @@ BEGIN
 END
 $$;
 CALL pg_temp.work();
-BEGIN;
-CALL queue.wait(timeout => '1 hour');
-ROLLBACK;
--- One that catches errors cannot.
-CREATE PROCEDURE pg_temp.careful() LANGUAGE plpgsql AS $$
-DECLARE
-    ready boolean;
-BEGIN
-    CALL queue.wait('default', '1 hour', ready);
-    RAISE NOTICE '%', ready;
-EXCEPTION WHEN division_by_zero THEN
-    NULL;
-END
-$$;
-CALL pg_temp.careful();
 
 -- An unknown queue is refused, also among others.
 SELECT pg_temp.refused($$CALL queue.wait('letters')$$);

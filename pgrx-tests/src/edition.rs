@@ -1,0 +1,108 @@
+//! What can be installed and how: the native extension with its fast path, without it, without preloading, and
+//! the SQL-only edition. The same suites run on each, and write down how that went (`pgrx-tests/summary`).
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::cluster::{Cluster, Settings, major_version};
+
+/// One of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Edition {
+    FastPath,
+    Core,
+    NoPreload,
+    SqlOnly,
+}
+
+/// Whether the extension's worker may run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Worker {
+    On,
+    /// For tests that look at what it would tidy up.
+    Off,
+}
+
+/// A role without any attribute, which owns the databases that have the SQL-only edition.
+pub const OWNER: &str = "keeper";
+
+impl Edition {
+    pub const ALL: [Self; 4] = [Self::FastPath, Self::Core, Self::NoPreload, Self::SqlOnly];
+
+    /// Its name in the table of results, and in the names of folders.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FastPath => "fast-path",
+            Self::Core => "core",
+            Self::NoPreload => "no-preload",
+            Self::SqlOnly => "sql-only",
+        }
+    }
+
+    /// A fresh, running server for it, with nothing installed in its databases.
+    pub fn cluster(self, name: &str, worker: Worker) -> Cluster {
+        let extra = match (self, worker) {
+            (Self::FastPath, Worker::On) | (Self::NoPreload | Self::SqlOnly, _) => "",
+            (Self::FastPath, Worker::Off) => "queue.worker_enabled = off",
+            (Self::Core, Worker::On) => "queue.fast_path = off",
+            (Self::Core, Worker::Off) => "queue.worker_enabled = off\nqueue.fast_path = off",
+        };
+        let preload = matches!(self, Self::FastPath | Self::Core);
+        Cluster::start_with(&format!("{name}-{}", self.name()), &Settings { preload, extra })
+    }
+
+    /// Installs it into a database.
+    pub fn install(self, cluster: &Cluster, database: &str) {
+        let mut client = cluster.connect_to(database);
+        if self == Self::SqlOnly {
+            let owned = format!(
+                "DO $$ BEGIN CREATE ROLE {OWNER} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+                 ALTER DATABASE \"{database}\" OWNER TO {OWNER}"
+            );
+            client.batch_execute(&owned).expect("a plain role to own the database");
+            client = cluster.config(database).user(OWNER).connect(postgres::NoTls).expect("connect");
+            client.batch_execute(&portable_script()).expect("install the SQL-only edition");
+        } else {
+            client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+        }
+    }
+
+    /// Notes that a suite runs on it; how it went is noted when the value goes.
+    pub fn begin(self, suite: &'static str) -> Run {
+        Run { suite, edition: self }
+    }
+}
+
+/// A suite that runs on an edition.
+pub struct Run {
+    suite: &'static str,
+    edition: Edition,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let outcome = if std::thread::panicking() { "failed" } else { "ok" };
+        let line = format!("{}\t{}\t{}\t{outcome}\n", self.suite, self.edition.name(), major_version());
+        let path = target().join(format!("results/{}.editions", major_version()));
+        // Where somebody runs cargo test by himself, there may be no such folder.
+        if let Ok(mut file) = fs::OpenOptions::new().create(true).append(true).open(path) {
+            let _ = file.write_all(line.as_bytes());
+        }
+    }
+}
+
+/// The file that installs the SQL-only edition.
+pub fn portable_path() -> PathBuf {
+    target().join(format!("queue_ext-portable--{}.sql", env!("CARGO_PKG_VERSION")))
+}
+
+/// What is in it.
+pub fn portable_script() -> String {
+    fs::read_to_string(portable_path()).expect("read the SQL-only edition, which \"make portable\" makes")
+}
+
+/// Where `make` puts what it makes.
+pub fn target() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target")
+}

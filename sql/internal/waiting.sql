@@ -1,0 +1,72 @@
+-- What queue.wait() and queue.wait_result() check before they wait, and what they look at.
+
+CREATE FUNCTION queue_internal.wait_deadline(timeout interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF timeout IS NULL THEN
+        PERFORM queue_internal.raise_null('timeout');
+    END IF;
+    PERFORM queue_internal.check_delay('timeout', timeout);
+    RETURN clock_timestamp() + timeout;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.wait_deadline(interval) IS
+    'Until when to wait; checks the argument "timeout".';
+
+CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.open_queue(queue);
+    RETURN queue_internal.wait_deadline(timeout);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_wait(text, interval) IS
+    'Checks the arguments of queue.wait() for one queue; returns until when it waits.';
+
+CREATE FUNCTION queue_internal.check_wait(queues text[], timeout interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name text;
+BEGIN
+    PERFORM queue_internal.check_array('queues', queues);
+    IF queues = '{}' THEN
+        PERFORM queue_internal.raise_invalid('queues', 'must not be empty');
+    END IF;
+    FOREACH name IN ARRAY queues LOOP
+        PERFORM queue_internal.check_name('queues', name);
+        PERFORM queue_internal.open_queue(name);
+    END LOOP;
+    RETURN queue_internal.wait_deadline(timeout);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_wait(text[], interval) IS
+    'Checks the arguments of queue.wait() for several queues; returns until when it waits.';
+
+CREATE FUNCTION queue_internal.check_wait_result(id bigint, timeout interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    deadline timestamptz;
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    deadline := queue_internal.wait_deadline(timeout);
+    IF queue_internal.state_of(id) IS NULL THEN
+        PERFORM queue_internal.raise_unknown_task(id);
+    END IF;
+    RETURN deadline;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_wait_result(bigint, interval) IS
+    'Checks the arguments of queue.wait_result(); returns until when it waits.';
+
+-- One snapshot for all tables, since it is STABLE: a task on its way from one to the other is missed
+-- in neither.
+CREATE FUNCTION queue_internal.outcome(id bigint, OUT state text, OUT result jsonb)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    state := queue_internal.state_of(id);
+    IF state = 'completed' THEN
+        SELECT h.result INTO result FROM queue.history AS h WHERE h.id = outcome.id;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.outcome(bigint) IS 'The state of a task, wherever it is, and its result.';

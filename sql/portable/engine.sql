@@ -1,0 +1,60 @@
+-- What stands in for the library where there is none.
+
+-- Whoever waits looks again by himself (wait.sql).
+CREATE FUNCTION queue_internal.announce_task(queue text, run_at timestamptz) RETURNS void
+LANGUAGE plpgsql STRICT SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+END
+$$;
+COMMENT ON FUNCTION queue_internal.announce_task(text, timestamptz) IS
+    'Tells the engine of tasks. The SQL-only edition has none.';
+
+-- Commits, once it is sure that the CALL of a bulk verb may. A COMMIT that is refused cannot be caught. It
+-- is allowed if CALL is the one statement that a client sent, not in a transaction block; and that is sure
+-- if the transaction began with the statement, the verb was not called by another function, and nothing
+-- follows it. Drivers that prepare their statements begin the transaction a moment before: nobody can tell that from a
+-- block, and nothing is committed in between.
+CREATE PROCEDURE queue_internal.try_commit(INOUT committed boolean)
+LANGUAGE plpgsql AS $$
+DECLARE
+    callers pg_catalog.text;
+BEGIN
+    GET DIAGNOSTICS callers = PG_CONTEXT;
+    committed := queue_internal.may_commit(callers, committed);
+    IF committed THEN
+        COMMIT;
+    END IF;
+END
+$$;
+COMMENT ON PROCEDURE queue_internal.try_commit(boolean) IS 'Commits, if the caller can; says whether it did.';
+
+CREATE FUNCTION queue_internal.may_commit(callers text, committed boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- What could commit once can do it again; the transaction is not that of the statement any more.
+    RETURN committed IS TRUE
+        OR (now() = statement_timestamp()
+            AND current_query() ~* '^\s*call\s' AND current_query() !~ ';\s*\S'
+            AND callers ~ '(PL/pgSQL function queue\.\w+\([^\n]*)$');
+END
+$$;
+COMMENT ON FUNCTION queue_internal.may_commit(text, boolean) IS
+    'Whether a bulk verb that was called like this may surely commit.';
+
+CREATE TABLE queue_internal.upkeep (last_run_at timestamptz);
+COMMENT ON TABLE queue_internal.upkeep IS 'One row: when queue.maintain() ended last.';
+INSERT INTO queue_internal.upkeep VALUES (NULL);
+
+-- Read by whoever may monitor, without a right in queue_internal.
+CREATE VIEW queue.maintained AS SELECT u.last_run_at FROM queue_internal.upkeep AS u;
+COMMENT ON VIEW queue.maintained IS 'When queue.maintain() ended last.';
+
+CREATE FUNCTION queue.engine_stats() RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN jsonb_build_object('edition', 'SQL-only', 'version', '@CARGO_VERSION@', 'loaded', false,
+                              'maintained_at', (SELECT m.last_run_at FROM queue.maintained AS m));
+END
+$$;
+COMMENT ON FUNCTION queue.engine_stats() IS
+    'Which edition and version this is, and when queue.maintain() ended last.';

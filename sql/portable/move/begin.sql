@@ -1,0 +1,79 @@
+-- queue_ext @CARGO_VERSION@: from one edition to another, in place, with everything that is in the queues. For psql:
+--
+--     psql -v ON_ERROR_STOP=1 -v to=native   -f THIS_FILE    from the SQL-only edition to the extension
+--     psql -v ON_ERROR_STOP=1 -v to=sql_only -f THIS_FILE    from the extension, or from another version of the
+--                                                            SQL-only edition, to the SQL-only edition
+--
+-- As a superuser where there is or will be an extension, else as the owner of the SQL-only edition. It is one
+-- transaction. What is there steps aside, the other edition is installed as if it were the first, and the rows
+-- are carried over as a dump and its restore would; the days of the history move as they are. Whoever works
+-- meanwhile waits, and then goes on with his leases and tokens. See docs/portable.md.
+--
+-- Made by "make portable" out of the files in sql/.
+
+\set ON_ERROR_STOP on
+\if :{?to}
+\else
+    \warn 'Say where to: -v to=native or -v to=sql_only'
+    DO $$ BEGIN RAISE EXCEPTION 'the variable "to" is not set'; END $$;
+\endif
+SELECT :'to' = 'native' AS to_native, :'to' = 'sql_only' AS to_sql_only \gset
+BEGIN;
+SET LOCAL client_min_messages = warning;
+SET LOCAL lock_timeout = '30s';
+
+-- What is there, and whose it will be.
+SELECT pg_catalog.set_config('queue_move.to', :'to', true),
+       pg_catalog.set_config('queue_move.from', CASE WHEN EXISTS (
+           SELECT FROM pg_catalog.pg_extension AS e WHERE e.extname = 'queue_ext') THEN 'native' ELSE 'sql_only' END, true)
+\g /dev/null
+DO $$
+DECLARE
+    origin CONSTANT text := current_setting('queue_move.from');
+    goal   CONSTANT text := current_setting('queue_move.to');
+    there  text;
+BEGIN
+    IF goal NOT IN ('native', 'sql_only') THEN
+        RAISE EXCEPTION 'the variable "to" must be native or sql_only';
+    ELSIF to_regprocedure('queue.engine_stats()') IS NULL THEN
+        RAISE EXCEPTION 'queue_ext is not in this database';
+    ELSIF origin = 'native' AND goal = 'native' THEN
+        RAISE EXCEPTION 'the extension is in this database already'
+            USING HINT = 'ALTER EXTENSION queue_ext UPDATE brings it to a newer version.';
+    END IF;
+    there := CASE origin WHEN 'native' THEN (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'queue_ext')
+             ELSE queue.engine_stats() ->> 'version' END;
+    IF there = '@CARGO_VERSION@' AND origin = goal THEN
+        RAISE EXCEPTION 'the SQL-only edition % is in this database already', there;
+    ELSIF there <> '@CARGO_VERSION@' AND origin <> goal THEN
+        RAISE EXCEPTION 'this is version %, and the file is of version @CARGO_VERSION@', there
+            USING HINT = 'Bring one of them to the version of the other first.';
+    END IF;
+END
+$$;
+SELECT CASE WHEN r.rolsuper THEN pg_catalog.pg_get_userbyid(d.datdba) ELSE r.rolname END AS owner
+FROM pg_catalog.pg_roles AS r, pg_catalog.pg_database AS d
+WHERE r.rolname = current_user AND d.datname = pg_catalog.current_database() \gset
+
+-- What is outside and could go with what is dropped in the end.
+CREATE TEMP TABLE queue_move_outside ON COMMIT DROP AS
+SELECT o.classid, o.objid, pg_catalog.pg_describe_object(o.classid, o.objid, 0) AS name
+FROM (
+    SELECT 'pg_catalog.pg_class'::regclass AS classid, c.oid AS objid, c.relnamespace AS place FROM pg_catalog.pg_class AS c
+    UNION ALL SELECT 'pg_catalog.pg_proc'::regclass, p.oid, p.pronamespace FROM pg_catalog.pg_proc AS p
+    UNION ALL SELECT 'pg_catalog.pg_constraint'::regclass, c.oid, c.connamespace FROM pg_catalog.pg_constraint AS c
+    UNION ALL SELECT 'pg_catalog.pg_trigger'::regclass, t.oid, c.relnamespace
+    FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.tgrelid
+) AS o
+WHERE o.place NOT IN ('queue'::regnamespace, 'queue_internal'::regnamespace, 'pg_catalog'::regnamespace,
+                      'information_schema'::regnamespace)
+  AND o.place::regnamespace::text !~ '^pg_(toast|temp)';
+
+SELECT queue_internal.lock_guarded_tables() \g /dev/null
+ALTER SCHEMA queue RENAME TO queue_before;
+ALTER SCHEMA queue_internal RENAME TO queue_internal_before;
+
+\if :to_native
+    CREATE EXTENSION queue_ext VERSION '@CARGO_VERSION@';
+\else
+    SET LOCAL ROLE :"owner";

@@ -1,0 +1,23 @@
+-- queue_internal.setting(name, fallback)
+--
+--   The value of the setting "queue.<name>": what queue_internal.settings says, else what the session has
+--   set, else the default.
+--   Why a table: where the library is not loaded, only a superuser can give a database or a role a
+--   setting of that name.
+
+CREATE TABLE queue_internal.settings (
+    name  text NOT NULL PRIMARY KEY,
+    value text NOT NULL
+);
+COMMENT ON TABLE queue_internal.settings IS 'The settings that were changed. Change them with queue.set().';
+-- Its schema is open to producers, workers and operators alone.
+GRANT SELECT ON queue_internal.settings TO PUBLIC;
+
+CREATE FUNCTION queue_internal.setting(name text, fallback text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce((SELECT s.value FROM queue_internal.settings AS s WHERE s.name = setting.name),
+                    nullif(current_setting('queue.' || name, true), ''), fallback);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.setting(text, text) IS 'The value of a setting, or its default.';

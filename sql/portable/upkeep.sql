@@ -1,0 +1,67 @@
+-- What a background worker would do, done by whoever calls queue.maintain(); and the settings, which have no
+-- configuration file.
+
+-- CALL queue.maintain()
+--
+--   All that the core's procedure does, which moves into queue_internal; then it notifies whoever listens,
+--   once for each queue with something to claim, and notes the time for queue.health().
+
+ALTER PROCEDURE queue.maintain() SET SCHEMA queue_internal;
+
+CREATE PROCEDURE queue.maintain()
+LANGUAGE plpgsql AS $$
+BEGIN
+    CALL queue_internal.maintain();
+    COMMIT;
+    PERFORM queue_internal.end_upkeep();
+END
+$$;
+COMMENT ON PROCEDURE queue.maintain() IS
+    'One round of what keeps the queues going. Call it every minute, from pg_cron or any other scheduler.';
+
+CREATE FUNCTION queue_internal.end_upkeep() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pg_notify(queue.channel(r.name), '')
+    FROM unnest((queue_internal.due_queues('-infinity', clock_timestamp())).ready) AS r (name);
+    UPDATE queue_internal.upkeep SET last_run_at = clock_timestamp();
+END
+$$;
+COMMENT ON FUNCTION queue_internal.end_upkeep() IS
+    'Notifies the listeners of queues with something to claim, and notes when queue.maintain() ended.';
+
+-- queue.set(name, value)
+--
+--   Changes a setting of this database; null brings back the default.
+--   API:      public; the owner's
+--   Errors:   22023 no such setting, or no such value; 22004 for the name
+
+CREATE FUNCTION queue.set(name text, value text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    names CONSTANT text[] := '{history_retention, dead_letter_retention, history_ahead, max_lease, poll_interval}';
+BEGIN
+    IF name IS NULL THEN
+        PERFORM queue_internal.raise_null('name');
+    ELSIF name <> ALL (names) THEN
+        PERFORM queue_internal.raise_invalid('name', 'must be one of ' || array_to_string(names, ', '), quote_literal(name));
+    END IF;
+    BEGIN
+        IF value IS NULL OR name LIKE '%retention' AND value = '-1' THEN
+            NULL;
+        ELSIF name = 'history_ahead' THEN
+            IF value::integer NOT BETWEEN 1 AND 365 THEN
+                RAISE data_exception;
+            END IF;
+        ELSIF value::interval <= '0' THEN
+            RAISE data_exception;
+        END IF;
+    EXCEPTION WHEN data_exception THEN
+        PERFORM queue_internal.raise_invalid('value', CASE name WHEN 'history_ahead' THEN 'must be from 1 to 365'
+                                             ELSE 'must be a time span' END, quote_literal(value));
+    END;
+    DELETE FROM queue_internal.settings AS s WHERE s.name = "set".name;
+    INSERT INTO queue_internal.settings SELECT name, value WHERE value IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION queue.set(text, text) IS 'Changes a setting of this database; null brings back the default.';
