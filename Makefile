@@ -5,6 +5,7 @@
 #   make deb PG_CONFIG=...           a Debian package for that server's version, in target
 #   make demo                        see it work, on a throw-away server
 #   make portable                    make the SQL-only edition, for servers where no extension can be installed
+#   make yugabyte                    make the one for YugabyteDB (docs/yugabyte.md)
 #   make test                        run all tests, on throw-away servers of each version
 #   make torture                     break things under load and account for everything (10 minutes)
 #   make bench                       measure it against other queues (45 minutes; BENCH_SCALE=quick: 3)
@@ -61,6 +62,18 @@ TLE_SQL := target/queue_ext-pg_tle--$(VERSION).sql
 TLE_FILES := sql/portable/pg_tle/begin.sql $(filter-out %/begin.sql %/end.sql,$(PORTABLE_FILES)) \
 	sql/config_dump.sql sql/portable/pg_tle/end.sql
 
+# For YugabyteDB, the SQL-only edition once more: in buckets, and without what YugabyteDB lacks.
+YUGABYTE_FILES := $(patsubst sql/tables.sql,sql/tables.sql sql/yugabyte/buckets.sql,$(PORTABLE_FILES))
+YUGABYTE_FILES := $(patsubst sql/indexes.sql,sql/yugabyte/indexes.sql,$(YUGABYTE_FILES))
+YUGABYTE_FILES := $(patsubst sql/internal/ageing.sql,target/yugabyte/ageing.sql,$(YUGABYTE_FILES))
+YUGABYTE_FILES := $(patsubst sql/internal/claim_from.sql,sql/yugabyte/order.sql sql/yugabyte/claim_from.sql,$(YUGABYTE_FILES))
+YUGABYTE_FILES := $(patsubst sql/internal/extend_history.sql,sql/yugabyte/history.sql,$(YUGABYTE_FILES))
+YUGABYTE_FILES := $(filter-out sql/internal/retire_history.sql,$(YUGABYTE_FILES))
+YUGABYTE_FILES := $(patsubst sql/portable/upkeep.sql,sql/portable/upkeep.sql sql/yugabyte/locks.sql,$(YUGABYTE_FILES))
+YUGABYTE_FILES := $(foreach file,$(YUGABYTE_FILES),$(if $(filter $(file),$(addprefix sql/internal/,is_ready.sql \
+	due_queues.sql tasks_inserted.sql restored.sql)),$(subst internal,yugabyte,$(file)),$(file)))
+YUGABYTE_SQL := target/queue_ext-yugabyte--$(VERSION).sql
+
 # What the fetched servers and libclang need besides what the system has.
 FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 	LD_LIBRARY_PATH=$$(ls -d $(DEBIAN)/usr/lib/*-linux-gnu):$$LD_LIBRARY_PATH
@@ -69,7 +82,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install deb portable injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
+.PHONY: all build install deb portable yugabyte injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -93,6 +106,18 @@ $(PORTABLE_SQL) $(MOVE_SQL) $(TLE_SQL): src/schema.rs Makefile Cargo.toml
 	@mkdir -p target
 	@sed 's/@CARGO_VERSION@/$(VERSION)/g' $(filter %.sql,$^) > $@
 	@! grep -n 'MODULE_PATHNAME\|LANGUAGE c ' $@ || { echo "the SQL-only edition needs a library" >&2; exit 1; }
+
+yugabyte: $(YUGABYTE_SQL)
+
+# The same search, in one bucket.
+target/yugabyte/ageing.sql: sql/internal/ageing.sql Makefile
+	@mkdir -p target/yugabyte
+	@sed -e 's/^    source queue.queues, moment/    in_bucket integer,&/; s/next_aged_level(queue/next_aged_level(integer, queue/' \
+		-e 's/WHERE t.queue = source.name AND/WHERE t.bucket = in_bucket AND t.queue = source.name AND/' $< > $@
+
+$(YUGABYTE_SQL): $(YUGABYTE_FILES) src/schema.rs Makefile Cargo.toml
+	@mkdir -p target
+	@sed 's/@CARGO_VERSION@/$(VERSION)/g' $(YUGABYTE_FILES) > $@
 
 $(CONTROL): queue_ext.control Cargo.toml
 	@mkdir -p target
@@ -140,7 +165,7 @@ injection: installed-$(FIRST)
 test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 	@pgrx-tests/summary target/results
 
-test-$(FIRST): injection $(METRICS)/.done
+test-$(FIRST): injection $(METRICS)/.done $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
 
 test-%: installed-%
 	@echo "== testing on PostgreSQL $*"
@@ -187,6 +212,10 @@ bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15
 $(DEBIAN)/.pgq: $(DEBIAN)/.done
 	@echo "== fetching PgQ"
 	@python3 pgrx-tests/servers.py pgq $(DEBIAN)
+
+$(DEBIAN)/.plproxy: $(DEBIAN)/.done
+	@echo "== fetching PL/Proxy"
+	@python3 pgrx-tests/servers.py plproxy $(DEBIAN)
 
 $(PEERS)/.done: bench/peers/requirements.txt bench/peers/package.json bench/peers/package-lock.json
 

@@ -47,8 +47,8 @@ PYPI_DOCS = "mkdocs==1.6.1"
 METRICS = ["prometheus", "prometheus-sql-exporter"]
 PYPI_METRICS = ["pyyaml==6.0.3", "opentelemetry-api==1.45.2", "opentelemetry-sdk==1.45.2"]
 
-# Its dependencies are the server, which is there, and a ticker, whose part the benchmark takes.
-PGQ = "postgresql-15-pgq3=3.5-1+b1"
+# Their dependencies are the server, which is there, and for PgQ a ticker, whose part the benchmark takes.
+ADDED = {"pgq": "postgresql-15-pgq3=3.5-1+b1", "plproxy": "postgresql-15-plproxy=2.10.0-8+b1"}
 PEERS = Path(__file__).resolve().parent.parent / "bench" / "peers"
 
 
@@ -158,7 +158,7 @@ def main():
     if name == "pgq":
         add_packages([PGQ], target)
         run("chmod", "-R", "a+rX", target)
-        (target / ".pgq").touch()
+        (target / f".{what}").touch()
         return
     what, fetch = FETCH[name]
     print("== fetching", what, flush=True)

@@ -1,5 +1,5 @@
 //! What can be installed and how: the native extension with its fast path, without it, without preloading, and
-//! the SQL-only edition. The same suites run on each, and write down how that went (`pgrx-tests/summary`).
+//! the SQL-only edition, also in the form for YugabyteDB. The same suites run on each, and write down how that went (`pgrx-tests/summary`).
 
 use std::fs;
 use std::io::Write;
@@ -14,6 +14,7 @@ pub enum Edition {
     Core,
     NoPreload,
     SqlOnly,
+    Yugabyte,
 }
 
 /// Whether the extension's worker may run.
@@ -28,7 +29,7 @@ pub enum Worker {
 pub const OWNER: &str = "keeper";
 
 impl Edition {
-    pub const ALL: [Self; 4] = [Self::FastPath, Self::Core, Self::NoPreload, Self::SqlOnly];
+    pub const ALL: [Self; 5] = [Self::FastPath, Self::Core, Self::NoPreload, Self::SqlOnly, Self::Yugabyte];
 
     /// Its name in the table of results, and in the names of folders.
     pub fn name(self) -> &'static str {
@@ -37,13 +38,14 @@ impl Edition {
             Self::Core => "core",
             Self::NoPreload => "no-preload",
             Self::SqlOnly => "sql-only",
+            Self::Yugabyte => "yugabyte",
         }
     }
 
     /// A fresh, running server for it, with nothing installed in its databases.
     pub fn cluster(self, name: &str, worker: Worker) -> Cluster {
         let extra = match (self, worker) {
-            (Self::FastPath, Worker::On) | (Self::NoPreload | Self::SqlOnly, _) => "",
+            (Self::FastPath, Worker::On) | (Self::NoPreload | Self::SqlOnly | Self::Yugabyte, _) => "",
             (Self::FastPath, Worker::Off) => "queue.worker_enabled = off",
             (Self::Core, Worker::On) => "queue.fast_path = off",
             (Self::Core, Worker::Off) => "queue.worker_enabled = off\nqueue.fast_path = off",
@@ -52,17 +54,29 @@ impl Edition {
         Cluster::start_with(&format!("{name}-{}", self.name()), &Settings { preload, extra })
     }
 
+    /// The file that installs it, where it is no extension.
+    pub fn script(self) -> Option<PathBuf> {
+        let name = match self {
+            Self::FastPath | Self::Core | Self::NoPreload => return None,
+            Self::SqlOnly => "portable",
+            Self::Yugabyte => "yugabyte",
+        };
+        Some(target().join(format!("queue_ext-{name}--{}.sql", env!("CARGO_PKG_VERSION"))))
+    }
+
     /// Installs it into a database.
     pub fn install(self, cluster: &Cluster, database: &str) {
         let mut client = cluster.connect_to(database);
-        if self == Self::SqlOnly {
+        if let Some(script) = self.script() {
+            let script =
+                fs::read_to_string(script).expect("read the script that \"make portable yugabyte\" makes");
             let owned = format!(
                 "DO $$ BEGIN CREATE ROLE {OWNER} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
                  ALTER DATABASE \"{database}\" OWNER TO {OWNER}"
             );
             client.batch_execute(&owned).expect("a plain role to own the database");
             client = cluster.config(database).user(OWNER).connect(postgres::NoTls).expect("connect");
-            client.batch_execute(&portable_script()).expect("install the SQL-only edition");
+            client.batch_execute(&script).expect("install the edition");
         } else {
             client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
         }
@@ -90,16 +104,6 @@ impl Drop for Run {
             let _ = file.write_all(line.as_bytes());
         }
     }
-}
-
-/// The file that installs the SQL-only edition.
-pub fn portable_path() -> PathBuf {
-    target().join(format!("queue_ext-portable--{}.sql", env!("CARGO_PKG_VERSION")))
-}
-
-/// What is in it.
-pub fn portable_script() -> String {
-    fs::read_to_string(portable_path()).expect("read the SQL-only edition, which \"make portable\" makes")
 }
 
 /// Where `make` puts what it makes.

@@ -33,22 +33,39 @@ fn verbs_do_what_they_say_in_the_sql_only_edition() {
     run(Edition::SqlOnly);
 }
 
-/// The scripts with what they print where that differs in the SQL-only edition: what it lacks, and what it cannot
-/// know (docs/portable.md).
-fn with_its_own_answers(scripts: &Path) -> PathBuf {
-    let input = home().join("run/regress-sql-only-input");
+#[test]
+fn verbs_do_what_they_say_in_the_edition_for_yugabytedb() {
+    if !brief() {
+        run(Edition::Yugabyte);
+    }
+}
+
+/// The scripts with what they print where that differs in the SQL-only edition, and in that for YugabyteDB: what it
+/// lacks, and what it cannot know (docs/portable.md, docs/yugabyte.md).
+fn with_its_own_answers(edition: Edition, scripts: &Path) -> PathBuf {
+    let input = home().join("run").join(format!("regress-{}-input", edition.name()));
     let _ = fs::remove_dir_all(&input);
     fs::create_dir_all(input.join("expected")).expect("create the input folder");
     for file in ["sql", "prelude.sql"] {
         std::os::unix::fs::symlink(scripts.join(file), input.join(file)).expect("link the scripts");
     }
-    for answers in ["expected", "sql-only"] {
+    let folders = ["expected", "sql-only", "yugabyte"];
+    for answers in folders.into_iter().take(if edition == Edition::SqlOnly { 2 } else { 3 }) {
         for file in fs::read_dir(scripts.join(answers)).expect("read the answers") {
             let file = file.expect("a file");
             fs::copy(file.path(), input.join("expected").join(file.file_name())).expect("copy an answer");
         }
     }
     input
+}
+
+fn one_bucket(client: &mut postgres::Client) {
+    client
+        .batch_execute(
+            "CREATE OR REPLACE FUNCTION queue_internal.buckets() RETURNS integer LANGUAGE plpgsql IMMUTABLE
+             SET search_path = pg_catalog, pg_temp AS 'BEGIN RETURN 1; END'",
+        )
+        .expect("one bucket");
 }
 
 fn run(edition: Edition) {
@@ -66,16 +83,21 @@ fn run(edition: Edition) {
         .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
         .collect();
     names.sort();
-    let input = if edition == Edition::SqlOnly { with_its_own_answers(&scripts) } else { scripts.clone() };
+    let is_script = edition.script().is_some();
+    let input = if is_script { with_its_own_answers(edition, &scripts) } else { scripts.clone() };
     // Every database to come is a copy of this one. No worker of the extension's is in it and in the way.
-    if edition == Edition::SqlOnly {
+    if is_script {
         edition.install(&cluster, "template1");
+    }
+    if edition == Edition::Yugabyte {
+        // The scripts look at the order of claims, which holds within a bucket.
+        one_bucket(&mut cluster.connect_to("template1"));
     }
     let mut failed = Vec::new();
     for script in &names {
         let mut client = cluster.connect();
         client.batch_execute(&format!("CREATE DATABASE \"{script}\"")).expect("create a database");
-        if edition != Edition::SqlOnly {
+        if !is_script {
             edition.install(&cluster, script);
         }
         let done = Command::new(driver("regress/pg_regress"))

@@ -1,0 +1,192 @@
+-- The first half of the router: how each shard is called. Run in a database of its own, without queue_ext and
+-- with PL/Proxy, after CREATE SERVER queue_shards (docs/sharding.md); then verbs.sql.
+--
+-- What is called here is committed on the shard when it returns, whatever becomes of the caller's transaction.
+-- The first argument is always the shard's number. Rights are those of the same role on the shards.
+
+\set ON_ERROR_STOP on
+BEGIN;
+CREATE SCHEMA queue;
+CREATE SCHEMA queue_shard;
+GRANT USAGE ON SCHEMA queue, queue_shard TO PUBLIC;
+
+-- As on the shards.
+CREATE TYPE queue.claimed_task AS (
+    id bigint, token integer, queue text, payload jsonb, headers jsonb, attempt integer, max_attempts integer,
+    priority integer, key text, group_key text, progress jsonb, run_at timestamptz, created_at timestamptz,
+    lease_until timestamptz);
+CREATE TYPE queue.task AS (
+    id bigint, queue text, state text, priority integer, run_at timestamptz, attempt integer,
+    max_attempts integer, token integer, lease_until timestamptz, worker text, claimed_at timestamptz,
+    created_at timestamptz, updated_at timestamptz, cancel_requested_at timestamptz, finished_at timestamptz,
+    key text, group_key text, headers jsonb, payload jsonb, progress jsonb, errors jsonb, result jsonb);
+
+CREATE FUNCTION queue_shard.push(
+    integer, text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
+    interval, text)
+RETURNS bigint LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT queue.push($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+$$;
+
+CREATE FUNCTION queue_shard.push_many(
+    integer, text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
+    interval, text)
+RETURNS SETOF bigint LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT queue.push_many($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+$$;
+
+CREATE FUNCTION queue_shard.claim(integer, interval, text, integer, text)
+RETURNS SETOF queue.claimed_task LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT * FROM queue.claim($2, $3, $4, $5);
+$$;
+
+CREATE FUNCTION queue_shard.complete_and_claim(integer, bigint, integer, jsonb, interval, text, text)
+RETURNS SETOF queue.claimed_task LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT * FROM queue.complete_and_claim($2, $3, $4, $5, $6, $7);
+$$;
+
+CREATE FUNCTION queue_shard.complete_many(integer, bigint[], integer[], jsonb[])
+RETURNS SETOF bigint LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT queue.complete_many($2, $3, $4);
+$$;
+
+CREATE FUNCTION queue_shard.is_ready(integer, text) RETURNS boolean LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT queue_shard.is_ready($2);
+$$;
+
+CREATE FUNCTION queue_shard.stats(
+    integer, OUT queue text, OUT paused boolean, OUT queued bigint, OUT scheduled bigint, OUT waiting bigint,
+    OUT behind bigint, OUT running bigint, OUT dead bigint, OUT oldest_due_age interval,
+    OUT completed_last_hour bigint, OUT cancelled_last_hour bigint, OUT failed_last_hour bigint,
+    OUT completed_per_second numeric)
+RETURNS SETOF record LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT * FROM queue.stats;
+$$;
+
+-- Which shard: by the id of a task, and how many there are.
+CREATE FUNCTION queue_shard.of(id bigint) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN coalesce((id / 10000000000000)::integer, 0);
+COMMENT ON FUNCTION queue_shard.of(bigint) IS 'The number of the shard that gave out this id.';
+
+CREATE FUNCTION queue_shard.count() RETURNS integer
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM pg_foreign_server AS s, unnest(s.srvoptions) AS o
+            WHERE s.srvname = 'queue_shards' AND o ~ '^p[0-9]+=');
+END
+$$;
+COMMENT ON FUNCTION queue_shard.count() IS 'How many shards there are.';
+
+-- What came of a call that failed: "unreached", and surely nothing was done; "cut", and it may have been; or
+-- null, when the shard itself refused.
+CREATE FUNCTION queue_shard.failure(state text, message text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURN CASE
+    WHEN message ~ '^PL/Proxy function \S+\(\d+\): (\[.*\] PQconnect|connect timeout)' THEN 'unreached'
+    WHEN message ~ '^PL/Proxy function \S+\(\d+\): (\[.*\] PQ|Remote error|query timeout)' THEN 'cut'
+    WHEN state IN ('57P01', '57P02', '57P03') THEN 'cut'
+END;
+COMMENT ON FUNCTION queue_shard.failure(text, text) IS
+    'Whether an error of a call means that its shard is away: unreached, cut, or null if not.';
+
+-- A session leaves a shard alone for five seconds after it was found away: waiting for a dead machine at
+-- every claim would be slow.
+CREATE FUNCTION queue_shard.note_away(shard integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM set_config('queue_shard.away_' || shard, (clock_timestamp() + interval '5 seconds')::text, false);
+END
+$$;
+COMMENT ON FUNCTION queue_shard.note_away(integer) IS 'Notes for this session that a shard is away.';
+
+-- All shards from a random one on; those that were just found away only if there is no other.
+CREATE FUNCTION queue_shard.in_turn() RETURNS SETOF integer
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    shards CONSTANT integer := queue_shard.count();
+    start  CONSTANT integer := floor(random() * shards);
+    away   integer[] := '{}';
+    shard  integer;
+BEGIN
+    FOR place IN start .. start + shards - 1 LOOP
+        shard := place % shards;
+        IF nullif(current_setting('queue_shard.away_' || shard, true), '')::timestamptz > clock_timestamp() THEN
+            away := away || shard;
+        ELSE
+            RETURN NEXT shard;
+        END IF;
+    END LOOP;
+    IF cardinality(away) = shards THEN
+        RETURN QUERY SELECT unnest(away);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_shard.in_turn() IS 'The shards to try, in the order to try them.';
+
+-- Where a task has to go: to the shard that its key, its group or its predecessors name; else anywhere.
+CREATE FUNCTION queue_shard.places(queue text, key text, group_key text, after bigint[]) RETURNS SETOF integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    homes integer[];
+BEGIN
+    IF key IS NULL AND group_key IS NULL AND after IS NULL THEN
+        RETURN QUERY SELECT queue_shard.in_turn();
+        RETURN;
+    ELSIF key IS NOT NULL AND group_key IS NOT NULL THEN
+        RAISE EXCEPTION 'argument "key" cannot be combined with "group_key" on shards'
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = 'Each of them says which shard the task goes to.';
+    END IF;
+    SELECT array_agg(DISTINCT h.shard) INTO homes
+    FROM (SELECT queue_shard.of(a) FROM unnest(after) AS a
+          UNION ALL
+          SELECT abs(hashtextextended(k, hashtextextended(queue, 0)) % queue_shard.count())::integer
+          FROM unnest(ARRAY[key, group_key]) AS k WHERE k IS NOT NULL) AS h (shard);
+    IF cardinality(homes) > 1 THEN
+        RAISE EXCEPTION 'argument "after" names tasks of other shards'
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = format('The task and those it waits for would be on the shards %s.', homes),
+                  HINT = 'Push what belongs together with queue.push_many, or into one group.';
+    END IF;
+    -- None: an empty list of predecessors.
+    RETURN QUERY SELECT unnest(homes);
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT queue_shard.in_turn();
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_shard.places(text, text, text, bigint[]) IS
+    'The shards that a task may go to, in the order to try them.';
+
+CREATE FUNCTION queue_shard.raise_away(problem text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'no shard that could do this can be reached'
+        USING ERRCODE = 'sqlclient_unable_to_establish_sqlconnection', DETAIL = problem,
+              HINT = 'Nothing was done. Try again.';
+END
+$$;
+COMMENT ON FUNCTION queue_shard.raise_away(text) IS 'Raises 08001.';
+
+-- A shard that gives out ids of another one would have its tasks completed there.
+CREATE FUNCTION queue_shard.check_id(shard integer, id bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF queue_shard.of(id) <> shard THEN
+        RAISE EXCEPTION 'shard % gives out ids of shard %', shard, queue_shard.of(id)
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = format('Run shard.sql on it with shard=%s, after finishing or purging what has such ids.', shard);
+    END IF;
+    RETURN id;
+END
+$$;
+COMMENT ON FUNCTION queue_shard.check_id(integer, bigint) IS 'The id, if it is one of the shard.';
+
+COMMIT;

@@ -1,0 +1,162 @@
+//! A shard that dies under load, and comes back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use queue_ext_tests::eventually;
+
+use super::*;
+
+/// What the clients were told.
+#[derive(Default)]
+struct Account {
+    stop: AtomicBool,
+    /// Pushes that returned.
+    pushed: Mutex<BTreeSet<i64>>,
+    /// How often each task's completion was accepted.
+    completed: Mutex<BTreeMap<i64, usize>>,
+    /// Calls whose answer got lost.
+    cut: AtomicUsize,
+}
+
+/// What a client was refused with that a shard's death explains; anything else is a bug.
+fn excused(account: &Account, error: &postgres::Error) {
+    let said = error.as_db_error().unwrap_or_else(|| panic!("the router is away: {error:?}"));
+    let excuse = ["XX000", "57P01", "57P02", "57P03", "08001"].contains(&said.code().code());
+    // Its lease ran out while its shard was down.
+    let stale = said.code().code() == "QX001";
+    assert!(excuse || stale, "{said:?}");
+    account.cut.fetch_add(usize::from(excuse), Ordering::Relaxed);
+}
+
+fn pusher(sharded: &Sharded, account: &Arc<Account>, n: usize) -> JoinHandle<()> {
+    let (mut client, account) = (sharded.router.connect(), Arc::clone(account));
+    std::thread::spawn(move || {
+        // Every third with a key, which has one home that may be away.
+        for round in 0.. {
+            if account.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let key = (round % 3 == 0).then(|| format!("{n}-{round}"));
+            match client.query_one("SELECT queue.push('load', key => $1)", &[&key]) {
+                Ok(row) => drop(account.pushed.lock().expect("pushed").insert(row.get(0))),
+                Err(error) => excused(&account, &error),
+            }
+        }
+    })
+}
+
+fn worker(sharded: &Sharded, account: &Arc<Account>) -> JoinHandle<()> {
+    let (mut client, account) = (sharded.router.connect(), Arc::clone(account));
+    std::thread::spawn(move || {
+        let complete = |client: &mut Client, id: i64, token: i32| match client
+            .execute("SELECT queue.complete($1, $2)", &[&id, &token])
+        {
+            Ok(_) => *account.completed.lock().expect("completed").entry(id).or_default() += 1,
+            Err(error) => excused(&account, &error),
+        };
+        while !account.stop.load(Ordering::Relaxed) {
+            match client.query("SELECT id, token FROM queue.claim('3 seconds', 'load', 3)", &[]) {
+                Ok(rows) => rows.iter().for_each(|row| complete(&mut client, row.get(0), row.get(1))),
+                Err(error) => excused(&account, &error),
+            }
+        }
+    })
+}
+
+/// How many tasks of the shards that are not `dead` were finished.
+fn finished_elsewhere(account: &Account, dead: usize) -> usize {
+    account.completed.lock().expect("completed").keys().filter(|id| shard_of(**id) != dead).count()
+}
+
+/// A shard is killed under load, and is back: the others go on without it, and it has lost nothing.
+pub fn is_missed_by_nobody_and_loses_nothing(sharded: &mut Sharded) {
+    run(&mut sharded.router.connect(), "SELECT queue.create('load')");
+    let account = Arc::new(Account::default());
+    let mut threads: Vec<_> = (0..2).map(|n| pusher(sharded, &account, n)).collect();
+    threads.extend((0..3).map(|_| worker(sharded, &account)));
+    let pushed = |account: &Account| account.pushed.lock().expect("pushed").len();
+    eventually("there is load", SOON, || finished_elsewhere(&account, 1) > 100);
+
+    const DEAD: usize = 1;
+    sharded.shards[DEAD].kill_all();
+    // Tasks that it had when it died, of which nobody may hear before it is back.
+    let (before, pushed_before) = (finished_elsewhere(&account, DEAD), pushed(&account));
+    eventually("the others go on", SOON, || {
+        finished_elsewhere(&account, DEAD) > before + 200 && pushed(&account) > pushed_before + 200
+    });
+    let mut client = sharded.router.connect();
+    for _ in 0..30 {
+        // Not one of them is turned away.
+        let id = number(&mut client, "SELECT queue.push('load')");
+        assert!(account.pushed.lock().expect("pushed").insert(id) && shard_of(id) != DEAD);
+        run(&mut client, "SELECT * FROM queue.claim('1 second', 'load')");
+    }
+    let away = number(&mut client, "SELECT max(shards_away) FROM queue.stats");
+    let problem =
+        client.query_one("SELECT shard, problem FROM queue.shard_stats WHERE problem IS NOT NULL", &[]);
+    let problem = problem.expect("the shard that is away");
+    assert_eq!((away, problem.get::<_, i32>(0)), (1, DEAD as i32), "{}", problem.get::<_, &str>(1));
+    assert_eq!(refused(&mut client, "SELECT queue.configure('load', '{\"max_attempts\": 100}')"), "XX000");
+
+    sharded.shards[DEAD].launch();
+    let there = |account: &Account| {
+        account.completed.lock().expect("completed").keys().filter(|id| shard_of(**id) == DEAD).count()
+    };
+    let had = there(&account);
+    eventually("it takes part again", SOON, || there(&account) > had + 50);
+    account.stop.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().expect("a client"));
+
+    drain(&mut client, &account);
+    settle(&mut client, &account);
+}
+
+/// Finishes what is left, once the leases of answers that got lost have run out.
+fn drain(client: &mut Client, account: &Account) {
+    eventually("all is done", Duration::from_secs(20), || {
+        let rows = client
+            .query("SELECT id, token FROM queue.claim(queue => 'load', max_tasks => 1000)", &[])
+            .expect("claim");
+        let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+        let tokens: Vec<i32> = rows.iter().map(|row| row.get(1)).collect();
+        let accepted =
+            client.query("SELECT queue.complete_many($1, $2)", &[&ids, &tokens]).expect("complete");
+        let mut completed = account.completed.lock().expect("completed");
+        accepted.iter().for_each(|row| *completed.entry(row.get(0)).or_default() += 1);
+        drop(completed);
+        number(
+            client,
+            "SELECT sum(queued + running + scheduled)::bigint FROM queue.stats WHERE queue = 'load'",
+        ) == 0
+    });
+}
+
+/// Every push that returned is there, finished once; and there is nothing that nobody can have pushed.
+fn settle(client: &mut Client, account: &Account) {
+    let pushed = account.pushed.lock().expect("pushed");
+    let completed = account.completed.lock().expect("completed");
+    assert!(completed.values().all(|times| *times == 1), "a completion was accepted twice");
+    let mut unheard = 0;
+    for id in pushed.iter() {
+        let state = client
+            .query_one("SELECT state FROM queue.get($1)", &[id])
+            .unwrap_or_else(|error| panic!("{id} is lost: {error:?}"));
+        assert_eq!(state.get::<_, &str>(0), "completed", "{id}");
+        unheard += usize::from(!completed.contains_key(id));
+    }
+    let total =
+        number(client, "SELECT sum(completed_last_hour)::bigint FROM queue.stats WHERE queue = 'load'")
+            as usize;
+    let cut = account.cut.load(Ordering::Relaxed);
+    println!(
+        "{} pushed, {} completed, {total} in all; {cut} calls were cut off",
+        pushed.len(),
+        completed.len()
+    );
+    // A completion, or a push, that was done although its answer got lost.
+    assert!(unheard <= cut, "{unheard} completions that nobody heard of, {cut} calls cut off");
+    assert!((pushed.len()..=pushed.len() + cut).contains(&total), "{total} tasks");
+}

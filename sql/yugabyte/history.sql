@@ -1,0 +1,39 @@
+-- The history without partitions by day: making them is a change of the schema, which every node has to learn of
+-- and which no transaction holds together with anything. queue.history_default has all of it, spread by id.
+
+CREATE FUNCTION queue_internal.extend_history() RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.extend_history() IS 'There are no partitions to make.';
+
+CREATE FUNCTION queue_internal.history_partitions(OUT day date, OUT name text, OUT attached boolean)
+RETURNS SETOF record
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+END
+$$;
+COMMENT ON FUNCTION queue_internal.history_partitions() IS 'There are no partitions for days.';
+
+-- Deletes up to so many rows that are past "queue.history_retention"; returns whether there may be more.
+CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    retention text := queue_internal.setting('history_retention', '7d');
+    deleted   bigint;
+BEGIN
+    IF retention = '-1' THEN
+        RETURN false;
+    END IF;
+    DELETE FROM queue.history_default AS h
+    WHERE h.id = ANY (ARRAY(
+        SELECT o.id FROM queue.history_default AS o
+        WHERE o.finished_at < clock_timestamp() - retention::interval LIMIT max_tasks FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    RETURN deleted = max_tasks;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_history(integer) IS
+    'Deletes history past its retention; returns whether there may be more.';

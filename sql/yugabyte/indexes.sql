@@ -1,0 +1,26 @@
+-- The indexes beside the primary keys, as in sql/indexes.sql. On YugabyteDB the first column is hashed and the
+-- others are in order, which is also what it makes of an index that does not say.
+
+CREATE INDEX tasks_order ON queue.tasks (bucket, queue, priority, run_at, id) WHERE gate < 2;
+COMMENT ON INDEX queue.tasks_order IS 'The order in which the tasks of a queue are claimed, in each bucket.';
+
+CREATE INDEX tasks_group ON queue.tasks (group_key, queue, gate, id) WHERE group_key IS NOT NULL;
+COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
+
+CREATE INDEX signals_group ON queue_internal.signals (group_key, queue) WHERE group_key IS NOT NULL;
+COMMENT ON INDEX queue_internal.signals_group IS 'The signals of a group.';
+
+CREATE INDEX signals_task ON queue_internal.signals (task_id, predecessor_id) WHERE predecessor_id IS NOT NULL;
+COMMENT ON INDEX queue_internal.signals_task IS 'What a waiting task is told of its predecessors.';
+
+CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id);
+COMMENT ON INDEX queue_internal.dependencies_task IS 'What a task waits for.';
+
+-- No index on times that only grow: all writes of the moment would go to one tablet. What looks for times
+-- (retention, queue.stats) reads the table.
+
+CREATE INDEX dead_letters_queue_failed_at ON queue.dead_letters (queue, failed_at, id);
+COMMENT ON INDEX queue.dead_letters_queue_failed_at IS 'The dead letters of a queue, the oldest first.';
+
+CREATE UNIQUE INDEX rights_once ON queue.rights (role, kind, coalesce(queue, ''));
+COMMENT ON INDEX queue.rights_once IS 'A role has a right once for each queue.';

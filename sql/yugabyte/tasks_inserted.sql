@@ -1,0 +1,43 @@
+-- The trigger behind every way into queue.tasks: push, a plain INSERT, COPY. YugabyteDB has no transition tables,
+-- so it looks at each row by itself.
+--
+--   Refuses tasks of unknown queues and tasks that could never run, and signals that a group has more.
+--   Errors:   QX002 no such queue; 22023 for a column that a plain INSERT filled with nonsense
+
+CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT isfinite(NEW.run_at) THEN
+        PERFORM queue_internal.raise_invalid('run_at', 'must be finite', NEW.run_at::text);
+    ELSIF NEW.max_attempts NOT BETWEEN 1 AND 10000 THEN
+        PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', NEW.max_attempts::text);
+    ELSIF NEW.state NOT IN ('waiting', 'queued', 'running') THEN
+        PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    ELSIF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = NEW.queue) THEN
+        PERFORM queue_internal.raise_unknown_queue(NEW.queue);
+    END IF;
+    IF NEW.gate = 2 AND NEW.group_key IS NOT NULL THEN
+        INSERT INTO queue_internal.signals (queue, group_key) VALUES (NEW.queue, NEW.group_key);
+    END IF;
+    -- A predecessor may have finished already, or be finishing at this moment.
+    IF NEW.state = 'waiting' THEN
+        INSERT INTO queue_internal.signals (queue, task_id) VALUES (NEW.queue, NEW.id);
+    END IF;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.tasks_inserted() IS
+    'Refuses tasks of unknown queues, and signals that there are more of a group.';
+
+CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks FOR EACH ROW
+    WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off')
+    EXECUTE FUNCTION queue_internal.tasks_inserted();
+COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
+    'Makes a plain INSERT or COPY as good as a push.';
+
+-- The same for the tasks of a dump, whose queues may be still to come: see restored.sql.
+CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks FOR EACH ROW
+    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
+    EXECUTE FUNCTION queue_internal.tasks_inserted('restored');
+COMMENT ON TRIGGER tasks_restored ON queue.tasks IS
+    'Lets a dump be restored in any order.';
