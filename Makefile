@@ -22,6 +22,7 @@ DEBIAN := $(QUEUE_EXT_HOME)/debian
 PYPI := $(QUEUE_EXT_HOME)/pypi
 CLIENT := $(QUEUE_EXT_HOME)/client
 LINT := $(QUEUE_EXT_HOME)/lint
+LANGUAGES := $(QUEUE_EXT_HOME)/languages
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
 # Which campaign, for how long, on which version, and from which seed: see docs/reliability.md.
@@ -90,8 +91,12 @@ $(PYPI)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
 	@python3 pgrx-tests/servers.py pypi $(PYPI)
 
 $(CLIENT)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
-	@echo "== fetching the Python driver for the example worker"
+	@echo "== fetching the Python drivers for the example workers"
 	@python3 pgrx-tests/servers.py client $(CLIENT)
+
+$(LANGUAGES)/.done: pgrx-tests/servers.py examples/node-pg/package-lock.json | $(QUEUE_EXT_HOME)
+	@echo "== fetching the other languages of the example workers (100 MB)"
+	@python3 pgrx-tests/servers.py languages $(LANGUAGES)
 
 $(LINT)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
 	@echo "== fetching pgspot for the SQL scripts"
@@ -119,7 +124,7 @@ test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 
 test-$(FIRST): injection
 
-test-%: installed-%
+test-%: installed-% $(LANGUAGES)/.done
 	@echo "== testing on PostgreSQL $*"
 	@# The first version plays most of the random histories; the others play some that it does not, and where
 	@# a test has a brief form, that.

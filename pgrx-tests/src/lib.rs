@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod counters;
+pub mod languages;
 pub mod torture;
 pub mod wait;
 
