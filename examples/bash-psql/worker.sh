@@ -36,15 +36,16 @@ handle() {
          COMMIT" "${lease[@]}"
 }
 
+report() {
+    sql "SELECT queue.fail(:id, :token, :'error')" -v "id=$1" -v "token=$2" -v "error=$(< "$complaint")" \
+        > /dev/null 2> "$complaint" || grep -q QX001 "$complaint" # The lease is lost: somebody else has the task now.
+}
+
 until [ "$stopping" ]; do
     task=$(sql "SELECT id, token FROM queue.claim(worker => :'name')" -v "name=$name")
     if [ -z "$task" ]; then
         sql "CALL queue.wait(timeout => '1 second')" > /dev/null
         continue
     fi
-    # QX001: the lease is lost, somebody else has the task now.
-    if ! handle "${task%|*}" "${task#*|}" > /dev/null 2> "$complaint" && ! grep -q QX001 "$complaint"; then
-        sql "SELECT queue.fail(:id, :token, :'error')" > /dev/null \
-            -v "id=${task%|*}" -v "token=${task#*|}" -v "error=$(< "$complaint")"
-    fi
+    handle "${task%|*}" "${task#*|}" > /dev/null 2> "$complaint" || report "${task%|*}" "${task#*|}"
 done

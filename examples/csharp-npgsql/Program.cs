@@ -75,13 +75,16 @@ while (!stopping)
     {
         await Handle(task.Id, task.Token, task.Payload);
     }
-    catch (PostgresException error) when (error.SqlState == "QX001")
-    {
-        // The lease is lost, somebody else has the task now.
-    }
     catch (Exception error)
     {
         await using var fail = Sql("SELECT queue.fail($1, $2, $3)", task.Id, task.Token, error.Message);
-        await fail.ExecuteNonQueryAsync();
+        try
+        {
+            await fail.ExecuteNonQueryAsync();
+        }
+        catch (PostgresException refused) when (refused.SqlState == "QX001")
+        {
+            // The lease is lost: somebody else has the task now.
+        }
     }
 }

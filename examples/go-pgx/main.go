@@ -82,12 +82,12 @@ func run(ctx context.Context, name string) error {
 		if errors.Is(err, pgx.ErrNoRows) {
 			_, err = db.Exec(ctx, "CALL queue.wait(timeout => '1 second')")
 		} else if err == nil {
-			err = handle(ctx, db, t, stop.Done())
-			var failure *pgconn.PgError
-			if errors.As(err, &failure) && failure.Code == "QX001" {
-				err = nil // The lease is lost, somebody else has the task now.
-			} else if err != nil {
+			if err = handle(ctx, db, t, stop.Done()); err != nil {
 				_, err = db.Exec(ctx, "SELECT queue.fail($1, $2, $3)", t.id, t.token, err.Error())
+			}
+			var refused *pgconn.PgError
+			if errors.As(err, &refused) && refused.Code == "QX001" {
+				err = nil // The lease is lost: somebody else has the task now.
 			}
 		}
 		if err != nil {

@@ -54,6 +54,15 @@ public class Worker {
         db.commit();
     }
 
+    static void report(Connection db, Task task, Exception error) throws SQLException {
+        try {
+            sql(db, "SELECT queue.fail(?, ?, ?)", task.id, task.token, error.toString());
+        } catch (SQLException refused) {
+            // QX001: the lease is lost, somebody else has the task now.
+            if (!"QX001".equals(refused.getSQLState())) throw refused;
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         Signal.handle(new Signal("TERM"), signal -> stopping = true);
         try (Connection db = DriverManager.getConnection(System.getenv("DATABASE_URL"))) {
@@ -68,10 +77,7 @@ public class Worker {
                 } catch (Exception error) {
                     if (!db.getAutoCommit()) db.rollback();
                     db.setAutoCommit(true);
-                    // QX001: the lease is lost, somebody else has the task now.
-                    if (!(error instanceof SQLException failure && "QX001".equals(failure.getSQLState()))) {
-                        sql(db, "SELECT queue.fail(?, ?, ?)", task.id, task.token, error.toString());
-                    }
+                    report(db, task, error);
                 }
                 db.setAutoCommit(true);
             }

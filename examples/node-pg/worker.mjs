@@ -40,10 +40,9 @@ while (!stopping) {
     await handle(db, task);
   } catch (error) {
     await db.query("ROLLBACK");
-    // QX001: the lease is lost, somebody else has the task now.
-    if (error.code !== "QX001") {
-      await db.query("SELECT queue.fail($1, $2, $3)", [task.id, task.token, String(error)]);
-    }
+    await db.query("SELECT queue.fail($1, $2, $3)", [task.id, task.token, String(error)]).catch((refused) => {
+      if (refused.code !== "QX001") throw refused; // The lease is lost: somebody else has the task now.
+    });
   }
 }
 await db.end();

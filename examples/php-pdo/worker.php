@@ -37,6 +37,17 @@ function handle(PDO $db, array $task, bool &$stopping): void
     $db->commit();
 }
 
+function report(PDO $db, array $task, Throwable $error): void
+{
+    try {
+        sql($db, 'SELECT queue.fail(?, ?, ?)', [$task['id'], $task['token'], $error->getMessage()]);
+    } catch (PDOException $refused) {
+        if ($refused->getCode() !== 'QX001') { // The lease is lost: somebody else has the task now.
+            throw $refused;
+        }
+    }
+}
+
 $db = new PDO(getenv('DATABASE_URL'));
 while (!$stopping) {
     $task = sql($db, 'SELECT * FROM queue.claim(worker => ?)', [$argv[1]]);
@@ -50,9 +61,6 @@ while (!$stopping) {
         if ($db->inTransaction()) {
             $db->rollBack();
         }
-        // QX001: the lease is lost, somebody else has the task now.
-        if ($error->getCode() !== 'QX001') {
-            sql($db, 'SELECT queue.fail(?, ?, ?)', [$task['id'], $task['token'], $error->getMessage()]);
-        }
+        report($db, $task, $error);
     }
 }

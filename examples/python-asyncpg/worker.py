@@ -30,6 +30,14 @@ async def handle(db, task, stopping):
         await db.execute("SELECT queue.complete($1, $2)", *lease)
 
 
+async def report(db, task, error):
+    try:
+        await db.execute("SELECT queue.fail($1, $2, $3)", task["id"], task["token"], repr(error))
+    except asyncpg.PostgresError as refused:
+        if refused.sqlstate != "QX001":  # The lease is lost: somebody else has the task now.
+            raise
+
+
 async def main(url, name):
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
@@ -42,9 +50,7 @@ async def main(url, name):
         try:
             await handle(db, task, stopping)
         except Exception as error:
-            # QX001: the lease is lost, somebody else has the task now.
-            if getattr(error, "sqlstate", None) != "QX001":
-                await db.execute("SELECT queue.fail($1, $2, $3)", task["id"], task["token"], repr(error))
+            await report(db, task, error)
     await db.close()
 
 

@@ -35,6 +35,14 @@ def handle(db, task):
         db.execute("SELECT queue.complete(%s, %s)", lease)
 
 
+def report(db, task, error):
+    try:
+        db.execute("SELECT queue.fail(%s, %s, %s)", [task["id"], task["token"], repr(error)])
+    except psycopg.Error as refused:
+        if refused.sqlstate != "QX001":  # The lease is lost: somebody else has the task now.
+            raise
+
+
 def main(url, name):
     signal.signal(signal.SIGTERM, stop)
     with psycopg.connect(url, autocommit=True, row_factory=psycopg.rows.dict_row) as db:
@@ -46,9 +54,7 @@ def main(url, name):
             try:
                 handle(db, task)
             except Exception as error:
-                # QX001: the lease is lost, somebody else has the task now.
-                if getattr(error, "sqlstate", None) != "QX001":
-                    db.execute("SELECT queue.fail(%s, %s, %s)", [task["id"], task["token"], repr(error)])
+                report(db, task, error)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,13 @@ def handle(db, task)
   end
 end
 
+def report(db, task, error)
+  db.exec_params("SELECT queue.fail($1, $2, $3)", [task["id"], task["token"], error.message])
+rescue PG::Error => refused
+  # QX001: the lease is lost, somebody else has the task now.
+  raise unless refused.result&.error_field(PG::PG_DIAG_SQLSTATE) == "QX001"
+end
+
 db = PG.connect(ENV.fetch("DATABASE_URL"))
 until $stopping
   task = db.exec_params("SELECT * FROM queue.claim(worker => $1)", [ARGV.fetch(0)]).first
@@ -35,10 +42,8 @@ until $stopping
   end
   begin
     handle(db, task)
-  rescue PG::Error, JSON::ParserError, NoMethodError, TypeError => error
-    # QX001: the lease is lost, somebody else has the task now.
-    next if error.is_a?(PG::Error) && error.result&.error_field(PG::PG_DIAG_SQLSTATE) == "QX001"
-    db.exec_params("SELECT queue.fail($1, $2, $3)", [task["id"], task["token"], error.message])
+  rescue StandardError => error
+    report(db, task, error)
   end
 end
 db.close

@@ -118,7 +118,8 @@ fn every_example_sends_every_letter_once_whatever_befalls_it() {
     // Not every driver can use a Unix socket. A loopback address of this process's own takes no port from anybody.
     let pid = std::process::id();
     let host = format!("127.{}.{}.{}", 64 + (pid >> 16) % 64, (pid >> 8) % 256, pid % 256);
-    let extra = format!("listen_addresses = '{host}'").leak();
+    // Each database has a worker of the extension's.
+    let extra = format!("listen_addresses = '{host}'\nmax_worker_processes = {}", EXAMPLES.len() + 8).leak();
     let cluster = Cluster::start_with("examples", &Settings { preload: true, extra });
     let chosen = if brief() { &EXAMPLES[..2] } else { EXAMPLES };
     let rows: Vec<String> = thread::scope(|scope| {

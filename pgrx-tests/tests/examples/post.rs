@@ -10,7 +10,7 @@ use queue_ext_tests::languages::Start;
 use queue_ext_tests::{Cluster, eventually};
 
 /// Compilers and virtual machines of ten languages share the machine.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(120);
 /// More pages than anybody prints in that time.
 const BOOK: i32 = 10_000;
 

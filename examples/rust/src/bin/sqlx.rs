@@ -54,11 +54,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
             continue;
         };
         if let Err(error) = handle(&mut db, &task).await {
-            let code = error.as_database_error().and_then(|error| error.code());
-            // QX001: the lease is lost, somebody else has the task now.
-            if code.as_deref() != Some("QX001") {
-                let fail = query("SELECT queue.fail($1, $2, $3)").bind(task.0).bind(task.1);
-                fail.bind(error.to_string()).execute(&mut db).await?;
+            let fail = query("SELECT queue.fail($1, $2, $3)").bind(task.0).bind(task.1);
+            match fail.bind(error.to_string()).execute(&mut db).await {
+                // The lease is lost: somebody else has the task now.
+                Err(sqlx::Error::Database(refused)) if refused.code().as_deref() == Some("QX001") => {}
+                reported => drop(reported?),
             }
         }
     }

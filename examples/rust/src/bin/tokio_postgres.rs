@@ -50,11 +50,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
             continue;
         };
         if let Err(error) = handle(&mut db, &task).await {
-            let code = error.downcast_ref::<tokio_postgres::Error>().and_then(|error| error.code());
-            // QX001: the lease is lost, somebody else has the task now.
-            if code.is_none_or(|code| code.code() != "QX001") {
-                let (id, token): (i64, i32) = (task.get("id"), task.get("token"));
-                db.execute("SELECT queue.fail($1, $2, $3)", &[&id, &token, &error.to_string()]).await?;
+            let (id, token): (i64, i32) = (task.get("id"), task.get("token"));
+            match db.execute("SELECT queue.fail($1, $2, $3)", &[&id, &token, &error.to_string()]).await {
+                // The lease is lost: somebody else has the task now.
+                Err(refused) if refused.code().is_some_and(|code| code.code() == "QX001") => {}
+                reported => drop(reported?),
             }
         }
     }
