@@ -29,6 +29,7 @@ CLIENT := $(QUEUE_EXT_HOME)/client
 LINT := $(QUEUE_EXT_HOME)/lint
 MKDOCS := $(QUEUE_EXT_HOME)/docs
 METRICS := $(QUEUE_EXT_HOME)/metrics
+LANGUAGES := $(QUEUE_EXT_HOME)/languages
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
 # Which campaign, for how long, on which version, and from which seed: see docs/reliability.md.
@@ -167,7 +168,7 @@ test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 
 test-$(FIRST): injection $(METRICS)/.done $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
 
-test-%: installed-%
+test-%: installed-% $(LANGUAGES)/.done
 	@echo "== testing on PostgreSQL $*"
 	@# The first version plays most of the random histories; the others play some that it does not, and where
 	@# a test has a brief form, that. Those in the middle run the suites whose subject differs with the server.
@@ -216,6 +217,8 @@ $(DEBIAN)/.pgq: $(DEBIAN)/.done
 $(DEBIAN)/.plproxy: $(DEBIAN)/.done
 	@echo "== fetching PL/Proxy"
 	@python3 pgrx-tests/servers.py plproxy $(DEBIAN)
+
+$(LANGUAGES)/.done: examples/node-pg/package-lock.json
 
 $(PEERS)/.done: bench/peers/requirements.txt bench/peers/package.json bench/peers/package-lock.json
 

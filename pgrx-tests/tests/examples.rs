@@ -1,57 +1,160 @@
-//! The programs in `examples/`, run as they stand: killed, stopped, and accounted for.
+//! The programs in `examples/`, run as they stand: killed, stalled, cancelled, stopped, and accounted for.
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
 
-use postgres::Client;
-use queue_ext_tests::{Cluster, eventually};
+use queue_ext_tests::cluster::signal;
+use queue_ext_tests::languages::{self, Start};
+use queue_ext_tests::{Cluster, Settings, brief};
 
-const SOON: Duration = Duration::from_secs(20);
+#[path = "examples/post.rs"]
+mod post;
+use post::Post;
 
-fn start(cluster: &Cluster) -> Child {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/worker.py");
-    let conninfo = format!("host={} user=postgres dbname=postgres", cluster.folder().display());
-    Command::new("python3").arg(script).arg(conninfo).stdin(Stdio::null()).spawn().expect("start the worker")
+/// How often a worker of each is killed with a task in its hands.
+const KILLS: usize = 4;
+
+/// One of the programs.
+struct Example {
+    language: &'static str,
+    driver: &'static str,
+    program: &'static str,
+    start: fn(&Path) -> Option<Start>,
+    /// How its driver wants to be told of an address and a database.
+    url: fn(&str, &str) -> String,
 }
 
-fn sent(client: &mut Client) -> i64 {
-    client.query_one("SELECT count(*) FROM letters_sent", &[]).expect("count").get(0)
+fn uri(host: &str, database: &str) -> String {
+    format!("postgresql://postgres@{host}/{database}")
+}
+
+fn jdbc(host: &str, database: &str) -> String {
+    format!("jdbc:postgresql://{host}/{database}?user=postgres")
+}
+
+fn pdo(host: &str, database: &str) -> String {
+    format!("pgsql:host={host};dbname={database};user=postgres")
+}
+
+#[rustfmt::skip]
+const EXAMPLES: &[Example] = &[
+    Example { language: "Python", driver: "psycopg 3", program: "python-psycopg/worker.py", start: languages::python, url: uri },
+    Example { language: "bash", driver: "psql", program: "bash-psql/worker.sh", start: languages::bash, url: uri },
+    Example { language: "Python", driver: "asyncpg", program: "python-asyncpg/worker.py", start: languages::python, url: uri },
+    Example { language: "JavaScript", driver: "pg", program: "node-pg/worker.mjs", start: languages::node, url: uri },
+    Example { language: "Go", driver: "pgx", program: "go-pgx/main.go", start: languages::go, url: uri },
+    Example { language: "Rust", driver: "tokio-postgres", program: "rust/src/bin/tokio_postgres.rs", start: languages::rust, url: uri },
+    Example { language: "Rust", driver: "sqlx", program: "rust/src/bin/sqlx.rs", start: languages::rust, url: uri },
+    Example { language: "Java", driver: "JDBC", program: "java-jdbc/Worker.java", start: languages::java, url: jdbc },
+    Example { language: "Ruby", driver: "pg", program: "ruby-pg/worker.rb", start: languages::ruby, url: uri },
+    Example { language: "PHP", driver: "PDO", program: "php-pdo/worker.php", start: languages::php, url: pdo },
+];
+
+/// Nobody can run it where the tests run.
+const NOT_RUN: &[&str] = &["csharp-npgsql/Program.cs"];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(folder().join(path)).expect("read a file")
+}
+
+/// What befalls the workers of one example, in a database of its own.
+fn ordeal(cluster: &Cluster, host: &str, number: usize, example: &Example) -> Option<String> {
+    let Some(start) = (example.start)(&folder().join(example.program)) else {
+        println!("{} is skipped: the machine lacks what it takes", example.program);
+        return None;
+    };
+    let database = format!("post_{number}");
+    let mut post = Post::open(cluster, &database, start, (example.url)(host, &database));
+    // Two at a time; one is killed with a letter in its hands, and replaced.
+    let mut workers = vec![post.hire(), post.hire()];
+    for _ in 0..KILLS {
+        let mut victim = workers.remove(0);
+        loop {
+            post.await_letter_in_the_hands_of(&victim);
+            victim.kill();
+            if post.holds(&victim) {
+                break;
+            }
+            victim = post.hire();
+        }
+        workers.push(post.hire());
+    }
+    post.settle();
+    // Idle, it stops when asked.
+    post.stop(workers.remove(0));
+    let worker = workers.remove(0);
+    // It keeps a letter for longer than a lease; when it could not, it does without and claims again; and it
+    // lets go of what is cancelled.
+    let book = post.push_book("a book");
+    post.outlive_a_lease(book);
+    let token = post.token(book);
+    signal(worker.pid(), libc::SIGSTOP);
+    post.await_state(book, "queued");
+    signal(worker.pid(), libc::SIGCONT);
+    post.await_claim(book, token);
+    post.cancel(book);
+    // In the midst of work, it gives that back and stops.
+    let book = post.push_book("another book");
+    post.await_claim(book, 0);
+    post.stop(worker);
+    post.gave_back(book);
+    Some(format!(
+        "| {} | {} | [{}]({}) | {} | {KILLS} times; each letter sent once |",
+        example.language,
+        example.driver,
+        example.program,
+        example.program,
+        read(example.program).lines().count(),
+    ))
 }
 
 #[test]
-fn the_python_worker_sends_every_letter_once() {
-    let cluster = Cluster::start("examples-python");
-    let mut client = cluster.connect();
-    client.batch_execute(
-        "CREATE TABLE letters_sent (address text NOT NULL);
-         SELECT queue.configure('default', '{\"max_attempts\": 2, \"backoff\": {\"base\": \"0\"}}');
-         SELECT count(queue.push('default', jsonb_build_object('to', 'a' || n))) FROM generate_series(1, 500) AS n;
-         SELECT queue.push('default', '{\"to\": null}'), queue.push('default', '{}')").expect("push");
-    let mut worker = start(&cluster);
-    eventually("it works", SOON, || sent(&mut client) > 50);
-    worker.kill().expect("kill -9");
-    worker.wait().expect("it is gone");
-    // Whatever it had is anybody's again.
-    client
-        .batch_execute("UPDATE queue.tasks SET lease_until = now() WHERE state = 'running'")
-        .expect("expire");
-    let mut worker = start(&cluster);
-    eventually("it is done", SOON, || {
-        client.query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get::<_, i64>(0) == 0
+fn every_example_sends_every_letter_once_whatever_befalls_it() {
+    // Not every driver can use a Unix socket. A loopback address of this process's own takes no port from anybody.
+    let pid = std::process::id();
+    let host = format!("127.{}.{}.{}", 64 + (pid >> 16) % 64, (pid >> 8) % 256, pid % 256);
+    // Each database has a worker of the extension's.
+    let extra = format!("listen_addresses = '{host}'\nmax_worker_processes = {}", EXAMPLES.len() + 8).leak();
+    let cluster = Cluster::start_with("examples", &Settings { preload: true, extra });
+    let chosen = if brief() { &EXAMPLES[..2] } else { EXAMPLES };
+    let rows: Vec<String> = thread::scope(|scope| {
+        let (cluster, host) = (&cluster, &host);
+        let threads: Vec<_> = chosen
+            .iter()
+            .enumerate()
+            .map(|(number, example)| scope.spawn(move || ordeal(cluster, host, number, example)))
+            .collect();
+        threads.into_iter().filter_map(|thread| thread.join().expect("an example failed")).collect()
     });
-    let twice: i64 = client
-        .query_one("SELECT count(*) - count(DISTINCT address) FROM letters_sent", &[])
-        .expect("count")
-        .get(0);
-    assert_eq!((sent(&mut client), twice), (500, 0));
-    let dead: i64 = client.query_one("SELECT count(*) FROM queue.dead_letters", &[]).expect("count").get(0);
-    assert_eq!(dead, 2, "the letters without an address failed, and said so");
-    // Idle, it wakes for the next task, and stops when asked.
-    client.batch_execute("SELECT queue.push('default', '{\"to\": \"late\"}')").expect("push");
-    eventually("it wakes", SOON, || sent(&mut client) == 501);
-    // SAFETY: a signal to a child of this test.
-    unsafe { libc::kill(worker.id() as i32, libc::SIGTERM) };
-    eventually("it stops", SOON, || worker.try_wait().expect("wait").is_some());
-    assert!(worker.wait().expect("wait").success());
+    assert!(rows.len() >= 2, "Python and bash can be run anywhere");
+    let readme = read("README.md");
+    let missing: Vec<_> = rows.iter().filter(|row| !readme.contains(*row)).collect();
+    assert!(missing.is_empty(), "these rows are not in the table of examples/README.md:\n{missing:#?}");
+}
+
+#[test]
+fn the_table_has_every_example_and_the_readme_quotes_one() {
+    let readme = read("README.md");
+    for entry in fs::read_dir(folder()).expect("the folder") {
+        let name = entry.expect("an entry").file_name().into_string().expect("a plain name");
+        let known = EXAMPLES.iter().map(|example| example.program).chain(NOT_RUN.iter().copied());
+        let program = known.into_iter().find(|program| program.starts_with(&format!("{name}/")));
+        assert!(name == "README.md" || program.is_some(), "nobody runs {name}");
+    }
+    for program in NOT_RUN {
+        let row = readme.lines().find(|line| line.contains(program)).expect("a row");
+        assert!(row.contains("not run"), "{row}");
+    }
+    let front = read("../README.md");
+    let quoted =
+        front.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a quotation");
+    assert!(
+        read("python-psycopg/worker.py").contains(quoted),
+        "README.md quotes what worker.py does not say"
+    );
 }

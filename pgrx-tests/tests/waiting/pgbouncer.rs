@@ -1,60 +1,14 @@
 //! Waiting through PgBouncer in transaction mode.
 
 use super::*;
-
-/// PgBouncer in transaction mode, with one server connection for each of so many clients.
-struct Bouncer {
-    process: std::process::Child,
-    config: postgres::Config,
-}
-
-impl Bouncer {
-    fn start(cluster: &Cluster, pool: usize) -> Self {
-        let folder = cluster.folder().display();
-        let ini = cluster.folder().join("pgbouncer.ini");
-        let text = format!(
-            "[databases]\n* = host={folder}\n[pgbouncer]\nlisten_addr =\nlisten_port = 6432\nunix_socket_dir = {folder}\n\
-             auth_type = any\npool_mode = transaction\ndefault_pool_size = {pool}\nmax_client_conn = 300\n\
-             logfile = {folder}/pgbouncer.log\npidfile = {folder}/pgbouncer.pid\nignore_startup_parameters = extra_float_digits\n"
-        );
-        // A database of that kind names its user.
-        std::fs::write(&ini, text.replace("* = host", "postgres = user=postgres host"))
-            .expect("write the settings");
-        let process = cluster.start_program(&pgbouncer(), &["-q", ini.to_str().expect("a plain path")]);
-        let mut config = cluster.config("postgres");
-        config.port(6432);
-        let mut bouncer = Self { process, config };
-        eventually("PgBouncer takes connections", SOON, || bouncer.try_connect().is_some());
-        bouncer
-    }
-
-    fn try_connect(&mut self) -> Option<Client> {
-        self.config.connect(postgres::NoTls).ok()
-    }
-
-    fn connect(&mut self) -> Client {
-        self.try_connect().expect("connect to PgBouncer")
-    }
-}
-
-impl Drop for Bouncer {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
-}
-
-/// Where PgBouncer is: beside the server, as Debian's packages have it.
-fn pgbouncer() -> std::path::PathBuf {
-    queue_ext_tests::cluster::home().join("debian/usr/sbin/pgbouncer")
-}
+use queue_ext_tests::PgBouncer;
 
 #[test]
 fn through_pgbouncer_in_transaction_mode_a_waiter_keeps_its_connection_and_no_more() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-bouncer");
     let mut direct = cluster.connect();
-    let mut bouncer = Bouncer::start(&cluster, 4);
+    let bouncer = PgBouncer::start(&cluster, 4, "");
     let mut times = Vec::new();
     let mut other = bouncer.connect();
     for _ in 0..20 {
