@@ -57,13 +57,20 @@ impl Database {
     pub async fn act(&self, statement: &str, arguments: Arguments<'_>) -> (String, Result<String, Problem>) {
         let mut role = String::new();
         let answer = self.transaction(ACTING, async |client| {
-            role = client.query_typed("SELECT current_user::text", &[]).await?.first().map_or("", |row| row.get(0)).to_owned();
+            role = client
+                .query_typed("SELECT current_user::text", &[])
+                .await?
+                .first()
+                .map_or("", |row| row.get(0))
+                .to_owned();
             let rows = client.query_typed(statement, arguments).await?;
             Ok(rows.first().map(|row| row.get::<_, String>(0)))
         });
         let answer = within(ACTING_LIMIT + GRACE, answer).await;
         let unknown = |problem: Problem| match problem.status {
-            StatusCode::SERVICE_UNAVAILABLE => problem.hint("Whether it took effect is not known: look again."),
+            StatusCode::SERVICE_UNAVAILABLE => {
+                problem.hint("Whether it took effect is not known: look again.")
+            }
             _ => problem,
         };
         (role, answer.map(Option::unwrap_or_default).map_err(unknown))
@@ -96,7 +103,8 @@ impl Database {
                 return Ok(client);
             }
         }
-        let (client, connection) = within(CONNECT_LIMIT, async { Ok(self.config.connect(NoTls).await?) }).await?;
+        let (client, connection) =
+            within(CONNECT_LIMIT, async { Ok(self.config.connect(NoTls).await?) }).await?;
         // Ends with the connection; why, whoever uses the client is told.
         tokio::spawn(connection);
         client.batch_execute(begin).await?;
@@ -105,6 +113,7 @@ impl Database {
 }
 
 async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
-    let late = |_| Problem::unreachable(&format!("Postgres did not answer within {} seconds", limit.as_secs()));
+    let late =
+        |_| Problem::unreachable(&format!("Postgres did not answer within {} seconds", limit.as_secs()));
     tokio::time::timeout(limit, work).await.map_err(late)?
 }

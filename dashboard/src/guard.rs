@@ -36,9 +36,8 @@ impl Guard {
     pub fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
         let host = text(headers, HOST.as_str());
         if !self.knows(host) {
-            return Err(Problem::new(StatusCode::FORBIDDEN, "this name is not one of the page's").hint(
-                "Come by address or as localhost, or start queue-dashboard with --allow-host NAME.",
-            ));
+            return Err(Problem::new(StatusCode::FORBIDDEN, "this name is not one of the page's")
+                .hint("Come by address or as localhost, or start queue-dashboard with --allow-host NAME."));
         }
         if !path.starts_with("/api/") {
             return Ok(());
@@ -51,7 +50,8 @@ impl Guard {
         }
         if method == Method::POST {
             // The origin's scheme may differ from ours behind a proxy that speaks TLS.
-            let origin = text(headers, ORIGIN.as_str()).split_once("://").map_or("", |(_, authority)| authority);
+            let origin =
+                text(headers, ORIGIN.as_str()).split_once("://").map_or("", |(_, authority)| authority);
             let site = text(headers, "sec-fetch-site");
             let plain = text(headers, CONTENT_TYPE.as_str()) == "application/json";
             let here = origin == host && (site.is_empty() || site == "same-origin");

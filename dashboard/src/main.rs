@@ -34,9 +34,9 @@ fn main() -> ExitCode {
     };
     // One thread is plenty: Postgres does the work.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
-        tokio::task::LocalSet::new().block_on(&runtime, run(options))
-    });
+    let outcome = runtime
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| tokio::task::LocalSet::new().block_on(&runtime, run(options)));
     if let Err(complaint) = outcome {
         eprintln!("queue-dashboard: {complaint}");
         return ExitCode::FAILURE;

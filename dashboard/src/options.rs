@@ -76,7 +76,8 @@ impl Options {
                 "{listen} can be reached by others: give --token-file, or listen on 127.0.0.1 and come by way of ssh -L"
             ));
         }
-        let url = variable("DATABASE_URL").ok_or("set DATABASE_URL, such as postgresql://oncall@localhost/shop")?;
+        let url =
+            variable("DATABASE_URL").ok_or("set DATABASE_URL, such as postgresql://oncall@localhost/shop")?;
         // Not with what it says, which might be the password.
         let database = tokio_postgres::Config::from_str(&url).map_err(|_| "DATABASE_URL cannot be read")?;
         Ok(Wish::Serve(Self { database, listen, token, hosts, allow_actions, hide_payloads }))

@@ -60,7 +60,8 @@ static FAILED: Order = Order {
     behind: "(t.failed_at, t.id) < (split_part($3, '|', 1)::timestamptz, split_part($3, '|', 2)::bigint)",
 };
 /// There is nothing behind it: it is one page.
-static LONGEST: Order = Order { name: "running longest first", by: "t.claimed_at, t.id", place: "NULL", behind: "false" };
+static LONGEST: Order =
+    Order { name: "running longest first", by: "t.claimed_at, t.id", place: "NULL", behind: "false" };
 
 static LIVE: Walk = Walk {
     relation: "queue.tasks",
@@ -140,7 +141,9 @@ impl Search {
             looked = next.is_string().then_some(looks);
         }
         let exact = match self.text.parse::<i64>() {
-            Ok(id) if id > 0 && self.after.is_empty() => database.read(&exact(), &[(&id, Type::INT8)]).await?,
+            Ok(id) if id > 0 && self.after.is_empty() => {
+                database.read(&exact(), &[(&id, Type::INT8)]).await?
+            }
             _ => Value::Null,
         };
         Ok(json!({"tasks": tasks, "order": walk.order.name, "next": next, "looked": looked, "exact": exact}))
@@ -177,7 +180,10 @@ impl Search {
     }
 
     fn end(&self, walk: &Walk, looks: usize) -> String {
-        format!("SELECT to_jsonb(({}))", self.window(walk, walk.order.place, &format!("OFFSET {} LIMIT 1", looks - 1)))
+        format!(
+            "SELECT to_jsonb(({}))",
+            self.window(walk, walk.order.place, &format!("OFFSET {} LIMIT 1", looks - 1))
+        )
     }
 }
 

@@ -57,7 +57,9 @@ pub async fn serve(app: App) -> Result<(), String> {
     let mode = if app.options.allow_actions { "with actions" } else { "read-only" };
     eprintln!("queue-dashboard: http://{address} ({mode})");
     if !address.ip().is_loopback() {
-        eprintln!("queue-dashboard: tokens and tasks cross the network in the clear; put a proxy with TLS before it");
+        eprintln!(
+            "queue-dashboard: tokens and tasks cross the network in the clear; put a proxy with TLS before it"
+        );
     }
     let (app, visitors) = (Rc::new(app), Arc::new(Semaphore::new(VISITORS)));
     loop {
@@ -69,7 +71,8 @@ pub async fn serve(app: App) -> Result<(), String> {
         };
         let app = Rc::clone(&app);
         tokio::task::spawn_local(async move {
-            let service = service_fn(|request| async { Ok::<_, Infallible>(app.answer(request, visitor).await) });
+            let service =
+                service_fn(|request| async { Ok::<_, Infallible>(app.answer(request, visitor).await) });
             // What breaks here is the visitor's connection.
             let _ = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -101,7 +104,12 @@ impl App {
         response(status, "application/json", Bytes::from(body.to_string()))
     }
 
-    async fn call(&self, path: &str, request: Request<Incoming>, visitor: SocketAddr) -> Result<Value, Problem> {
+    async fn call(
+        &self,
+        path: &str,
+        request: Request<Incoming>,
+        visitor: SocketAddr,
+    ) -> Result<Value, Problem> {
         let hide = self.options.hide_payloads;
         let database = &self.database;
         let query = request.uri().query().unwrap_or_default().to_owned();
@@ -112,7 +120,8 @@ impl App {
             })),
             (&Method::GET, "/api/overview") => Ok(self.watch.look().await),
             (&Method::GET, "/api/tasks") => {
-                let (state, queue, text, after) = (asked("state"), asked("queue"), asked("text"), asked("after"));
+                let (state, queue, text, after) =
+                    (asked("state"), asked("queue"), asked("text"), asked("after"));
                 Search { state, queue, text, after }.run(database, hide).await
             }
             (&Method::GET, "/api/task") => task::task(database, &asked("id"), hide).await,
@@ -123,8 +132,10 @@ impl App {
                         .hint("Start queue-dashboard with --allow-actions."));
                 }
                 let wish = Limited::new(request.into_body(), LONGEST_WISH).collect().await;
-                let wish = wish.map_err(|_| Problem::bad("the request is too long, or broke off"))?.to_bytes();
-                let wish = serde_json::from_slice(&wish).map_err(|_| Problem::bad("the request is not JSON"))?;
+                let wish =
+                    wish.map_err(|_| Problem::bad("the request is too long, or broke off"))?.to_bytes();
+                let wish =
+                    serde_json::from_slice(&wish).map_err(|_| Problem::bad("the request is not JSON"))?;
                 let done = actions::act(database, &wish, &visitor.to_string()).await?;
                 self.watch.look_again().await;
                 Ok(done)
@@ -136,7 +147,9 @@ impl App {
 
 fn page(method: &Method, path: &str) -> Response<Full<Bytes>> {
     match assets::find(path) {
-        Some((kind, text)) if method == Method::GET => response(StatusCode::OK, kind, Bytes::from_static(text.as_bytes())),
+        Some((kind, text)) if method == Method::GET => {
+            response(StatusCode::OK, kind, Bytes::from_static(text.as_bytes()))
+        }
         _ => response(StatusCode::NOT_FOUND, "text/plain", Bytes::from_static(b"there is nothing here\n")),
     }
 }

@@ -20,6 +20,8 @@ const STEPS: usize = 120;
 /// How many queues have one each.
 const CURVES: usize = 200;
 
+/// How long the page of who comes first may be kept waiting for something to show.
+const FIRST: Duration = Duration::from_millis(700);
 const UNWATCHED: Duration = Duration::from_secs(10);
 const WATCHED_FOR: Duration = Duration::from_secs(60);
 const SHARE: u32 = 20;
@@ -57,6 +59,13 @@ struct Part {
     asked: Notify,
 }
 
+impl Part {
+    fn untried(&self) -> bool {
+        let state = self.state.borrow();
+        state.value.is_none() && state.trouble.is_none()
+    }
+}
+
 #[derive(Default)]
 struct State {
     /// What was seen last, and when, in seconds since 1970.
@@ -69,6 +78,7 @@ pub struct Watch {
     database: Rc<Database>,
     parts: [Part; 4],
     looked: Cell<Option<Instant>>,
+    answered: Notify,
     curves: RefCell<VecDeque<Sample>>,
 }
 
@@ -94,8 +104,8 @@ impl Watch {
             part("schedules", SCHEDULES, 5),
             part("health", HEALTH, 5),
         ];
-        let watch =
-            Rc::new(Self { database, parts, looked: Cell::new(None), curves: RefCell::new(VecDeque::new()) });
+        let (looked, answered, curves) = (Cell::new(None), Notify::new(), RefCell::default());
+        let watch = Rc::new(Self { database, parts, looked, answered, curves });
         for index in 0..watch.parts.len() {
             let watch = Rc::clone(&watch);
             tokio::task::spawn_local(async move { watch.follow(&watch.parts[index]).await });
@@ -109,16 +119,21 @@ impl Watch {
         if unwatched {
             self.parts.iter().for_each(|part| part.asked.notify_one());
         }
+        let first = async {
+            while self.parts.iter().any(Part::untried) {
+                self.answered.notified().await
+            }
+        };
+        let _ = tokio::time::timeout(FIRST, first).await;
         let mut all = Map::new();
         for part in &self.parts {
-            // The page of who comes first is not to be empty.
-            let untried = { let state = part.state.borrow(); state.value.is_none() && state.trouble.is_none() };
-            if untried {
-                self.ask(part).await;
-            }
             let state = part.state.borrow();
-            let (value, at) = state.value.as_ref().map_or((&Value::Null, None), |(value, at)| (value, Some(at)));
-            let trouble = state.trouble.as_ref().map(|(problem, since)| json!({"problem": problem.json(), "since": since}));
+            let (value, at) =
+                state.value.as_ref().map_or((&Value::Null, None), |(value, at)| (value, Some(at)));
+            let trouble = state
+                .trouble
+                .as_ref()
+                .map(|(problem, since)| json!({"problem": problem.json(), "since": since}));
             all.insert(part.name.to_owned(), json!({"value": value, "at": at, "trouble": trouble}));
         }
         all.insert("curves".to_owned(), self.curves());
@@ -149,7 +164,9 @@ impl Watch {
         let began = Instant::now();
         let answer = self.database.read(part.query, &[]).await;
         let cost = began.elapsed();
-        if part.name == "queues" && let Ok(value) = &answer {
+        if part.name == "queues"
+            && let Ok(value) = &answer
+        {
             self.remember(value);
         }
         let mut state = part.state.borrow_mut();
@@ -160,6 +177,7 @@ impl Watch {
                 state.trouble = Some((problem, since));
             }
         }
+        self.answered.notify_waiters();
         cost
     }
 
@@ -168,7 +186,12 @@ impl Watch {
         let queues = seen["queues"].as_array().into_iter().flatten();
         let queues = queues
             .take(CURVES)
-            .filter_map(|queue| Some((queue["queue"].as_str()?.to_owned(), json!([queue["queued"], queue["completed_per_second"]]))))
+            .filter_map(|queue| {
+                Some((
+                    queue["queue"].as_str()?.to_owned(),
+                    json!([queue["queued"], queue["completed_per_second"]]),
+                ))
+            })
             .collect();
         let mut curves = self.curves.borrow_mut();
         if curves.back().is_some_and(|last| last.step == step) {

@@ -47,7 +47,9 @@ impl Browser {
         fs::create_dir_all(&folder).expect("a folder");
         let fonts = folder.join("fonts.conf");
         let alias = |family: &str, font: &str| {
-            format!("<alias binding=\"same\"><family>{family}</family><prefer><family>{font}</family></prefer></alias>")
+            format!(
+                "<alias binding=\"same\"><family>{family}</family><prefer><family>{font}</family></prefer></alias>"
+            )
         };
         let config = format!(
             "<?xml version=\"1.0\"?><fontconfig><dir>{}</dir><cachedir>{}</cachedir>{}{}</fontconfig>",
@@ -57,7 +59,8 @@ impl Browser {
             alias("monospace", "DejaVu Sans Mono"),
         );
         fs::write(&fonts, config).expect("write fonts.conf");
-        let libraries = fs::read_dir(installed.join("usr/lib")).expect("libraries").flatten().map(|entry| entry.path());
+        let libraries =
+            fs::read_dir(installed.join("usr/lib")).expect("libraries").flatten().map(|entry| entry.path());
         let libraries: Vec<String> = libraries
             .filter(|path| path.to_string_lossy().ends_with("-linux-gnu"))
             .flat_map(|path| [path.display().to_string(), path.join("pulseaudio").display().to_string()])
@@ -77,9 +80,13 @@ impl Browser {
         let port = said
             .lines()
             .map_while(Result::ok)
-            .find_map(|line| line.split_once("successfully on port ").map(|(_, port)| port.trim_end_matches('.').to_owned()))
+            .find_map(|line| {
+                line.split_once("successfully on port ")
+                    .map(|(_, port)| port.trim_end_matches('.').to_owned())
+            })
             .expect("the port of chromedriver");
-        let mut browser = Self { driver, address: format!("127.0.0.1:{port}"), session: String::new(), folder };
+        let mut browser =
+            Self { driver, address: format!("127.0.0.1:{port}"), session: String::new(), folder };
         let mut arguments: Vec<String> = ARGUMENTS.iter().map(|argument| argument.to_string()).collect();
         arguments.push(format!("--user-data-dir={}", browser.folder.join("profile").display()));
         let options = json!({"binary": installed.join("usr/lib/chromium/chromium"), "args": arguments});
@@ -118,7 +125,9 @@ impl Browser {
     }
 
     pub fn count(&self, selector: &str) -> u64 {
-        self.run(&format!("return document.querySelectorAll({}).length", json!(selector))).as_u64().expect("a number")
+        self.run(&format!("return document.querySelectorAll({}).length", json!(selector)))
+            .as_u64()
+            .expect("a number")
     }
 
     /// Waits until the text of what matches contains this.
@@ -148,7 +157,9 @@ impl Browser {
     /// Presses what matches, as soon as it can be pressed.
     pub fn click(&self, selector: &str) {
         self.eventually(&format!("{selector} can be pressed"), || {
-            self.element(selector).and_then(|id| self.call("POST", &format!("/element/{id}/click"), &json!({}))).is_ok()
+            self.element(selector)
+                .and_then(|id| self.call("POST", &format!("/element/{id}/click"), &json!({})))
+                .is_ok()
         });
     }
 
@@ -166,7 +177,8 @@ impl Browser {
 
     /// Presses keys, wherever the focus is.
     pub fn press(&self, keys: &[&str]) {
-        let press = |key: &&str| [json!({"type": "keyDown", "value": key}), json!({"type": "keyUp", "value": key})];
+        let press =
+            |key: &&str| [json!({"type": "keyDown", "value": key}), json!({"type": "keyUp", "value": key})];
         let actions: Vec<Value> = keys.iter().flat_map(press).collect();
         let wish = json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]});
         self.call("POST", "/actions", &wish).expect("press");
@@ -196,7 +208,9 @@ impl Drop for Browser {
     fn drop(&mut self) {
         // The driver ends the browser; without it, the browser would stay.
         if !self.session.is_empty() {
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.call("DELETE", "", &json!({}))));
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                self.call("DELETE", "", &json!({}))
+            }));
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();

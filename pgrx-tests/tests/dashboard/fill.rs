@@ -25,24 +25,30 @@ pub fn fill(client: &mut Client) -> Filled {
     let push = "SELECT queue.push('mail', '{\"to\": \"ada@example.com\"}', key => 'order-17', headers => '{\"trace\": \"t-1\"}')";
     let failed = id(client, push);
     for error in ["mailbox full", "connection to smtp.example.com refused\n  at send (mail.py:17)"] {
-        let ended = "SELECT queue.fail(id, token, $1) FROM queue.claim('1 minute', 'mail', worker => 'mailer-1')";
+        let ended =
+            "SELECT queue.fail(id, token, $1) FROM queue.claim('1 minute', 'mail', worker => 'mailer-1')";
         client.query(ended, &[&error]).expect("fail");
     }
-    let completed = id(client, "SELECT queue.push('mail', '{\"to\": \"bob@example.com\", \"subject\": \"Zucchini\"}')");
+    let completed =
+        id(client, "SELECT queue.push('mail', '{\"to\": \"bob@example.com\", \"subject\": \"Zucchini\"}')");
     run(
         client,
         "SELECT queue.complete(id, token, '{\"message_id\": \"m-99\"}') FROM queue.claim('1 minute', 'mail', worker => 'mailer-2')",
     );
     let cancelled = id(client, "SELECT queue.push('mail')");
     run(client, &format!("SELECT queue.cancel({cancelled})"));
-    let running = id(client, "SELECT queue.push('mail', '{\"to\": \"eve@example.com\"}', group_key => 'customer-9')");
+    let running =
+        id(client, "SELECT queue.push('mail', '{\"to\": \"eve@example.com\"}', group_key => 'customer-9')");
     run(
         client,
         "SELECT queue.extend(id, token, '5 minutes', '{\"percent\": 40}') FROM queue.claim('1 minute', 'mail', worker => 'mailer-3')",
     );
     let scheduled = id(client, "SELECT queue.push('invoices', delay => '2 hours', priority => 5)");
     let waiting = id(client, &format!("SELECT queue.push('invoices', after => ARRAY[{scheduled}])"));
-    run(client, "SELECT count(queue.push('thumbnails', jsonb_build_object('image', n))) FROM generate_series(1, 120) AS n");
+    run(
+        client,
+        "SELECT count(queue.push('thumbnails', jsonb_build_object('image', n))) FROM generate_series(1, 120) AS n",
+    );
     Filled { failed, completed, cancelled, running, scheduled, waiting }
 }
 

@@ -26,7 +26,9 @@ pub fn send(address: &str, method: &str, path: &str, headers: &[(&str, &str)], b
     let host = if host { String::new() } else { format!("Host: {address}\r\n") };
     let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let length = body.len();
-    let request = format!("{method} {path} HTTP/1.1\r\n{host}{more}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\n{host}{more}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    );
     (&stream).write_all(request.as_bytes()).expect("send");
     let mut reader = BufReader::new(&stream);
     let mut headers = String::new();

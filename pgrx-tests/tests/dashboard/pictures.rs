@@ -63,7 +63,9 @@ fn work(cluster: &Cluster, stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandl
         client.query(PUSH, &[&tasks]).expect("push");
     });
     let mut threads = vec![forever(cluster.connect(), push)];
-    for (queue, tasks) in [("mail", 7), ("thumbnails", 13), ("webhooks", 2), ("search-index", 4), ("invoices", 1)] {
+    for (queue, tasks) in
+        [("mail", 7), ("thumbnails", 13), ("webhooks", 2), ("search-index", 4), ("invoices", 1)]
+    {
         let work: Box<dyn FnMut(&mut Client, f64) + Send> = Box::new(move |client, _| {
             client.query(WORK, &[&queue, &tasks, &format!("{queue}-{}@app-2", 1)]).expect("work");
         });
@@ -74,7 +76,9 @@ fn work(cluster: &Cluster, stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandl
 
 /// Some that run while the pictures are taken, one of them overdue.
 fn hold(client: &mut Client) {
-    for (queue, worker, tasks) in [("mail", "mail-2@app-1", 3), ("thumbnails", "thumbs-7@app-3", 5), ("invoices", "billing-1@app-1", 1)] {
+    for (queue, worker, tasks) in
+        [("mail", "mail-2@app-1", 3), ("thumbnails", "thumbs-7@app-3", 5), ("invoices", "billing-1@app-1", 1)]
+    {
         let claim = "SELECT count(*) FROM queue.claim('10 minutes', $1, max_tasks => $2, worker => $3)";
         client.query(claim, &[&queue, &tasks, &worker]).expect("claim");
     }
@@ -96,10 +100,16 @@ fn pictures_for_the_docs() {
     let browser = browse("pictures", &dashboard, "queues");
     // Not to wait for anything: the load of these seconds is what the pictures are of.
     std::thread::sleep(Duration::from_secs(seconds));
-    run(&mut client, "SELECT count(queue.fail(id, token, 'TLS handshake with hooks.example.com timed out after 10 s', permanent => true)) \
-                      FROM queue.claim('1 minute', 'webhooks', max_tasks => 3, worker => 'webhooks-2@app-1')");
+    run(
+        &mut client,
+        "SELECT count(queue.fail(id, token, 'TLS handshake with hooks.example.com timed out after 10 s', permanent => true)) \
+                      FROM queue.claim('1 minute', 'webhooks', max_tasks => 3, worker => 'webhooks-2@app-1')",
+    );
     hold(&mut client);
-    let failed = id(&mut client, "SELECT id FROM queue.dead_letters WHERE queue = 'webhooks' ORDER BY jsonb_array_length(errors) DESC, id LIMIT 1");
+    let failed = id(
+        &mut client,
+        "SELECT id FROM queue.dead_letters WHERE queue = 'webhooks' ORDER BY jsonb_array_length(errors) DESC, id LIMIT 1",
+    );
     let task = format!("task?id={failed}");
     let wide = (1280, 800, 1, false);
     let phone = (390, 844, 2, true);
@@ -122,10 +132,15 @@ fn pictures_for_the_docs() {
             "Emulation.setDeviceMetricsOverride",
             json!({"width": width, "height": height, "deviceScaleFactor": scale, "mobile": mobile}),
         );
-        browser.command("Emulation.setEmulatedMedia", json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]}));
+        browser.command(
+            "Emulation.setEmulatedMedia",
+            json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]}),
+        );
         browser.open(&dashboard.page(page));
         browser.sees("#live", "live");
-        browser.eventually("the page is there", || browser.count("h1") == 1 && browser.count("main[aria-busy]") == 0);
+        browser.eventually("the page is there", || {
+            browser.count("h1") == 1 && browser.count("main[aria-busy]") == 0
+        });
         browser.picture(&folder.join(format!("dashboard-{name}.png")));
     }
     stop.store(true, Ordering::Relaxed);

@@ -93,7 +93,8 @@ impl Dashboard {
         let session = self.get("/api/session").json();
         let key = session["key"].as_str().expect("the key");
         let origin = format!("http://{}", self.address);
-        let headers = [("Origin", origin.as_str()), ("Content-Type", "application/json"), ("X-Queue-Key", key)];
+        let headers =
+            [("Origin", origin.as_str()), ("Content-Type", "application/json"), ("X-Queue-Key", key)];
         http::send(&self.address, "POST", "/api/act", &headers, body)
     }
 }
