@@ -30,6 +30,7 @@ LINT := $(QUEUE_EXT_HOME)/lint
 MKDOCS := $(QUEUE_EXT_HOME)/docs
 METRICS := $(QUEUE_EXT_HOME)/metrics
 LANGUAGES := $(QUEUE_EXT_HOME)/languages
+BROWSER := $(QUEUE_EXT_HOME)/browser
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
 # Which campaign, for how long, on which version, and from which seed: see docs/reliability.md.
@@ -166,7 +167,7 @@ injection: installed-$(FIRST)
 test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 	@pgrx-tests/summary target/results
 
-test-$(FIRST): injection $(METRICS)/.done $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
+test-$(FIRST): injection $(METRICS)/.done $(BROWSER)/.done $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
 
 test-%: installed-% $(LANGUAGES)/.done
 	@echo "== testing on PostgreSQL $*"

@@ -8,6 +8,7 @@
     servers.py lint DIR     pgspot, which looks over the SQL scripts, from PyPI
     servers.py docs DIR     MkDocs, which makes the site from docs/, from PyPI
     servers.py metrics DIR  Prometheus and an exporter for it, from Debian's packages; OpenTelemetry, from PyPI
+    servers.py browser DIR  Chromium and its driver, from Debian's packages
     servers.py plproxy DIR  PL/Proxy, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py peers DIR    the other queues that the benchmark compares with, from PyPI and npm
@@ -35,6 +36,8 @@ DEBIAN = [
     "libclang-common-14-dev",
     "libllvm14",
 ]
+# The fonts are those of the pictures in the docs; a server has none.
+BROWSER = ["chromium", "chromium-driver", "fonts-inter", "fonts-dejavu-core"]
 # Part of every Debian system, and not to be mixed with another version of itself.
 NEVER = re.compile(r"^(libc6|libc-bin|libgcc-s1|libstdc\+\+6|gcc-12-base)$")
 
@@ -148,6 +151,12 @@ def pypi(target):
     pip("--no-deps", "--target", target, *PYPI_WHEEL, "--platform", "manylinux_2_28_x86_64", PYPI)
 
 
+def browser(target):
+    if not shutil.which("apt-get"):
+        sys.exit("the browser comes from Debian's packages here")
+    fetch_packages(BROWSER, target)
+
+
 def languages(target):
     # What cannot be had here is left out; the test of the examples then says so.
     if shutil.which("apt-get"):
@@ -177,6 +186,7 @@ FETCH = {
     "languages": ("the other languages of the example workers (100 MB)", languages),
     "lint": ("pgspot for the SQL scripts", lambda target: pip("--no-deps", "--target", target, *PYPI_LINT)),
     "docs": ("MkDocs for the documentation", lambda target: pip("--target", target, PYPI_DOCS)),
+    "browser": ("Chromium for the test of the dashboard (130 MB)", browser),
     "metrics": ("Prometheus, an exporter and OpenTelemetry (25 MB)", metrics),
     "peers": ("the queues to compare with (200 MB)", peers),
 }

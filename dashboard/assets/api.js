@@ -1,0 +1,50 @@
+// The way to the server. Answers that are none become a Problem, with what Postgres said.
+
+export class Problem extends Error {
+  constructor(status, said) {
+    super(said.message);
+    Object.assign(this, { status, ...said });
+  }
+}
+
+const LIMIT = 8000;
+let session = { key: "", actions: false, hide_payloads: false };
+
+export const may = () => session.actions;
+export const hidden = () => session.hide_payloads;
+export const setToken = (token) => sessionStorage.setItem("token", token);
+
+async function call(path, options = {}) {
+  const headers = { ...options.headers };
+  const token = sessionStorage.getItem("token");
+  if (token) headers.authorization = `Bearer ${token}`;
+  let response, said;
+  try {
+    const signal = AbortSignal.timeout(options.limit || LIMIT);
+    response = await fetch(path, { ...options, headers, signal, credentials: "omit" });
+    said = await response.json();
+  } catch {
+    throw new Problem(0, { message: "queue-dashboard does not answer", unreachable: true });
+  }
+  if (!response.ok) throw new Problem(response.status, said.problem);
+  return said;
+}
+
+export async function openSession() {
+  session = await call("/api/session");
+}
+
+export function get(path, parameters = {}) {
+  const asked = Object.entries(parameters).filter(([, value]) => value);
+  const query = asked.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&");
+  return call(`/api/${path}${query ? `?${query}` : ""}`);
+}
+
+export function act(wish) {
+  return call("/api/act", {
+    method: "POST",
+    limit: 70000,
+    headers: { "content-type": "application/json", "x-queue-key": session.key },
+    body: JSON.stringify(wish),
+  });
+}

@@ -1,0 +1,172 @@
+// Which page is shown, and asking for what it shows again and again.
+
+import { children, h, nodes } from "./dom.js";
+import { get, may, openSession, Problem, setToken } from "./api.js";
+import { clock, count, now, setClock, span } from "./format.js";
+import { problem } from "./parts.js";
+import { listen } from "./actions.js";
+import * as queues from "./pages/queues.js";
+import * as queue from "./pages/queue.js";
+import * as tasks from "./pages/tasks.js";
+import * as task from "./pages/task.js";
+import * as dead from "./pages/dead.js";
+import * as schedules from "./pages/schedules.js";
+import * as workers from "./pages/workers.js";
+import * as health from "./pages/health.js";
+
+const PAGES = { queues, queue, tasks, task, dead, schedules, workers, health };
+const EVERY = 2000;
+// A page whose answer took long is asked for less often: a twentieth of the time at most.
+const SHARE = 20;
+// Older than this, the numbers are said to be so.
+const STALE = 15;
+
+const $ = (id) => document.getElementById(id);
+let overview = null;
+let shown = null; // the address whose page is there
+let data = null; // what that page asked for itself
+let lost = null; // since when nothing comes, and why
+let turn = 0; // the last time anybody asked
+
+function route() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const parameters = Object.fromEntries(query.split("&").filter(Boolean).map((pair) => {
+    const [name, value = ""] = pair.split("=");
+    try { return [name, decodeURIComponent(value)]; } catch { return [name, ""]; }
+  }));
+  return { page: PAGES[path] || queues, parameters, address: location.hash };
+}
+
+async function look() {
+  const mine = ++turn;
+  const { page, parameters, address } = route();
+  const began = performance.now();
+  if (address !== shown) $("main").setAttribute("aria-busy", "true");
+  const own = page.load ? page.load(parameters).catch((error) => error) : null;
+  let seen, answer;
+  try {
+    seen = await get("overview");
+    answer = await own;
+  } catch (error) {
+    if (mine !== turn) return;
+    if (error.status === 401) return login(Boolean(sessionStorage.getItem("token")));
+    lost = lost || { since: now(), problem: error };
+  }
+  if (mine !== turn) return;
+  if (seen) {
+    overview = seen;
+    const trouble = seen.queues.trouble;
+    lost = trouble && { since: now() - (seen.clock - trouble.since), problem: trouble.problem };
+    if (seen.queues.value) setClock(seen.queues.value.now + (seen.clock - seen.queues.at));
+    // What cannot be had now leaves what was seen before.
+    if (!(answer instanceof Problem && answer.unreachable && address === shown)) data = answer;
+    if (answer instanceof Error && !(answer instanceof Problem)) throw answer;
+  }
+  show(page, parameters, address);
+  const pause = Math.max(EVERY, (performance.now() - began) * SHARE);
+  setTimeout(() => mine === turn && !document.hidden && look(), pause);
+}
+
+function show(page, parameters, address) {
+  const main = $("main");
+  bar(page);
+  if (!overview) {
+    children(main, [problem(lost.problem)]);
+    return;
+  }
+  const content = nodes([data instanceof Problem ? problem(data) : page.render({ overview, data, parameters })]);
+  if (address === shown) {
+    children(main, content);
+  } else {
+    main.replaceChildren(...content);
+    if (shown !== null) { scrollTo(0, 0); main.focus({ preventScroll: true }); }
+    shown = address;
+  }
+  main.removeAttribute("aria-busy");
+  document.title = [page.title(parameters), overview.queues.value?.database].filter(Boolean).join(" · ");
+}
+
+function bar(current) {
+  const rows = overview?.queues.value?.queues || [];
+  const dead = rows.reduce((sum, row) => sum + row.dead, 0);
+  const troubles = (overview?.health.value || []).filter((check) => check.status !== "ok");
+  const worst = troubles.some((check) => check.status === "critical") ? "critical" : "warning";
+  const beside = {
+    dead: dead ? h("span", { class: "pill bad" }, count(dead)) : null,
+    health: troubles.length ? h("span", { class: `pill ${worst}` }, count(troubles.length)) : null,
+  };
+  const active = current.nav || current;
+  children($("nav"), ["queues", "tasks", "dead", "schedules", "workers", "health"].map((name) =>
+    h("a", { href: `#/${name}`, "aria-current": PAGES[name] === active || name === active ? "page" : null },
+      PAGES[name].label, beside[name])));
+  const about = overview?.queues.value;
+  if (about) children($("where"), [h("b", {}, about.database), h("span", { class: "dim" }, ` as ${about.role}`)]);
+  const old = overview?.queues.at ? overview.clock - overview.queues.at : 0;
+  const stale = Boolean(lost) || old > STALE;
+  const mode = may() ? h("span", { class: "mode acting" }, "actions on") : h("span", { class: "mode" }, "read-only");
+  children($("live"), [mode, h("span", { class: stale ? "dot stale" : "dot" }), stale ? "stale" : "live"]);
+  document.body.classList.toggle("stale", stale);
+  $("stale").hidden = !lost;
+  if (lost) {
+    const { problem: said, since } = lost;
+    children($("stale"), [
+      h("strong", {}, `No answer since ${clock(since)} (${span(Math.max(1, Math.round(now() - since)))}). `),
+      "What you see is from before. ", said.sqlstate ? h("code", { class: "sqlstate" }, said.sqlstate) : null,
+      h("span", { class: "why" }, said.message), said.hint ? ` ${said.hint}` : null]);
+  }
+}
+
+// Asks for the token; there is no cookie, so it is asked for once in each tab.
+function login(wrong) {
+  const field = h("input", { id: "token", type: "password", autocomplete: "current-password", required: true });
+  const form = h("form", { class: "login" }, h("h1", {}, "Who goes there?"),
+    h("p", { class: "dim" }, "This page asks for the token that queue-dashboard was started with."),
+    h("label", { for: "token" }, "Token"), field,
+    wrong ? h("p", { class: "bad", role: "alert" }, "That token was wrong.") : null,
+    h("button", { class: "button primary" }, "Show the page"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    setToken(field.value.trim());
+    start();
+  });
+  shown = null;
+  $("main").replaceChildren(form);
+  field.focus();
+}
+
+async function start() {
+  try {
+    await openSession();
+  } catch (error) {
+    if (error.status === 401) return login(Boolean(sessionStorage.getItem("token")));
+    lost = { since: now(), problem: error };
+  }
+  look();
+}
+
+addEventListener("hashchange", look);
+document.addEventListener("visibilitychange", () => document.hidden || look());
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, select, textarea, dialog");
+  if (event.key !== "/" || typing || event.ctrlKey || event.metaKey) return;
+  event.preventDefault();
+  const field = document.querySelector("input[type=search]");
+  if (field) field.focus();
+  else location.hash = "#/tasks";
+});
+document.addEventListener("submit", (event) => {
+  const search = event.target.closest("form[data-search]");
+  if (!search) return;
+  event.preventDefault();
+  tasks.search(search);
+});
+document.addEventListener("change", (event) => {
+  const search = event.target.closest("form[data-search]");
+  if (search && event.target.tagName === "SELECT") tasks.search(search);
+});
+listen(async () => {
+  // The key is that of a process; another one may serve the page by now.
+  await openSession().catch(() => {});
+  await look();
+});
+start();

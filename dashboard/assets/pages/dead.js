@@ -1,0 +1,29 @@
+// What failed for good, and putting it back.
+
+import { h } from "../dom.js";
+import { get } from "../api.js";
+import { button, empty, heading, link, named, number } from "../parts.js";
+import { extent, form, list } from "./tasks.js";
+
+export const label = "Dead letters";
+export const title = () => "Dead letters";
+export const load = ({ queue, text, after }) => get("tasks", { state: "failed", queue, text, after });
+
+export function render({ overview, data, parameters }) {
+  const { queue, text } = parameters;
+  const rows = (overview.queues.value?.queues || []).filter((row) => row.dead);
+  const groups = rows.map((row) => h("div", { class: "group", "data-key": row.queue },
+    link("dead", { queue: row.queue === queue ? "" : row.queue, text }, named(row.queue), number(row.dead, "bad")),
+    h("span", { class: "dim" }, row.failed_last_hour ? `${row.failed_last_hour} in the last hour` : "none in the last hour"),
+    button("redrive", row.queue, "Redrive…", { "data-offered": Math.min(row.dead, 1000) })));
+  const retry = (task) => button("retry", task.id, "Retry");
+  return [
+    heading("Dead letters"),
+    groups.length ? h("div", { class: "groups" }, groups) : null,
+    form(overview, "dead", parameters),
+    data.tasks.length ? list(data, "Dead letters", { without: ["State"], act: retry })
+      : groups.length && (queue || text) ? empty("None of these", link("dead", {}, "All dead letters"))
+        : empty("No dead letters", "Tasks that fail for good, after their last attempt, are kept here."),
+    extent(data, "dead", { queue, text }),
+  ];
+}

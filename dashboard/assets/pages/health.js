@@ -1,0 +1,26 @@
+// What queue.health() says: what is wrong, and what to do about it.
+
+import { h } from "../dom.js";
+import { badge, heading, part, when } from "../parts.js";
+
+export const label = "Health";
+export const title = () => "Health";
+
+const check = (row) => h("li", { class: row.status },
+  h("div", { class: "event" }, badge(row.status), h("b", {}, row.name)),
+  h("p", { class: "detail" }, row.detail), row.hint ? h("p", { class: "hint" }, row.hint) : null);
+
+// Only what is wrong, for the first page.
+export function troubles(part) {
+  const wrong = (part.value || []).filter((row) => row.status !== "ok");
+  if (!wrong.length) return null;
+  return h("section", { class: "troubles", "aria-label": "Trouble" }, h("ul", { class: "checks" }, wrong.map(check)));
+}
+
+export function render({ overview }) {
+  return [
+    heading("Health", overview.health.at ? h("span", { class: "dim" }, "looked ", when(overview.health.at)) : null),
+    part(overview.health, (rows) => h("ul", { class: "checks" },
+      [...rows].sort((a, b) => (a.status === "ok") - (b.status === "ok")).map(check))),
+  ];
+}

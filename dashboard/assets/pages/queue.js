@@ -1,0 +1,64 @@
+// One queue: its numbers and curves, its options, what is next, and what died.
+
+import { h } from "../dom.js";
+import { get } from "../api.js";
+import { button, curve, dim, empty, heading, link, problem } from "../parts.js";
+import { count, rate, short, span } from "../format.js";
+import { list } from "./tasks.js";
+import { toggle } from "./queues.js";
+
+export const nav = "queues";
+export const title = ({ name }) => name;
+
+export async function load({ name }) {
+  const [options, next, dead] = await Promise.all([
+    get("queue", { name }), get("tasks", { queue: name, state: "queued" }), get("tasks", { queue: name, state: "failed" })]);
+  return { options, next, dead };
+}
+
+const OPTIONS = [
+  ["lease", "lease"], ["max_attempts", "attempts"], ["max_running", "running at most"],
+  ["max_running_per_group", "running of a group"], ["rate_limit", "starts at most"], ["ageing", "ageing"],
+  ["key_ttl", "keys held for"], ["delayed_head", "delayed head"], ["on_predecessor_failure", "if a predecessor fails"],
+];
+
+function options(queue) {
+  const shown = OPTIONS.filter(([name]) => queue[name] !== null).map(([name, text]) =>
+    [text, name === "rate_limit" ? `${queue.rate_limit} in ${queue.rate_period}` : String(queue[name])]);
+  shown.splice(2, 0, ["backoff", `${queue.backoff_kind}, from ${queue.backoff_base} to ${queue.backoff_max}`]);
+  shown.push(["fair turns", queue.fair_groups ? "yes" : "no"], ["history", queue.keep_history ? "kept" : "not kept"]);
+  return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+export function render({ overview, data, parameters: { name } }) {
+  const row = overview.queues.value?.queues.find((queue) => queue.queue === name);
+  if (!row || !data?.options) return empty(`There is no queue ${name}`, link("queues", {}, "All queues"));
+  const points = overview.curves.queues[name];
+  const large = { width: 560, height: 96, large: true };
+  const figure = (text, value, chart) => h("figure", {}, h("figcaption", {}, h("span", { class: "what" }, text), h("b", {}, value)), chart);
+  const numbers = [
+    ["running", row.running, "tasks", { state: "running" }], ["scheduled", row.scheduled, "tasks", { state: "scheduled" }],
+    ["waiting", row.waiting, "tasks", { state: "waiting" }], ["behind others of their group", row.behind, "tasks", { state: "behind" }],
+    ["dead", row.dead, "dead", {}],
+  ].filter(([text, n]) => n || text === "running" || text === "dead");
+  return [
+    heading(name, row.paused ? h("span", { class: "badge paused" }, "paused") : null, h("span", { class: "grow" }), toggle(row),
+      row.dead ? button("redrive", name, "Redrive…", { "data-offered": Math.min(row.dead, 1000) }) : null),
+    h("p", { class: "sentence" }, numbers.map(([text, n, page, more], i) => [
+      i ? " · " : null, link(page, { queue: name, ...more }, h("b", { class: text === "dead" && n ? "bad" : null }, count(n)), ` ${text}`)]),
+      ` · last hour: ${count(row.completed_last_hour)} completed, ${count(row.failed_last_hour)} failed, ${count(row.cancelled_last_hour)} cancelled`),
+    h("div", { class: "figures" },
+      figure(row.oldest_due > 0 ? `due, the oldest for ${span(row.oldest_due)}` : "due", short(row.queued), curve(points, 0, large)),
+      figure("completed a second", rate(row.completed_per_second), curve(points, 1, large))),
+    h("h2", {}, "Next to be claimed"),
+    data.next.tasks.length ? list(first(data.next), "Next to be claimed", { without: ["Queue", "State", "Worker"] })
+      : h("p", { class: "dim pad" }, "Nothing is due."),
+    data.next.tasks.length > 8 ? h("p", { class: "more" }, link("tasks", { queue: name, state: "queued" }, "More of them")) : null,
+    h("h2", {}, "Failed last"),
+    data.dead.tasks.length ? list(first(data.dead), "Failed last", { without: ["Queue", "State"] }) : h("p", { class: "dim pad" }, "No dead letters."),
+    data.dead.tasks.length > 8 ? h("p", { class: "more" }, link("dead", { queue: name }, "More of them")) : null,
+    h("h2", {}, "Options"), options(data.options),
+  ];
+}
+
+const first = (found) => ({ ...found, tasks: found.tasks.slice(0, 8) });

@@ -1,0 +1,39 @@
+// Recurring tasks: when they run next, and whether they can.
+
+import { h } from "../dom.js";
+import { badge, button, dim, empty, heading, named, part, queueLink, table, when } from "../parts.js";
+import { ago, timetable } from "../format.js";
+
+export const label = "Schedules";
+export const title = () => "Schedules";
+
+function next(plan) {
+  if (plan.paused !== null) return badge("paused");
+  if (plan.next === null) return dim("never");
+  return [when(plan.next), h("div", { class: "dim" }, timetable(plan.next))];
+}
+
+function after(plan) {
+  const runs = (plan.runs || []).filter((run) => run > plan.next).slice(0, 3);
+  return plan.paused === null && runs.length ? runs.map((run) => h("div", { class: "dim" }, timetable(run))) : dim();
+}
+
+export function render({ overview }) {
+  const columns = [
+    ["Schedule", (plan) => [named(plan.name), plan.error
+      ? h("div", { class: "error", title: `${plan.error} (${ago(plan.error_at)})` }, `${plan.error}, ${ago(plan.error_at)}`) : null], "main"],
+    ["Plan", (plan) => [h("code", {}, plan.cron), h("div", { class: "dim" }, plan.timezone)], "short"],
+    ["Queue", (plan) => queueLink(plan.queue)],
+    ["Next run", next, "short"],
+    ["And then", after, "short"],
+    ["Last run", (plan) => when(plan.last), "short"],
+    [".Actions", (plan) => h("span", { class: "buttons" }, button("run_schedule", plan.name, "Run now"),
+      plan.paused === null ? button("pause_schedule", plan.name, "Pause") : button("resume_schedule", plan.name, "Resume", { style: "primary" })), "act"],
+  ];
+  return [
+    heading("Schedules"),
+    part(overview.schedules, (plans) => (plans.length
+      ? [table("Schedules", columns, plans, (plan) => plan.name), h("p", { class: "dim" }, "Times are this browser's.")]
+      : empty("No schedule yet", "Make one: ", h("code", {}, "SELECT queue.schedule('report', '0 9 * * MON-FRI', 'mail')")))),
+  ];
+}

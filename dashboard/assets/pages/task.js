@@ -1,0 +1,68 @@
+// One task and its whole story.
+
+import { h } from "../dom.js";
+import { get, hidden } from "../api.js";
+import { badge, button, dim, heading, lease, named, queueLink, when } from "../parts.js";
+import { bytes, clock, count, now, span } from "../format.js";
+
+export const nav = "tasks";
+export const title = ({ id }) => `Task ${id}`;
+export const load = ({ id }) => get("task", { id });
+
+// What happened, the last first. Each event: time, kind, title, and what belongs to it.
+function story(task) {
+  const events = [[task.created, "pushed", "Pushed", null]];
+  for (const { at, attempt, worker, error } of task.errors || []) {
+    const time = Date.parse(at) / 1000;
+    events.push([time, "error", ["Attempt ", String(attempt), " failed", worker ? [" at ", named(worker)] : null],
+      h("pre", { class: "said" }, error)]);
+  }
+  const worker = task.worker ? [" by ", named(task.worker)] : null;
+  if (task.state === "running") {
+    events.push([task.claimed, "running", [`Attempt ${task.attempt} claimed`, worker], h("p", {}, "Lease: ", lease(task.lease))]);
+  }
+  if (task.state === "completed") {
+    const took = task.claimed ? [", after ", span(task.ended - task.claimed)] : null;
+    events.push([task.ended, "completed", ["Completed", worker, took], null]);
+  }
+  if (task.cancel_requested) events.push([task.cancel_requested, "cancelled", "Asked to stop", null]);
+  if (task.state === "cancelled") events.push([task.ended, "cancelled", "Cancelled", null]);
+  if (task.state === "failed") events.push([task.ended, "failed", "Failed for good", null]);
+  if (task.state === "scheduled") events.push([task.run_at, "next", `Attempt ${task.attempt + 1} is due`, null]);
+  if (task.state === "queued") events.push([task.run_at, "next", "Due, and not claimed yet", null]);
+  if (task.state === "waiting") events.push([now(), "next", "Waits until others are done", null]);
+  return events.map((event, i) => [...event, i]).sort((a, b) => b[0] - a[0] || b[4] - a[4]);
+}
+
+export function render({ data: task }) {
+  const unseen = task.errors_in_all - (task.errors || []).length;
+  const live = ["queued", "scheduled", "running", "waiting"].includes(task.state);
+  const facts = [
+    ["queue", queueLink(task.queue)], ["attempts", `${task.attempt} of ${task.max_attempts ?? "?"}`],
+    ["priority", count(task.priority)], ["token", count(task.token)],
+    ["key", task.key ? named(task.key) : dim()],
+    ["group", task.group ? named(task.group) : dim()],
+    ["pushed", when(task.created, (time) => clock(time))], ["due", when(task.run_at, (time) => clock(time))],
+    [live ? "age" : "from push to end", span((live ? now() : task.ended) - task.created)],
+  ];
+  return [
+    heading(["Task ", h("span", { class: "id" }, task.id)], badge(task.state), h("span", { class: "grow" }),
+      live ? button("cancel", task.id, "Cancel", { style: "danger" }) : null,
+      task.state === "failed" ? button("retry", task.id, "Retry", { style: "primary" }) : null),
+    h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    h("div", { class: "columns" },
+      h("section", {}, h("h2", {}, "Story"),
+        h("ol", { class: "story" }, story(task).map(([time, kind, text, more]) => h("li", { class: kind },
+          h("div", { class: "event" }, h("b", {}, text), h("span", { class: "dim" }, when(time), " · ", clock(time))), more))),
+        unseen > 0 ? h("p", { class: "dim" }, `${count(unseen)} earlier errors are not shown.`) : null),
+      h("section", {}, documents(task))),
+  ];
+}
+
+function documents(task) {
+  if (hidden()) return [h("h2", {}, "Payload"), h("p", { class: "dim pad" }, "Payloads are hidden on this page.")];
+  return task.documents.map(({ name, text, bytes: size }) => [
+    h("h2", {}, name, h("span", { class: "dim" }, ` ${bytes(size)}`)),
+    h("pre", { class: `document ${name}`, tabindex: "0", "aria-label": name }, text),
+    text.length >= 100000 ? h("p", { class: "dim" }, "Only its beginning is shown.") : null]);
+}

@@ -1,0 +1,97 @@
+// Tasks by state, and looking for some. Every list is bounded; it says how far it looked.
+
+import { h } from "../dom.js";
+import { get, hidden } from "../api.js";
+import { address, badge, dim, empty, heading, lease, link, named, queueLink, table, taskLink, when } from "../parts.js";
+import { count, now, span } from "../format.js";
+
+export const label = "Tasks";
+export const title = ({ state }) => (state ? `${state} tasks` : "Tasks");
+
+const STATES = ["", "live", "queued", "scheduled", "running", "waiting", "behind", "failed", "completed", "cancelled"];
+const MEANING = { "": "all", live: "not finished" };
+
+export const load = ({ state, queue, text, after }) => get("tasks", { state, queue, text, after });
+
+// Where a filled-in form leads.
+export function search(form) {
+  const { page, state } = form.dataset;
+  const { queue, text } = Object.fromEntries(new FormData(form));
+  location.hash = address(page, { state, queue, text: text.trim() });
+}
+
+export function form(overview, page, { state, queue, text }) {
+  const queues = (overview.queues.value?.queues || []).map((row) => row.queue);
+  if (queue && !queues.includes(queue)) queues.push(queue);
+  return h("form", { "data-search": true, "data-keep": true, "data-page": page, "data-state": state || "", role: "search", class: "search" },
+    h("input", {
+      type: "search", name: "text", value: text || "", maxlength: 200, "aria-label": "Id, or text",
+      placeholder: hidden() ? "Id, key, group, worker or error" : "Id, key, group, worker, error, or text in the payload",
+    }),
+    h("select", { name: "queue", "aria-label": "Queue" }, h("option", { value: "" }, "every queue"),
+      queues.map((name) => h("option", { value: name, selected: name === queue }, name))),
+    h("button", { class: "button" }, "Search"));
+}
+
+// A table of tasks, without the columns that would say the same in each row.
+export function list(found, caption, { without = [], act = null } = {}) {
+  const columns = [
+    ["Task", (task) => taskLink(task.id), "main"],
+    ["State", (task) => badge(task.state)],
+    ["Queue", (task) => queueLink(task.queue)],
+    ["When", moment, "short"],
+    ["Attempt", attempts, "number"],
+    ["Key or group", words],
+    ["Worker", (task) => (task.worker ? named(task.worker) : dim())],
+    ["Last error", (task) => (task.error ? h("span", { class: "error", title: task.error }, task.error) : dim()), "wide"],
+  ].filter(([name]) => !without.includes(name));
+  if (act) columns.push([".Actions", act, "act"]);
+  return table(caption, columns, found.tasks, (task) => task.id);
+}
+
+function attempts(task) {
+  const most = task.max_attempts ?? "?";
+  return task.attempt ? h("span", {}, `${task.attempt} of ${most}`) : h("span", { class: "dim" }, `0 of ${most}`);
+}
+
+function words(task) {
+  const both = [task.key && named(task.key), task.group && named(task.group, "grouped")].filter(Boolean);
+  return both.length ? both : dim();
+}
+
+function moment(task) {
+  switch (task.state) {
+    case "running": return h("span", {}, "for ", h("span", {}, span(now() - task.claimed)), h("span", { class: "dim" }, ", lease "), lease(task.lease));
+    case "scheduled": return when(task.run_at);
+    case "queued": return h("span", {}, "due ", when(task.run_at));
+    case "completed": case "cancelled": case "failed": return when(task.ended);
+    default: return h("span", {}, "pushed ", when(task.created));
+  }
+}
+
+// What stands under a list: how much of everything it is.
+export function extent(found, page, parameters) {
+  const further = found.next && link(page, { ...parameters, after: found.next }, found.looked ? "Look further" : "Next page");
+  const said = found.looked
+    ? `Looked at ${count(found.looked)} tasks, ${found.order}; ${count(found.tasks.length)} of them fit. There are more.`
+    : `${count(found.tasks.length)} shown, ${found.order}${found.next ? "" : "; no more"}.`;
+  return h("p", { class: "extent" }, h("span", { class: "dim" }, said), " ", further);
+}
+
+export function render({ overview, data, parameters }) {
+  const { state = "", queue, text } = parameters;
+  const tabs = STATES.map((name) => h("a", {
+    href: address("tasks", { state: name, queue, text }), "aria-current": name === state ? "true" : null,
+  }, MEANING[name] || name));
+  const exact = data.exact && !data.tasks.some((task) => task.id === data.exact.id) ? [data.exact] : [];
+  const found = { ...data, tasks: [...exact, ...data.tasks] };
+  return [
+    heading("Tasks"),
+    form(overview, "tasks", parameters),
+    h("nav", { class: "tabs", "aria-label": "States" }, tabs),
+    found.tasks.length ? list(found, "Tasks") : empty("No task here",
+      data.looked ? "None among those that were looked at. Look further, or name a queue or a state."
+        : text || queue || state ? "Nothing fits. Search in another state, or in every queue." : "Nothing was pushed yet."),
+    extent(data, "tasks", { state, queue, text }),
+  ];
+}

@@ -1,0 +1,32 @@
+//! The files that make up the page, inside the program.
+
+macro_rules! files {
+    ($($path:literal: $kind:literal, $file:literal;)*) => {
+        &[$(($path, $kind, include_str!(concat!("../assets/", $file)))),*]
+    };
+}
+
+static FILES: &[(&str, &str, &str)] = files! {
+    "/": "text/html; charset=utf-8", "index.html";
+    "/style.css": "text/css; charset=utf-8", "style.css";
+    "/icon.svg": "image/svg+xml", "icon.svg";
+    "/app.js": "text/javascript; charset=utf-8", "app.js";
+    "/api.js": "text/javascript; charset=utf-8", "api.js";
+    "/dom.js": "text/javascript; charset=utf-8", "dom.js";
+    "/format.js": "text/javascript; charset=utf-8", "format.js";
+    "/parts.js": "text/javascript; charset=utf-8", "parts.js";
+    "/actions.js": "text/javascript; charset=utf-8", "actions.js";
+    "/pages/queues.js": "text/javascript; charset=utf-8", "pages/queues.js";
+    "/pages/queue.js": "text/javascript; charset=utf-8", "pages/queue.js";
+    "/pages/tasks.js": "text/javascript; charset=utf-8", "pages/tasks.js";
+    "/pages/task.js": "text/javascript; charset=utf-8", "pages/task.js";
+    "/pages/dead.js": "text/javascript; charset=utf-8", "pages/dead.js";
+    "/pages/schedules.js": "text/javascript; charset=utf-8", "pages/schedules.js";
+    "/pages/workers.js": "text/javascript; charset=utf-8", "pages/workers.js";
+    "/pages/health.js": "text/javascript; charset=utf-8", "pages/health.js";
+};
+
+/// The type and the text of a file.
+pub fn find(path: &str) -> Option<(&'static str, &'static str)> {
+    FILES.iter().find(|(known, ..)| *known == path).map(|(_, kind, text)| (*kind, *text))
+}

@@ -1,0 +1,119 @@
+//! The way to Postgres: a few connections, kept while they last, and a transaction for each question.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde_json::Value;
+use tokio::sync::{Mutex, Semaphore};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, NoTls};
+
+use crate::problem::Problem;
+
+/// How many connections there are at most.
+const CONNECTIONS: usize = 4;
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// For what the network does to a question, beyond what Postgres may take for it.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// In the transaction rather than in the session: a pooler may give each transaction another one. Whatever
+/// search_path the role has, no name is looked up in it.
+const READING: &str = "BEGIN TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY; SET LOCAL statement_timeout = 5000; \
+    SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL timezone = 'UTC'; SET LOCAL jit = off";
+const ACTING: &str = "BEGIN TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL statement_timeout = 60000; \
+    SET LOCAL lock_timeout = 5000; SET LOCAL search_path = pg_catalog, pg_temp";
+const READING_LIMIT: Duration = Duration::from_secs(5);
+const ACTING_LIMIT: Duration = Duration::from_secs(60);
+
+/// Arguments with their types, so that nothing is prepared in the server.
+pub type Arguments<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
+
+pub struct Database {
+    config: tokio_postgres::Config,
+    places: Semaphore,
+    idle: Mutex<Vec<Client>>,
+}
+
+impl Database {
+    pub fn new(mut config: tokio_postgres::Config) -> Self {
+        config
+            .application_name("queue-dashboard")
+            .connect_timeout(CONNECT_LIMIT)
+            .keepalives_idle(Duration::from_secs(30))
+            .tcp_user_timeout(READING_LIMIT + GRACE);
+        Self { config, places: Semaphore::new(CONNECTIONS), idle: Mutex::new(Vec::new()) }
+    }
+
+    /// The first column of the one row that the query returns, in a transaction that can change nothing.
+    pub async fn read(&self, query: &str, arguments: Arguments<'_>) -> Result<Value, Problem> {
+        let answer = self.transaction(READING, async |client| {
+            let rows = client.query_typed(query, arguments).await?;
+            Ok(rows.first().and_then(|row| row.get::<_, Option<Value>>(0)))
+        });
+        within(READING_LIMIT + GRACE, answer).await.map(|value| value.unwrap_or(Value::Null))
+    }
+
+    /// Runs a statement that changes something; returns who did it, and the text that it returned.
+    pub async fn act(&self, statement: &str, arguments: Arguments<'_>) -> (String, Result<String, Problem>) {
+        let mut role = String::new();
+        let answer = self.transaction(ACTING, async |client| {
+            role = client
+                .query_typed("SELECT current_user::text", &[])
+                .await?
+                .first()
+                .map_or("", |row| row.get(0))
+                .to_owned();
+            let rows = client.query_typed(statement, arguments).await?;
+            Ok(rows.first().map(|row| row.get::<_, String>(0)))
+        });
+        let answer = within(ACTING_LIMIT + GRACE, answer).await;
+        let unknown = |problem: Problem| match problem.status {
+            StatusCode::SERVICE_UNAVAILABLE => {
+                problem.hint("Whether it took effect is not known: look again.")
+            }
+            _ => problem,
+        };
+        (role, answer.map(Option::unwrap_or_default).map_err(unknown))
+    }
+
+    async fn transaction<T>(
+        &self,
+        begin: &str,
+        work: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
+    ) -> Result<T, Problem> {
+        let _place = self.places.acquire().await.map_err(|_| Problem::unreachable("shutting down"))?;
+        let client = self.begin(begin).await?;
+        let result = work(&client).await;
+        // Whoever fails to end it, or is dropped before, takes the connection along.
+        let end = client.batch_execute(if result.is_ok() { "COMMIT" } else { "ROLLBACK" }).await;
+        if end.is_ok() {
+            self.idle.lock().await.push(client);
+        }
+        let value = result?;
+        end?;
+        Ok(value)
+    }
+
+    /// A connection in a fresh transaction. Of those that were kept, some may have died meanwhile.
+    async fn begin(&self, begin: &str) -> Result<Client, Problem> {
+        loop {
+            let kept = self.idle.lock().await.pop();
+            let Some(client) = kept else { break };
+            if client.batch_execute(begin).await.is_ok() {
+                return Ok(client);
+            }
+        }
+        let (client, connection) =
+            within(CONNECT_LIMIT, async { Ok(self.config.connect(NoTls).await?) }).await?;
+        // Ends with the connection; why, whoever uses the client is told.
+        tokio::spawn(connection);
+        client.batch_execute(begin).await?;
+        Ok(client)
+    }
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+    let late =
+        |_| Problem::unreachable(&format!("Postgres did not answer within {} seconds", limit.as_secs()));
+    tokio::time::timeout(limit, work).await.map_err(late)?
+}

@@ -1,0 +1,124 @@
+//! What the command line and the environment say.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+/// A token that is shorter could be guessed.
+const SHORTEST_TOKEN: usize = 16;
+
+pub const USAGE: &str = "\
+queue-dashboard: a page for whoever is on duty for queue_ext
+
+  DATABASE_URL=postgresql://oncall@host/database queue-dashboard [options]
+
+  --listen ADDRESS    where to serve the page; 127.0.0.1:8642 by default. Any address that others can
+                      reach needs a token
+  --token-file FILE   ask every visitor for the token in this file; or set QUEUE_DASHBOARD_TOKEN
+  --allow-actions     offer to pause, resume, cancel, retry, redrive, and run schedules; without it the
+                      page only shows
+  --hide-payloads     show and search no payloads, headers, progress and results
+  --allow-host NAME   a name by which browsers reach the page through a proxy; can be given several times
+";
+
+/// How to run.
+pub struct Options {
+    pub database: tokio_postgres::Config,
+    pub listen: SocketAddr,
+    pub token: Option<String>,
+    pub hosts: Vec<String>,
+    pub allow_actions: bool,
+    pub hide_payloads: bool,
+}
+
+/// What was asked for.
+pub enum Wish {
+    Serve(Options),
+    Help,
+}
+
+impl Options {
+    /// From the arguments and the environment of this process.
+    pub fn read() -> Result<Wish, String> {
+        let variable = |name: &str| std::env::var(name).ok();
+        Self::parse(std::env::args().skip(1), &variable)
+    }
+
+    fn parse(
+        mut arguments: impl Iterator<Item = String>,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Wish, String> {
+        let mut listen = "127.0.0.1:8642".to_owned();
+        let mut token = variable("QUEUE_DASHBOARD_TOKEN");
+        let (mut hosts, mut allow_actions, mut hide_payloads) = (Vec::new(), false, false);
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+            match argument.as_str() {
+                "--listen" => listen = value()?,
+                "--token-file" => {
+                    let path = value()?;
+                    token = Some(std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?);
+                }
+                "--allow-host" => hosts.push(value()?.to_ascii_lowercase()),
+                "--allow-actions" => allow_actions = true,
+                "--hide-payloads" => hide_payloads = true,
+                "--help" | "-h" => return Ok(Wish::Help),
+                _ => return Err(format!("unknown option {argument}\n\n{USAGE}")),
+            }
+        }
+        let token = token.map(|token| token.trim().to_owned());
+        if token.as_ref().is_some_and(|token| token.len() < SHORTEST_TOKEN) {
+            return Err(format!("a token needs at least {SHORTEST_TOKEN} characters"));
+        }
+        let listen = SocketAddr::from_str(&listen)
+            .map_err(|_| format!("--listen {listen}: not an address and port, such as 127.0.0.1:8642"))?;
+        if !listen.ip().is_loopback() && token.is_none() {
+            return Err(format!(
+                "{listen} can be reached by others: give --token-file, or listen on 127.0.0.1 and come by way of ssh -L"
+            ));
+        }
+        let url =
+            variable("DATABASE_URL").ok_or("set DATABASE_URL, such as postgresql://oncall@localhost/shop")?;
+        // Not with what it says, which might be the password.
+        let database = tokio_postgres::Config::from_str(&url).map_err(|_| "DATABASE_URL cannot be read")?;
+        Ok(Wish::Serve(Self { database, listen, token, hosts, allow_actions, hide_payloads }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str], token: Option<&str>) -> Result<Options, String> {
+        let variable = |name: &str| match name {
+            "DATABASE_URL" => Some("postgresql://oncall@localhost/shop".to_owned()),
+            "QUEUE_DASHBOARD_TOKEN" => token.map(str::to_owned),
+            _ => None,
+        };
+        match Options::parse(arguments.iter().map(|argument| argument.to_string()), &variable)? {
+            Wish::Serve(options) => Ok(options),
+            Wish::Help => Err("help".to_owned()),
+        }
+    }
+
+    #[test]
+    fn by_default_it_only_shows_and_only_here() {
+        let options = parse(&[], None).expect("options");
+        assert!(options.listen.ip().is_loopback() && !options.allow_actions && options.token.is_none());
+    }
+
+    #[test]
+    fn where_others_can_reach_it_a_token_is_needed() {
+        for address in ["0.0.0.0:80", "[::]:80", "192.0.2.1:80"] {
+            assert!(parse(&["--listen", address], None).is_err_and(|why| why.contains("token")), "{address}");
+            assert!(parse(&["--listen", address], Some("sixteen letters!")).is_ok(), "{address}");
+        }
+        assert!(parse(&["--listen", "[::1]:80"], None).is_ok());
+    }
+
+    #[test]
+    fn a_short_token_and_an_unknown_option_are_refused() {
+        assert!(parse(&[], Some("")).is_err_and(|why| why.contains("16 characters")));
+        assert!(parse(&[], Some("fifteen letters")).is_err());
+        assert!(parse(&["--alow-actions"], None).is_err_and(|why| why.contains("--alow-actions")));
+    }
+}

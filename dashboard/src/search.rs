@@ -1,0 +1,205 @@
+//! Lists of tasks. Every list walks along an index and looks at so many tasks at most, then says how far it came
+//! and where to go on: with millions of rows, no search reads more than it says.
+
+use serde_json::{Value, json};
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::database::Database;
+use crate::problem::Problem;
+
+/// How many tasks a list shows, and how many it looks at for that: fewer where it has to read them whole.
+const PAGE: usize = 50;
+const LOOKS: usize = 20_000;
+const LOOKS_INTO: usize = 5_000;
+
+/// What to look for, as the address says it; what is empty is not asked for.
+#[derive(Default)]
+pub struct Search {
+    pub state: String,
+    pub queue: String,
+    pub text: String,
+    /// Where the list before this one ended.
+    pub after: String,
+}
+
+/// Where tasks are looked for, and along which index.
+struct Walk {
+    relation: &'static str,
+    state: &'static str,
+    /// When the task left the queue, and until when it is leased.
+    ended: &'static str,
+    lease: &'static str,
+    /// What besides a task's words and errors its text is looked for in, unless payloads are hidden.
+    documents: &'static str,
+    order: &'static Order,
+    /// The condition under which a task lies on the index at all.
+    on: &'static str,
+}
+
+struct Order {
+    name: &'static str,
+    by: &'static str,
+    /// A task's place in it, as text, and what is behind such a place.
+    place: &'static str,
+    behind: &'static str,
+}
+
+static NEWEST: Order =
+    Order { name: "newest first", by: "t.id DESC", place: "t.id::text", behind: "t.id < $3::bigint" };
+static CLAIMS: Order = Order {
+    name: "in the order of claims",
+    by: "t.priority, t.run_at, t.id",
+    place: "concat_ws('|', t.priority, t.run_at, t.id)",
+    behind: "(t.priority, t.run_at, t.id) > (split_part($3, '|', 1)::integer, \
+             split_part($3, '|', 2)::timestamptz, split_part($3, '|', 3)::bigint)",
+};
+static FAILED: Order = Order {
+    name: "last failed first",
+    by: "t.failed_at DESC, t.id DESC",
+    place: "concat_ws('|', t.failed_at, t.id)",
+    behind: "(t.failed_at, t.id) < (split_part($3, '|', 1)::timestamptz, split_part($3, '|', 2)::bigint)",
+};
+/// There is nothing behind it: it is one page.
+static LONGEST: Order =
+    Order { name: "running longest first", by: "t.claimed_at, t.id", place: "NULL", behind: "false" };
+
+static LIVE: Walk = Walk {
+    relation: "queue.tasks",
+    state: "CASE WHEN t.state <> 'queued' THEN t.state WHEN t.gate = 2 THEN 'behind' \
+            WHEN t.run_at > now() THEN 'scheduled' ELSE 'queued' END",
+    ended: "NULL::timestamptz",
+    lease: "t.lease_until",
+    documents: "t.headers, t.payload, t.progress",
+    order: &NEWEST,
+    on: "true",
+};
+/// The tasks of one queue that claims come across.
+static QUEUE: Walk = Walk { order: &CLAIMS, on: "t.queue = $1 AND t.gate < 2", ..LIVE };
+/// The head of each queue, where those that run are, however many are behind them.
+static HEADS: Walk = Walk {
+    relation: "(SELECT h.* FROM queue.queues AS q CROSS JOIN LATERAL (
+                   SELECT * FROM queue.tasks AS i WHERE i.queue = q.name AND i.gate < 2
+                   ORDER BY i.priority, i.run_at, i.id LIMIT 1000) AS h WHERE h.state = 'running')",
+    order: &LONGEST,
+    ..LIVE
+};
+static DEAD: Walk = Walk {
+    relation: "queue.dead_letters",
+    state: "'failed'",
+    ended: "t.failed_at",
+    lease: "NULL::timestamptz",
+    ..LIVE
+};
+static DEAD_OF_QUEUE: Walk = Walk { order: &FAILED, on: "t.queue = $1", ..DEAD };
+static HISTORY: Walk = Walk {
+    relation: "queue.history",
+    state: "t.state",
+    ended: "t.finished_at",
+    documents: "t.headers, t.payload, t.progress, t.result",
+    ..DEAD
+};
+static ANYWHERE: Walk = Walk {
+    relation: "queue.all_tasks",
+    state: "CASE WHEN t.state = 'queued' AND t.run_at > now() THEN 'scheduled' ELSE t.state END",
+    lease: "t.lease_until",
+    ..HISTORY
+};
+
+impl Search {
+    fn walk(&self) -> Result<&'static Walk, Problem> {
+        Ok(match (self.state.as_str(), self.queue.is_empty()) {
+            ("", _) => &ANYWHERE,
+            ("running", true) => &HEADS,
+            ("live" | "waiting" | "behind", _) | ("queued" | "scheduled", true) => &LIVE,
+            ("queued" | "scheduled" | "running", false) => &QUEUE,
+            ("failed", true) => &DEAD,
+            ("failed", false) => &DEAD_OF_QUEUE,
+            ("completed" | "cancelled", _) => &HISTORY,
+            _ => return Err(Problem::bad("there is no such state")),
+        })
+    }
+
+    /// A page of tasks, and where the next one begins.
+    pub async fn run(&self, database: &Database, hide_payloads: bool) -> Result<Value, Problem> {
+        let walk = self.walk()?;
+        let looks = if self.text.is_empty() { LOOKS } else { LOOKS_INTO };
+        let state = if self.state == "live" { "" } else { &self.state };
+        let arguments: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&self.queue, Type::TEXT),
+            (&self.text, Type::TEXT),
+            (&self.after, Type::TEXT),
+            (&state, Type::TEXT),
+        ];
+        let mut tasks = database.read(&self.list(walk, looks, hide_payloads), &arguments).await?;
+        let found = tasks.as_array_mut().ok_or(Problem::bad("no list"))?;
+        let (mut next, mut looked) = (Value::Null, None);
+        if found.len() > PAGE {
+            found.truncate(PAGE);
+            next = found[PAGE - 1]["place"].clone();
+        } else if walk.order.place != "NULL" {
+            next = database.read(&self.end(walk, looks), &arguments).await?;
+            looked = next.is_string().then_some(looks);
+        }
+        let exact = match self.text.parse::<i64>() {
+            Ok(id) if id > 0 && self.after.is_empty() => {
+                database.read(&exact(), &[(&id, Type::INT8)]).await?
+            }
+            _ => Value::Null,
+        };
+        Ok(json!({"tasks": tasks, "order": walk.order.name, "next": next, "looked": looked, "exact": exact}))
+    }
+
+    /// So many tasks from where the last list ended.
+    fn window(&self, walk: &Walk, shown: &str, limit: &str) -> String {
+        let Walk { relation, order, on, .. } = walk;
+        let behind = if self.after.is_empty() { "true" } else { order.behind };
+        format!("SELECT {shown} FROM {relation} AS t WHERE {on} AND {behind} ORDER BY {} {limit}", order.by)
+    }
+
+    fn list(&self, walk: &Walk, looks: usize, hide_payloads: bool) -> String {
+        let Walk { state, ended, lease, order, .. } = walk;
+        let documents = if hide_payloads { "" } else { walk.documents };
+        let separator = if hide_payloads { "" } else { ", " };
+        let window = self.window(
+            walk,
+            &format!("t.*, {state} AS shown, {ended} AS ended, {lease} AS lease"),
+            &format!("LIMIT {looks}"),
+        );
+        format!(
+            "SELECT coalesce(jsonb_agg(p.task), '[]') FROM (
+                 SELECT {} || jsonb_build_object('place', {}) AS task FROM ({window}) AS t
+                 WHERE ($1 = '' OR t.queue = $1) AND ($4 = '' OR t.shown = $4)
+                   AND ($2 = '' OR strpos(lower(concat_ws(' ', t.key, t.group_key, t.worker, t.errors{separator}{documents})),
+                                          lower($2)) > 0)
+                 ORDER BY {} LIMIT {}) AS p",
+            SHOWN,
+            order.place,
+            order.by,
+            PAGE + 1,
+        )
+    }
+
+    fn end(&self, walk: &Walk, looks: usize) -> String {
+        format!(
+            "SELECT to_jsonb(({}))",
+            self.window(walk, walk.order.place, &format!("OFFSET {} LIMIT 1", looks - 1))
+        )
+    }
+}
+
+/// A task in a list. Ids are text: not every program that reads JSON knows numbers of 64 bits.
+const SHOWN: &str = "jsonb_build_object(
+    'id', t.id::text, 'queue', t.queue, 'state', t.shown, 'priority', t.priority, 'attempt', t.attempt,
+    'max_attempts', coalesce(t.max_attempts, (SELECT q.max_attempts FROM queue.queues AS q WHERE q.name = t.queue)),
+    'worker', t.worker, 'key', t.key, 'group', t.group_key,
+    'created', extract(epoch FROM t.created_at)::float8, 'run_at', extract(epoch FROM t.run_at)::float8,
+    'claimed', extract(epoch FROM t.claimed_at)::float8, 'lease', extract(epoch FROM t.lease)::float8,
+    'ended', extract(epoch FROM t.ended)::float8, 'error', left(t.errors -> -1 ->> 'error', 300))";
+
+fn exact() -> String {
+    let Walk { relation, state, ended, lease, .. } = &ANYWHERE;
+    format!(
+        "SELECT {SHOWN} FROM (SELECT t.*, {state} AS shown, {ended} AS ended, {lease} AS lease
+                              FROM {relation} AS t WHERE t.id = $1) AS t"
+    )
+}

@@ -1,0 +1,179 @@
+//! The web server: a few paths, and headers that keep a browser from doing anything but what the page needs.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::database::Database;
+use crate::guard::Guard;
+use crate::options::Options;
+use crate::problem::Problem;
+use crate::search::Search;
+use crate::watch::Watch;
+use crate::{actions, assets, task};
+
+/// How many visitors' connections there can be, how long one may take to say what it wants, and how much.
+const VISITORS: usize = 256;
+const PATIENCE: Duration = Duration::from_secs(10);
+const LONGEST_WISH: usize = 16 * 1024;
+/// What a wrong token costs whoever tries tokens.
+const WRONG_TOKEN: Duration = Duration::from_millis(500);
+
+/// No code and no style but our files, no other host, no frame around the page; and no string that becomes HTML.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+    base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+const HEADERS: &[(&str, &str)] = &[
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+];
+
+pub struct App {
+    pub guard: Guard,
+    pub database: Rc<Database>,
+    pub watch: Rc<Watch>,
+    pub options: Options,
+}
+
+/// Serves until the process is stopped.
+pub async fn serve(app: App) -> Result<(), String> {
+    let address = app.options.listen;
+    let listener = TcpListener::bind(address).await.map_err(|error| format!("{address}: {error}"))?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+    let mode = if app.options.allow_actions { "with actions" } else { "read-only" };
+    eprintln!("queue-dashboard: http://{address} ({mode})");
+    if !address.ip().is_loopback() {
+        eprintln!(
+            "queue-dashboard: tokens and tasks cross the network in the clear; put a proxy with TLS before it"
+        );
+    }
+    let (app, visitors) = (Rc::new(app), Arc::new(Semaphore::new(VISITORS)));
+    loop {
+        let Ok(place) = Arc::clone(&visitors).acquire_owned().await else { return Ok(()) };
+        let Ok((stream, visitor)) = listener.accept().await else {
+            // Too many open files, most likely.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let app = Rc::clone(&app);
+        tokio::task::spawn_local(async move {
+            let service =
+                service_fn(|request| async { Ok::<_, Infallible>(app.answer(request, visitor).await) });
+            // What breaks here is the visitor's connection.
+            let _ = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(PATIENCE)
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+            drop(place);
+        });
+    }
+}
+
+impl App {
+    async fn answer(&self, request: Request<Incoming>, visitor: SocketAddr) -> Response<Full<Bytes>> {
+        let path = request.uri().path().to_owned();
+        let result = match self.guard.check(request.method(), &path, request.headers()) {
+            Ok(()) if path.starts_with("/api/") => self.call(&path, request, visitor).await,
+            Ok(()) => return page(request.method(), &path),
+            Err(problem) => Err(problem),
+        };
+        let (status, body) = match result {
+            Ok(value) => (StatusCode::OK, value),
+            Err(problem) => {
+                if problem.status == StatusCode::UNAUTHORIZED {
+                    tokio::time::sleep(WRONG_TOKEN).await;
+                }
+                (problem.status, json!({"problem": problem.json()}))
+            }
+        };
+        response(status, "application/json", Bytes::from(body.to_string()))
+    }
+
+    async fn call(
+        &self,
+        path: &str,
+        request: Request<Incoming>,
+        visitor: SocketAddr,
+    ) -> Result<Value, Problem> {
+        let hide = self.options.hide_payloads;
+        let database = &self.database;
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let asked = |name: &str| parameter(&query, name);
+        match (request.method(), path) {
+            (&Method::GET, "/api/session") => Ok(json!({
+                "key": self.guard.key(), "actions": self.options.allow_actions, "hide_payloads": hide,
+            })),
+            (&Method::GET, "/api/overview") => Ok(self.watch.look().await),
+            (&Method::GET, "/api/tasks") => {
+                let (state, queue, text, after) =
+                    (asked("state"), asked("queue"), asked("text"), asked("after"));
+                Search { state, queue, text, after }.run(database, hide).await
+            }
+            (&Method::GET, "/api/task") => task::task(database, &asked("id"), hide).await,
+            (&Method::GET, "/api/queue") => task::queue(database, &asked("name")).await,
+            (&Method::POST, "/api/act") => {
+                if !self.options.allow_actions {
+                    return Err(Problem::new(StatusCode::FORBIDDEN, "this page only shows")
+                        .hint("Start queue-dashboard with --allow-actions."));
+                }
+                let wish = Limited::new(request.into_body(), LONGEST_WISH).collect().await;
+                let wish =
+                    wish.map_err(|_| Problem::bad("the request is too long, or broke off"))?.to_bytes();
+                let wish =
+                    serde_json::from_slice(&wish).map_err(|_| Problem::bad("the request is not JSON"))?;
+                let done = actions::act(database, &wish, &visitor.to_string()).await?;
+                self.watch.look_again().await;
+                Ok(done)
+            }
+            _ => Err(Problem::new(StatusCode::NOT_FOUND, "there is nothing here")),
+        }
+    }
+}
+
+fn page(method: &Method, path: &str) -> Response<Full<Bytes>> {
+    match assets::find(path) {
+        Some((kind, text)) if method == Method::GET => {
+            response(StatusCode::OK, kind, Bytes::from_static(text.as_bytes()))
+        }
+        _ => response(StatusCode::NOT_FOUND, "text/plain", Bytes::from_static(b"there is nothing here\n")),
+    }
+}
+
+fn response(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    for (name, value) in HEADERS {
+        headers.insert(*name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// The value of a parameter in the query of an address, empty if it is not there.
+fn parameter(query: &str, name: &str) -> String {
+    let value = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name);
+    decoded(value.map_or("", |(_, value)| value))
+}
+
+/// What stands behind the percent signs. The page encodes a blank as one, too.
+fn decoded(text: &str) -> String {
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().replace('\0', "")
+}

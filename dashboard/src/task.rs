@@ -1,0 +1,44 @@
+//! One task with its whole story, and one queue with its options.
+
+use serde_json::Value;
+use tokio_postgres::types::Type;
+
+use crate::database::Database;
+use crate::problem::Problem;
+
+/// How much of a document, how many errors, and how much of each is shown.
+const TASK: &str = "
+    SELECT jsonb_build_object(
+        'id', g.id::text, 'queue', g.queue, 'priority', g.priority, 'token', g.token, 'attempt', g.attempt,
+        'state', CASE WHEN g.state = 'queued' AND g.run_at > now() THEN 'scheduled' ELSE g.state END,
+        'max_attempts', coalesce(g.max_attempts, (SELECT q.max_attempts FROM queue.queues AS q WHERE q.name = g.queue)),
+        'worker', g.worker, 'key', g.key, 'group', g.group_key,
+        'created', extract(epoch FROM g.created_at)::float8, 'run_at', extract(epoch FROM g.run_at)::float8,
+        'claimed', extract(epoch FROM g.claimed_at)::float8, 'lease', extract(epoch FROM g.lease_until)::float8,
+        'cancel_requested', extract(epoch FROM g.cancel_requested_at)::float8,
+        'ended', extract(epoch FROM g.finished_at)::float8,
+        'errors_in_all', CASE jsonb_typeof(g.errors) WHEN 'array' THEN jsonb_array_length(g.errors) ELSE 0 END,
+        'errors', (SELECT jsonb_agg(jsonb_build_object('attempt', e.error -> 'attempt', 'at', e.error -> 'at',
+                                                       'worker', e.error -> 'worker',
+                                                       'error', left(e.error ->> 'error', 20000)) ORDER BY e.n)
+                   FROM (SELECT * FROM jsonb_array_elements(
+                             CASE jsonb_typeof(g.errors) WHEN 'array' THEN g.errors END) WITH ORDINALITY AS e (error, n)
+                         ORDER BY e.n DESC LIMIT 50) AS e),
+        'documents', CASE WHEN NOT $2 THEN (
+            SELECT jsonb_agg(jsonb_build_object('name', d.name, 'bytes', octet_length(d.value::text),
+                                                'text', left(jsonb_pretty(d.value), 100000)) ORDER BY d.n)
+            FROM (VALUES (1, 'payload', g.payload), (2, 'headers', g.headers), (3, 'progress', g.progress),
+                         (4, 'result', g.result)) AS d (n, name, value)
+            WHERE d.value IS NOT NULL) END)
+    FROM queue.get($1) AS g";
+
+const QUEUE: &str = "SELECT to_jsonb(q) FROM queue.queues AS q WHERE q.name = $1";
+
+pub async fn task(database: &Database, id: &str, hide_payloads: bool) -> Result<Value, Problem> {
+    let id: i64 = id.parse().map_err(|_| Problem::bad("the id of a task is a number"))?;
+    database.read(TASK, &[(&id, Type::INT8), (&hide_payloads, Type::BOOL)]).await
+}
+
+pub async fn queue(database: &Database, name: &str) -> Result<Value, Problem> {
+    database.read(QUEUE, &[(&name, Type::TEXT)]).await
+}

@@ -1,0 +1,530 @@
+//! The page for whoever is on duty, in a real browser: what it shows, what it does, and what it refuses.
+
+#[path = "dashboard/browser.rs"]
+mod browser;
+#[path = "dashboard/fill.rs"]
+mod fill;
+#[path = "dashboard/http.rs"]
+mod http;
+#[path = "dashboard/pictures.rs"]
+mod pictures;
+#[path = "dashboard/program.rs"]
+mod program;
+
+use std::time::{Duration, Instant};
+
+use browser::Browser;
+use fill::{fill, id, run};
+use program::{Dashboard, refused};
+use queue_ext_tests::{Cluster, brief, eventually};
+use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(20);
+const ENTER: &str = "\u{e007}";
+const ESCAPE: &str = "\u{e00c}";
+
+/// A server with the extension, unless another version is tested at length: the page asks for nothing that
+/// differs between them.
+fn start(name: &str) -> Option<Cluster> {
+    if brief() {
+        println!("not on this version");
+        return None;
+    }
+    Some(Cluster::start(&format!("dashboard-{name}")))
+}
+
+/// A browser at this page of a dashboard.
+fn browse(name: &str, dashboard: &Dashboard, page: &str) -> Browser {
+    let browser = Browser::start(name);
+    browser.open(&dashboard.page(page));
+    browser
+}
+
+fn ids(found: &Value) -> Vec<&str> {
+    found["tasks"].as_array().expect("tasks").iter().map(|task| task["id"].as_str().expect("an id")).collect()
+}
+
+#[test]
+fn every_page_shows_what_is_there_and_without_leave_no_more() {
+    let Some(cluster) = start("pages") else { return };
+    let mut client = cluster.connect();
+    let tasks = fill(&mut client);
+    let dashboard = Dashboard::start(&cluster, "oncall", &[]);
+    let browser = browse("pages", &dashboard, "queues");
+
+    browser.sees("#where", "postgres as oncall");
+    browser.sees("#live", "read-only");
+    browser.sees("tr[data-key=thumbnails]", "120");
+    browser.sees("tr[data-key=thumbnails]", "paused");
+    browser.sees("tr[data-key=invoices]", "2");
+    assert_eq!(browser.count("tr[data-key=mail] svg.curve.due"), 1);
+
+    // From the queue to its tasks, to one of them, and to its story.
+    browser.click("tr[data-key=mail] a.tested, tr[data-key=mail] td.main a");
+    browser.sees("h1", "mail");
+    browser.sees("main", "fixed, from 00:00:00");
+    browser.sees(".error", "smtp.example.com");
+    browser.click(&format!("tr[data-key=\"{}\"] td.main a", tasks.failed));
+    browser.sees("h1", &format!("Task {}", tasks.failed));
+    for said in [
+        "Failed for good",
+        "Attempt 1 failed at mailer-1",
+        "mailbox full",
+        "Attempt 2 failed",
+        "mail.py:17",
+        "Pushed",
+    ] {
+        browser.sees(".story", said);
+    }
+    browser.sees("pre.payload", "\"to\": \"ada@example.com\"");
+    browser.sees("pre.headers", "t-1");
+    browser.sees(".facts", "order-17");
+    browser.open(&dashboard.page(&format!("task?id={}", tasks.completed)));
+    browser.sees(".story", "Completed by mailer-2, after");
+    browser.sees("pre.result", "m-99");
+    browser.open(&dashboard.page(&format!("task?id={}", tasks.running)));
+    browser.sees(".story", "Attempt 1 claimed by mailer-3");
+    browser.sees("pre.progress", "40");
+    browser.sees(".facts", "customer-9");
+    browser.open(&dashboard.page("task?id=999999"));
+    browser.sees(".problem", "QX003");
+
+    // By state, by text, by id, by queue.
+    for (state, id) in [
+        ("live", tasks.running),
+        ("running", tasks.running),
+        ("scheduled", tasks.scheduled),
+        ("waiting", tasks.waiting),
+        ("failed", tasks.failed),
+        ("completed", tasks.completed),
+        ("cancelled", tasks.cancelled),
+    ] {
+        browser.open(&dashboard.page(&format!("tasks?state={state}")));
+        browser.sees("tbody", &id.to_string());
+        browser.sees(".tabs [aria-current]", if state == "live" { "not finished" } else { state });
+    }
+    browser.open(&dashboard.page("tasks"));
+    browser.sees(".extent", "50 shown, newest first.");
+    browser.press(&["/"]);
+    browser.fill("input[type=search]", &format!("ZUCCHINI{ENTER}"));
+    browser.eventually("only it is found", || browser.count("tbody tr") == 1);
+    browser.sees("tbody", &tasks.completed.to_string());
+    browser.fill("input[type=search]", &format!("{}{ENTER}", tasks.cancelled));
+    browser.sees("tbody tr:first-child .badge", "cancelled");
+    browser.fill("input[type=search]", &format!("no such text{ENTER}"));
+    browser.sees(".empty", "Nothing fits");
+
+    browser.open(&dashboard.page("dead"));
+    browser.sees(".groups", "mail");
+    browser.sees("tbody", "order-17");
+    browser.open(&dashboard.page("schedules"));
+    browser.sees("tr[data-key=\"nightly report\"]", "0 3 * * *");
+    browser.sees("tr[data-key=\"nightly report\"]", "Europe/Berlin");
+    browser.sees("tr[data-key=\"nightly report\"]", "in ");
+    browser.sees("tr[data-key=\"hourly sweep\"]", "paused");
+    browser.open(&dashboard.page("workers"));
+    browser.sees("tbody", "mailer-3");
+    browser.open(&dashboard.page("health"));
+    browser.sees("main", "the library is preloaded");
+
+    // It offers nothing, and does nothing for who asks all the same.
+    for page in ["queues", "queue?name=mail", "dead", "schedules", &format!("task?id={}", tasks.failed)] {
+        browser.open(&dashboard.page(page));
+        browser.sees("#live", "live");
+        browser.eventually("the page is there", || browser.count("h1") == 1);
+        assert_eq!(browser.count("[data-action]"), 0, "{page}");
+    }
+    let answer = dashboard.act("{\"action\": \"pause\", \"target\": \"mail\"}");
+    assert_eq!(answer.status, 403, "{}", answer.body);
+    assert_eq!(id(&mut client, "SELECT count(*) FROM queue.queues WHERE paused_at IS NOT NULL"), 1);
+    assert_eq!(
+        browser.console().iter().filter(|line| !line.contains("404")).count(),
+        0,
+        "{:?}",
+        browser.console()
+    );
+}
+
+#[test]
+fn each_action_does_what_it_says_and_is_noted() {
+    let Some(cluster) = start("actions") else { return };
+    let mut client = cluster.connect();
+    let tasks = fill(&mut client);
+    let dashboard = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
+    let browser = browse("actions", &dashboard, "queues");
+    let yes = "dialog [value=yes]";
+
+    browser.click("[aria-label=\"Pause mail\"]");
+    browser.sees("dialog", "Pause mail?");
+    browser.press(&[ESCAPE]);
+    browser.sees_no("body", "Pause mail?");
+    browser.click("[aria-label=\"Pause mail\"]");
+    browser.click(yes);
+    browser.sees("#notes", "mail is paused");
+    browser.sees("tr[data-key=mail]", "paused");
+    let paused = "SELECT count(*) FROM queue.queues WHERE name = 'mail' AND paused_at IS NOT NULL";
+    assert_eq!(id(&mut client, paused), 1);
+    browser.click("[aria-label=\"Resume mail\"]");
+    browser.sees_no("tr[data-key=mail]", "paused");
+    assert_eq!(id(&mut client, paused), 0);
+
+    // The dead letter leaves by the keyboard alone: the button, the number, Enter.
+    browser.open(&dashboard.page("dead"));
+    browser.sees("tbody", "order-17");
+    browser.run("document.querySelector('[aria-label=\"Redrive… mail\"]').focus()");
+    browser.press(&[ENTER]);
+    browser.sees("dialog", "Redrive mail?");
+    browser.press(&[ENTER]);
+    browser.sees("#notes", "1 task is back in mail");
+    browser.sees(".empty", "No dead letters");
+    let queued = format!("SELECT count(*) FROM queue.tasks WHERE id = {} AND state = 'queued'", tasks.failed);
+    assert_eq!(id(&mut client, &queued), 1);
+
+    // It fails again, and is retried from its own page.
+    run(
+        &mut client,
+        "SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 minute', 'mail')",
+    );
+    browser.open(&dashboard.page(&format!("task?id={}", tasks.failed)));
+    browser.click("[data-action=retry]");
+    browser.sees("h1 + .badge", "queued");
+    assert_eq!(id(&mut client, &queued), 1);
+
+    browser.click("[data-action=cancel]");
+    browser.click(yes);
+    browser.sees("h1 + .badge", "cancelled");
+    browser.open(&dashboard.page(&format!("task?id={}", tasks.running)));
+    browser.click("[data-action=cancel]");
+    browser.click(yes);
+    browser.sees("#notes", "is asked to stop");
+    browser.sees(".story", "Asked to stop");
+
+    browser.open(&dashboard.page("schedules"));
+    browser.click("[aria-label=\"Run now nightly report\"]");
+    browser.click(yes);
+    browser.sees("#notes", "nightly report pushed task");
+    let pushed = "SELECT count(*) FROM queue.tasks WHERE headers ->> 'schedule' = 'nightly report'";
+    assert_eq!(id(&mut client, pushed), 1);
+    browser.click("[aria-label=\"Resume hourly sweep\"]");
+    browser.sees_no("tr[data-key=\"hourly sweep\"]", "paused");
+
+    // What Postgres refuses is shown with its words.
+    run(&mut client, "SELECT queue.drop('invoices', true)");
+    browser.click("[aria-label=\"Run now nightly report\"]");
+    browser.click(yes);
+    browser.sees("#notes", "QX002");
+    browser.sees("#notes", "Create it with");
+    assert_eq!(
+        browser.console().iter().filter(|line| !line.contains("422")).count(),
+        0,
+        "{:?}",
+        browser.console()
+    );
+
+    let log = dashboard.log();
+    for line in [
+        "action=pause target=\"mail\" role=\"oncall\" from=127.0.0.1:",
+        "action=redrive target=\"mail\" role=\"oncall\"",
+        &format!("action=retry target=\"{}\" role=\"oncall\"", tasks.failed),
+        "action=run_schedule target=\"nightly report\"",
+        "refused=\"QX002 ",
+    ] {
+        assert!(log.contains(line), "{line} in {log}");
+    }
+    assert_eq!(log.lines().filter(|line| line.contains("action=")).count(), 9, "{log}");
+    assert!(!log.contains("example.com"), "no payloads: {log}");
+}
+
+#[test]
+fn nothing_that_is_stored_runs_in_the_browser() {
+    let Some(cluster) = start("hostile") else { return };
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE ROLE oncall LOGIN; SELECT queue.grant_operator('oncall')");
+    let evil = "</pre><script>document.title='stolen'</script><img src=x onerror=\"document.title='stolen'\">\"'`{{7*7}}";
+    client.query("SELECT queue.create($1, '{\"max_attempts\": 1}')", &[&evil]).expect("create");
+    client.query("SELECT queue.schedule($1, '@hourly', $1)", &[&evil]).expect("schedule");
+    let push = "SELECT queue.push($1, jsonb_build_object($1::text, $1::text), key => $1, headers => jsonb_build_object('h', $1::text))";
+    let task: i64 = client.query_one(push, &[&evil]).expect("push").get(0);
+    let fail = "SELECT queue.fail(id, token, $1) FROM queue.claim('1 minute', $1, worker => $1)";
+    client.query(fail, &[&evil]).expect("fail");
+    client.query(push, &[&evil]).expect("push");
+    client.query("SELECT queue.claim('1 minute', $1, worker => $1)", &[&evil]).expect("claim");
+    let dashboard = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
+    let browser = browse("hostile", &dashboard, "queues");
+    let encoded: String = evil.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let pages = ["queues", "tasks", "dead", "schedules", "workers", "health"].map(str::to_owned);
+    for page in pages.into_iter().chain([
+        format!("task?id={task}"),
+        format!("tasks?text={encoded}"),
+        format!("queue?name={encoded}"),
+    ]) {
+        browser.open(&dashboard.page(&page));
+        let at = if page == "health" { "h1" } else { "main" };
+        browser.sees(at, if page == "health" { "Health" } else { "<img src=x onerror=" });
+        assert_eq!(browser.count("main img, main script"), 0, "{page}");
+        assert!(
+            !browser.run("return document.title").as_str().unwrap_or_default().contains("stolen"),
+            "{page}"
+        );
+    }
+    // Into a dialog, and into what an action says.
+    browser.open(&dashboard.page("queues"));
+    browser.click("main [data-action=pause]:not([data-target=default])");
+    browser.sees("dialog", "<img src=x onerror=");
+    browser.click("dialog [value=yes]");
+    browser.sees("#notes", "<img src=x onerror=");
+    assert_eq!(browser.count("dialog img, #notes img"), 0);
+    // And should a mistake make HTML of it one day, the policy is there.
+    let policy = dashboard.get("/").headers.to_lowercase();
+    for rule in [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "require-trusted-types-for 'script'",
+        "frame-ancestors 'none'",
+    ] {
+        assert!(policy.contains(rule), "{rule}: {policy}");
+    }
+    assert!(!policy.contains("unsafe"), "{policy}");
+    let inline = "const s = document.createElement('script'); s.append('document.title = \"stolen\"'); document.body.append(s)";
+    let refused = browser.run(&format!(
+        "try {{ {inline}; document.body.innerHTML = '<b>x</b>' }} catch (e) {{ return String(e) }}"
+    ));
+    assert!(
+        refused.as_str().is_some_and(|why| why.contains("TrustedHTML") || why.contains("TrustedScript")),
+        "{refused}"
+    );
+    assert_ne!(browser.run("return document.title"), "stolen");
+}
+
+#[test]
+fn whoever_cannot_show_the_token_or_is_another_site_gets_nothing() {
+    let Some(cluster) = start("guard") else { return };
+    let mut client = cluster.connect();
+    fill(&mut client);
+    let file = cluster.folder().join("token");
+    std::fs::write(&file, "a token of many letters\n").expect("write the token");
+    let token = [
+        "--allow-actions",
+        "--token-file",
+        file.to_str().expect("a path"),
+        "--allow-host",
+        "queue.example.com",
+    ];
+    let closed = Dashboard::start(&cluster, "oncall", &token);
+    let authorised = ("Authorization", "Bearer a token of many letters");
+    for path in ["/api/session", "/api/overview", "/api/tasks", "/api/task?id=1"] {
+        for headers in [
+            vec![],
+            vec![("Authorization", "Bearer a token of many lettersX")],
+            vec![("Authorization", "a token of many letters")],
+        ] {
+            assert_eq!(
+                http::send(&closed.address, "GET", path, &headers, "").status,
+                401,
+                "{path} {headers:?}"
+            );
+        }
+        assert_eq!(http::send(&closed.address, "GET", path, &[authorised], "").status, 200, "{path}");
+    }
+
+    // A browser asks for it, and keeps it in the tab.
+    let browser = browse("guard", &closed, "queues");
+    browser.sees("main", "Token");
+    browser.fill("#token", &format!("not the right token{ENTER}"));
+    browser.sees("main", "That token was wrong");
+    browser.fill("#token", &format!("a token of many letters{ENTER}"));
+    browser.sees("tbody", "thumbnails");
+    drop(browser);
+
+    // An action has to come from the page itself.
+    let open = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
+    let key = open.get("/api/session").json()["key"].as_str().expect("the key").to_owned();
+    let origin = format!("http://{}", open.address);
+    let right =
+        [("Origin", origin.as_str()), ("Content-Type", "application/json"), ("X-Queue-Key", key.as_str())];
+    let wrong = [
+        ("Origin", "http://evil.example"),
+        ("Origin", "null"),
+        ("Origin", ""),
+        ("Content-Type", "text/plain"),
+        ("X-Queue-Key", "00"),
+        ("X-Queue-Key", ""),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Host", "evil.example"),
+    ];
+    let wish = "{\"action\": \"pause\", \"target\": \"mail\"}";
+    for (name, value) in wrong {
+        let mut headers: Vec<_> = right.iter().filter(|(known, _)| *known != name).copied().collect();
+        headers.push((name, value));
+        assert_eq!(
+            http::send(&open.address, "POST", "/api/act", &headers, wish).status,
+            403,
+            "{name}: {value}"
+        );
+    }
+    let paused = "SELECT count(*) FROM queue.queues WHERE name = 'mail' AND paused_at IS NOT NULL";
+    assert_eq!(id(&mut client, paused), 0);
+    assert_eq!(http::send(&open.address, "POST", "/api/act", &right, wish).status, 200);
+    assert_eq!(id(&mut client, paused), 1);
+
+    // A name that somebody else pointed at this machine gets no page, and no data.
+    for path in ["/", "/api/overview"] {
+        for (host, status) in
+            [("evil.example", 403), ("localhost:1", 200), ("[::1]:80", 200), ("queue.example.com", 403)]
+        {
+            assert_eq!(
+                http::send(&open.address, "GET", path, &[("Host", host)], "").status,
+                status,
+                "{host}{path}"
+            );
+        }
+    }
+    assert_eq!(http::send(&closed.address, "GET", "/", &[("Host", "queue.example.com")], "").status, 200);
+    let foreign = open.get("/api/overview").headers.to_lowercase();
+    assert!(!foreign.contains("access-control-allow"), "{foreign}");
+
+    // It does not start where others can reach it without a token.
+    let url = Some("host=/nowhere user=oncall");
+    for (arguments, database, complaint) in [
+        (vec!["--listen", "0.0.0.0:0"], url, "--token-file"),
+        (vec!["--listen", "[::]:0"], url, "--token-file"),
+        (vec!["--token-file", "/nowhere/token"], url, "/nowhere/token"),
+        (vec![], None, "DATABASE_URL"),
+    ] {
+        let done = refused(&arguments, database);
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.code() == Some(2) && said.contains(complaint), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn it_sees_what_its_role_may_see_and_hides_payloads_when_told() {
+    let Some(cluster) = start("roles") else { return };
+    let mut client = cluster.connect();
+    let tasks = fill(&mut client);
+    run(
+        &mut client,
+        "CREATE ROLE watcher LOGIN IN ROLE pg_monitor; CREATE ROLE biller LOGIN; SELECT queue.grant_operator('biller', 'invoices')",
+    );
+    let watcher = Dashboard::start(&cluster, "watcher", &["--allow-actions"]);
+    let overview = watcher.get("/api/overview").json();
+    assert_eq!(overview["queues"]["value"]["queues"].as_array().map(Vec::len), Some(4), "{overview}");
+    assert!(overview["health"]["trouble"].is_null(), "{overview}");
+    assert_eq!(overview["schedules"]["trouble"]["problem"]["sqlstate"], "42501", "{overview}");
+    let refused = watcher.get("/api/tasks");
+    assert_eq!(
+        (refused.status, refused.json()["problem"]["sqlstate"].as_str()),
+        (403, Some("42501")),
+        "{}",
+        refused.body
+    );
+    let refused = watcher.act("{\"action\": \"pause\", \"target\": \"mail\"}");
+    assert_eq!(refused.json()["problem"]["sqlstate"], "42501", "{}", refused.body);
+
+    // An operator of one queue sees its tasks alone.
+    let biller = Dashboard::start(&cluster, "biller", &[]);
+    let newest_first = [tasks.waiting.to_string(), tasks.scheduled.to_string()];
+    assert_eq!(ids(&biller.tasks("")), newest_first);
+    assert_eq!(biller.get(&format!("/api/task?id={}", tasks.failed)).status, 404);
+
+    let hiding = Dashboard::start(&cluster, "oncall", &["--hide-payloads"]);
+    let task = hiding.get(&format!("/api/task?id={}", tasks.failed));
+    assert!(task.body.contains("mailbox full") && !task.body.contains("ada@example.com"), "{}", task.body);
+    assert_eq!(ids(&hiding.tasks("text=ada@example.com")), Vec::<&str>::new());
+    assert_eq!(ids(&hiding.tasks("text=order-17")), [tasks.failed.to_string()]);
+}
+
+#[test]
+fn a_page_outlives_the_server_and_says_so_meanwhile() {
+    let Some(mut cluster) = start("restart") else { return };
+    let mut client = cluster.connect();
+    fill(&mut client);
+    let dashboard = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
+    let browser = browse("restart", &dashboard, "queues");
+    browser.sees("tr[data-key=thumbnails]", "120");
+    for mode in ["fast", "immediate"] {
+        cluster.stop(mode);
+        browser.sees("#stale", "No answer since");
+        browser.sees("#live", "stale");
+        browser.sees("tr[data-key=thumbnails]", "thumbnails");
+        assert_eq!(dashboard.act("{\"action\": \"resume\", \"target\": \"thumbnails\"}").status, 503);
+        cluster.launch();
+        run(&mut cluster.connect(), "SELECT queue.push('thumbnails')");
+        browser.sees("#live", "live");
+        browser.sees_no("body", "No answer since");
+    }
+    browser.sees("tr[data-key=thumbnails]", "122");
+    browser.click("[aria-label=\"Resume thumbnails\"]");
+    browser.sees("#notes", "thumbnails is resumed");
+    drop(dashboard);
+    browser.sees("#stale", "queue-dashboard does not answer");
+}
+
+#[test]
+fn every_answer_comes_within_a_second_however_many_tasks_there_are() {
+    let Some(cluster) = start("many") else { return };
+    let mut client = cluster.connect();
+    let many: i64 =
+        std::env::var("DASHBOARD_TASKS").ok().map_or(300_000, |tasks| tasks.parse().expect("a number"));
+    fill(&mut client);
+    // Past the triggers, which is quicker; the counters do not know of it before the next start.
+    let bulk = format!(
+        "SET session_replication_role = replica;
+         INSERT INTO queue.tasks (queue, payload) SELECT 'default', '{{\"n\": 1}}' FROM generate_series(1, {many});
+         INSERT INTO queue.history SELECT id, queue, 'completed', priority, run_at, 1, NULL, 1, 'w', created_at, created_at, now(), NULL, NULL, NULL, payload
+         FROM queue.tasks WHERE queue = 'default' LIMIT {many} / 10;
+         ANALYZE queue.tasks"
+    );
+    run(&mut client, &bulk);
+    let dashboard = Dashboard::start(&cluster, "oncall", &[]);
+    let first: i64 = id(&mut client, "SELECT min(id) FROM queue.tasks WHERE queue = 'default'");
+    let mut slowest = (Duration::ZERO, String::new());
+    for path in [
+        "overview",
+        "tasks",
+        "tasks?text=nowhere",
+        "tasks?text=nowhere&state=live",
+        "tasks?state=live",
+        "tasks?state=running",
+        "tasks?state=waiting",
+        "tasks?state=scheduled",
+        "tasks?state=queued&queue=default",
+        "tasks?state=running&queue=default",
+        "tasks?state=failed&queue=mail",
+        "tasks?state=completed&queue=mail",
+        "queue?name=default",
+        &format!("task?id={first}"),
+    ] {
+        // The best of three: others use this machine, too.
+        let took = (0..3).map(|_| {
+            let began = Instant::now();
+            let answer = dashboard.get(&format!("/api/{path}"));
+            assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+            began.elapsed()
+        });
+        let took = took.min().expect("three");
+        assert!(took < Duration::from_secs(1), "{path}: {took:?}");
+        slowest = slowest.max((took, path.to_owned()));
+    }
+    println!("{many} tasks; the slowest answer: {slowest:?}");
+
+    // What runs is found however much is behind it, and a search says how far it looked.
+    assert_eq!(ids(&dashboard.tasks("state=running")).len(), 1);
+    let found = dashboard.tasks("text=nowhere&state=live");
+    assert_eq!((found["looked"].as_i64(), ids(&found).len()), (Some(5000), 0), "{found}");
+    // From page to page each task comes once, in order.
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    for _ in 0..5 {
+        let found = dashboard.tasks(&format!(
+            "state=queued&queue=default&after={}",
+            after.replace(' ', "%20").replace('+', "%2B")
+        ));
+        seen.extend(ids(&found).iter().map(|id| id.parse::<i64>().expect("an id")));
+        after = found["next"].as_str().expect("a next page").to_owned();
+    }
+    assert_eq!(seen, (first..first + 250).collect::<Vec<_>>());
+    let overview =
+        || dashboard.get("/api/overview").json()["queues"]["value"]["queues"][0]["queued"].as_i64();
+    eventually("they are counted", SOON, || overview() == Some(many));
+}
