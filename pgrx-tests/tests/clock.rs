@@ -18,7 +18,7 @@ fn cluster(name: &str) -> Option<(Cluster, FakeClock)> {
     let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra });
     cluster.stop("fast");
     let Some(clock) = cluster.with_fake_clock() else {
-        println!("skipped: there is no libfaketime");
+        println!("skipped: this takes PostgreSQL 16 and libfaketime");
         return None;
     };
     cluster.launch();
