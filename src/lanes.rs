@@ -476,13 +476,13 @@ impl Slot {
         let unknown =
             self.lane.leases.unknown() <= now || !self.waiters.is_empty() && self.lane.timed_unknown(now);
         let in_use = !self.waiters.is_empty() || now - self.used_at < IDLE;
-        let sweep = in_use && now >= self.lane.next_reading(sweep_interval);
+        let sweep = in_use && now >= self.lane.next_reading(sweep_interval, now);
         let bounds = if unknown || sweep { self.lane.reread(now, me) } else { None };
         self.lane.let_in(now);
         let wake = if self.lane.line_length() > 0 { self.wake_in_turn() } else { None };
         // A reading tells of itself, and is not to be repeated at once if it fails.
         let next = self.next_time().max(if bounds.is_some() { now + 100_000 } else { now + 1000 });
-        let next = if in_use { next.min(self.lane.next_reading(sweep_interval)) } else { next };
+        let next = if in_use { next.min(self.lane.next_reading(sweep_interval, now)) } else { next };
         let name = bounds.map(|bounds| (bounds, self.name, self.name_length));
         Chore { lane: self.hash, ids, expired, wake, next, reread: name, relation: self.relation }
     }

@@ -20,7 +20,7 @@ use crate::shared::{self, Database, NEVER, QueueBits, Shared};
 use pgrx::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use installed::Installed;
 
@@ -74,8 +74,6 @@ struct Worker {
     /// The launcher that started this worker. When it is gone, so must this worker be: the next
     /// launcher starts its own.
     launcher_pid: i32,
-    /// The time when the last round began.
-    began_at: i64,
     /// When something is to be done in a lane.
     next_lane: i64,
     /// The earliest expiry among the leases seen by the last look.
@@ -106,7 +104,6 @@ impl Worker {
             shared,
             database,
             launcher_pid: shared.launcher.pid(),
-            began_at: i64::MIN,
             next_lane: NEVER,
             next_lease: NEVER,
             lease_scan_from: 0,
@@ -124,12 +121,10 @@ impl Worker {
 
     fn run(mut self) {
         while self.may_stay() {
-            let moment = now();
-            if moment < self.began_at {
+            if self.is_of_the_future(now()) {
                 // The clock was put back, and what this worker had planned may be years ahead.
                 self = Self::new(self.shared, self.database);
             }
-            self.began_at = moment;
             let pause = match self.round() {
                 Installed::Yes => {
                     self.database.counters.rounds.fetch_add(1, Ordering::Relaxed);
@@ -146,6 +141,19 @@ impl Worker {
             self.database.worker.sleep_until(0);
             process::reload_settings();
         }
+    }
+
+    /// Whether it has done something at a time that is still to come.
+    fn is_of_the_future(&self, moment: i64) -> bool {
+        let notified = self.notify_from.saturating_sub(microseconds(settings::notify_interval()));
+        let done = [
+            self.swept_at,
+            self.due_until,
+            notified,
+            self.lease_scan_by - LEASE_SCAN_EVERY,
+            self.next_upkeep - UPKEEP_EVERY,
+        ];
+        done.into_iter().any(|time| time > moment)
     }
 
     fn may_stay(&self) -> bool {
@@ -226,7 +234,8 @@ impl Worker {
         if due > now() {
             return Installed::Yes;
         }
-        let started = now();
+        // Not by the clock, which may be put forward by years meanwhile.
+        let started = Instant::now();
         loop {
             // Taken before the transaction's snapshot: a lease announced later is not lost.
             self.next_lease = self.next_lease.min(self.database.next_lease.take());
@@ -240,7 +249,7 @@ impl Worker {
             }
         }
         let ended = now();
-        self.lease_scan_from = ended + LEASE_SCAN_SHARE * (ended - started);
+        self.lease_scan_from = ended + LEASE_SCAN_SHARE * microseconds(started.elapsed());
         self.lease_scan_by = ended + LEASE_SCAN_EVERY;
         Installed::Yes
     }

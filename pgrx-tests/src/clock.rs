@@ -2,11 +2,14 @@
 //!
 //! What measures time instead of asking for it, as sleeping does, is not touched: it does not change when
 //! somebody sets a clock.
+//!
+//! From PostgreSQL 16 on. The postmaster of 15 starts workers in a signal handler while it waits, and what is
+//! started inside a call that libfaketime watches goes by the system's clock for ever.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cluster::home;
+use crate::cluster::{home, major_version};
 
 /// See the head of this file.
 #[derive(Clone)]
@@ -16,8 +19,12 @@ pub struct FakeClock {
 }
 
 impl FakeClock {
-    /// A clock that is right so far, kept in this folder; nothing where libfaketime was not fetched.
+    /// A clock that is right so far, kept in this folder; nothing before PostgreSQL 16, and where libfaketime
+    /// was not fetched.
     pub fn new(folder: &Path) -> Option<Self> {
+        if major_version() < 16 {
+            return None;
+        }
         let folders = std::fs::read_dir(home().join("debian/usr/lib")).ok()?;
         let mut places = folders.map(|entry| Some(entry.ok()?.path().join("faketime/libfaketime.so.1")));
         let library = places.find_map(|place| place.filter(|place| place.exists()))?;

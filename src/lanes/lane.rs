@@ -26,6 +26,8 @@ pub const LEASES: usize = 2048;
 /// With fewer in the line, the claim that finds it so refills it, while others go on.
 const LOW: usize = LINE / 4;
 
+/// A reading that seems to have taken longer was not that long.
+const LONGEST_READING: i64 = 60_000_000;
 /// Reading the table anew may take one part of so many of the time.
 const READING_SHARE: i64 = 50;
 
@@ -140,8 +142,11 @@ impl Lane {
     }
 
     /// When the table is to be read again from the first task on, for what nobody could tell of: every
-    /// `interval`, but at most a share of the time.
-    pub fn next_reading(&self, interval: i64) -> i64 {
+    /// `interval`, but at most a share of the time. At once, if the clock was put back since the last time.
+    pub fn next_reading(&self, interval: i64, now: i64) -> i64 {
+        if self.read_at > now {
+            return now;
+        }
         self.read_at.saturating_add(interval.max(READING_SHARE * self.read_for))
     }
 
@@ -314,7 +319,8 @@ impl Lane {
     pub fn refilled(&mut self, bounds: Bounds, found: &Findings, now: i64) {
         self.refiller = 0;
         if bounds.from == Key::FIRST {
-            (self.read_at, self.read_for) = (now, now - bounds.began);
+            // The clock may have been put forward meanwhile.
+            (self.read_at, self.read_for) = (now, (now - bounds.began).clamp(0, LONGEST_READING));
             // Behind what it read may be tasks that came due, and running ones, that nobody knows of.
             self.lower(found.due_below);
             self.leases.forget_unknown();

@@ -98,10 +98,10 @@ mutants! {
         "I12";
     /// A claim leases one task more than it returns.
     leased_and_not_told: "quiet",
-        "ALTER FUNCTION queue_internal.claim_from RENAME TO honest_claim_from;
-         CREATE FUNCTION queue_internal.claim_from(source queue.queues, lease interval, max_tasks integer, worker text)
-         RETURNS SETOF queue.claimed_task LANGUAGE sql
-         AS 'SELECT * FROM queue_internal.honest_claim_from($1, $2, $3 + 1, $4) LIMIT $3'",
+        "SELECT pg_temp.mutate(
+             'queue_internal.claim(interval, text, integer, text)'::regprocedure::oid::regproc,
+             'queue_internal.claim_from(source, lease, max_tasks, worker)',
+             'queue_internal.claim_from(source, lease, max_tasks + 1, worker) LIMIT max_tasks')",
         "I11";
     /// Nobody ends expired leases.
     leases_never_end: "quiet",

@@ -31,7 +31,7 @@ fn before(scene: &mut Scene) {
     scene.clock = scene.cluster.with_fake_clock();
     scene.cluster.launch();
     if scene.clock.is_none() {
-        scene.remarks.push("the clock is not set: there is no libfaketime here".to_owned());
+        scene.remarks.push("the clock is not set: that takes PostgreSQL 16 and libfaketime".to_owned());
     }
 }
 
