@@ -41,7 +41,8 @@ fn says(span: &Value, operation: &str, kind: &str, of: &str, id: i64) {
 /// The one span that processed a task.
 fn processed(spans: &[Value], id: i64) -> &Value {
     let mut all = named(spans, "process default");
-    all.retain(|span| span["attributes"]["messaging.message.id"] == id.to_string());
+    let id = id.to_string();
+    all.retain(|span| span["attributes"]["messaging.message.id"] == id.as_str());
     let [one] = all.as_slice() else { panic!("{} spans for {id}", all.len()) };
     one
 }
