@@ -117,12 +117,17 @@ fn a_worker_of_one_queue_ends_its_tasks_in_every_way() {
         assert_eq!(number(&mut admin, "SELECT count(*) FROM queue.dead_letters"), 1);
         run(&mut admin, "DELETE FROM queue.tasks; DELETE FROM queue.dead_letters");
     }
-    // And one of all queues, where a task waits that has been looked at by nobody yet.
+}
+
+#[test]
+fn a_worker_of_all_queues_claims_where_a_task_waits_for_one_that_is_live() {
+    let cluster = cluster("security-waits", NO_WORKER);
+    let mut admin = cluster.connect();
     run(&mut admin, "SELECT queue.grant_worker('worker')");
-    let first = push(&mut admin, "b", "");
-    push(&mut admin, "b", &format!(", after => '{{{first}}}'"));
-    let claimed = number(&mut login(&cluster, "worker"), "SELECT id FROM queue.claim('1 hour', 'b', 9)");
-    assert_eq!(claimed, first);
+    let first = push(&mut admin, "default", "");
+    push(&mut admin, "default", &format!(", after => '{{{first}}}'"));
+    let mut worker = login(&cluster, "worker");
+    assert_eq!(number(&mut worker, "SELECT id FROM queue.claim('1 hour', max_tasks => 9)"), first);
 }
 
 #[test]
