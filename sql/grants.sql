@@ -5,7 +5,7 @@ REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
 REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers TO pg_monitor;
-GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint) TO pg_monitor;
+GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint, bigint) TO pg_monitor;
 -- A function in a view is called with the rights of whoever reads the view. This one looks itself whether
 -- its caller may read queue.stats.
 GRANT EXECUTE ON FUNCTION queue_internal.counted(text[]) TO PUBLIC;

@@ -5,6 +5,8 @@
 //! lane has a lock, which is held for a few memory operations and never while anything can fail.
 
 mod account;
+mod chore;
+mod directory;
 mod lane;
 mod leases;
 mod ordered;
@@ -12,22 +14,23 @@ pub mod reading;
 mod waiters;
 
 pub use account::{Account, Census, Counts, Horizon, Item};
+pub use chore::{Chore, tend};
+pub use directory::{announce_refill, available, await_refill, request, stamp};
 pub use lane::{Answer, Bounds, Key, Lane};
 pub use leases::Lease;
 
 use crate::clock::now;
-use crate::settings;
 use crate::shared::NEVER;
+use directory::{alone, hashes, locked};
 use pgrx::prelude::*;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use waiters::Waiters;
 pub use waiters::{Place, Wake};
 
 /// A lane that nobody used for so long may be given to another queue.
 const IDLE: i64 = 60_000_000;
 const NAME: usize = 128;
-const TRANCHE: &std::ffi::CStr = c"queue_ext lane";
 
 /// Which queue a lane is for. A hash stands for it where there is no room for the name; two queues of
 /// one hash cannot both have a lane.
@@ -105,146 +108,6 @@ pub struct Counters {
     pub expired: u64,
 }
 
-struct Directory {
-    count: usize,
-    locks: *mut pg_sys::LWLockPadded,
-    /// The hash of each lane's queue, 0 for a free lane: found without a lock, and trusted under it.
-    hashes: *const AtomicU64,
-    slots: *mut Slot,
-    stamps: *const AtomicU64,
-}
-
-static mut DIRECTORY: Directory = Directory {
-    count: 0,
-    locks: std::ptr::null_mut(),
-    hashes: std::ptr::null(),
-    slots: std::ptr::null_mut(),
-    stamps: std::ptr::null(),
-};
-
-static mut PREVIOUS_STARTUP: pg_sys::shmem_startup_hook_type = None;
-#[cfg(not(feature = "pg14"))]
-static mut PREVIOUS_REQUEST: pg_sys::shmem_request_hook_type = None;
-
-/// Asks the postmaster for the memory. Only while it preloads libraries.
-pub fn request() {
-    if settings::lanes() == 0 {
-        return;
-    }
-    // SAFETY: single-threaded start-up, before any backend exists.
-    unsafe {
-        #[cfg(feature = "pg14")]
-        reserve();
-        #[cfg(not(feature = "pg14"))]
-        {
-            PREVIOUS_REQUEST = pg_sys::shmem_request_hook;
-            pg_sys::shmem_request_hook = Some(on_request);
-        }
-        PREVIOUS_STARTUP = pg_sys::shmem_startup_hook;
-        pg_sys::shmem_startup_hook = Some(on_startup);
-    }
-}
-
-/// Bytes: a number for stamps, the hashes, the slots.
-fn size(count: usize) -> usize {
-    size_of::<AtomicU64>() * (1 + count) + size_of::<Slot>() * count
-}
-
-unsafe fn reserve() {
-    // SAFETY: called while the server collects such requests.
-    unsafe {
-        pg_sys::RequestAddinShmemSpace(size(settings::lanes()));
-        // One for each lane, and one for giving them away.
-        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), settings::lanes() as i32 + 1);
-    }
-}
-
-#[cfg(not(feature = "pg14"))]
-#[pg_guard]
-unsafe extern "C-unwind" fn on_request() {
-    // SAFETY: hooks are called in a chain.
-    unsafe {
-        if let Some(previous) = PREVIOUS_REQUEST {
-            previous();
-        }
-        reserve();
-    }
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn on_startup() {
-    // SAFETY: the postmaster runs it alone, before any backend can look, also after a crash; the memory
-    // is as large as `size` says, and starts on a cache line.
-    unsafe {
-        if let Some(previous) = PREVIOUS_STARTUP {
-            previous();
-        }
-        let count = settings::lanes();
-        let mut found = false;
-        let memory =
-            pg_sys::ShmemInitStruct(c"queue_ext lanes".as_ptr(), size(count), &mut found).cast::<u8>();
-        let hashes = memory.add(size_of::<AtomicU64>()).cast::<AtomicU64>();
-        let slots = hashes.add(count).cast::<Slot>();
-        if !found {
-            std::ptr::write_bytes(memory, 0, size(count));
-            for i in 0..count {
-                pg_sys::ConditionVariableInit(&raw mut (*slots.add(i)).changed);
-            }
-        }
-        DIRECTORY = Directory {
-            count,
-            locks: pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr()),
-            hashes,
-            slots,
-            stamps: memory.cast(),
-        };
-    }
-}
-
-fn directory() -> &'static Directory {
-    // SAFETY: written once, in the postmaster, from which every process inherits it.
-    unsafe { &*&raw const DIRECTORY }
-}
-
-/// Whether there are lanes at all.
-pub fn available() -> bool {
-    directory().count > 0
-}
-
-/// A number that was never returned before, and is not 0.
-pub fn stamp() -> u64 {
-    // SAFETY: see `on_startup`; callers have found a lane.
-    unsafe { (*directory().stamps).fetch_add(1, Ordering::Relaxed) + 1 }
-}
-
-fn hashes() -> &'static [AtomicU64] {
-    let directory = directory();
-    if directory.count == 0 {
-        return &[];
-    }
-    // SAFETY: see `on_startup`.
-    unsafe { std::slice::from_raw_parts(directory.hashes, directory.count) }
-}
-
-/// Runs `act` with the lane of this number, locked. It must not raise, panic or call the server.
-fn locked<R>(index: usize, act: impl FnOnce(&mut Slot) -> R) -> R {
-    // SAFETY: the index is below `count`, and the lock makes the reference the only one.
-    alone(index, || act(unsafe { &mut *directory().slots.add(index) }))
-}
-
-/// Runs `act` while this process has the lock of this number.
-fn alone<R>(index: usize, act: impl FnOnce() -> R) -> R {
-    // SAFETY: there are `count` locks and one more. An LWLock can be taken anywhere, in commit callbacks
-    // too, and is let go by the server itself after an ERROR.
-    unsafe {
-        let lock = &raw mut (*directory().locks.add(index)).lock;
-        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
-        let result = act();
-        pg_sys::LWLockRelease(lock);
-        result
-    }
-}
-
 /// Runs `act` with the lane of the queue with this hash, if there is one.
 pub fn with<R>(hash: u64, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
     let index = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash)?;
@@ -285,7 +148,7 @@ fn take_lane(queue: &Queue<'_>, idle_too: bool) -> Option<u64> {
         (0..hashes().len()).find(|index| locked(*index, |slot| wanted(slot)))
     };
     let choose = || find(&|slot| slot.hash == 0).or_else(|| find(&|slot| idle_too && slot.idle(moment)));
-    alone(directory().count, || {
+    alone(hashes().len(), || {
         if hashes().iter().any(|place| place.load(Ordering::Acquire) == queue.hash) {
             return Some(queue.hash);
         }
@@ -307,58 +170,6 @@ pub fn each<R>(act: impl Fn(&Slot) -> R) -> Vec<(Vec<u8>, R)> {
         found.map(|(name, length, result)| (name[..length].to_vec(), result))
     };
     (0..hashes().len()).filter_map(look).collect()
-}
-
-/// How many leases of a lane the worker ends at a time.
-const CHORE: usize = 256;
-
-/// What the worker has to do for a lane.
-pub struct Chore {
-    lane: u64,
-    ids: [i64; CHORE],
-    expired: usize,
-    wake: Option<Wake>,
-    next: i64,
-    reread: Option<(Bounds, [u8; NAME], usize)>,
-    relation: u32,
-}
-
-impl Chore {
-    /// The hash of the lane's queue.
-    pub fn lane(&self) -> u64 {
-        self.lane
-    }
-
-    /// The tasks whose lease ran out.
-    pub fn expired(&self) -> &[i64] {
-        &self.ids[..self.expired]
-    }
-
-    /// When there is more to do, after this.
-    pub fn next(&self) -> i64 {
-        if self.expired == CHORE { 0 } else { self.next }
-    }
-
-    /// The queue that has to be read anew, and how.
-    pub fn reread(&self) -> Option<(Bounds, Queue<'_>)> {
-        let (bounds, name, length) = self.reread.as_ref()?;
-        Some((*bounds, Queue::new(self.relation.into(), &name[..*length])))
-    }
-}
-
-/// Does what is due in the lanes of this database; what is left for the worker it gets one by one.
-pub fn tend(now: i64, sweep_interval: i64, mut act: impl FnMut(Chore)) {
-    // SAFETY: plain reads of constants of the process.
-    let (database, me) = unsafe { (pg_sys::MyDatabaseId.to_u32(), pg_sys::MyProcPid) };
-    for index in 0..hashes().len() {
-        let chore = locked(index, |slot| {
-            (slot.hash != 0 && slot.database == database).then(|| slot.tend(now, sweep_interval, me))
-        });
-        if let Some(mut chore) = chore {
-            chore.wake.take().into_iter().for_each(Wake::now);
-            act(chore);
-        }
-    }
 }
 
 /// Something may have happened in any queue of this database that no lane was told of.
@@ -413,30 +224,6 @@ pub fn forget(database: pg_sys::Oid) {
     }
 }
 
-/// Waits until the lane with this hash has been refilled by whoever does it. Can be interrupted.
-pub fn await_refill(hash: u64) {
-    let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) else { return };
-    // SAFETY: the condition variable lives in shared memory and was set up in `on_startup`; an ERROR in
-    // the wait leaves its list by way of the server's own clean-up.
-    unsafe {
-        let changed = &raw mut (*directory().slots.add(index)).changed;
-        pg_sys::ConditionVariablePrepareToSleep(changed);
-        while with(hash, |slot| slot.lane.refiller() != 0).unwrap_or(false) {
-            // Not for ever, in case the lane has gone to another queue.
-            pg_sys::ConditionVariableTimedSleep(changed, 1000, pg_sys::PG_WAIT_EXTENSION);
-        }
-        pg_sys::ConditionVariableCancelSleep();
-    }
-}
-
-/// Wakes those who wait for a refill of the lane with this hash.
-pub fn announce_refill(hash: u64) {
-    if let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) {
-        // SAFETY: as in `await_refill`; only sets latches.
-        unsafe { pg_sys::ConditionVariableBroadcast(&raw mut (*directory().slots.add(index)).changed) };
-    }
-}
-
 impl Slot {
     /// Takes out the one who has waited longest, for the caller to wake once the lock is let go: for one task
     /// that there is.
@@ -466,25 +253,6 @@ impl Slot {
     pub fn next_time(&self) -> i64 {
         let timed = if self.waiters.is_empty() { NEVER } else { self.lane.next_time() };
         timed.min(self.lane.leases.next())
-    }
-
-    /// Does what is due by itself; returns what the worker has to do.
-    fn tend(&mut self, now: i64, sweep_interval: i64, me: i32) -> Chore {
-        let mut ids = [0; CHORE];
-        let expired = self.lane.leases.take_expired(now, &mut ids);
-        self.counters.expired += expired as u64;
-        let unknown =
-            self.lane.leases.unknown() <= now || !self.waiters.is_empty() && self.lane.timed_unknown(now);
-        let in_use = !self.waiters.is_empty() || now - self.used_at < IDLE;
-        let sweep = in_use && now >= self.lane.next_reading(sweep_interval, now);
-        let bounds = if unknown || sweep { self.lane.reread(now, me) } else { None };
-        self.lane.let_in(now);
-        let wake = if self.lane.line_length() > 0 { self.wake_in_turn() } else { None };
-        // A reading tells of itself, and is not to be repeated at once if it fails.
-        let next = self.next_time().max(if bounds.is_some() { now + 100_000 } else { now + 1000 });
-        let next = if in_use { next.min(self.lane.next_reading(sweep_interval, now)) } else { next };
-        let name = bounds.map(|bounds| (bounds, self.name, self.name_length));
-        Chore { lane: self.hash, ids, expired, wake, next, reread: name, relation: self.relation }
     }
 
     fn is_of(&self, queue: &Queue<'_>) -> bool {

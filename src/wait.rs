@@ -9,33 +9,24 @@
 //! finds the list. Being woken takes one out of it; who then finds nothing, because somebody else was
 //! quicker, enters again. Nothing depends on being woken; they look again by themselves, too.
 
+mod lists;
+mod rest;
+
 use crate::clock::now;
-use crate::lanes::{self, Place, Queue, Wake};
 use crate::settings;
-use crate::shared::{self, NEVER};
+use crate::shared::NEVER;
 use crate::tables::rows::text_of;
-use crate::tables::{self, Use};
 use crate::verbs::claim;
 use pgrx::prelude::*;
-use std::cell::RefCell;
-use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// Without the lists, for instance without the library preloaded: how long the first pause is, by how
 /// much the others grow, and how long they become. In microseconds.
 const FIRST_PAUSE: i64 = 5_000;
 const LONGEST_PAUSE: i64 = 200_000;
 
-unsafe extern "C-unwind" {
-    /// Whether the client is still there; not among what pgrx exports.
-    fn pq_check_connection() -> bool;
-}
-
 declare_symbol!(pg_finfo_queue_wait);
 declare_symbol!(pg_finfo_queue_wait_any);
 declare_symbol!(pg_finfo_queue_wait_result);
-declare_symbol!(pg_finfo_try_commit);
 
 /// A CALL that waits, with the core's functions by which it checks its arguments and looks.
 struct Call {
@@ -93,7 +84,7 @@ unsafe fn wait_for_task(fcinfo: pg_sys::FunctionCallInfo, many: bool) -> pg_sys:
                 }
             };
             if !go_on(call, ready, deadline) {
-                leave(ready);
+                lists::leave(ready);
                 return row_of(fcinfo, ready);
             }
         }
@@ -113,28 +104,11 @@ unsafe extern "C-unwind" fn queue_wait_result(fcinfo: pg_sys::FunctionCallInfo) 
             (*call).begin_look();
             let outcome = (*call).look();
             if !go_on(call, is_over(outcome), deadline) {
-                leave(true);
+                lists::leave(true);
                 (*fcinfo).isnull = false;
                 return outcome;
             }
         }
-    }
-}
-
-/// `queue_internal.try_commit(INOUT committed)`: commits, if the caller's CALL can.
-#[unsafe(no_mangle)]
-#[pg_guard]
-unsafe extern "C-unwind" fn try_commit(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    // SAFETY: called by Postgres as the procedure that engine.sql declares. Nothing that belongs to the
-    // transaction is held across the commit.
-    unsafe {
-        let committed = can_commit(fcinfo);
-        if committed {
-            spi(pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32));
-            pg_sys::SPI_commit();
-            spi(pg_sys::SPI_finish());
-        }
-        row_of(fcinfo, committed)
     }
 }
 
@@ -258,7 +232,7 @@ unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) ->
         return false;
     }
     // SAFETY: as above.
-    if !unsafe { can_commit(call.fcinfo) } {
+    if !unsafe { rest::can_commit(call.fcinfo) } {
         ereport!(
             PgLogLevel::NOTICE,
             PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
@@ -268,113 +242,22 @@ unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) ->
         return false;
     }
     // SAFETY: the first argument, as declared.
-    let standing = unsafe { enter(call) };
+    let standing = unsafe { lists::enter(call) };
     point!(WaitEntered);
     if standing.new {
         return true;
     }
     // Where there are lists, being woken is the rule, and looking again the exception.
     let sweep = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(LONGEST_PAUSE);
-    let next = next_time();
+    let next = lists::next_time();
     // Without a worker, nobody reads tasks for later into the lane of a queue that the core serves.
     let pause = if standing.everywhere && next > moment { sweep } else { call.pause };
     call.pause = (call.pause + call.pause / 2).min(LONGEST_PAUSE);
     let next = if next > moment { next } else { NEVER };
     let until = deadline.min(moment.saturating_add(pause)).min(next);
     // SAFETY: nothing of this transaction is in use by the frames above.
-    unsafe { rest(call, until) };
+    unsafe { rest::rest(call, until) };
     true
-}
-
-/// When this process has to look by itself because no worker will wake it: tasks come due, leases end.
-fn next_time() -> i64 {
-    // SAFETY: a plain read of a constant of the process.
-    let database = shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
-    if database.is_some_and(|database| database.worker.pid() != 0) {
-        return NEVER;
-    }
-    let next = |hash: &u64| lanes::with(*hash, |slot| slot.next_time()).unwrap_or(NEVER);
-    LISTS.with_borrow(|lists| lists.iter().map(next).min().unwrap_or(NEVER))
-}
-
-/// Ends the transaction, sleeps until the time or until woken, and begins another one.
-unsafe fn rest(call: &Call, until: i64) {
-    // SAFETY: as a procedure may. Where CALL came from the client itself, nobody keeps anything in the
-    // transaction that SPI_commit has begun, and it can end as well; else an empty one stays open.
-    unsafe {
-        spi(pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32));
-        pg_sys::SPI_commit();
-        spi(pg_sys::SPI_finish());
-        let alone = !pg_sys::SPI_inside_nonatomic_context();
-        if alone {
-            pg_sys::CommitTransactionCommand();
-        }
-        let left = Leaving;
-        point!(WaitSleeps);
-        sleep_until(until);
-        point!(WaitWoken);
-        end_if_alone();
-        std::mem::forget(left);
-        if alone {
-            pg_sys::StartTransactionCommand();
-        }
-        pg_sys::MemoryContextSwitchTo(call.context);
-        pg_sys::EnsurePortalSnapshotExists();
-        point!(WaitBegins);
-    }
-}
-
-/// Leaves the lists when a session that sleeps is cancelled or terminated.
-struct Leaving;
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        leave_lists(false);
-    }
-}
-
-/// Sleeps until the latch is set or the time has come.
-fn sleep_until(time: i64) {
-    let left = u64::try_from(time.saturating_sub(now())).unwrap_or(0);
-    // The latch counts whole milliseconds.
-    crate::process::sleep(
-        crate::process::Sleep::Wait,
-        Duration::from_micros(left).max(Duration::from_millis(1)),
-    );
-}
-
-/// Ends the session if its client is gone: what it was woken for is the next one's.
-fn end_if_alone() {
-    // SAFETY: a check of the session's own socket, if it has one; the flags are what the server's own check
-    // sets, and the interrupt raises the FATAL that goes with them.
-    unsafe {
-        if !pg_sys::MyProcPort.is_null() && !pq_check_connection() {
-            pg_sys::ClientConnectionLost = 1;
-            pg_sys::InterruptPending = 1;
-            pgrx::check_for_interrupts!();
-        }
-    }
-}
-
-/// Whether the procedure was called outside a transaction block, and by nothing but procedures
-/// that could commit themselves.
-unsafe fn can_commit(fcinfo: pg_sys::FunctionCallInfo) -> bool {
-    // SAFETY: a node's tag tells its type.
-    unsafe {
-        let context = (*fcinfo).context;
-        !context.is_null()
-            && (*context).type_ == pg_sys::NodeTag::T_CallContext
-            && !(*context.cast::<pg_sys::CallContext>()).atomic
-            && !pg_sys::IsSubTransaction()
-    }
-}
-
-fn spi(code: i32) {
-    if code < 0 {
-        // SAFETY: the function returns a constant string.
-        let name = unsafe { CStr::from_ptr(pg_sys::SPI_result_code_string(code)) };
-        error!("SPI failed: {}", name.to_string_lossy());
-    }
 }
 
 /// What a procedure with one INOUT argument returns: a row of one column.
@@ -443,113 +326,4 @@ unsafe fn elements<'a>(queues: pg_sys::Datum) -> impl Iterator<Item = &'a [u8]> 
         );
         (0..count as usize).map(move |i| text_of(*values.add(i)))
     }
-}
-
-thread_local! {
-    /// The lanes in whose lists this process stands.
-    static LISTS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Where a process stands that waits.
-struct Standing {
-    /// In a list in which it did not stand before.
-    new: bool,
-    /// In all the lists that there should be.
-    everywhere: bool,
-}
-
-/// Enters the lists of those who wait for what the call waits for.
-unsafe fn enter(call: &Call) -> Standing {
-    leave_in_any_case();
-    // SAFETY: the arguments were checked.
-    unsafe {
-        if call.kind == Kind::Result {
-            let place = shared::get().map(|shared| shared.results.enter(call.subject.value.value() as i64));
-            return place.map_or(Standing { new: false, everywhere: false }, Standing::from);
-        }
-        let mut standing = Standing { new: false, everywhere: true };
-        let tables = if lanes::available() { tables::open(Use::Claim).ok() } else { None };
-        let Some(tables) = tables else { return Standing { everywhere: false, ..standing } };
-        for name in elements(call.subject.value) {
-            let queue = Queue::new(tables.tasks, name);
-            let place = lanes::with_or_new(&queue, |slot| slot.waiters.enter()).unwrap_or(Place::None);
-            if place == Place::New {
-                expect(&queue);
-                LISTS.with_borrow_mut(|lists| {
-                    if !lists.contains(&queue.hash()) {
-                        lists.push(queue.hash());
-                    }
-                });
-            }
-            let Standing { new, everywhere } = Standing::from(place);
-            standing = Standing { new: standing.new | new, everywhere: standing.everywhere & everywhere };
-        }
-        standing
-    }
-}
-
-impl From<Place> for Standing {
-    fn from(place: Place) -> Self {
-        Self { new: place == Place::New, everywhere: place != Place::None }
-    }
-}
-
-/// Has the lists be left when a transaction fails, and when a session is terminated while it sleeps and has no
-/// transaction.
-fn leave_in_any_case() {
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
-    if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the functions only touch shared memory, which is there until later; the library is never
-        // unloaded.
-        unsafe {
-            pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
-            pg_sys::RegisterXactCallback(Some(at_end_of_transaction), std::ptr::null_mut());
-        }
-    }
-}
-
-unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
-    leave_lists(false);
-}
-
-unsafe extern "C-unwind" fn at_end_of_transaction(
-    event: pg_sys::XactEvent::Type,
-    _argument: *mut std::ffi::c_void,
-) {
-    if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
-        leave_lists(false);
-    }
-}
-
-/// Has the worker wake the waiters of a lane when a task comes due.
-fn expect(queue: &Queue<'_>) {
-    let next = lanes::with(queue.hash(), |slot| slot.next_time());
-    // SAFETY: a plain read of a constant of the process.
-    let database = shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
-    if let (Some(next), Some(database)) = (next, database) {
-        database.lane_time(next);
-    }
-}
-
-/// Leaves all lists. `served` says whether this process takes what it was woken for.
-#[pg_guard]
-unsafe extern "C-unwind" fn leave(served: bool) {
-    leave_lists(served);
-    point!(WaitLeft);
-}
-
-/// The same, also for the end of a transaction that failed.
-pub fn leave_lists(served: bool) {
-    if let Some(shared) = shared::get() {
-        shared.results.leave();
-    }
-    LISTS.with_borrow_mut(|lists| {
-        // Who waits for several queues may claim from any of them, also from one that gets a task this very
-        // moment: what it was woken for is left to the next one in each, who may look in vain.
-        let takes = served && lists.len() == 1;
-        for hash in lists.drain(..) {
-            let next = lanes::with(hash, |slot| slot.leave(takes));
-            next.flatten().into_iter().for_each(Wake::now);
-        }
-    });
 }

@@ -9,6 +9,7 @@
 //! sweep. An ERROR ends the process and the launcher starts a fresh one.
 
 mod core;
+mod guard;
 mod installed;
 
 use crate::clock::now;
@@ -52,6 +53,7 @@ pub extern "C-unwind" fn worker_main(argument: pg_sys::Datum) {
     // SAFETY: the function only touches atomics in shared memory, which outlives the process.
     unsafe { pg_sys::before_shmem_exit(Some(leave), argument) };
     core::prepare_session();
+    guard::install();
     Worker::new(shared, database).run();
 }
 

@@ -63,7 +63,8 @@ fn a_server_in_good_health_says_so_to_whoever_monitors() {
         let (name, status, hint): (String, String, Option<String>) = (row.get(0), row.get(1), row.get(2));
         assert_eq!((status.as_str(), hint), ("ok", None), "{name}");
     }
-    let nulls = client.query("SELECT FROM queue.health(NULL, NULL, NULL, NULL) WHERE status = 'ok'", &[]);
+    let nulls =
+        client.query("SELECT FROM queue.health(NULL, NULL, NULL, NULL, NULL) WHERE status = 'ok'", &[]);
     assert_eq!(nulls.expect("health").len(), CHECKS.len(), "null is the default");
 }
 
@@ -116,8 +117,12 @@ fn queues_without_a_lane_are_named() {
 fn trouble_with_tasks_is_named_while_it_lasts() {
     let cluster = with_settings("health-tasks", true, "queue.worker_enabled = off\nqueue.history_ahead = 1");
     let mut client = cluster.connect();
+    assert_eq!(check(&mut client, "partitions", true)[0][1], "nothing has finished yet");
     run(&mut client, "SELECT queue.push('default')");
     complains(&mut client, "due tasks", "warning", "queue \"default\": 1 are due", "start workers");
+    run(&mut client, "SELECT queue.push('default'); SELECT queue.claim('1 hour')");
+    complains(&mut client, "due tasks", "warning", "queue \"default\": 1 are due", "Start more workers");
+    run(&mut client, "SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running'");
     run(&mut client, "SELECT queue.pause('default')");
     complains(&mut client, "due tasks", "warning", "", "queue.resume('default')");
     assert!(is_ok_now(&mut client, "due tasks", false), "ten minutes have not passed");
@@ -125,6 +130,7 @@ fn trouble_with_tasks_is_named_while_it_lasts() {
     is_ok(&mut client, "due tasks");
 
     complains(&mut client, "leases", "warning", "one of worker \"late\" ran out", "CALL queue.maintain()");
+    assert!(is_ok_now(&mut client, "leases", false), "a minute has not passed");
     run(&mut client, "CALL queue.maintain()");
     is_ok(&mut client, "leases");
 
@@ -133,6 +139,7 @@ fn trouble_with_tasks_is_named_while_it_lasts() {
         "UPDATE queue.tasks SET run_at = now(); SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 hour')",
     );
     complains(&mut client, "dead letters", "warning", "1 tasks failed for good", "queue.redrive('default')");
+    assert!(is_ok_now(&mut client, "dead letters", false), "there are not ten");
     run(&mut client, "SELECT queue.redrive('default')");
     is_ok(&mut client, "dead letters");
 
@@ -176,4 +183,38 @@ fn whoever_pins_the_horizon_is_named() {
     );
     run(&mut old, "ROLLBACK PREPARED 'forgotten'");
     is_ok(&mut client, "horizon");
+}
+
+#[test]
+fn standbys_and_slots_that_pin_the_horizon_are_named() {
+    let mut cluster = with_settings(
+        "health-standby",
+        true,
+        "hot_standby_feedback = on\nwal_receiver_status_interval = 1\nwal_retrieve_retry_interval = 100",
+    );
+    cluster.await_worker("postgres");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT pg_create_physical_replication_slot('kept')");
+    let standby = cluster.standby("health-standby-copy");
+    let mut there = standby.connect();
+    assert_eq!(check(&mut there, "worker", false)[0][..2], ["ok", "a standby has none"]);
+    run(&mut there, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM queue.tasks");
+    // The oldest that it needs is a transaction of later.
+    run(&mut client, "SELECT queue.push('default'); SELECT queue.push('default')");
+    let mut held_back = |what: &str, hint: &str| {
+        let query = "SELECT count(*) FROM queue.health(held_back => 1)
+                     WHERE name = 'horizon' AND status = 'warning' AND detail LIKE $1 || '%' AND hint LIKE $2 || '%'";
+        eventually(&format!("{what} is named"), SOON, || {
+            client.query_one(query, &[&what, &hint]).expect("health").get::<_, i64>(0) == 1
+        });
+        assert!(is_ok_now(&mut client, "horizon", false), "there are not a million");
+    };
+    held_back("standby \"walreceiver\" holds it back by", "End the old query there");
+    let mut superuser = standby.connect();
+    run(&mut superuser, "ALTER SYSTEM SET primary_slot_name = 'kept'");
+    run(&mut superuser, "SELECT pg_reload_conf()");
+    held_back(
+        "replication slot \"kept\" holds it back by",
+        "Have its standby catch up, or SELECT pg_drop_replication_slot('kept')",
+    );
 }

@@ -5,6 +5,8 @@
 
 #[path = "security/grid.rs"]
 mod grid;
+#[path = "security/ids.rs"]
+mod ids;
 #[path = "security/leaks.rs"]
 mod leaks;
 #[path = "security/names.rs"]
@@ -15,6 +17,8 @@ mod paths;
 mod supply;
 #[path = "security/tenants.rs"]
 mod tenants;
+#[path = "security/triggers.rs"]
+mod triggers;
 #[path = "security/verbs.rs"]
 mod verbs;
 #[path = "security/worker.rs"]

@@ -12,9 +12,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     task queue.tasks;
 BEGIN
-    DELETE FROM queue.tasks AS t
-    WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
-    RETURNING t.* INTO task;
+    SELECT t.* INTO task FROM queue.tasks AS t
+    WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running' FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM queue_internal.check_lease_holder(id, token);
         PERFORM queue_internal.raise_lease_lost(id, token);

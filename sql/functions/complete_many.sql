@@ -22,11 +22,11 @@ BEGIN
     PERFORM FROM queue.tasks AS t WHERE t.id = ANY (ids) ORDER BY t.id FOR UPDATE;
     RETURN QUERY
     WITH finished AS (
-        DELETE FROM queue.tasks AS t
-        USING ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
-              WITH ORDINALITY AS g (id, token, result, position)
-        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
-        RETURNING t AS task, g.result, g.position
+        SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
+        FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
+             WITH ORDINALITY AS g (id, token, result, position)
+        JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
+        ORDER BY t.id, g.position
     ), kept AS (
         SELECT f.position, queue_internal.archive(f.task, 'completed', f.result) FROM finished AS f
     )

@@ -1,4 +1,4 @@
--- queue.health(due_for, overdue_for, pinned_for, failed)
+-- queue.health(due_for, overdue_for, pinned_for, failed, held_back)
 --
 --   What is wrong in this database, and what to do about it: a row for each check, or one for each queue or
 --   transaction that a check finds fault with.
@@ -7,6 +7,7 @@
 --              overdue_for  how long ago a lease may have run out
 --              pinned_for   how long a transaction may hold back vacuum
 --              failed       how many tasks of a queue may fail for good in an hour
+--              held_back    how many transactions a replication slot or a standby may hold back vacuum
 --              Null means the default.
 --   Returns:   name: which check; status: ok, warning or critical; detail: what was found; hint: what to do,
 --              null where nothing is
@@ -17,7 +18,8 @@ CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
     overdue_for interval DEFAULT '1 minute',
     pinned_for  interval DEFAULT '10 minutes',
-    failed      bigint   DEFAULT 10)
+    failed      bigint   DEFAULT 10,
+    held_back   bigint   DEFAULT 1000000)
 RETURNS TABLE (name text, status text, detail text, hint text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -25,6 +27,7 @@ DECLARE
     overdue_for CONSTANT interval := coalesce(overdue_for, '1 minute');
     pinned_for  CONSTANT interval := coalesce(pinned_for, '10 minutes');
     failed      CONSTANT bigint := coalesce(failed, 10);
+    held_back   CONSTANT bigint := coalesce(held_back, 1000000);
     moment      CONSTANT timestamptz := clock_timestamp();
     engine      CONSTANT jsonb := queue.engine_stats();
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
@@ -124,11 +127,11 @@ BEGIN
         UNION ALL
         SELECT format('replication slot %s holds it back by %s transactions', to_json(s.slot_name), age(s.xmin)),
                format('Have its standby catch up, or SELECT pg_drop_replication_slot(%L).', s.slot_name)
-        FROM pg_replication_slots AS s WHERE age(s.xmin) > 1000000
+        FROM pg_replication_slots AS s WHERE age(s.xmin) > held_back
         UNION ALL
         SELECT format('standby %s holds it back by %s transactions', to_json(r.application_name), age(r.backend_xmin)),
                'End the old query there, or switch hot_standby_feedback off.'
-        FROM pg_stat_replication AS r WHERE age(r.backend_xmin) > 1000000
+        FROM pg_stat_replication AS r WHERE age(r.backend_xmin) > held_back
     ) AS p;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'horizon', 'ok', format('nobody has held back vacuum for %s', pinned_for), NULL;
@@ -148,5 +151,5 @@ BEGIN
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
 END
 $$;
-COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint) IS
+COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint, bigint) IS
     'What is wrong in this database, and what to do about it.';

@@ -11,6 +11,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
     'The errors of a task with one more at the end.';
 
+-- Deletes the task and writes about it in one statement: see the policy "of_a_task" (rights.sql).
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -22,26 +23,25 @@ BEGIN
            OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
     INTO kept, awaited
     FROM queue.queues AS q WHERE q.name = task.queue;
-    IF kept IS DISTINCT FROM false THEN
-        INSERT INTO queue.history (
-            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-            created_at, key, group_key, headers, payload, progress, errors, result)
-        VALUES (
-            task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
-            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-            task.headers, task.payload, task.progress, task.errors, archive.result);
-    END IF;
+    WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
+    INSERT INTO queue.history (
+        id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+        created_at, key, group_key, headers, payload, progress, errors, result)
+    SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
+           task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
+           task.headers, task.payload, task.progress, task.errors, archive.result
+    WHERE kept IS DISTINCT FROM false;
     IF awaited OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
         PERFORM queue_internal.leave(task, archive.state);
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
-    'Writes a finished task to the history, if its queue keeps one.';
+    'Moves a finished task to the history, or deletes it if its queue keeps none.';
 
 -- What the end of a task means to others: its key is free, the next of its group may run, its place
--- is free, and those that wait for it are told. Must come in a statement after the one that deleted
--- the task: see predecessors_will_signal().
+-- is free, and those that wait for it are told. Must come in a statement after the one that locked
+-- or deleted the task: see predecessors_will_signal().
 CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -69,7 +69,6 @@ COMMENT ON FUNCTION queue_internal.leave(queue.tasks, text) IS
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
     PERFORM queue_internal.archive(task, 'cancelled', NULL);
 END
 $$;
@@ -105,7 +104,7 @@ COMMENT ON FUNCTION queue_internal.discard(queue.tasks) IS 'Deletes a task witho
 CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.dead_letters (
         id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
         created_at, key, group_key, backoff, headers, payload, progress, errors)

@@ -173,9 +173,6 @@ COMMENT ON FUNCTION queue_internal.take_token(queue.queues) IS
 -- died must not keep its place because nobody comes across its task in the order.
 CREATE FUNCTION queue_internal.has_room(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    task  queue.tasks;
-    ended boolean := false;
 BEGIN
     IF source.rate_limit IS NOT NULL AND NOT EXISTS (
         SELECT FROM queue_internal.bucket_times(source, clock_timestamp(), 1)) THEN
@@ -184,17 +181,9 @@ BEGIN
         RETURN false;
     END IF;
     IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
-        FOR task IN
-            SELECT t.* FROM queue.tasks AS t
-            WHERE t.id = ANY (ARRAY(
-                      SELECT s.task_id FROM queue_internal.slots AS s WHERE s.queue = source.name))
-              AND t.state = 'running' AND t.lease_until <= clock_timestamp()
-            FOR UPDATE SKIP LOCKED
-        LOOP
-            PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
-            ended := true;
-        END LOOP;
-        RETURN ended;
+        RETURN (queue_internal.expire(ARRAY(
+            SELECT s.task_id FROM queue_internal.slots AS s
+            WHERE s.queue = source.name AND s.task_id IS NOT NULL))).expired > 0;
     END IF;
     RETURN true;
 END

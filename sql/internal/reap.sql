@@ -1,7 +1,7 @@
 -- queue_internal.reap(max_tasks)
 --
 --   Ends up to "max_tasks" attempts whose lease ran out, without waiting for anybody's lock, and
---   tells when the next lease expires.
+--   tells when the next lease expires. Those that cannot be ended are left for the next time.
 --   Clock:    where it was put back, a lease given before may end years ahead. No lease lasts longer from now
 --             than queue.max_lease, if it was given at a time that is still to come.
 --   Touches:  queue.tasks (reads all of it: leases are in no index, so that claims stay HOT)
@@ -9,22 +9,29 @@
 CREATE FUNCTION queue_internal.reap(max_tasks bigint, OUT reaped bigint, OUT next_expiry timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    moment timestamptz := clock_timestamp();
+    moment CONSTANT timestamptz := clock_timestamp();
+    wanted bigint;
+    tried  bigint[] := '{}';
+    failed bigint[] := '{}';
+    batch  bigint[];
+    ended  record;
     last   timestamptz;
-    task   queue.tasks;
 BEGIN
     reaped := 0;
-    FOR task IN
-        SELECT t.* FROM queue.tasks AS t
-        WHERE t.state = 'running' AND t.lease_until <= moment
-        LIMIT max_tasks
-        FOR UPDATE SKIP LOCKED
     LOOP
-        PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
-        reaped := reaped + 1;
+        wanted := max_tasks - reaped;
+        batch := ARRAY(
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (tried)
+            LIMIT wanted);
+        SELECT * INTO ended FROM queue_internal.expire(batch);
+        reaped := reaped + ended.expired;
+        tried := tried || batch;
+        failed := failed || ended.failed;
+        EXIT WHEN ended.expired = wanted OR cardinality(batch) < wanted;
     END LOOP;
     SELECT min(t.lease_until), max(t.lease_until) FILTER (WHERE t.updated_at > moment + interval '1 minute')
-    INTO next_expiry, last FROM queue.tasks AS t WHERE t.state = 'running';
+    INTO next_expiry, last FROM queue.tasks AS t WHERE t.state = 'running' AND t.id <> ALL (failed);
     IF last IS NOT NULL THEN
         last := moment + queue_internal.setting('max_lease', '7d')::interval;
         UPDATE queue.tasks AS t SET lease_until = last

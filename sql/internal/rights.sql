@@ -191,6 +191,17 @@ $$;
 COMMENT ON FUNCTION queue_internal.guards(text) IS
     'What the row-level policies of a right say, for each table that they guard.';
 
+-- Where rights are guarded, a finished task or a dead letter can only be written about a live task of
+-- that queue, which the role can see: by the statement that ends it, or by somebody who lies about a
+-- task of his own. Nobody can write about a task of another queue, or it could not be ended any more:
+-- ids are one series. Not for the owner, to whom no policy applies.
+CREATE POLICY of_a_task ON queue.history AS RESTRICTIVE FOR INSERT WITH CHECK (
+    EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = history.id AND t.queue = history.queue));
+COMMENT ON POLICY of_a_task ON queue.history IS 'Nobody can write about a task that is not his.';
+CREATE POLICY of_a_task ON queue.dead_letters AS RESTRICTIVE FOR INSERT WITH CHECK (
+    EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = dead_letters.id AND t.queue = dead_letters.queue));
+COMMENT ON POLICY of_a_task ON queue.dead_letters IS 'Nobody can write about a task that is not his.';
+
 -- The number is the role's OID, because a role can be renamed; or another one, where that is taken: a dump that
 -- brings policies along brings those of roles that had other OIDs.
 CREATE FUNCTION queue_internal.policy_name(of queue.rights, command text, number bigint) RETURNS name
@@ -252,11 +263,12 @@ BEGIN
         ]
         WHEN 'worker' THEN ARRAY[
             'USAGE ON TYPE queue.claimed_task',
-            'SELECT, UPDATE, DELETE ON queue.tasks',
+            'SELECT, DELETE, UPDATE (state, run_at, attempt, token, gate, lease_until, worker, claimed_at,'
+            ' updated_at, progress, errors) ON queue.tasks',
             'INSERT, SELECT (id, state, queue) ON queue.history',
             'INSERT, SELECT (id, queue) ON queue.dead_letters',
             'SELECT, UPDATE, DELETE ON queue_internal.keys',
-            'SELECT, DELETE ON queue_internal.dependencies',
+            'SELECT, DELETE, UPDATE (predecessor_queue) ON queue_internal.dependencies',
             'SELECT, INSERT, UPDATE, DELETE ON queue_internal.signals',
             'SELECT, UPDATE ON queue_internal.slots, queue_internal.tokens',
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'

@@ -61,7 +61,12 @@ BEGIN
         SELECT q.* FROM queue.queues AS q
         WHERE EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = q.name)
     LOOP
-        settled := settled + queue_internal.settle_signals(source, max_signals);
+        -- What cannot be settled in one queue is in no other's way.
+        BEGIN
+            settled := settled + queue_internal.settle_signals(source, max_signals);
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING 'what happened in queue % cannot be settled: %', to_json(source.name), SQLERRM;
+        END;
     END LOOP;
     RETURN settled;
 END

@@ -164,6 +164,8 @@ const TASK_TRIGGERS: &[&CStr] = &[
 const HISTORY_TRIGGERS: &[&CStr] = &[c"history_counted", c"history_uncounted", c"table_emptied"];
 /// What push writes: all a producer has the right to insert.
 const PUSHED_COLUMNS: &[i16] = &[2, 4, 5, 7, 18, 19, 20];
+/// What claim and extend change.
+const LEASED_COLUMNS: &[i16] = &[3, 6, 8, 10, 11, 12, 13, 21];
 
 /// Whether the verb may go on natively.
 pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Reason> {
@@ -179,16 +181,11 @@ pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Rea
         look_at(tables.queues, QUEUE_COLUMNS, ANY, usize::MAX)?;
         may(tables.queues, user, pg_sys::ACL_SELECT)?;
         match purpose {
-            Use::Push => {
-                may(tables.tasks, user, pg_sys::ACL_INSERT).or_else(|reason| {
-                    let may_all = PUSHED_COLUMNS.iter().all(|column| {
-                        pg_sys::pg_attribute_aclcheck(tables.tasks, *column, user, pg_sys::ACL_INSERT.into())
-                            == pg_sys::AclResult::ACLCHECK_OK
-                    });
-                    if may_all { Ok(()) } else { Err(reason) }
-                })?;
+            Use::Push => may_columns(tables.tasks, user, pg_sys::ACL_INSERT, PUSHED_COLUMNS)?,
+            Use::Claim | Use::Extend => {
+                may(tables.tasks, user, pg_sys::ACL_SELECT)?;
+                may_columns(tables.tasks, user, pg_sys::ACL_UPDATE, LEASED_COLUMNS)?;
             }
-            Use::Claim | Use::Extend => may(tables.tasks, user, pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE)?,
             Use::Complete => {
                 look_at(tables.history, HISTORY_COLUMNS, HISTORY_TRIGGERS, 0)?;
                 may(tables.tasks, user, pg_sys::ACL_SELECT | pg_sys::ACL_DELETE)?;
@@ -335,6 +332,23 @@ unsafe fn may(table: pg_sys::Oid, user: pg_sys::Oid, rights: u32) -> Result<(), 
         } else {
             Err(Reason::Rights)
         }
+    }
+}
+
+/// The same for some columns of a table.
+unsafe fn may_columns(
+    table: pg_sys::Oid,
+    user: pg_sys::Oid,
+    right: u32,
+    columns: &[i16],
+) -> Result<(), Reason> {
+    // SAFETY: catalog lookups.
+    unsafe {
+        may(table, user, right).or_else(|reason| {
+            let verdict = |column: &i16| pg_sys::pg_attribute_aclcheck(table, *column, user, right.into());
+            let may_all = columns.iter().all(|column| verdict(column) == pg_sys::AclResult::ACLCHECK_OK);
+            if may_all { Ok(()) } else { Err(reason) }
+        })
     }
 }
 

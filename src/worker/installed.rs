@@ -1,5 +1,6 @@
 //! Transactions in which the extension is known to be there, and to stay.
 
+use super::guard;
 use crate::process;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -23,15 +24,20 @@ pub struct Step<R> {
     pub result: Option<R>,
 }
 
-/// Runs `body` in a transaction, unless the extension is absent or about to go. The lock on the
+/// Runs `body` in a transaction, as the owner of the tables, unless the extension is absent or about to go. The lock on the
 /// extension is taken first and without waiting, and DROP EXTENSION takes it first too: so neither
 /// can hold what the other needs next, and DROP waits for one short transaction at most.
 pub fn transaction<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
     process::report(Some(activity));
-    process::transaction(|| match lock() {
-        Installed::Yes => Step { installed: Installed::Yes, result: Some(body()) },
+    let step = process::transaction(|| match lock() {
+        Installed::Yes => {
+            guard::become_owner();
+            Step { installed: Installed::Yes, result: Some(body()) }
+        }
         installed => Step { installed, result: None },
-    })
+    });
+    guard::become_itself();
+    step
 }
 
 fn lock() -> Installed {

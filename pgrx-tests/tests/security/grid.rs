@@ -23,7 +23,7 @@ const ROLES: [(&str, char); 7] = [
 #[rustfmt::skip]
 const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     // name                           producer  worker    operator   monitor
-    ("queue.tasks",                    "(raw)",  "rwd",    "rawd",    ""),
+    ("queue.tasks",                    "(raw)",  "rd(w)",  "rawd",    ""),
     ("queue.history",                  "(r)",    "a(r)",   "rawd",    ""),
     ("queue.history_default",          "",       "",       "",        ""),
     ("queue.history_DAY",              "",       "",       "",        ""),
@@ -37,7 +37,7 @@ const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     ("queue.workers",                  "",       "",       "r",       "r"),
     ("queue.tasks_id_seq",             "U",      "",       "rU",      ""),
     ("queue_internal.keys",            "raw",    "rwd",    "rawd",    ""),
-    ("queue_internal.dependencies",    "ra",     "rd",     "rad(w)",  ""),
+    ("queue_internal.dependencies",    "ra",     "rd(w)",  "rad(w)",  ""),
     ("queue_internal.signals",         "a",      "rawd",   "rawd",    ""),
     ("queue_internal.signals_id_seq",  "",       "",       "",        ""),
     ("queue_internal.slots",           "",       "rw",     "rawd",    ""),
@@ -56,7 +56,14 @@ const COLUMNS: &[(&str, &str, &str, &str)] = &[
     ("producer", "queue.tasks", "UPDATE", "gate headers payload priority run_at updated_at"),
     ("producer", "queue.history", "SELECT", "id queue"),
     ("producer", "queue.dead_letters", "SELECT", "id queue"),
+    (
+        "worker",
+        "queue.tasks",
+        "UPDATE",
+        "attempt claimed_at errors gate lease_until progress run_at state token updated_at worker",
+    ),
     ("worker", "queue.history", "SELECT", "id queue state"),
+    ("worker", "queue_internal.dependencies", "UPDATE", "predecessor_queue"),
     ("operator", "queue_internal.dependencies", "UPDATE", "predecessor_queue"),
     ("worker", "queue.dead_letters", "SELECT", "id queue"),
 ];

@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::verbs::Stock;
 use crate::{attempt, cluster, column, login, number, run};
 use postgres::Client;
 use queue_ext_tests::{Cluster, eventually};
@@ -16,7 +15,7 @@ fn rounds(admin: &mut Client) -> i64 {
 }
 
 /// The worker does its work, and is the one that it was.
-fn works(cluster: &mut Cluster, admin: &mut Client, worker: i32) {
+pub fn works(cluster: &mut Cluster, admin: &mut Client, worker: i32) {
     run(admin, "SELECT queue.resume('default'); SELECT queue.push('default', key => 'probe')");
     let reaped = "SELECT (queue.engine_stats() -> 'worker' ->> 'leases_reaped')::bigint";
     let before = number(admin, reaped);
@@ -168,36 +167,5 @@ fn only_a_superuser_can_signal_the_worker() {
             assert_eq!(code, "42501", "{role}: {signal}");
         }
     }
-    works(&mut cluster, &mut admin, worker);
-}
-
-/// Why nobody must be given TRIGGER on these tables, and no right does: see grid.rs.
-#[test]
-fn whoever_is_given_the_trigger_privilege_is_given_what_the_worker_may_do() {
-    let mut cluster = cluster("security-trigger", "queue.sweep_interval = 1");
-    let mut admin = cluster.connect();
-    Stock::make(&mut admin, "mail", "marked");
-    run(
-        &mut admin,
-        "CREATE TABLE public.ran (who name, backend text); GRANT INSERT ON public.ran TO PUBLIC;
-         GRANT USAGE ON SCHEMA queue TO nobody; GRANT TRIGGER ON queue.tasks TO nobody; GRANT CREATE ON SCHEMA public TO nobody",
-    );
-    run(
-        &mut login(&cluster, "nobody"),
-        "CREATE FUNCTION public.own() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-             INSERT INTO public.ran SELECT current_user, backend_type FROM pg_stat_activity WHERE pid = pg_backend_pid();
-             RETURN NEW; END $$;
-         CREATE TRIGGER own BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION public.own()",
-    );
-    run(&mut admin, "SELECT queue.grant_producer('producer')");
-    run(&mut login(&cluster, "producer"), "SELECT queue.push('mail')");
-    run(&mut admin, "SELECT queue.schedule('often', '* * * * * *', 'mail')");
-    eventually("the worker runs the schedule", SOON, || {
-        number(&mut admin, "SELECT count(*) FROM public.ran") > 1
-    });
-    let who = column(&mut admin, "SELECT DISTINCT backend || ' as ' || who FROM public.ran ORDER BY 1");
-    assert_eq!(who, ["client backend as producer", "queue_ext worker as postgres"]);
-    run(&mut admin, "DROP TRIGGER own ON queue.tasks; REVOKE TRIGGER ON queue.tasks FROM nobody");
-    let worker = cluster.await_worker("postgres");
     works(&mut cluster, &mut admin, worker);
 }

@@ -47,14 +47,16 @@ fn waiting_for_queues_that_come_and_go() {
         run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('30 seconds', ARRAY['a', 'b'])");
     }
     // One who waits for both and was woken for one does not keep the other's task from the next.
-    let both = wait(&cluster, "CALL queue.wait(ARRAY['a', 'b'])");
-    await_waiters(&mut client, "b", 1);
-    let other = wait(&cluster, "CALL queue.wait('b')");
-    await_waiters(&mut client, "b", 2);
-    let pushed = Instant::now();
-    run(&mut client, "BEGIN; SELECT queue.push('b'); SELECT queue.push('a'); COMMIT");
-    assert!(both.done().0 && other.done().0 && pushed.elapsed() < WOKEN, "{:?}", pushed.elapsed());
-    run(&mut client, "SELECT queue.purge('a'), queue.purge('b')");
+    for (queue, call) in [("a", "CALL queue.wait('a')"), ("b", "CALL queue.wait('b')")] {
+        let both = wait(&cluster, "CALL queue.wait(ARRAY['a', 'b'])");
+        await_waiters(&mut client, queue, 1);
+        let other = wait(&cluster, call);
+        await_waiters(&mut client, queue, 2);
+        let pushed = Instant::now();
+        run(&mut client, "BEGIN; SELECT queue.push('b'); SELECT queue.push('a'); COMMIT");
+        assert!(both.done().0 && other.done().0 && pushed.elapsed() < WOKEN, "{:?}", pushed.elapsed());
+        run(&mut client, "SELECT queue.purge('a'), queue.purge('b')");
+    }
     // Paused, and resumed.
     run(&mut client, "SELECT queue.pause('a')");
     run(&mut client, "SELECT queue.push('a'), queue.push('a')");

@@ -1,0 +1,210 @@
+//! Tasks of all queues have ids of one series. What a role with a right on one queue writes under them, about
+//! others' tasks or about its own, stops nobody else.
+
+use std::time::Duration;
+
+use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
+use postgres::Client;
+use queue_ext_tests::{Cluster, eventually};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// What a row about a task in queue "a" would be.
+const MADE_UP: [&str; 2] = [
+    "INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, payload)
+     VALUES (ID, 'a', 'completed', 0, now(), 1, 1, now(), '0')",
+    "INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, payload)
+     VALUES (ID, 'a', 0, now(), 1, 1, now(), '0')",
+];
+
+/// Queues "a" and "b", and roles for "a" alone.
+fn two_queues(name: &str, extra: &'static str) -> (Cluster, Client) {
+    let cluster = cluster(name, extra);
+    let mut admin = cluster.connect();
+    run(
+        &mut admin,
+        "SELECT queue.create('a'), queue.create('b'); SELECT queue.push('b'); SELECT queue.purge('b');
+         CREATE ROLE a_worker LOGIN; CREATE ROLE a_operator LOGIN",
+    );
+    run(&mut admin, "SELECT queue.grant_worker('a_worker', 'a'), queue.grant_operator('a_operator', 'a')");
+    run(&mut admin, "CALL queue.maintain()");
+    (cluster, admin)
+}
+
+fn push(client: &mut Client, queue: &str, options: &str) -> i64 {
+    number(client, &format!("SELECT queue.push('{queue}'{options})"))
+}
+
+#[test]
+fn nobody_can_write_about_a_task_of_another_queue_and_so_keep_it_from_ending() {
+    let (cluster, mut admin) = two_queues("security-ids", NO_WORKER);
+    run(&mut admin, "SELECT queue.configure('b', '{\"max_attempts\": 1}')");
+    for fast_path in ["on", "off"] {
+        let ids: Vec<i64> = (0..7).map(|_| push(&mut admin, "b", "")).collect();
+        run(&mut admin, "SELECT queue.claim('1 hour', 'b', 6)");
+        let own = push(&mut admin, "a", "");
+        for role in ["a_worker", "a_operator"] {
+            let mut forger = login(&cluster, role);
+            // Those of live tasks, and of one that is still to come.
+            for id in ids.iter().chain([&(own + 1)]) {
+                for statement in MADE_UP {
+                    let refused = attempt(&mut forger, &statement.replace("ID", &id.to_string()));
+                    assert_eq!(refused.expect_err(statement).0, "42501", "{role}: {statement}");
+                }
+                let steal = format!("UPDATE queue.tasks SET id = {id} WHERE id = {own}");
+                let taken = attempt(&mut forger, &steal);
+                // An operator may write anything about the tasks of his queue. The id of a live task is taken.
+                match role {
+                    "a_worker" => assert_eq!(taken.expect_err(&steal).0, "42501", "{role}: {steal}"),
+                    _ if *id <= own => assert_eq!(taken.expect_err(&steal).0, "23505", "{role}: {steal}"),
+                    _ => {}
+                }
+            }
+        }
+        run(&mut admin, &format!("SET queue.fast_path = {fast_path}"));
+        for end in [
+            "SELECT queue.complete(ID, 1)",
+            "SELECT queue.complete_many('{ID, ID}', '{1, 1}')",
+            "SELECT queue.complete_and_claim(ID, 1, queue => 'a')",
+            "SELECT queue.fail(ID, 1, 'no', permanent => true)",
+            "SELECT queue.cancel(ID); SELECT queue.cancelled(ID, 1)",
+            "UPDATE queue.tasks SET lease_until = now() WHERE id = ID; SELECT queue.reap()",
+            "SELECT queue.cancel(ID)",
+        ]
+        .iter()
+        .zip(&ids)
+        .map(|(end, id)| end.replace("ID", &id.to_string()))
+        {
+            run(&mut admin, &end);
+        }
+        let ended = format!(
+            "SELECT count(*) FROM queue.all_tasks
+             WHERE queue = 'b' AND id BETWEEN {} AND {} AND state IN ('completed', 'cancelled', 'failed')",
+            ids[0], ids[6]
+        );
+        assert_eq!(number(&mut admin, &ended), 7, "fast_path = {fast_path}");
+        run(&mut admin, "SELECT queue.reap(); DELETE FROM queue.tasks");
+    }
+}
+
+#[test]
+fn a_worker_of_one_queue_ends_its_tasks_in_every_way() {
+    let (cluster, mut admin) = two_queues("security-ends", NO_WORKER);
+    for keep in [true, false] {
+        run(&mut admin, &format!("SELECT queue.configure('a', '{{\"keep_history\": {keep}}}')"));
+        let ids: Vec<i64> = (0..6).map(|_| push(&mut admin, "a", "")).collect();
+        let waiting = push(&mut admin, "a", &format!(", after => '{{{}}}'", ids[3]));
+        run(
+            &mut admin,
+            &format!("SELECT queue.cancel({waiting}), queue.push('a', after => '{{{}}}')", ids[0]),
+        );
+        let mut worker = login(&cluster, "a_worker");
+        run(&mut worker, "SELECT queue.claim('1 hour', 'a', 6)");
+        run(&mut admin, &format!("SELECT queue.cancel({})", ids[4]));
+        run(
+            &mut worker,
+            &format!(
+                "SELECT queue.complete({}, 1, '1'); SELECT queue.complete_many('{{{}, {}}}', '{{1, 1}}');
+                 SELECT queue.fail({}, 1, 'no', permanent => true); SELECT queue.cancelled({}, 1);
+                 SELECT queue.complete_and_claim({}, 1, queue => 'a')",
+                ids[0], ids[2], ids[1], ids[3], ids[4], ids[5]
+            ),
+        );
+        // The one that waited for the first is what the last call claimed.
+        assert_eq!(column(&mut admin, "SELECT state FROM queue.tasks WHERE queue = 'a'"), ["running"]);
+        let kept = format!("SELECT count(*) FROM queue.history WHERE id BETWEEN {} AND {}", ids[0], ids[5]);
+        assert_eq!(number(&mut admin, &kept), if keep { 5 } else { 0 });
+        assert_eq!(number(&mut admin, "SELECT count(*) FROM queue.dead_letters"), 1);
+        run(&mut admin, "DELETE FROM queue.tasks; DELETE FROM queue.dead_letters");
+    }
+}
+
+#[test]
+fn a_worker_of_all_queues_claims_where_a_task_waits_for_one_that_is_live() {
+    let cluster = cluster("security-waits", NO_WORKER);
+    let mut admin = cluster.connect();
+    run(&mut admin, "SELECT queue.grant_worker('worker')");
+    let first = push(&mut admin, "default", "");
+    push(&mut admin, "default", &format!(", after => '{{{first}}}'"));
+    let mut worker = login(&cluster, "worker");
+    assert_eq!(number(&mut worker, "SELECT id FROM queue.claim('1 hour', max_tasks => 9)"), first);
+}
+
+#[test]
+fn a_task_that_cannot_be_ended_is_in_nobodys_way() {
+    let (mut cluster, mut admin) = two_queues("security-stuck", "queue.sweep_interval = 1");
+    let worker = cluster.await_worker("postgres");
+    let mut forger = login(&cluster, "a_worker");
+    let made_up = |number: usize, id: i64| MADE_UP[number].replace("ID", &id.to_string());
+    // A lease that runs out, with no attempt left; and a task that is to be cancelled for its predecessor.
+    let stuck = push(&mut admin, "a", ", max_attempts => 1, priority => -1");
+    run(&mut forger, "SELECT queue.claim('1 hour', 'a')");
+    let failing = push(&mut admin, "a", "");
+    let waiting = push(&mut admin, "a", &format!(", after => '{{{failing}}}'"));
+    run(&mut forger, &made_up(1, stuck));
+    run(&mut forger, &made_up(0, waiting));
+    run(&mut forger, &format!("UPDATE queue.tasks SET lease_until = now() WHERE id = {stuck}"));
+    run(&mut admin, &format!("SELECT queue.cancel({failing})"));
+    for _ in 0..2 {
+        let first = push(&mut admin, "b", "");
+        run(&mut admin, "SELECT queue.claim('20 ms', 'b')");
+        let state = format!("SELECT state FROM queue.tasks WHERE id = {first}");
+        eventually("a lease of the other queue is ended", SOON, || column(&mut admin, &state) == ["queued"]);
+        let next = push(&mut admin, "b", &format!(", after => '{{{first}}}'"));
+        run(&mut admin, "SELECT queue.complete(id, token) FROM queue.claim('1 hour', 'b')");
+        let state = format!("SELECT state FROM queue.tasks WHERE id = {next}");
+        eventually("what waited in the other queue goes on", SOON, || {
+            column(&mut admin, &state) == ["queued"]
+        });
+        run(&mut admin, "SELECT queue.purge('b')");
+    }
+    assert_eq!(cluster.await_worker("postgres"), worker, "the worker was never restarted");
+    for warning in [
+        format!(
+            "WARNING:  the lease of task {stuck} ran out, but its attempt cannot be ended: duplicate key"
+        ),
+        "WARNING:  what happened in queue \"a\" cannot be settled: duplicate key".to_owned(),
+    ] {
+        eventually(&warning, SOON, || cluster.log().contains(&warning));
+    }
+    let named = "SELECT detail FROM queue.health(overdue_for => '1 ms') WHERE name = 'leases'";
+    assert!(column(&mut admin, named)[0].starts_with("queue \"a\": one of worker"), "health names it");
+    // By hand it is the same; and the other tasks of the queue are handed out.
+    run(&mut admin, &format!("SELECT queue.reap(); DELETE FROM queue.history WHERE id = {waiting}"));
+    run(&mut admin, "CALL queue.maintain()");
+    for fast_path in ["on", "off"] {
+        let id = push(&mut admin, "a", "");
+        run(&mut admin, &format!("SET queue.fast_path = {fast_path}"));
+        assert_eq!(number(&mut admin, "SELECT id FROM queue.claim('1 hour', 'a')"), id, "{fast_path}");
+    }
+    // When nothing is in its way any more, it ends.
+    run(&mut admin, &format!("DELETE FROM queue.dead_letters WHERE id = {stuck}; SELECT queue.reap()"));
+    let state = format!("SELECT state FROM queue.get({stuck})");
+    assert_eq!(column(&mut admin, &state), ["failed"]);
+}
+
+/// What docs/security.md warns of.
+#[test]
+fn what_the_docs_say_that_roles_can_do_they_can() {
+    let (cluster, mut admin) = two_queues("security-warned", NO_WORKER);
+    let mut worker = login(&cluster, "a_worker");
+    run(&mut worker, "BEGIN; LOCK TABLE queue.tasks NOWAIT; ROLLBACK");
+    let mut operator = login(&cluster, "a_operator");
+    run(&mut operator, "SELECT queue.bind('#', 'a')");
+    run(&mut admin, "SELECT queue.publish('secret.plans', '\"plan\"')");
+    let seen = "SELECT payload::text FROM queue.tasks WHERE payload <> '{}'";
+    assert_eq!(column(&mut operator, seen), ["\"plan\""]);
+    // What the ids tell.
+    let first = push(&mut operator, "a", "");
+    (0..3).for_each(|_| _ = push(&mut admin, "b", ""));
+    let last = push(&mut operator, "a", "");
+    assert_eq!(last - first, 4);
+    // Whose name is taken.
+    run(&mut admin, "SELECT queue.schedule('nightly', '@daily', 'b')");
+    attempt(&mut operator, "SELECT queue.schedule('nightly', '@daily', 'a')").expect_err("it is taken");
+    attempt(&mut operator, "SELECT queue.schedule('weekly', '@daily', 'a')").expect("it is free");
+    // An id that is to come.
+    run(&mut operator, &format!("INSERT INTO queue.tasks (id, queue) VALUES ({}, 'a')", last + 1));
+    assert_eq!(attempt(&mut admin, "SELECT queue.push('b')").expect_err("the id is taken").0, "23505");
+    assert_eq!(push(&mut admin, "b", ""), last + 2);
+}

@@ -1,0 +1,125 @@
+//! Triggers on the extension's tables: whose the background worker runs, and as whom.
+
+use std::time::Duration;
+
+use crate::worker::works;
+use crate::{cluster, column, login, number, run};
+use postgres::Client;
+use queue_ext_tests::{Cluster, eventually};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A function that notes as whom and in what process it runs, and wants more.
+const GREEDY: &str = "RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        BEGIN EXECUTE 'SET ROLE postgres'; EXCEPTION WHEN OTHERS THEN NULL; END;
+        BEGIN EXECUTE 'RESET SESSION AUTHORIZATION'; EXCEPTION WHEN OTHERS THEN NULL; END;
+        INSERT INTO public.ran VALUES (current_user, pg_backend_pid());
+        BEGIN EXECUTE 'ALTER ROLE nobody SUPERUSER'; EXCEPTION WHEN insufficient_privilege THEN NULL; END;
+        RETURN coalesce(NEW, OLD);
+    END $$";
+
+/// A server with a schedule that is due every second and a lease that has run out.
+fn busy(name: &str) -> (Cluster, Client) {
+    let mut cluster = cluster(name, "queue.sweep_interval = 1");
+    cluster.await_worker("postgres");
+    let mut admin = cluster.connect();
+    run(
+        &mut admin,
+        "CREATE TABLE public.ran (who name, process integer); GRANT INSERT ON public.ran TO PUBLIC;
+         GRANT USAGE ON SCHEMA queue TO nobody; GRANT CREATE ON SCHEMA public TO PUBLIC;
+         SELECT queue.create('mail'); SELECT queue.push('mail'); SELECT queue.claim('1 second', 'mail')",
+    );
+    (cluster, admin)
+}
+
+/// Who ran a trigger in the worker.
+fn ran(admin: &mut Client) -> Vec<String> {
+    column(
+        admin,
+        "SELECT DISTINCT who::text FROM public.ran
+         WHERE process IN (SELECT pid FROM pg_stat_activity WHERE backend_type = 'queue_ext worker')",
+    )
+}
+
+/// The trigger is not run, and the log and the schedule say so.
+fn refused(cluster: &Cluster, admin: &mut Client) {
+    let errors = "SELECT coalesce(last_error, '') FROM queue.schedules";
+    eventually("the schedule says why it cannot run", SOON, || {
+        column(admin, errors)[0]
+            .contains("trigger \"own\" on table \"tasks\" is not one for the background worker")
+    });
+    eventually("the log says why a lease cannot be ended", SOON, || {
+        cluster.log().contains("its attempt cannot be ended: trigger \"own\" on table \"tasks\"")
+    });
+    assert_eq!(ran(admin), [""; 0]);
+    assert_eq!(number(admin, "SELECT count(*) FROM pg_roles WHERE rolname = 'nobody' AND rolsuper"), 0);
+}
+
+#[test]
+fn the_worker_runs_no_trigger_of_somebody_who_was_only_given_the_privilege() {
+    for owner in ["SUPERUSER", "NOSUPERUSER"] {
+        let (mut cluster, mut admin) = busy("security-trigger");
+        run(&mut admin, &format!("ALTER ROLE owner {owner}; GRANT TRIGGER ON queue.tasks TO nobody"));
+        let worker = cluster.await_worker("postgres");
+        let mut nobody = login(&cluster, "nobody");
+        run(&mut nobody, &format!("CREATE FUNCTION public.own() {GREEDY}"));
+        run(
+            &mut nobody,
+            "CREATE TRIGGER own BEFORE INSERT OR UPDATE OR DELETE ON queue.tasks
+             FOR EACH ROW EXECUTE FUNCTION public.own()",
+        );
+        run(&mut admin, "SELECT queue.schedule('often', '* * * * * *', 'mail')");
+        refused(&cluster, &mut admin);
+        // Nor what only asks, in a condition, with a function that anybody may use.
+        run(
+            &mut nobody,
+            "CREATE OR REPLACE TRIGGER own BEFORE INSERT ON queue.tasks
+             FOR EACH ROW WHEN (set_config('test.ran', 'yes', false) = 'yes')
+             EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        );
+        run(&mut admin, "UPDATE queue.schedules SET last_error = NULL, last_error_at = NULL");
+        refused(&cluster, &mut admin);
+        assert_eq!(cluster.await_worker("postgres"), worker, "the worker was never restarted");
+        run(&mut admin, "DROP TRIGGER own ON queue.tasks");
+        works(&mut cluster, &mut admin, worker);
+    }
+}
+
+#[test]
+fn the_worker_runs_the_triggers_of_the_owner_as_the_owner() {
+    let (cluster, mut admin) = busy("security-owner");
+    let mut owner = login(&cluster, "owner");
+    run(&mut owner, &format!("CREATE FUNCTION public.own() {GREEDY}"));
+    run(
+        &mut owner,
+        "CREATE TRIGGER own BEFORE INSERT OR UPDATE ON queue.tasks FOR EACH ROW EXECUTE FUNCTION public.own();
+         SELECT queue.schedule('often', '* * * * * *', 'mail')",
+    );
+    eventually("it is run", SOON, || ran(&mut admin) == ["owner"]);
+    // One with a condition, or with somebody else's function, when the owner says so.
+    run(
+        &mut owner,
+        "CREATE OR REPLACE TRIGGER own BEFORE INSERT ON queue.tasks
+         FOR EACH ROW WHEN (NEW.queue = 'mail') EXECUTE FUNCTION public.own(); TRUNCATE queue.tasks",
+    );
+    run(&mut admin, "TRUNCATE public.ran");
+    eventually("it is refused", SOON, || {
+        column(&mut admin, "SELECT coalesce(last_error, '') FROM queue.schedules")[0]
+            .contains("trigger \"own\"")
+    });
+    run(&mut owner, "ALTER TABLE queue.tasks ENABLE ALWAYS TRIGGER own");
+    run(&mut admin, "UPDATE queue.schedules SET last_error = NULL, last_error_at = NULL");
+    eventually("it is run", SOON, || ran(&mut admin) == ["owner"]);
+    assert_eq!(number(&mut admin, "SELECT count(*) FROM pg_roles WHERE rolname = 'nobody' AND rolsuper"), 0);
+    // And one that a superuser has made.
+    run(
+        &mut admin,
+        &format!(
+            "DROP TRIGGER own ON queue.tasks; TRUNCATE public.ran; CREATE FUNCTION public.audit() {};
+             CREATE TRIGGER audit AFTER INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION public.audit()",
+            GREEDY.replace("EXECUTE 'ALTER ROLE nobody SUPERUSER'", "NULL")
+        ),
+    );
+    eventually("it is run", SOON, || ran(&mut admin) == ["owner"]);
+}

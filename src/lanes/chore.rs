@@ -1,0 +1,78 @@
+//! What is due in a lane by itself, and what of that the worker has to do.
+
+use super::directory::{hashes, locked};
+use super::{Bounds, IDLE, NAME, Queue, Slot, Wake};
+use pgrx::prelude::*;
+
+/// How many leases of a lane the worker ends at a time.
+const CHORE: usize = 256;
+
+/// What the worker has to do for a lane.
+pub struct Chore {
+    lane: u64,
+    ids: [i64; CHORE],
+    expired: usize,
+    wake: Option<Wake>,
+    next: i64,
+    reread: Option<(Bounds, [u8; NAME], usize)>,
+    relation: u32,
+}
+
+impl Chore {
+    /// The hash of the lane's queue.
+    pub fn lane(&self) -> u64 {
+        self.lane
+    }
+
+    /// The tasks whose lease ran out.
+    pub fn expired(&self) -> &[i64] {
+        &self.ids[..self.expired]
+    }
+
+    /// When there is more to do, after this.
+    pub fn next(&self) -> i64 {
+        if self.expired == CHORE { 0 } else { self.next }
+    }
+
+    /// The queue that has to be read anew, and how.
+    pub fn reread(&self) -> Option<(Bounds, Queue<'_>)> {
+        let (bounds, name, length) = self.reread.as_ref()?;
+        Some((*bounds, Queue::new(self.relation.into(), &name[..*length])))
+    }
+}
+
+/// Does what is due in the lanes of this database; what is left for the worker it gets one by one.
+pub fn tend(now: i64, sweep_interval: i64, mut act: impl FnMut(Chore)) {
+    // SAFETY: plain reads of constants of the process.
+    let (database, me) = unsafe { (pg_sys::MyDatabaseId.to_u32(), pg_sys::MyProcPid) };
+    for index in 0..hashes().len() {
+        let chore = locked(index, |slot| {
+            (slot.hash != 0 && slot.database == database).then(|| slot.tend(now, sweep_interval, me))
+        });
+        if let Some(mut chore) = chore {
+            chore.wake.take().into_iter().for_each(Wake::now);
+            act(chore);
+        }
+    }
+}
+
+impl Slot {
+    /// Does what is due by itself; returns what the worker has to do.
+    fn tend(&mut self, now: i64, sweep_interval: i64, me: i32) -> Chore {
+        let mut ids = [0; CHORE];
+        let expired = self.lane.leases.take_expired(now, &mut ids);
+        self.counters.expired += expired as u64;
+        let unknown =
+            self.lane.leases.unknown() <= now || !self.waiters.is_empty() && self.lane.timed_unknown(now);
+        let in_use = !self.waiters.is_empty() || now - self.used_at < IDLE;
+        let sweep = in_use && now >= self.lane.next_reading(sweep_interval, now);
+        let bounds = if unknown || sweep { self.lane.reread(now, me) } else { None };
+        self.lane.let_in(now);
+        let wake = if self.lane.line_length() > 0 { self.wake_in_turn() } else { None };
+        // A reading tells of itself, and is not to be repeated at once if it fails.
+        let next = self.next_time().max(if bounds.is_some() { now + 100_000 } else { now + 1000 });
+        let next = if in_use { next.min(self.lane.next_reading(sweep_interval, now)) } else { next };
+        let name = bounds.map(|bounds| (bounds, self.name, self.name_length));
+        Chore { lane: self.hash, ids, expired, wake, next, reread: name, relation: self.relation }
+    }
+}

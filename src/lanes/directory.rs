@@ -1,0 +1,173 @@
+//! Where the lanes are in shared memory, and their locks.
+
+use super::{Slot, with};
+use crate::settings;
+use pgrx::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const TRANCHE: &std::ffi::CStr = c"queue_ext lane";
+
+struct Directory {
+    count: usize,
+    locks: *mut pg_sys::LWLockPadded,
+    /// The hash of each lane's queue, 0 for a free lane: found without a lock, and trusted under it.
+    hashes: *const AtomicU64,
+    slots: *mut Slot,
+    stamps: *const AtomicU64,
+}
+
+static mut DIRECTORY: Directory = Directory {
+    count: 0,
+    locks: std::ptr::null_mut(),
+    hashes: std::ptr::null(),
+    slots: std::ptr::null_mut(),
+    stamps: std::ptr::null(),
+};
+
+static mut PREVIOUS_STARTUP: pg_sys::shmem_startup_hook_type = None;
+
+#[cfg(not(feature = "pg14"))]
+static mut PREVIOUS_REQUEST: pg_sys::shmem_request_hook_type = None;
+
+/// Asks the postmaster for the memory. Only while it preloads libraries.
+pub fn request() {
+    if settings::lanes() == 0 {
+        return;
+    }
+    // SAFETY: single-threaded start-up, before any backend exists.
+    unsafe {
+        #[cfg(feature = "pg14")]
+        reserve();
+        #[cfg(not(feature = "pg14"))]
+        {
+            PREVIOUS_REQUEST = pg_sys::shmem_request_hook;
+            pg_sys::shmem_request_hook = Some(on_request);
+        }
+        PREVIOUS_STARTUP = pg_sys::shmem_startup_hook;
+        pg_sys::shmem_startup_hook = Some(on_startup);
+    }
+}
+
+/// Bytes: a number for stamps, the hashes, the slots.
+fn size(count: usize) -> usize {
+    size_of::<AtomicU64>() * (1 + count) + size_of::<Slot>() * count
+}
+
+unsafe fn reserve() {
+    // SAFETY: called while the server collects such requests.
+    unsafe {
+        pg_sys::RequestAddinShmemSpace(size(settings::lanes()));
+        // One for each lane, and one for giving them away.
+        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), settings::lanes() as i32 + 1);
+    }
+}
+
+#[cfg(not(feature = "pg14"))]
+#[pg_guard]
+unsafe extern "C-unwind" fn on_request() {
+    // SAFETY: hooks are called in a chain.
+    unsafe {
+        if let Some(previous) = PREVIOUS_REQUEST {
+            previous();
+        }
+        reserve();
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn on_startup() {
+    // SAFETY: the postmaster runs it alone, before any backend can look, also after a crash; the memory
+    // is as large as `size` says, and starts on a cache line.
+    unsafe {
+        if let Some(previous) = PREVIOUS_STARTUP {
+            previous();
+        }
+        let count = settings::lanes();
+        let mut found = false;
+        let memory =
+            pg_sys::ShmemInitStruct(c"queue_ext lanes".as_ptr(), size(count), &mut found).cast::<u8>();
+        let hashes = memory.add(size_of::<AtomicU64>()).cast::<AtomicU64>();
+        let slots = hashes.add(count).cast::<Slot>();
+        if !found {
+            std::ptr::write_bytes(memory, 0, size(count));
+            for i in 0..count {
+                pg_sys::ConditionVariableInit(&raw mut (*slots.add(i)).changed);
+            }
+        }
+        DIRECTORY = Directory {
+            count,
+            locks: pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr()),
+            hashes,
+            slots,
+            stamps: memory.cast(),
+        };
+    }
+}
+
+fn directory() -> &'static Directory {
+    // SAFETY: written once, in the postmaster, from which every process inherits it.
+    unsafe { &*&raw const DIRECTORY }
+}
+
+/// Whether there are lanes at all.
+pub fn available() -> bool {
+    directory().count > 0
+}
+
+/// A number that was never returned before, and is not 0.
+pub fn stamp() -> u64 {
+    // SAFETY: see `on_startup`; callers have found a lane.
+    unsafe { (*directory().stamps).fetch_add(1, Ordering::Relaxed) + 1 }
+}
+
+pub fn hashes() -> &'static [AtomicU64] {
+    let directory = directory();
+    if directory.count == 0 {
+        return &[];
+    }
+    // SAFETY: see `on_startup`.
+    unsafe { std::slice::from_raw_parts(directory.hashes, directory.count) }
+}
+
+/// Runs `act` with the lane of this number, locked. It must not raise, panic or call the server.
+pub fn locked<R>(index: usize, act: impl FnOnce(&mut Slot) -> R) -> R {
+    // SAFETY: the index is below `count`, and the lock makes the reference the only one.
+    alone(index, || act(unsafe { &mut *directory().slots.add(index) }))
+}
+
+/// Runs `act` while this process has the lock of this number.
+pub fn alone<R>(index: usize, act: impl FnOnce() -> R) -> R {
+    // SAFETY: there are `count` locks and one more. An LWLock can be taken anywhere, in commit callbacks
+    // too, and is let go by the server itself after an ERROR.
+    unsafe {
+        let lock = &raw mut (*directory().locks.add(index)).lock;
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
+        let result = act();
+        pg_sys::LWLockRelease(lock);
+        result
+    }
+}
+
+/// Waits until the lane with this hash has been refilled by whoever does it. Can be interrupted.
+pub fn await_refill(hash: u64) {
+    let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) else { return };
+    // SAFETY: the condition variable lives in shared memory and was set up in `on_startup`; an ERROR in
+    // the wait leaves its list by way of the server's own clean-up.
+    unsafe {
+        let changed = &raw mut (*directory().slots.add(index)).changed;
+        pg_sys::ConditionVariablePrepareToSleep(changed);
+        while with(hash, |slot| slot.lane.refiller() != 0).unwrap_or(false) {
+            // Not for ever, in case the lane has gone to another queue.
+            pg_sys::ConditionVariableTimedSleep(changed, 1000, pg_sys::PG_WAIT_EXTENSION);
+        }
+        pg_sys::ConditionVariableCancelSleep();
+    }
+}
+
+/// Wakes those who wait for a refill of the lane with this hash.
+pub fn announce_refill(hash: u64) {
+    if let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) {
+        // SAFETY: as in `await_refill`; only sets latches.
+        unsafe { pg_sys::ConditionVariableBroadcast(&raw mut (*directory().slots.add(index)).changed) };
+    }
+}

@@ -1,0 +1,129 @@
+//! The lists of those who wait, in which others find whom to wake.
+
+use super::{Call, Kind, elements};
+use crate::lanes::{self, Place, Queue, Wake};
+use crate::shared::{self, NEVER};
+use crate::tables::{self, Use};
+use pgrx::prelude::*;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+thread_local! {
+    /// The lanes in whose lists this process stands.
+    static LISTS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Where a process stands that waits.
+pub struct Standing {
+    /// In a list in which it did not stand before.
+    pub new: bool,
+    /// In all the lists that there should be.
+    pub everywhere: bool,
+}
+
+impl From<Place> for Standing {
+    fn from(place: Place) -> Self {
+        Self { new: place == Place::New, everywhere: place != Place::None }
+    }
+}
+
+/// Enters the lists of those who wait for what the call waits for.
+pub unsafe fn enter(call: &Call) -> Standing {
+    leave_in_any_case();
+    // SAFETY: the arguments were checked.
+    unsafe {
+        if call.kind == Kind::Result {
+            let place = shared::get().map(|shared| shared.results.enter(call.subject.value.value() as i64));
+            return place.map_or(Standing { new: false, everywhere: false }, Standing::from);
+        }
+        let mut standing = Standing { new: false, everywhere: true };
+        let tables = if lanes::available() { tables::open(Use::Claim).ok() } else { None };
+        let Some(tables) = tables else { return Standing { everywhere: false, ..standing } };
+        for name in elements(call.subject.value) {
+            let queue = Queue::new(tables.tasks, name);
+            let place = lanes::with_or_new(&queue, |slot| slot.waiters.enter()).unwrap_or(Place::None);
+            if place == Place::New {
+                expect(&queue);
+                LISTS.with_borrow_mut(|lists| {
+                    if !lists.contains(&queue.hash()) {
+                        lists.push(queue.hash());
+                    }
+                });
+            }
+            let Standing { new, everywhere } = Standing::from(place);
+            standing = Standing { new: standing.new | new, everywhere: standing.everywhere & everywhere };
+        }
+        standing
+    }
+}
+
+/// Has the lists be left when a transaction fails, and when a session is terminated while it sleeps and has no
+/// transaction.
+fn leave_in_any_case() {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !REGISTERED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the functions only touch shared memory, which is there until later; the library is never
+        // unloaded.
+        unsafe {
+            pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
+            pg_sys::RegisterXactCallback(Some(at_end_of_transaction), std::ptr::null_mut());
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn at_exit(_code: i32, _argument: pg_sys::Datum) {
+    leave_lists(false);
+}
+
+unsafe extern "C-unwind" fn at_end_of_transaction(
+    event: pg_sys::XactEvent::Type,
+    _argument: *mut std::ffi::c_void,
+) {
+    if event == pg_sys::XactEvent::XACT_EVENT_ABORT {
+        leave_lists(false);
+    }
+}
+
+/// Has the worker wake the waiters of a lane when a task comes due.
+fn expect(queue: &Queue<'_>) {
+    let next = lanes::with(queue.hash(), |slot| slot.next_time());
+    // SAFETY: a plain read of a constant of the process.
+    let database = shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
+    if let (Some(next), Some(database)) = (next, database) {
+        database.lane_time(next);
+    }
+}
+
+/// When this process has to look by itself because no worker will wake it: tasks come due, leases end.
+pub fn next_time() -> i64 {
+    // SAFETY: a plain read of a constant of the process.
+    let database = shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
+    if database.is_some_and(|database| database.worker.pid() != 0) {
+        return NEVER;
+    }
+    let next = |hash: &u64| lanes::with(*hash, |slot| slot.next_time()).unwrap_or(NEVER);
+    LISTS.with_borrow(|lists| lists.iter().map(next).min().unwrap_or(NEVER))
+}
+
+/// Leaves all lists. `served` says whether this process takes what it was woken for.
+#[pg_guard]
+pub unsafe extern "C-unwind" fn leave(served: bool) {
+    leave_lists(served);
+    point!(WaitLeft);
+}
+
+/// The same, also for the end of a transaction that failed.
+pub fn leave_lists(served: bool) {
+    if let Some(shared) = shared::get() {
+        shared.results.leave();
+    }
+    LISTS.with_borrow_mut(|lists| {
+        // Who waits for several queues may claim from any of them, also from one that gets a task this very
+        // moment: what it was woken for is left to the next one in each, who may look in vain.
+        let takes = served && lists.len() == 1;
+        for hash in lists.drain(..) {
+            let next = lanes::with(hash, |slot| slot.leave(takes));
+            next.flatten().into_iter().for_each(Wake::now);
+        }
+    });
+}

@@ -1,0 +1,111 @@
+//! Resting without a transaction: ending one, sleeping, and beginning another.
+
+use super::{Call, lists, row_of};
+use crate::clock::now;
+use pgrx::prelude::*;
+use std::ffi::CStr;
+use std::time::Duration;
+
+unsafe extern "C-unwind" {
+    /// Whether the client is still there; not among what pgrx exports.
+    fn pq_check_connection() -> bool;
+}
+
+declare_symbol!(pg_finfo_try_commit);
+
+/// `queue_internal.try_commit(INOUT committed)`: commits, if the caller's CALL can.
+#[unsafe(no_mangle)]
+#[pg_guard]
+unsafe extern "C-unwind" fn try_commit(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    // SAFETY: called by Postgres as the procedure that engine.sql declares. Nothing that belongs to the
+    // transaction is held across the commit.
+    unsafe {
+        let committed = can_commit(fcinfo);
+        if committed {
+            spi(pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32));
+            pg_sys::SPI_commit();
+            spi(pg_sys::SPI_finish());
+        }
+        row_of(fcinfo, committed)
+    }
+}
+
+/// Ends the transaction, sleeps until the time or until woken, and begins another one.
+pub unsafe fn rest(call: &Call, until: i64) {
+    // SAFETY: as a procedure may. Where CALL came from the client itself, nobody keeps anything in the
+    // transaction that SPI_commit has begun, and it can end as well; else an empty one stays open.
+    unsafe {
+        spi(pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32));
+        pg_sys::SPI_commit();
+        spi(pg_sys::SPI_finish());
+        let alone = !pg_sys::SPI_inside_nonatomic_context();
+        if alone {
+            pg_sys::CommitTransactionCommand();
+        }
+        let left = Leaving;
+        point!(WaitSleeps);
+        sleep_until(until);
+        point!(WaitWoken);
+        end_if_alone();
+        std::mem::forget(left);
+        if alone {
+            pg_sys::StartTransactionCommand();
+        }
+        pg_sys::MemoryContextSwitchTo(call.context);
+        pg_sys::EnsurePortalSnapshotExists();
+        point!(WaitBegins);
+    }
+}
+
+/// Leaves the lists when a session that sleeps is cancelled or terminated.
+struct Leaving;
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        lists::leave_lists(false);
+    }
+}
+
+/// Sleeps until the latch is set or the time has come.
+fn sleep_until(time: i64) {
+    let left = u64::try_from(time.saturating_sub(now())).unwrap_or(0);
+    // The latch counts whole milliseconds.
+    crate::process::sleep(
+        crate::process::Sleep::Wait,
+        Duration::from_micros(left).max(Duration::from_millis(1)),
+    );
+}
+
+/// Ends the session if its client is gone: what it was woken for is the next one's.
+fn end_if_alone() {
+    // SAFETY: a check of the session's own socket, if it has one; the flags are what the server's own check
+    // sets, and the interrupt raises the FATAL that goes with them.
+    unsafe {
+        if !pg_sys::MyProcPort.is_null() && !pq_check_connection() {
+            pg_sys::ClientConnectionLost = 1;
+            pg_sys::InterruptPending = 1;
+            pgrx::check_for_interrupts!();
+        }
+    }
+}
+
+/// Whether the procedure was called outside a transaction block, and by nothing but procedures
+/// that could commit themselves.
+pub unsafe fn can_commit(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: a node's tag tells its type.
+    unsafe {
+        let context = (*fcinfo).context;
+        !context.is_null()
+            && (*context).type_ == pg_sys::NodeTag::T_CallContext
+            && !(*context.cast::<pg_sys::CallContext>()).atomic
+            && !pg_sys::IsSubTransaction()
+    }
+}
+
+fn spi(code: i32) {
+    if code < 0 {
+        // SAFETY: the function returns a constant string.
+        let name = unsafe { CStr::from_ptr(pg_sys::SPI_result_code_string(code)) };
+        error!("SPI failed: {}", name.to_string_lossy());
+    }
+}

@@ -1,0 +1,153 @@
+//! With whose rights the worker works, and whose code it runs.
+//!
+//! It is connected as a superuser, but goes about its work as the owner of the tables, and fires no trigger
+//! on any table that somebody else may have put there. The privilege TRIGGER is enough to make one, and its
+//! function and its WHEN would run with all the rights of who fires it.
+
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+static mut PREVIOUS: pg_sys::ExecutorCheckPerms_hook_type = None;
+
+/// Has every statement of this process looked at before it writes.
+pub fn install() {
+    // SAFETY: the worker's own process, before its first statement.
+    unsafe {
+        PREVIOUS = pg_sys::ExecutorCheckPerms_hook;
+        pg_sys::ExecutorCheckPerms_hook = Some(check);
+    }
+}
+
+/// Works as the owner of queue.tasks from here on, who must not become anybody else.
+pub fn become_owner() {
+    // SAFETY: catalog lookups in a transaction.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), false);
+        let tasks = pg_sys::get_relname_relid(c"tasks".as_ptr(), schema);
+        let relation = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, tasks.into());
+        if relation.is_null() {
+            error!("queue.tasks is gone");
+        }
+        let owner = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(relation)).relowner;
+        pg_sys::ReleaseSysCache(relation);
+        pg_sys::SetUserIdAndSecContext(owner, pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
+    }
+}
+
+/// Is again who it was when it connected. Not before the end of the transaction, which runs triggers too.
+pub fn become_itself() {
+    // SAFETY: outside a transaction.
+    unsafe { pg_sys::SetUserIdAndSecContext(pg_sys::GetSessionUserId(), 0) };
+}
+
+const WRITES: u32 = pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE;
+
+/// Called with the tables of each statement, which has them locked.
+#[cfg(any(feature = "pg14", feature = "pg15"))]
+#[pg_guard]
+unsafe extern "C-unwind" fn check(tables: *mut pg_sys::List, raise: bool) -> bool {
+    // SAFETY: the server's list.
+    unsafe {
+        for entry in elements::<pg_sys::RangeTblEntry>(tables) {
+            if (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION && (*entry).requiredPerms & WRITES != 0 {
+                look_at((*entry).relid);
+            }
+        }
+        (*&raw const PREVIOUS).is_none_or(|previous| previous(tables, raise))
+    }
+}
+
+/// The same; what is to be done with each table stands in a list of its own.
+#[cfg(not(any(feature = "pg14", feature = "pg15")))]
+#[pg_guard]
+unsafe extern "C-unwind" fn check(tables: *mut pg_sys::List, rights: *mut pg_sys::List, raise: bool) -> bool {
+    // SAFETY: the server's list.
+    unsafe {
+        for entry in elements::<pg_sys::RTEPermissionInfo>(rights) {
+            if (*entry).requiredPerms as u32 & WRITES != 0 {
+                look_at((*entry).relid);
+            }
+        }
+        (*&raw const PREVIOUS).is_none_or(|previous| previous(tables, rights, raise))
+    }
+}
+
+unsafe fn elements<T>(list: *mut pg_sys::List) -> impl Iterator<Item = *mut T> {
+    // SAFETY: the caller's list of pointers, which is not changed meanwhile.
+    unsafe {
+        let count = if list.is_null() { 0 } else { (*list).length as usize };
+        (0..count).map(move |i| (*(*list).elements.add(i)).ptr_value.cast())
+    }
+}
+
+/// Raises if the table, or a partition to which a row may go, has a trigger that is not to be trusted.
+unsafe fn look_at(table: pg_sys::Oid) {
+    // SAFETY: with this lock nobody can make a trigger; it is kept to the end of the transaction.
+    unsafe {
+        let relation = pg_sys::try_relation_open(table, pg_sys::RowExclusiveLock as i32);
+        if relation.is_null() {
+            return;
+        }
+        let triggers = (*relation).trigdesc;
+        if !triggers.is_null() {
+            let all = std::slice::from_raw_parts((*triggers).triggers, (*triggers).numtriggers as usize);
+            if let Some(stranger) = all.iter().find(|trigger| !is_trusted(relation, trigger)) {
+                refuse(relation, stranger);
+            }
+        }
+        if (*(*relation).rd_rel).relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE {
+            let partitions = pg_sys::RelationGetPartitionDesc(relation, true);
+            let all = std::slice::from_raw_parts((*partitions).oids, (*partitions).nparts as usize);
+            all.iter().for_each(|partition| look_at(*partition));
+        }
+        pg_sys::relation_close(relation, pg_sys::NoLock as i32);
+    }
+}
+
+/// Whether the trigger does nothing that somebody else than the owner of the table, or a superuser, has
+/// decided on. Who made it is noted nowhere; but only the owner can have it fire ALWAYS.
+unsafe fn is_trusted(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> bool {
+    // SAFETY: catalog lookups.
+    unsafe {
+        let user = pg_sys::GetUserId();
+        let trusts = |role| role == user || pg_sys::superuser_arg(role);
+        match trigger.tgenabled as u8 {
+            _ if trigger.tgisinternal => return true,
+            b'D' => return true,
+            b'A' | b'R' if trusts((*(*relation).rd_rel).relowner) => return true,
+            _ => {}
+        }
+        let function =
+            pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::PROCOID as i32, trigger.tgfoid.into());
+        if function.is_null() {
+            return false;
+        }
+        let form = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_proc>(function);
+        // Those of the extension may be attached by nobody else, and have conditions.
+        let own = form.pronamespace == pg_sys::get_namespace_oid(c"queue_internal".as_ptr(), true);
+        let trusted = own || trigger.tgqual.is_null() && trusts(form.proowner);
+        pg_sys::ReleaseSysCache(function);
+        trusted
+    }
+}
+
+unsafe fn refuse(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> ! {
+    // SAFETY: names of the server's, zero-terminated.
+    let (trigger, table) = unsafe {
+        let table = (*(*relation).rd_rel).relname.data.as_ptr();
+        (CStr::from_ptr(trigger.tgname).to_string_lossy(), CStr::from_ptr(table).to_string_lossy())
+    };
+    let report = ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
+        format!("trigger \"{trigger}\" on table \"{table}\" is not one for the background worker to run"),
+        "queue_ext",
+    );
+    report
+        .set_detail("Its function belongs neither to a superuser nor to the owner of the table, or it has a condition.")
+        .set_hint(format!(
+            "If it can be trusted with their rights, let the owner ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}."
+        ))
+        .report(PgLogLevel::ERROR);
+    unreachable!("an ERROR does not return")
+}
