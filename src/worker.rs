@@ -120,6 +120,7 @@ impl Worker {
     }
 
     fn run(mut self) {
+        installed::transaction(c"comparing versions", core::compare_versions);
         while self.may_stay() {
             let pause = match self.round() {
                 Installed::Yes => {
