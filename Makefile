@@ -8,6 +8,7 @@
 #   make bench                       measure it against other queues (45 minutes; BENCH_SCALE=quick: 3)
 #   make demo-psql                   open psql on the demo's server
 #   make demo-stop                   stop the demo's server and delete it
+#   make freeze                      keep this version's install script, for the upgrade tests
 #   make clean                       delete what was built;  make distclean: and what was fetched
 
 PG_CONFIG ?= pg_config
@@ -47,7 +48,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install injection demo demo-psql demo-stop test torture bench clean distclean servers
+.PHONY: all build install freeze injection demo demo-psql demo-stop test torture bench clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -73,6 +74,9 @@ install: all
 	mv "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/queue_ext.so.new" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/queue_ext.so"
 	install -m 644 $(CONTROL) $(INSTALL_SQL) $(wildcard sql/queue_ext--*--*.sql) \
 		"$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/"
+
+freeze: $(INSTALL_SQL)
+	@sql/releases/freeze $(VERSION) $(INSTALL_SQL)
 
 # The rest needs a machine with Rust, Python and git, and nothing more.
 
@@ -124,6 +128,7 @@ test-%: installed-%
 	@# The first version plays most of the random histories; the others play some that it does not, and where
 	@# a test has a brief form, that.
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) \
+		EARLIER="$(foreach v,$(PG_VERSIONS),$(if $(filter 1,$(shell test $(v) -lt $* && echo 1)),$(PG_CONFIG_$(v))))" \
 		DRIVERS=$(DRIVERS) $(if $(filter $(FIRST),$*),INJECTION=$(INJECTION),BRIEF=1 HISTORIES=2000 SEED=$*0000) \
 		pgrx-tests/run all
 
