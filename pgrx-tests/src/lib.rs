@@ -3,6 +3,8 @@
 
 pub mod cluster;
 pub mod counters;
+pub mod estate;
+pub mod installation;
 pub mod torture;
 pub mod wait;
 
