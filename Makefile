@@ -13,6 +13,7 @@
 #   make reference                   docs/reference.md anew, after a COMMENT was changed
 #   make demo-psql                   open psql on the demo's server
 #   make demo-stop                   stop the demo's server and delete it
+#   make freeze                      keep this version's install script, for the upgrade tests
 #   make clean                       delete what was built;  make distclean: and what was fetched
 
 PG_CONFIG ?= pg_config
@@ -84,7 +85,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install deb portable yugabyte injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
+.PHONY: all build install deb portable yugabyte freeze injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -137,6 +138,9 @@ deb: all
 	@rm -rf target/deb && $(MAKE) --no-print-directory -s install DESTDIR=$(CURDIR)/target/deb
 	@packaging/deb $(PG_CONFIG) target/deb target
 
+freeze: $(INSTALL_SQL)
+	@sql/releases/freeze $(VERSION) $(INSTALL_SQL)
+
 # The rest needs a machine with Rust, Python and git, and nothing more.
 
 servers: $(DEBIAN)/.done $(PYPI)/.done $(CLIENT)/.done $(LINT)/.done $(MKDOCS)/.done
@@ -174,6 +178,7 @@ test-%: installed-% $(LANGUAGES)/.done
 	@# The first version plays most of the random histories; the others play some that it does not, and where
 	@# a test has a brief form, that. Those in the middle run the suites whose subject differs with the server.
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) \
+		EARLIER="$(foreach v,$(PG_VERSIONS),$(if $(filter 1,$(shell test $(v) -lt $* && echo 1)),$(PG_CONFIG_$(v))))" \
 		DRIVERS=$(DRIVERS) $(if $(filter $(FIRST),$*),INJECTION=$(INJECTION),BRIEF=1 HISTORIES=2000 SEED=$*0000) \
 		pgrx-tests/run $(if $(filter $(FIRST) $(lastword $(PG_VERSIONS)),$*),all,server)
 

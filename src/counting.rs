@@ -52,7 +52,11 @@ fn counted(
             && settings::fast_path()
             && !pg_sys::RecoveryInProgress()
             && pg_sys::GetTopTransactionIdIfAny() == pg_sys::InvalidTransactionId;
-        if possible { tables::find().filter(|tables| may_know(tables)) } else { None }
+        if possible {
+            tables::find().filter(|tables| may_know(tables) && tables::are_known(tables))
+        } else {
+            None
+        }
     };
     let Some(tables) = tables else { return TableIterator::empty() };
     let queues: Vec<_> = names.iter().map(|name| Queue::new(tables.tasks, name.as_bytes())).collect();

@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering;
 
 #[derive(Serialize)]
 struct EngineStats {
+    /// Of the library.
+    version: &'static str,
     /// Whether the library was preloaded, without which there is no worker and no lane.
     loaded: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,6 +75,7 @@ fn engine_stats() -> JsonB {
         lanes.insert(String::from_utf8_lossy(&name).into_owned(), lane);
     }
     let stats = EngineStats {
+        version: env!("CARGO_PKG_VERSION"),
         loaded: shared.is_some(),
         launcher_pid: shared.map(|shared| shared.launcher.pid()).filter(|pid| *pid != 0),
         worker: database.filter(|database| database.worker.pid() != 0).map(worker_stats),

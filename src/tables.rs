@@ -5,6 +5,7 @@
 //! the executor would do for others: triggers, row-level security, constraints, columns, rules. What is
 //! found here is kept until the server says that something about one of these tables has changed.
 
+pub mod columns;
 mod plain;
 pub mod rows;
 pub mod scan;
@@ -14,7 +15,7 @@ use pgrx::prelude::*;
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 
-pub use plain::{REASONS, Reason};
+pub use plain::{REASONS, Reason, are_known};
 
 /// Where the tables and indexes are.
 #[derive(Clone, Copy, Default)]

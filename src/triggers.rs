@@ -2,8 +2,9 @@
 //! and a user's INSERT, COPY, UPDATE or DELETE.
 
 use crate::clock::now;
-use crate::lanes::{Item, Key, Queue};
+use crate::lanes::{self, Item, Key, Queue};
 use crate::shared::{self, NEVER};
+use crate::tables::columns::{self, Column};
 use crate::tables::rows::{Row, item_of, task, text_of};
 use crate::transaction;
 use pgrx::datum::TimestampWithTimeZone;
@@ -11,7 +12,7 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 macro_rules! trigger {
-    ($name:ident, $info:ident, $act:path, $($table:literal)|+) => {
+    ($name:ident, $info:ident, $act:path, $($table:literal)|+, $columns:expr) => {
         declare_symbol!($info);
 
         /// The trigger's function, as native.sql declares it.
@@ -28,8 +29,15 @@ macro_rules! trigger {
                 if !is_ours(trigger, &[$($table),+]) {
                     error!("only to be called as a trigger of the extension's own tables");
                 }
-                if shared::get().is_some() {
+                if shared::get().is_none() {
+                    // Nobody is to be told.
+                } else if columns::begins_with((*(*trigger).tg_relation).rd_att, $columns) {
                     $act(trigger);
+                } else {
+                    // A table of another version, or a user's idea: nothing can be told of its rows. No native
+                    // verb uses it as it is.
+                    lanes::doubt();
+                    lanes::doubt_accounts();
                 }
             }
             pg_sys::Datum::from(0)
@@ -37,12 +45,16 @@ macro_rules! trigger {
     };
 }
 
-trigger!(tasks_announced, pg_finfo_tasks_announced, inserted, c"tasks");
-trigger!(task_changed, pg_finfo_task_changed, changed, c"tasks");
-trigger!(signal_announced, pg_finfo_signal_announced, signalled, c"signals");
-trigger!(history_counted, pg_finfo_history_counted, archived, c"history");
-trigger!(dead_letter_counted, pg_finfo_dead_letter_counted, buried, c"dead_letters");
-trigger!(table_emptied, pg_finfo_table_emptied, emptied, c"tasks" | c"history" | c"dead_letters");
+trigger!(tasks_announced, pg_finfo_tasks_announced, inserted, c"tasks", TOLD);
+trigger!(task_changed, pg_finfo_task_changed, changed, c"tasks", TOLD);
+trigger!(signal_announced, pg_finfo_signal_announced, signalled, c"signals", columns::SIGNALS);
+trigger!(history_counted, pg_finfo_history_counted, archived, c"history", columns::HISTORY);
+trigger!(dead_letter_counted, pg_finfo_dead_letter_counted, buried, c"dead_letters", columns::DEAD_LETTERS);
+trigger!(table_emptied, pg_finfo_table_emptied, emptied, c"tasks" | c"history" | c"dead_letters", &[]);
+
+/// How many columns of a task are of interest here, and which.
+const TOLD_COUNT: usize = task::LEASE_UNTIL + 1;
+const TOLD: &[Column] = columns::TASKS.split_at(TOLD_COUNT).0;
 
 /// Whether the trigger is on one of these tables in a schema of the extension: of another, whose columns are
 /// others, values would be read that are none.
@@ -57,7 +69,7 @@ unsafe fn is_ours(trigger: &pg_sys::TriggerData, tables: &[&CStr]) -> bool {
     }
 }
 
-type Task = Row<{ task::COUNT }>;
+type Task = Row<TOLD_COUNT>;
 
 /// After a statement that inserted tasks: all of them.
 unsafe fn inserted(trigger: &pg_sys::TriggerData) {
@@ -65,7 +77,7 @@ unsafe fn inserted(trigger: &pg_sys::TriggerData) {
     // SAFETY: the trigger is declared with a table of the new rows, which are tasks.
     unsafe {
         let tasks = (*trigger.tg_relation).rd_id;
-        each_of((trigger, trigger.tg_newtable), task::COUNT, |slot| tell(tasks, &Row::of(slot), moment));
+        each_of((trigger, trigger.tg_newtable), TOLD_COUNT, |slot| tell(tasks, &Row::of(slot), moment));
     }
 }
 

@@ -18,6 +18,7 @@ use crate::shared;
 use crate::tables::Reason;
 pub use arguments::core_oid;
 use arguments::{Arguments, Rows};
+use pg_sys::{BOOLOID, INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID};
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
 
@@ -37,7 +38,7 @@ type Verb = unsafe fn(&Arguments) -> Result<Outcome, Reason>;
 
 /// Defines the C functions of a verb: the entry point and the record that Postgres asks for.
 macro_rules! verb {
-    ($name:ident, $info:ident, $verb:path) => {
+    ($name:ident, $info:ident, $verb:path, $shape:expr) => {
         declare_symbol!($info);
 
         /// Not guarded by pgrx, whose guard would turn the SQLSTATEs that the core raises into XX000: an
@@ -47,28 +48,63 @@ macro_rules! verb {
             // SAFETY: called by Postgres with the arguments that native.sql declares.
             unsafe {
                 let mut outcome = Outcome::Core(Reason::Off);
-                serve($verb, fcinfo, &mut outcome);
+                serve($verb, &$shape, fcinfo, &mut outcome);
                 finish(fcinfo, &outcome)
             }
         }
     };
 }
 
-verb!(queue_push, pg_finfo_queue_push, push::push);
-verb!(queue_push_many, pg_finfo_queue_push_many, push::push_many);
-verb!(queue_claim, pg_finfo_queue_claim, claim::claim);
-verb!(queue_complete, pg_finfo_queue_complete, complete::complete);
-verb!(queue_complete_many, pg_finfo_queue_complete_many, complete::complete_many);
-verb!(queue_complete_and_claim, pg_finfo_queue_complete_and_claim, complete::complete_and_claim);
-verb!(queue_extend, pg_finfo_queue_extend, extend::extend);
+verb!(queue_push, pg_finfo_queue_push, push::push, (14, &[]));
+verb!(queue_push_many, pg_finfo_queue_push_many, push::push_many, (16, ID));
+verb!(queue_claim, pg_finfo_queue_claim, claim::claim, (4, CLAIMED));
+verb!(queue_complete, pg_finfo_queue_complete, complete::complete, (3, &[]));
+verb!(queue_complete_many, pg_finfo_queue_complete_many, complete::complete_many, (3, ID));
+verb!(
+    queue_complete_and_claim,
+    pg_finfo_queue_complete_and_claim,
+    complete::complete_and_claim,
+    (6, CLAIMED)
+);
+verb!(queue_extend, pg_finfo_queue_extend, extend::extend, (4, &[TIMESTAMPTZOID, BOOLOID]));
+
+/// How many arguments a verb takes, and the types of the columns that it returns rows of, as native.sql
+/// declares it. A later version of the extension may declare it otherwise while this library is still in use.
+type Shape = (i16, &'static [pg_sys::Oid]);
+
+const ID: &[pg_sys::Oid] = &[INT8OID];
+/// The columns of queue.claimed_task.
+const CLAIMED: &[pg_sys::Oid] = &[
+    INT8OID,
+    INT4OID,
+    TEXTOID,
+    JSONBOID,
+    JSONBOID,
+    INT4OID,
+    INT4OID,
+    INT4OID,
+    TEXTOID,
+    TEXTOID,
+    JSONBOID,
+    TIMESTAMPTZOID,
+    TIMESTAMPTZOID,
+    TIMESTAMPTZOID,
+];
 
 /// Tries the native form. Called by nobody but the functions above; guarded, so that a panic becomes an ERROR.
 #[pg_guard]
 #[allow(improper_ctypes_definitions)]
-unsafe extern "C-unwind" fn serve(verb: Verb, fcinfo: pg_sys::FunctionCallInfo, outcome: *mut Outcome) {
+unsafe extern "C-unwind" fn serve(
+    verb: Verb,
+    shape: &Shape,
+    fcinfo: pg_sys::FunctionCallInfo,
+    outcome: *mut Outcome,
+) {
     // SAFETY: the arguments are as SQL declares them, and the outcome is the caller's.
     unsafe {
-        let result = permitted().and_then(|()| verb(&Arguments::new(fcinfo)));
+        let result = permitted()
+            .and_then(|()| if Arguments::fit(fcinfo, shape) { Ok(()) } else { Err(Reason::Altered) })
+            .and_then(|()| verb(&Arguments::new(fcinfo)));
         *outcome = result.unwrap_or_else(Outcome::Core);
         note(&*outcome);
         point!(VerbServed);
@@ -146,7 +182,8 @@ pub unsafe fn call(function: *mut pg_sys::FmgrInfo, arguments: &[pg_sys::Nullabl
     unsafe { call_for(&mut nobody, function, arguments) }
 }
 
-const MOST_ARGUMENTS: usize = 16;
+/// As many as any function may have.
+const MOST_ARGUMENTS: usize = pg_sys::FUNC_MAX_ARGS as usize;
 
 /// The same in the place of another call: with its place for a set of rows, and returning its nulls.
 unsafe fn call_for(

@@ -122,6 +122,7 @@ impl Worker {
     }
 
     fn run(mut self) {
+        installed::transaction(c"comparing versions", core::compare_versions);
         while self.may_stay() {
             if self.is_of_the_future(now()) {
                 // The clock was put back, and what this worker had planned may be years ahead.

@@ -35,6 +35,8 @@ impl Default for Settings {
 /// A server and its files.
 pub struct Cluster {
     folder: PathBuf,
+    /// Where the server's programs are.
+    programs: PathBuf,
     postmaster: Option<Child>,
     keep: bool,
     clock: Option<FakeClock>,
@@ -58,22 +60,15 @@ impl Cluster {
 
     /// A fresh server that is not running yet, in the folder given.
     pub fn create(folder: &Path, settings: &Settings) -> Self {
-        let cluster = Self::in_place(folder);
-        cluster.run(
-            "initdb",
-            &[
-                "-D",
-                &cluster.data(),
-                "-U",
-                "postgres",
-                "-A",
-                "trust",
-                "-E",
-                "UTF8",
-                "--locale=C.UTF-8",
-                "--no-sync",
-            ],
-        );
+        Self::create_of(&bindir(), folder, settings, &[])
+    }
+
+    /// The same by other programs than those of PG_CONFIG, and with more arguments for initdb.
+    pub fn create_of(programs: &Path, folder: &Path, settings: &Settings, more: &[&str]) -> Self {
+        let cluster = Self::in_place(folder, programs);
+        let data = cluster.data();
+        let usual = ["-D", &data, "-U", "postgres", "-A", "trust", "-E", "UTF8"];
+        cluster.run("initdb", &[&usual[..], &["--locale=C.UTF-8", "--no-sync"], more].concat());
         let preload = if settings.preload { "queue_ext" } else { "" };
         let lines = format!(
             "\nlisten_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = '{preload}'\n\
@@ -89,8 +84,10 @@ impl Cluster {
 
     /// An empty folder for a server. One that was kept there, or left behind, is stopped first: it would
     /// later take away the socket of the new one.
-    fn in_place(folder: &Path) -> Self {
-        let cluster = Self { folder: folder.to_owned(), postmaster: None, keep: false, clock: None };
+    fn in_place(folder: &Path, programs: &Path) -> Self {
+        let (folder, programs) = (folder.to_owned(), programs.to_owned());
+        let cluster = Self { folder, programs, postmaster: None, keep: false, clock: None };
+        let folder = cluster.folder();
         if folder.join("data/postmaster.pid").exists() {
             let _ =
                 cluster.command("pg_ctl").args(["-D", &cluster.data(), "-m", "immediate", "stop"]).output();
@@ -104,7 +101,7 @@ impl Cluster {
     /// A copy of this running server that follows it.
     pub fn standby(&self, name: &str) -> Self {
         let folder = home().join("run").join(name);
-        let mut standby = Self::in_place(&folder);
+        let mut standby = Self::in_place(&folder, &self.programs);
         let data = standby.data();
         let source = self.folder.to_str().expect("a plain path");
         standby
@@ -142,7 +139,7 @@ impl Cluster {
     /// The cluster in a folder where [`Cluster::create`] made one before.
     pub fn existing(folder: &Path) -> Option<Self> {
         let there = folder.join("data/PG_VERSION").exists();
-        there.then(|| Self { folder: folder.to_owned(), postmaster: None, keep: true, clock: None })
+        there.then(|| Self { folder: folder.to_owned(), programs: bindir(), postmaster: None, keep: true, clock: None })
     }
 
     /// Starts the server, and waits until it takes connections. The process belongs to nobody's
@@ -301,12 +298,17 @@ impl Cluster {
     }
 
     fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(bindir().join(program));
+        let mut command = Command::new(self.programs.join(program));
         command.current_dir(&self.folder).env("HOME", &self.folder);
         if let Some((uid, gid)) = server_user() {
             command.uid(uid).gid(gid);
         }
         command
+    }
+
+    /// Where the server's programs are.
+    pub fn programs(&self) -> &Path {
+        &self.programs
     }
 
     /// The server's data directory.

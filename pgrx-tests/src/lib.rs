@@ -6,6 +6,8 @@ pub mod cluster;
 pub mod counters;
 pub mod disk;
 pub mod edition;
+pub mod estate;
+pub mod installation;
 pub mod languages;
 pub mod pgbouncer;
 pub mod torture;

@@ -1,26 +1,14 @@
 //! What pg_dump saves, a fresh server gets back, with the worker looking on.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postgres::Client;
 use queue_ext_tests::cluster::bindir;
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, Settings, estate, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
-
-const EVERYTHING: &str = "
-    SELECT concat_ws(' ', a.id, a.queue, a.state, a.priority, a.attempt, a.token, a.worker, a.payload, a.errors, a.result)
-    FROM queue.all_tasks AS a
-    UNION ALL SELECT concat_ws(' ', q.name, q.lease, q.max_attempts, q.paused_at IS NOT NULL) FROM queue.queues AS q
-    UNION ALL SELECT concat_ws(' ', s.name, s.cron, s.timezone, s.payload, s.options, s.next_run_at) FROM queue.schedules AS s
-    UNION ALL SELECT concat_ws(' ', b.topic_pattern, b.queue, b.topic_regex) FROM queue.bindings AS b
-    UNION ALL SELECT concat_ws(' ', p.day, p.attached) FROM queue_internal.history_partitions() AS p
-    ORDER BY 1";
-
-fn everything(cluster: &Cluster) -> Vec<String> {
-    cluster.connect().query(EVERYTHING, &[]).expect("read everything").iter().map(|row| row.get(0)).collect()
-}
 
 /// Dumps the source, restores the dump into fresh servers in every way there is, and shows each to `check`.
 fn restore(source: &Cluster, test: &str, roles: &str, check: impl Fn(&Cluster, &str)) {
@@ -61,42 +49,12 @@ fn a_restored_dump_is_the_queue_as_it_was() {
     let mut source = Cluster::start("dump-source");
     source.await_worker("postgres");
     let mut client = source.connect();
-    client.batch_execute(
-        "SELECT queue.create('mail', '{\"max_attempts\": 1}'), queue.pause('mail');
-         SELECT queue.configure('default', '{\"max_attempts\": 7}');
-         SELECT queue.schedule('party', '@yearly', 'mail', '\"hats\"', 'Europe/Berlin', '{\"priority\": 3}');
-         SELECT queue.bind('orders.#', 'mail'), queue.bind('orders.*', 'default');
-         CREATE ROLE web; SELECT queue.grant_producer('web', 'mail');
-         SELECT count(queue.push('default', to_jsonb(n), delay => '1 hour')) FROM generate_series(1, 1000) AS n;
-         SELECT count(queue.push('mail', to_jsonb(n))) FROM generate_series(1, 20000) AS n;
-         SELECT queue.push('default', '\"done\"', priority => -3), queue.push('default', '\"dead\"', priority => -2),
-                queue.push('default', '\"running\"', priority => -1);
-         SELECT queue.complete(id, token, '1') FROM queue.claim();
-         SELECT queue.fail(id, token, 'x', permanent => true) FROM queue.claim();
-         SELECT count(*) FROM queue.claim('1 day', worker => 'w')").expect("work");
-    eventually("the history has its partitions", SOON, || {
-        client
-            .query_one("SELECT count(*) FROM queue_internal.history_partitions()", &[])
-            .expect("count")
-            .get::<_, i64>(0)
-            == 4
-    });
-    let before = everything(&source);
+    estate::fill(&mut client, 20000);
+    let before = estate::everything(&mut client);
     restore(&source, "dump", "CREATE ROLE web", |target, way| {
         let mut client = target.connect();
-        assert_eq!(everything(target), before, "{way}");
-        // It goes on where it was: no id comes twice, and the rights hold.
-        let highest: i64 = client.query_one("SELECT max(id) FROM queue.all_tasks", &[]).expect("max").get(0);
-        let next: i64 =
-            client.query_one("SELECT queue.push('default', priority => -9)", &[]).expect("push").get(0);
-        assert!(next > highest);
-        let claimed: i64 = client.query_one("SELECT id FROM queue.claim()", &[]).expect("claim").get(0);
-        assert_eq!(claimed, next);
-        client.batch_execute("SET ROLE web; SELECT queue.push('mail')").expect("the right to push");
-        assert!(client.batch_execute("SELECT queue.push('default')").is_err(), "to that queue alone");
-        assert_eq!(client.query("SELECT queue.publish('orders.new')", &[]).expect("publish").len(), 1);
-        client.batch_execute("RESET ROLE").expect("reset");
-        assert_eq!(client.query("SELECT queue.publish('orders.new')", &[]).expect("publish").len(), 2);
+        assert_eq!(estate::everything(&mut client), before, "{way}");
+        estate::goes_on(&mut client);
     });
 }
 
@@ -217,4 +175,118 @@ fn policies_go_on_where_they_were() {
         complete(&mut client, "serve");
         assert_eq!(await_claim(&mut client, "linked"), ["wash"], "{way}");
     });
+}
+
+/// A database with the extension or without, on a server where the roles are.
+fn database(target: &Cluster, name: &str, statements: &str) -> Client {
+    target.connect().batch_execute(&format!("CREATE DATABASE {name}")).expect("a database");
+    let mut client = target.connect_to(name);
+    client.batch_execute(statements).expect(statements);
+    client
+}
+
+#[test]
+fn a_dump_in_parts_is_the_queue_as_it_was() {
+    let mut source = Cluster::start("dump-parts-source");
+    source.await_worker("postgres");
+    estate::fill(&mut source.connect(), 500);
+    let (everything, rows) = (estate::everything(&mut source.connect()), estate::rows(&mut source.connect()));
+    let settings = Settings { preload: true, extra: "queue.sweep_interval = '1s'" };
+    let target = Cluster::start_with("dump-parts-target", &settings);
+    target.connect().batch_execute("CREATE ROLE web").expect("a role is not part of a dump");
+    let [from, to] = [&source, &target].map(|cluster| cluster.folder().to_str().expect("a path").to_owned());
+    let dump = |how: &[&str]| {
+        let file = format!("{from}/part.dump");
+        source.run(
+            "pg_dump",
+            &[&["-h", &from, "-U", "postgres", "-Fc", "-f", &file, "postgres"], how].concat(),
+        );
+        file
+    };
+    let restore = |database: &str, file: &str| {
+        target.run("pg_restore", &["--exit-on-error", "-h", &to, "-U", "postgres", "-d", database, file]);
+    };
+    const EXTENSION: &str = "CREATE EXTENSION queue_ext";
+
+    // Only the extension and its schemas. The schemas without the extension have next to nothing: that has to be known.
+    let mut client = database(&target, "schemas", "");
+    restore("schemas", &dump(&["-e", "queue_ext", "-n", "queue", "-n", "queue_internal"]));
+    assert_eq!(estate::everything(&mut client), everything);
+    estate::goes_on(&mut client);
+    estate::worker_goes_on(&mut client);
+    let mut client = database(&target, "nothing", EXTENSION);
+    restore("nothing", &dump(&["-n", "queue", "-n", "queue_internal"]));
+    let tasks: i64 = client.query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get(0);
+    assert_eq!(tasks, 0);
+
+    // First the schema, which is a queue without tasks; then the data.
+    let mut client = database(&target, "halves", "");
+    restore("halves", &dump(&["--schema-only"]));
+    let empty = estate::rows(&mut client);
+    assert_eq!(empty.len(), 1, "{empty:?}");
+    restore("halves", &dump(&["--data-only"]));
+    assert_eq!(estate::everything(&mut client), everything);
+    estate::goes_on(&mut client);
+
+    // The data alone, into a database that has the extension; it has no partitions for the days yet.
+    let mut client = database(&target, "data", EXTENSION);
+    restore("data", &dump(&["--data-only", "--load-via-partition-root"]));
+    assert_eq!(estate::rows(&mut client), rows);
+    estate::goes_on(&mut client);
+}
+
+#[test]
+fn a_dump_under_load_has_what_was_pushed_before_it() {
+    let mut source = Cluster::start("dump-load-source");
+    source.await_worker("postgres");
+    let mut client = source.connect();
+    estate::fill(&mut client, 500);
+    let stop = AtomicBool::new(false);
+    let [folder, plain] =
+        ["directory", "plain.sql"].map(|name| format!("{}/{name}", source.folder().display()));
+    let host = source.folder().to_str().expect("a path");
+    let connection = ["-h", host, "-U", "postgres", "-d", "postgres", "--serializable-deferrable"];
+    let committed = |client: &mut Client| -> Vec<i64> {
+        let ids = "SELECT id FROM queue.all_tasks WHERE queue = 'default' ORDER BY 1";
+        client.query(ids, &[]).expect("ids").iter().map(|row| row.get(0)).collect()
+    };
+    let before = std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut client = source.connect();
+                while !stop.load(Ordering::Relaxed) {
+                    let work = "SELECT queue.push('default'); SELECT queue.complete(id, token) FROM queue.claim('1 minute')";
+                    client.batch_execute(work).expect("work");
+                }
+            });
+        }
+        let before = committed(&mut client);
+        eventually("it is under load", SOON, || committed(&mut client).len() > before.len() + 100);
+        let before = committed(&mut client);
+        source.run("pg_dump", &[&connection[..], &["-Fd", "-j", "2", "-f", &folder]].concat());
+        source.run("pg_dump", &[&connection[..], &["-f", &plain]].concat());
+        stop.store(true, Ordering::Relaxed);
+        before
+    });
+    let target = Cluster::start_with("dump-load-target", &Settings::default());
+    target.connect().batch_execute("CREATE ROLE web").expect("a role is not part of a dump");
+    let host = target.folder().to_str().expect("a path");
+    for (name, program, arguments) in [
+        ("directory", "pg_restore", vec!["--exit-on-error", "-j", "3", &folder]),
+        ("plain", "psql", vec!["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", &plain]),
+    ] {
+        let mut client = database(&target, name, "");
+        target.run(program, &[&arguments[..], &["-h", host, "-U", "postgres", "-d", name]].concat());
+        let restored = committed(&mut client);
+        assert!(before.iter().all(|id| restored.binary_search(id).is_ok()), "{name}: a task is missing");
+        assert!(restored.windows(2).all(|pair| pair[0] < pair[1]), "{name}: a task is there twice");
+        // Those that were running are some worker's, who is gone.
+        let running =
+            "UPDATE queue.tasks SET lease_until = now() WHERE state = 'running' AND payload <> '\"running\"'";
+        client.execute(running, &[]).expect("leases");
+        client
+            .batch_execute("DELETE FROM queue.tasks WHERE queue = 'default' AND payload = '{}'")
+            .expect("clear");
+        estate::goes_on(&mut client);
+    }
 }

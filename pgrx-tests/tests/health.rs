@@ -6,8 +6,8 @@ use postgres::{Client, NoTls};
 use queue_ext_tests::{Cluster, Settings, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
-const CHECKS: [&str; 8] =
-    ["engine", "worker", "lanes", "due tasks", "leases", "dead letters", "horizon", "partitions"];
+const CHECKS: [&str; 9] =
+    ["version", "engine", "worker", "lanes", "due tasks", "leases", "dead letters", "horizon", "partitions"];
 
 fn with_settings(name: &str, preload: bool, extra: &'static str) -> Cluster {
     let cluster = Cluster::start_with(name, &Settings { preload, extra });

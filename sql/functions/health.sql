@@ -33,6 +33,15 @@ DECLARE
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
     by_hand     CONSTANT text := 'Have something CALL queue.maintain() every minute meanwhile.';
 BEGIN
+    -- The same, but where the library or the extension is about to be upgraded.
+    RETURN QUERY
+    SELECT 'version', CASE WHEN v.extension = v.library THEN 'ok' ELSE 'warning' END,
+           format('the extension is of version %s, the library of %s', v.extension, v.library),
+           CASE WHEN v.extension <> v.library THEN
+               'If the extension is older: ALTER EXTENSION queue_ext UPDATE. If the library is older: restart the server.' END
+    FROM (SELECT e.extversion AS extension, engine ->> 'version' AS library
+          FROM pg_extension AS e WHERE e.extname = 'queue_ext') AS v;
+
     -- Of each of these two, the first row that matches.
     RETURN QUERY
     SELECT 'engine', f.status, f.detail, f.hint

@@ -1,5 +1,7 @@
 //! Whether a table is as the extension made it, and whether the user may do what a verb does there.
 
+use super::columns::{self, Column};
+use super::scan::open_by_key;
 use super::{Tables, Today, Use};
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString};
@@ -34,7 +36,8 @@ pub enum Reason {
     Expired,
     /// The task does not run with this token.
     Lease,
-    /// A trigger, rule, constraint, column or index that the extension does not know.
+    /// A trigger, rule, constraint, column, index or argument that the library does not know: a user's, or
+    /// another version's.
     Altered,
     /// Row-level security holds for the user.
     RowSecurity,
@@ -70,72 +73,6 @@ impl Reason {
 /// How many reasons there are.
 pub const REASONS: usize = Reason::Partition as usize + 1;
 
-const TASK_COLUMNS: &[&CStr] = &[
-    c"id",
-    c"queue",
-    c"state",
-    c"priority",
-    c"run_at",
-    c"attempt",
-    c"max_attempts",
-    c"token",
-    c"gate",
-    c"lease_until",
-    c"worker",
-    c"claimed_at",
-    c"updated_at",
-    c"created_at",
-    c"cancel_requested_at",
-    c"key",
-    c"group_key",
-    c"backoff",
-    c"headers",
-    c"payload",
-    c"progress",
-    c"errors",
-];
-const HISTORY_COLUMNS: &[&CStr] = &[
-    c"id",
-    c"queue",
-    c"state",
-    c"priority",
-    c"run_at",
-    c"attempt",
-    c"max_attempts",
-    c"token",
-    c"worker",
-    c"claimed_at",
-    c"created_at",
-    c"finished_at",
-    c"key",
-    c"group_key",
-    c"headers",
-    c"payload",
-    c"progress",
-    c"errors",
-    c"result",
-];
-const QUEUE_COLUMNS: &[&CStr] = &[
-    c"name",
-    c"lease",
-    c"max_attempts",
-    c"backoff_kind",
-    c"backoff_base",
-    c"backoff_max",
-    c"backoff_jitter",
-    c"paused_at",
-    c"max_running",
-    c"max_running_per_group",
-    c"rate_limit",
-    c"rate_period",
-    c"delayed_head",
-    c"fair_groups",
-    c"ageing",
-    c"key_ttl",
-    c"on_predecessor_failure",
-    c"keep_history",
-    c"created_at",
-];
 /// The columns of tasks and of the history in which native verbs may leave a null.
 const NULLABLE: &[&CStr] = &[
     c"max_attempts",
@@ -162,6 +99,19 @@ const TASK_TRIGGERS: &[&CStr] = &[
     c"tasks_restored",
 ];
 const HISTORY_TRIGGERS: &[&CStr] = &[c"history_counted", c"history_uncounted", c"table_emptied"];
+/// What the native verbs know of the indexes of tasks that they read by, or write conditionally: how the
+/// definition of each begins and ends. Storage parameters may stand in between.
+const INDEXES: [(&str, &str); 3] = [
+    ("CREATE UNIQUE INDEX tasks_pkey ON queue.tasks USING btree (id)", ""),
+    (
+        "CREATE INDEX tasks_order ON queue.tasks USING btree (queue, priority, run_at, id)",
+        " WHERE (gate < 2)",
+    ),
+    (
+        "CREATE INDEX tasks_group ON queue.tasks USING btree (queue, group_key, gate, id)",
+        " WHERE (group_key IS NOT NULL)",
+    ),
+];
 /// What push writes: all a producer has the right to insert.
 const PUSHED_COLUMNS: &[i16] = &[2, 4, 5, 7, 18, 19, 20];
 /// What claim and extend change.
@@ -171,14 +121,19 @@ const LEASED_COLUMNS: &[i16] = &[3, 6, 8, 10, 11, 12, 13, 21];
 pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Reason> {
     // SAFETY: the tables exist, and `tasks` is locked; the others are locked here for the look.
     unsafe {
-        look_at(tables.tasks, TASK_COLUMNS, TASK_TRIGGERS, 1)?;
+        look_at(tables.tasks, columns::TASKS, TASK_TRIGGERS, 1)?;
+        for (index, definition) in
+            [tables.tasks_pkey, tables.tasks_order, tables.tasks_group].into_iter().zip(INDEXES)
+        {
+            is_defined_as(index, definition)?;
+        }
         match purpose {
             Use::Push => {}
             Use::Claim | Use::Extend => replicates(tables.tasks, pg_sys::CmdType::CMD_UPDATE),
             Use::Complete => replicates(tables.tasks, pg_sys::CmdType::CMD_DELETE),
         }
         // Only ever read.
-        look_at(tables.queues, QUEUE_COLUMNS, ANY, usize::MAX)?;
+        look_at(tables.queues, columns::QUEUES, ANY, usize::MAX)?;
         may(tables.queues, user, pg_sys::ACL_SELECT)?;
         match purpose {
             Use::Push => may_columns(tables.tasks, user, pg_sys::ACL_INSERT, PUSHED_COLUMNS)?,
@@ -187,7 +142,9 @@ pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Rea
                 may_columns(tables.tasks, user, pg_sys::ACL_UPDATE, LEASED_COLUMNS)?;
             }
             Use::Complete => {
-                look_at(tables.history, HISTORY_COLUMNS, HISTORY_TRIGGERS, 0)?;
+                look_at(tables.history, columns::HISTORY, HISTORY_TRIGGERS, 0)?;
+                let (dependencies, _) = open_by_key(tables.dependencies, &columns::DEPENDENCIES_KEY)?;
+                pg_sys::table_close(dependencies, pg_sys::NoLock as i32);
                 may(tables.tasks, user, pg_sys::ACL_SELECT | pg_sys::ACL_DELETE)?;
                 may(tables.history, user, pg_sys::ACL_INSERT)?;
                 may(tables.dependencies, user, pg_sys::ACL_SELECT)?;
@@ -196,6 +153,20 @@ pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Rea
         }
         unguarded(tables.tasks)?;
         unguarded(tables.queues)
+    }
+}
+
+/// Whether the tasks can be read, whatever a user has added to them.
+///
+/// # Safety
+/// In a transaction.
+pub unsafe fn are_known(tables: &Tables) -> bool {
+    // SAFETY: the table is open while it is looked at; the lock is kept to the end of the transaction.
+    unsafe {
+        let tasks = pg_sys::table_open(tables.tasks, pg_sys::AccessShareLock as i32);
+        let known = columns::begins_with((*tasks).rd_att, columns::TASKS);
+        pg_sys::table_close(tasks, pg_sys::NoLock as i32);
+        known && is_defined_as(tables.tasks_order, INDEXES[1]).is_ok()
     }
 }
 
@@ -216,7 +187,7 @@ pub fn partition_at(history: pg_sys::Oid, time: i64) -> Result<Today, Reason> {
         pg_sys::table_close(parent, pg_sys::NoLock as i32);
         let table = table.ok_or(Reason::Partition)?;
         pg_sys::LockRelationOid(table, pg_sys::RowExclusiveLock as i32);
-        look_at(table, HISTORY_COLUMNS, &[], 0)?;
+        look_at(table, columns::HISTORY, &[], 0)?;
         Ok(Today { table, since: day * DAY, until: (day + 1) * DAY })
     }
 }
@@ -238,7 +209,7 @@ fn date(day: i64) -> String {
 /// many check constraints, and only indexes that [`super::write`] can fill.
 unsafe fn look_at(
     table: pg_sys::Oid,
-    columns: &[&CStr],
+    columns: &[Column],
     triggers: &[&CStr],
     checks: usize,
 ) -> Result<(), Reason> {
@@ -267,16 +238,15 @@ unsafe fn replicates(table: pg_sys::Oid, command: pg_sys::CmdType::Type) {
     }
 }
 
-unsafe fn has_columns(shape: pg_sys::TupleDesc, columns: &[&CStr], checks: usize, written: bool) -> bool {
+unsafe fn has_columns(shape: pg_sys::TupleDesc, columns: &[Column], checks: usize, written: bool) -> bool {
     // SAFETY: the caller's open relation.
     unsafe {
         let constraints = (*shape).constr;
         (*shape).natts as usize == columns.len()
-            && columns.iter().enumerate().all(|(i, name)| {
+            && columns::begins_with(shape, columns)
+            && columns.iter().enumerate().all(|(i, (name, _))| {
                 let attribute = super::rows::attribute(shape, i);
-                !(*attribute).attisdropped
-                    && (*attribute).attgenerated == 0
-                    && CStr::from_ptr((*attribute).attname.data.as_ptr()) == *name
+                (*attribute).attgenerated == 0
                     && !(written && (*attribute).attnotnull && NULLABLE.contains(name))
             })
             && (constraints.is_null() || usize::from((*constraints).num_check) <= checks)
@@ -320,6 +290,15 @@ unsafe fn has_plain_indexes(relation: pg_sys::Relation) -> bool {
             plain
         })
     }
+}
+
+/// Whether an index is what the extension of this version makes under that name.
+unsafe fn is_defined_as(index: pg_sys::Oid, (begin, end): (&str, &str)) -> Result<(), Reason> {
+    // SAFETY: a catalog lookup by a function of the server that takes an OID.
+    let found: Option<String> =
+        unsafe { pgrx::direct_function_call(pg_sys::pg_get_indexdef, &[index.into_datum()]) };
+    let same = found.is_some_and(|found| found.starts_with(begin) && found.ends_with(end));
+    if same { Ok(()) } else { Err(Reason::Altered) }
 }
 
 unsafe fn may(table: pg_sys::Oid, user: pg_sys::Oid, rights: u32) -> Result<(), Reason> {

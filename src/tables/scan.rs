@@ -1,6 +1,7 @@
 //! Reading rows through an index, as the executor's index scan does, without the executor.
 
 use super::Reason;
+use super::columns::{self, Column};
 use pgrx::prelude::*;
 use std::cell::RefCell;
 
@@ -12,11 +13,14 @@ pub struct Scan {
 }
 
 /// Opens a table to be read by its primary key, which is found once the table is locked: until then, REINDEX
-/// CONCURRENTLY may put another in its place.
+/// CONCURRENTLY may put another in its place. Fails if the key does not begin with these columns.
 ///
 /// # Safety
 /// There is such a table.
-pub unsafe fn open_by_key(table: pg_sys::Oid) -> Result<(pg_sys::Relation, pg_sys::Oid), Reason> {
+pub unsafe fn open_by_key(
+    table: pg_sys::Oid,
+    columns: &[Column],
+) -> Result<(pg_sys::Relation, pg_sys::Oid), Reason> {
     // SAFETY: the caller's promise.
     unsafe {
         let table = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
@@ -27,6 +31,13 @@ pub unsafe fn open_by_key(table: pg_sys::Oid) -> Result<(pg_sys::Relation, pg_sy
         if key == pg_sys::InvalidOid {
             pg_sys::table_close(table, pg_sys::NoLock as i32);
             return Err(Reason::Absent);
+        }
+        let index = pg_sys::index_open(key, pg_sys::AccessShareLock as i32);
+        let known = columns::begins_with((*index).rd_att, columns);
+        pg_sys::index_close(index, pg_sys::NoLock as i32);
+        if !known {
+            pg_sys::table_close(table, pg_sys::NoLock as i32);
+            return Err(Reason::Altered);
         }
         Ok((table, key))
     }

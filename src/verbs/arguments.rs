@@ -17,6 +17,29 @@ impl Arguments {
         Self { fcinfo }
     }
 
+    /// Whether the call has as many arguments as the verb, and returns rows of those columns, if any.
+    ///
+    /// # Safety
+    /// As for `new`.
+    pub unsafe fn fit(fcinfo: pg_sys::FunctionCallInfo, (count, columns): &super::Shape) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let result = (*fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();
+            let shape = if result.is_null() || (*result).type_ != pg_sys::NodeTag::T_ReturnSetInfo {
+                std::ptr::null_mut()
+            } else {
+                (*result).expectedDesc
+            };
+            (*fcinfo).nargs == *count
+                && (columns.is_empty()
+                    || !shape.is_null()
+                        && (*shape).natts as usize == columns.len()
+                        && columns.iter().enumerate().all(|(i, column)| {
+                            (*crate::tables::rows::attribute(shape, i)).atttypid == *column
+                        }))
+        }
+    }
+
     /// The argument of this number, unless it is null.
     pub fn get(&self, number: usize) -> Option<pg_sys::Datum> {
         // SAFETY: the verbs know how many arguments they were declared with.
@@ -179,6 +202,22 @@ pub fn core_oid(name: &CStr, types: &[pg_sys::Oid]) -> pg_sys::Oid {
         let string = |text: &CStr| pg_sys::makeString(pg_sys::pstrdup(text.as_ptr())).cast();
         let mut names = pg_sys::lappend(std::ptr::null_mut(), string(c"queue_internal"));
         names = pg_sys::lappend(names, string(name));
-        pg_sys::LookupFuncName(names, types.len() as i32, types.as_ptr(), false)
+        let found = pg_sys::LookupFuncName(names, types.len() as i32, types.as_ptr(), true);
+        if found == pg_sys::InvalidOid {
+            let name = name.to_string_lossy();
+            let message = format!("there is no function queue_internal.{name} as the library knows it");
+            pgrx::pg_sys::panic::ErrorReport::new(
+                PgSqlErrorCode::ERRCODE_UNDEFINED_FUNCTION,
+                message,
+                "core_oid",
+            )
+            .set_detail(format!("The library is of version {}.", env!("CARGO_PKG_VERSION")))
+            .set_hint(
+                "If the extension is of an older version: ALTER EXTENSION queue_ext UPDATE. \
+                     If it is of a later one: restart the server, so that it loads the later library.",
+            )
+            .report(PgLogLevel::ERROR);
+        }
+        found
     }
 }

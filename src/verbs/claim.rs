@@ -9,6 +9,7 @@ use crate::expiry;
 use crate::lanes::{self, Answer, Bounds, Queue};
 use crate::refill;
 use crate::settings;
+use crate::tables::columns;
 use crate::tables::rows::text;
 use crate::tables::scan::{Compare, Condition, Scan, open_by_key};
 use crate::tables::{self, Reason, Tables, Use};
@@ -309,7 +310,7 @@ impl Claim<'_> {
 unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Result<u64, Reason> {
     // SAFETY: the snapshot is newer than the stamp; the index begins with the queue.
     unsafe {
-        let (table, key) = open_by_key(tables.signals)?;
+        let (table, key) = open_by_key(tables.signals, &columns::SIGNALS_KEY)?;
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         let value = text(queue.name());
         let conditions = [Condition { column: 1, compare: Compare::TextEquals, value }];

@@ -6,6 +6,7 @@ use super::claim::{self, Places, by_id};
 use super::queue;
 use crate::clock::now;
 use crate::lanes::{Item, Key, Queue};
+use crate::tables::columns;
 use crate::tables::rows::{Row, task, text, text_of};
 use crate::tables::scan::{self, ByPlace, Scan, open_by_key};
 use crate::tables::write::{self, Change, Inserter};
@@ -327,7 +328,7 @@ impl Finisher {
         // deleted rows are there for this transaction, at least.
         unsafe {
             pg_sys::CommandCounterIncrement();
-            let (table, key) = open_by_key(self.tables.dependencies)
+            let (table, key) = open_by_key(self.tables.dependencies, &columns::DEPENDENCIES_KEY)
                 .unwrap_or_else(|_| error!("queue_internal.dependencies has lost its primary key"));
             // Most databases never have any.
             if pg_sys::RelationGetNumberOfBlocksInFork(table, pg_sys::ForkNumber::MAIN_FORKNUM) > 0 {

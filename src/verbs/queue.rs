@@ -1,5 +1,6 @@
 //! A queue's settings, as far as the native verbs need them.
 
+use crate::tables::columns;
 use crate::tables::rows::Row;
 use crate::tables::rows::text;
 use crate::tables::scan::{Compare, Condition, Scan, open_by_key};
@@ -38,7 +39,7 @@ pub struct Settings {
 pub fn settings(tables: &Tables, name: &[u8]) -> Result<Settings, Reason> {
     // SAFETY: the columns are those of queue.queues, which `tables::open` has looked at.
     unsafe {
-        let (table, key) = open_by_key(tables.queues)?;
+        let (table, key) = open_by_key(tables.queues, &columns::QUEUES[..1])?;
         let conditions = [Condition { column: 1, compare: Compare::TextEquals, value: text(name) }];
         let mut scan = Scan::begin(table, key, &conditions);
         let found = scan.next().map(|slot| {

@@ -33,6 +33,25 @@ pub fn prepare_session() {
     }
 }
 
+/// Says so if the library was made for another version of the extension than this database has: what fails
+/// here may fail because of that.
+pub fn compare_versions() {
+    const LIBRARY: &str = env!("CARGO_PKG_VERSION");
+    let query = "SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'queue_ext'";
+    let version: String = read(query, &[], |row| Ok(row.get(1)?.unwrap_or_default()));
+    if version != LIBRARY {
+        ereport!(
+            PgLogLevel::WARNING,
+            PgSqlErrorCode::ERRCODE_WARNING,
+            format!(
+                "this database has version {version} of queue_ext, and the library is of version {LIBRARY}"
+            ),
+            "If the extension is older: ALTER EXTENSION queue_ext UPDATE. \
+             If the library is older: restart the server."
+        );
+    }
+}
+
 /// Puts back up to `max_tasks` tasks whose lease ran out; returns how many, and the next expiry.
 pub fn reap(max_tasks: i32) -> (u64, i64) {
     let query = "SELECT reaped, next_expiry FROM queue_internal.reap($1)";

@@ -1,0 +1,156 @@
+//! Scripts: a release is frozen, and upgrading to a version makes what installing it makes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use postgres::Client;
+use queue_ext_tests::brief;
+use queue_ext_tests::cluster::home;
+
+use super::{ABOUT_SITE, NEXT, laboratory, project, read, releases, run, script, version};
+
+/// What the catalogs say of the extension.
+fn facts(client: &mut Client) -> BTreeSet<String> {
+    let rows = client.query(include_str!("catalog.sql"), &[]).expect("the catalogs");
+    assert!(rows.len() > 1000, "{} facts", rows.len());
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// What one has and the other has not.
+fn differences(fresh: &BTreeSet<String>, upgraded: &BTreeSet<String>) -> Vec<String> {
+    let missing = fresh.difference(upgraded).map(|fact| format!("- {fact}"));
+    missing.chain(upgraded.difference(fresh).map(|fact| format!("+ {fact}"))).collect()
+}
+
+#[test]
+fn the_frozen_script_is_what_the_sources_make() {
+    let contents = read("src/schema.rs");
+    let files = contents.lines().filter_map(|line| Some(line.split_once("\"../")?.1.split_once('"')?.0));
+    let made: String = files.map(read).collect();
+    let frozen = read(&format!("sql/releases/queue_ext--{}.sql", version()));
+    assert!(made == frozen, "the sources have changed: run make freeze");
+}
+
+#[test]
+fn a_release_has_its_checksum_and_a_way_to_the_next() {
+    let (version, sums) = (version(), read("sql/releases/SHA256SUMS"));
+    for release in releases() {
+        let sealed = sums.contains(&format!("  releases/queue_ext--{release}.sql"));
+        if release == version {
+            let unreleased = read("CHANGELOG.md").contains(&format!("## {version} (unreleased)"));
+            assert!(sealed != unreleased, "{release}: run make freeze when CHANGELOG.md says it is released");
+        } else {
+            assert!(sealed, "{release} has no checksum: run make freeze before raising the version");
+            let begin = format!("queue_ext--{release}--");
+            let scripts = fs::read_dir(project().join("sql")).expect("sql");
+            let mut names = scripts.map(|file| file.expect("a file").file_name());
+            let leads_on = names.any(|name| name.to_string_lossy().starts_with(&begin));
+            assert!(leads_on, "nothing leads on from {release}: write sql/{begin}NEXT.sql");
+        }
+    }
+    if !sums.is_empty() {
+        let mut check = Command::new("sha256sum");
+        check.args(["--quiet", "--check", "releases/SHA256SUMS"]).current_dir(project().join("sql"));
+        assert!(check.status().expect("sha256sum").success(), "a released script has changed");
+    }
+}
+
+#[test]
+fn make_freeze_follows_the_sources_until_the_release_and_never_after() {
+    let root = home().join("run/upgrades-freeze");
+    let _ = fs::remove_dir_all(&root);
+    fs::create_dir_all(root.join("sql/releases")).expect("folders");
+    let write = |path: &str, text: &str| fs::write(root.join(path), text).expect("write");
+    let frozen = |name: &str| fs::read_to_string(root.join("sql/releases").join(name)).expect("frozen");
+    fs::copy(project().join("sql/releases/freeze"), root.join("sql/releases/freeze")).expect("copy");
+    write("sql/releases/SHA256SUMS", "");
+    let freeze = |version: &str, made: &str, changes: &str| {
+        write("made.sql", made);
+        write("CHANGELOG.md", changes);
+        let mut command = Command::new(root.join("sql/releases/freeze"));
+        let output = command.arg(version).arg(root.join("made.sql")).output().expect("freeze");
+        (output.status.success(), String::from_utf8(output.stderr).expect("UTF-8"))
+    };
+    // While it is in the making, it follows the sources.
+    assert!(freeze("1.0.0", "one", "## 1.0.0 (unreleased)").0);
+    assert!(freeze("1.0.0", "two", "## 1.0.0 (unreleased)").0);
+    assert_eq!(frozen("queue_ext--1.0.0.sql"), "two");
+    // The release is final, also when it is frozen again.
+    assert!(freeze("1.0.0", "three", "## 1.0.0 (2026-01-01)").0);
+    assert!(freeze("1.0.0", "three", "## 1.0.0 (2026-01-01)").0);
+    let (done, said) = freeze("1.0.0", "four", "## 1.0.0 (2026-01-01)");
+    assert!(!done && said.contains("raise the version"), "{said}");
+    assert_eq!(frozen("queue_ext--1.0.0.sql"), "three");
+    // The next one has a script that leads to it, which is final with it.
+    write("sql/queue_ext--1.0.0--1.1.0.sql", "upgrade");
+    assert!(freeze("1.1.0", "four", "## 1.1.0 (unreleased)\n## 1.0.0 (2026-01-01)").0);
+    assert!(freeze("1.1.0", "five", "## 1.1.0 (2026-02-02)\n## 1.0.0 (2026-01-01)").0);
+    assert_eq!(
+        (frozen("queue_ext--1.0.0.sql"), frozen("queue_ext--1.1.0.sql")),
+        ("three".into(), "five".into())
+    );
+    for path in ["sql/queue_ext--1.0.0--1.1.0.sql", "sql/releases/queue_ext--1.0.0.sql"] {
+        let before = fs::read_to_string(root.join(path)).expect("read");
+        write(path, "another");
+        let (done, said) = freeze("1.2.0", "six", "## 1.2.0 (unreleased)");
+        assert!(!done && said.contains("released scripts do not change"), "{path}: {said}");
+        write(path, &before);
+    }
+    let _ = fs::remove_dir_all(&root);
+}
+
+#[test]
+fn an_upgrade_makes_what_a_fresh_install_makes() {
+    let (cluster, extensions) = laboratory("upgrades-catalog");
+    let now = version();
+    let database = |name: &str, statements: &str| {
+        run(&mut cluster.connect(), &format!("CREATE DATABASE {name}"));
+        let mut client = cluster.connect_to(name);
+        run(&mut client, statements);
+        client
+    };
+    // From every release to what the sources make now.
+    let fresh = facts(&mut database("fresh", "CREATE EXTENSION queue_ext"));
+    for (n, release) in releases().iter().enumerate() {
+        let create =
+            format!("CREATE EXTENSION queue_ext VERSION '{release}'; ALTER EXTENSION queue_ext UPDATE");
+        let upgraded = facts(&mut database(&format!("upgraded_{n}"), &create));
+        assert_eq!(differences(&fresh, &upgraded), [""; 0], "an upgrade from {release} is not {now}");
+    }
+    // And to a version that changes a thing of every kind.
+    let fresh = facts(&mut database("fresh_next", "CREATE EXTENSION queue_ext VERSION '99.0'"));
+    let mut client = database("next", "CREATE EXTENSION queue_ext");
+    let mut upgrade = |script: &str| {
+        fs::write(extensions.join(format!("queue_ext--{now}--99.1.sql")), script).expect("write a script");
+        run(&mut client, "BEGIN; ALTER EXTENSION queue_ext UPDATE TO '99.1'");
+        let upgraded = facts(&mut client);
+        run(&mut client, "ROLLBACK");
+        differences(&fresh, &upgraded)
+    };
+    assert_eq!(upgrade(&script(|_| false)), [""; 0], "the right script");
+    if brief() {
+        return;
+    }
+    // A script that lacks any of it, or does more, is seen, and what it lacks is named.
+    let (site, _) = NEXT[0];
+    for third in 0..3 {
+        let left_out: Vec<_> =
+            NEXT.iter().enumerate().filter(|(n, _)| n % 3 == third).map(|(_, it)| *it).collect();
+        let needs_site = |it: &str| third == 0 && ABOUT_SITE.iter().any(|name| it.contains(name));
+        assert_eq!(left_out.iter().any(|(it, _)| *it == site), third == 0);
+        let found = upgrade(&script(|it| needs_site(it) || left_out.iter().any(|(other, _)| it == *other)));
+        for (statement, seen) in left_out {
+            assert!(found.iter().any(|line| line.contains(seen)), "without {statement}: {found:#?}");
+        }
+    }
+    for (more, seen) in [
+        ("CREATE FUNCTION queue.stray() RETURNS void LANGUAGE sql AS ''", "queue.stray()"),
+        ("ALTER EXTENSION queue_ext DROP VIEW queue.workers", "view queue.workers: is a member"),
+        ("ALTER TABLE queue.tasks OWNER TO pg_monitor", "queue.tasks: owner"),
+        ("ALTER TABLE queue.queues RENAME COLUMN ageing TO age", "queue.queues column 15"),
+    ] {
+        let found = upgrade(&(script(|_| false) + more));
+        assert!(found.iter().any(|line| line.contains(seen)), "with {more}: {found:#?}");
+    }
+}

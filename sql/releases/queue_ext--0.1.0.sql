@@ -1,0 +1,5652 @@
+-- Whatever else the script names without a schema is the server's own. CREATE EXTENSION sees to that too.
+
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- The schemas. A plain CREATE SCHEMA: it fails if somebody made one of that name before.
+
+CREATE SCHEMA queue;
+COMMENT ON SCHEMA queue IS 'The job queue: tables to read, functions to call.';
+
+CREATE SCHEMA queue_internal;
+COMMENT ON SCHEMA queue_internal IS
+    'What queue_ext is made of. Not to be called or relied upon.';
+-- The tables:
+--
+--   queue.queues        one row per queue, with its defaults
+--   queue.tasks         the tasks that are not finished: waiting, queued, running
+--   queue.history       the tasks that completed or were cancelled, a partition per day
+--   queue.dead_letters  the tasks that failed for good
+--   queue.schedules     recurring pushes
+--   queue.bindings      which queue gets what is published under which topics
+--   queue.rights        which role may do what
+--
+-- and in queue_internal what the policies of a queue keep in mind; a queue without them has no rows
+-- there:
+--
+--   keys                which task holds a key
+--   dependencies        which task waits for which
+--   signals             what happened since that may let a blocked task go on
+--   slots               who holds the places of a queue that limits how many run at a time
+--   tokens              when the starts of a queue that limits its rate were
+--
+-- There is no foreign key between them: it would lock the queue's row at every push.
+
+CREATE TABLE queue.queues (
+    name                  text        NOT NULL PRIMARY KEY,
+    lease                 interval    NOT NULL DEFAULT '1 minute',
+    max_attempts          integer     NOT NULL DEFAULT 20,
+    backoff_kind          text        NOT NULL DEFAULT 'exponential',
+    backoff_base          interval    NOT NULL DEFAULT '1 second',
+    backoff_max           interval    NOT NULL DEFAULT '1 hour',
+    backoff_jitter        float8      NOT NULL DEFAULT 0.1,
+    paused_at             timestamptz,
+    max_running           integer,
+    max_running_per_group integer     NOT NULL DEFAULT 1,
+    rate_limit            integer,
+    rate_period           interval,
+    delayed_head          text        NOT NULL DEFAULT 'block',
+    fair_groups           boolean     NOT NULL DEFAULT false,
+    ageing                interval,
+    key_ttl               interval,
+    on_predecessor_failure text       NOT NULL DEFAULT 'cancel',
+    keep_history          boolean     NOT NULL DEFAULT true,
+    created_at            timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
+    CONSTRAINT queues_lease_check CHECK (lease > '0'),
+    CONSTRAINT queues_max_attempts_check CHECK (max_attempts > 0),
+    CONSTRAINT queues_backoff_check CHECK (
+        backoff_kind IN ('fixed', 'linear', 'exponential')
+        AND backoff_base >= '0' AND backoff_max >= '0' AND backoff_jitter BETWEEN 0 AND 1),
+    CONSTRAINT queues_limits_check CHECK (
+        max_running > 0 AND max_running_per_group > 0 AND rate_limit > 0 AND rate_period > '0'
+        AND (rate_limit IS NULL) = (rate_period IS NULL)),
+    CONSTRAINT queues_policies_check CHECK (
+        delayed_head IN ('block', 'pass') AND ageing > '0' AND key_ttl > '0'
+        AND on_predecessor_failure IN ('fail', 'cancel', 'release'))
+);
+
+-- "state" is queued until a claim makes it running; scheduled is queued with a run_at to come.
+--
+-- A claim changes state, attempt, token, lease_until, worker, claimed_at and updated_at. None of
+-- them is in an index or in an index predicate, so that a claim is a HOT update. They stand
+-- before the columns that it leaves alone, so that the WAL of a claim does not repeat a payload.
+--
+-- "gate" says whether a claim may come across the task, which only a policy ever changes:
+--   0  open: a task without a group; or one of a group, to be looked at by the claim that meets it
+--   1  admitted: one of the tasks of its group that may run now
+--   2  closed: it waits for predecessors, or for its turn in its group, and is not in tasks_order
+CREATE SEQUENCE queue.tasks_id_seq AS bigint;
+
+CREATE TABLE queue.tasks (
+    id                  bigint      NOT NULL DEFAULT nextval('queue.tasks_id_seq'),
+    queue               text        NOT NULL,
+    state               text        NOT NULL DEFAULT 'queued',
+    priority            integer     NOT NULL DEFAULT 0,
+    run_at              timestamptz NOT NULL DEFAULT clock_timestamp(),
+    attempt             integer     NOT NULL DEFAULT 0,
+    max_attempts        integer,
+    token               integer     NOT NULL DEFAULT 0,
+    gate                smallint    NOT NULL DEFAULT 0,
+    lease_until         timestamptz,
+    worker              text,
+    claimed_at          timestamptz,
+    updated_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    cancel_requested_at timestamptz,
+    key                 text,
+    group_key           text,
+    backoff             jsonb,
+    headers             jsonb,
+    payload             jsonb       NOT NULL DEFAULT '{}',
+    progress            jsonb,
+    errors              jsonb,
+    CONSTRAINT tasks_pkey PRIMARY KEY (id),
+    -- The one invariant that updates can break. The rest of what a row must be is checked when it
+    -- comes in (tasks_inserted): a constraint is parsed anew by every single update.
+    CONSTRAINT tasks_lease_check CHECK ((state = 'running') = (lease_until IS NOT NULL))
+) WITH (
+    -- Room on each page for a second version of every row: claims stay HOT, also when a batch takes
+    -- all rows of a page before the first of them is finished.
+    fillfactor = 50,
+    -- Whatever is too large for a row of its own leaves the row whole, and a claim does not copy it.
+    toast_tuple_target = 256,
+    -- Every task becomes a dead row. Clearing them early keeps claims quick.
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.1
+);
+ALTER SEQUENCE queue.tasks_id_seq OWNED BY queue.tasks.id;
+
+CREATE TABLE queue.history (
+    id           bigint      NOT NULL,
+    queue        text        NOT NULL,
+    state        text        NOT NULL,
+    priority     integer     NOT NULL,
+    run_at       timestamptz NOT NULL,
+    attempt      integer     NOT NULL,
+    max_attempts integer,
+    token        integer     NOT NULL,
+    worker       text,
+    claimed_at   timestamptz,
+    created_at   timestamptz NOT NULL,
+    finished_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    key          text,
+    group_key    text,
+    headers      jsonb,
+    payload      jsonb       NOT NULL,
+    progress     jsonb,
+    errors       jsonb,
+    result       jsonb
+) PARTITION BY RANGE (finished_at);
+
+-- Takes the rows of days that have no partition yet, so that completing never fails for want of
+-- one. The partitions of the days are made in its image when the extension is in use
+-- (extend_history). The indexes are the partitions' own and not the parent's: a parent that belongs
+-- to an extension would make them in a partition that pg_dump is restoring, which then could not.
+CREATE TABLE queue.history_default PARTITION OF queue.history (
+    CONSTRAINT history_default_pkey PRIMARY KEY (id)
+) DEFAULT;
+
+CREATE TABLE queue.dead_letters (
+    id           bigint      NOT NULL,
+    queue        text        NOT NULL,
+    priority     integer     NOT NULL,
+    run_at       timestamptz NOT NULL,
+    attempt      integer     NOT NULL,
+    max_attempts integer,
+    token        integer     NOT NULL,
+    worker       text,
+    claimed_at   timestamptz,
+    created_at   timestamptz NOT NULL,
+    failed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    key          text,
+    group_key    text,
+    backoff      jsonb,
+    headers      jsonb,
+    payload      jsonb       NOT NULL,
+    progress     jsonb,
+    errors       jsonb,
+    CONSTRAINT dead_letters_pkey PRIMARY KEY (id)
+);
+
+CREATE TABLE queue.schedules (
+    name          text        NOT NULL PRIMARY KEY,
+    cron          text        NOT NULL,
+    timezone      text        NOT NULL DEFAULT 'UTC',
+    queue         text        NOT NULL,
+    payload       jsonb       NOT NULL DEFAULT '{}',
+    options       jsonb       NOT NULL DEFAULT '{}',
+    missed_runs   text        NOT NULL DEFAULT 'once',
+    next_run_at   timestamptz,
+    last_run_at   timestamptz,
+    paused_at     timestamptz,
+    last_error    text,
+    last_error_at timestamptz,
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT schedules_missed_runs_check CHECK (missed_runs IN ('skip', 'once', 'all'))
+);
+
+-- A key is held by a live task; or, after it finished, until expires_at.
+CREATE TABLE queue_internal.keys (
+    queue      text     NOT NULL,
+    key        text     NOT NULL,
+    task_id    bigint   NOT NULL,
+    ttl        interval,
+    expires_at timestamptz,
+    CONSTRAINT keys_pkey PRIMARY KEY (queue, key)
+);
+
+-- "queue" is that of the task which waits. That of its predecessor is there for the policies of roles
+-- with rights on one queue (rights.sql).
+CREATE TABLE queue_internal.dependencies (
+    predecessor_id    bigint NOT NULL,
+    task_id           bigint NOT NULL,
+    queue             text   NOT NULL,
+    predecessor_queue text   NOT NULL,
+    on_failure        text   NOT NULL,
+    CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id),
+    CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'release'))
+);
+
+-- Written together with what it tells of: a push into a group, the end of one of the group's tasks,
+-- the end of a predecessor. Read, acted upon and deleted by the next claim from the queue
+-- (settle_signals). So pushes and endings never wait for each other, and nothing is missed.
+CREATE TABLE queue_internal.signals (
+    id             bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    queue          text   NOT NULL,
+    group_key      text,
+    task_id        bigint,
+    predecessor_id bigint,
+    outcome        text,
+    CONSTRAINT signals_pkey PRIMARY KEY (queue, id)
+);
+
+-- A place is taken while the task in it runs with that very token; nothing has to be written to
+-- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its
+-- own: looking for the newest costs the same however many old ones cannot be vacuumed yet.
+CREATE TABLE queue_internal.slots (
+    queue   text    NOT NULL,
+    slot    integer NOT NULL,
+    version bigint  NOT NULL DEFAULT 0,
+    task_id bigint,
+    token   integer,
+    CONSTRAINT slots_pkey PRIMARY KEY (queue, slot, version)
+);
+
+-- The tokens of a rate limit, spread over buckets so that claims do not queue up for one row.
+-- "taken" has the times at which the bucket's missing tokens were taken. Versions as in slots.
+CREATE TABLE queue_internal.tokens (
+    queue    text          NOT NULL,
+    bucket   integer       NOT NULL,
+    version  bigint        NOT NULL DEFAULT 0,
+    capacity integer       NOT NULL,
+    taken    timestamptz[] NOT NULL DEFAULT '{}',
+    CONSTRAINT tokens_pkey PRIMARY KEY (queue, bucket, version)
+);
+
+-- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex).
+-- queue.drop() deletes the bindings of its queue.
+CREATE TABLE queue.bindings (
+    topic_pattern text        NOT NULL,
+    queue         text        NOT NULL,
+    topic_regex   text        NOT NULL,
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT bindings_pkey PRIMARY KEY (topic_pattern, queue)
+);
+
+-- The privileges and policies that a right consists of follow this table (rights.sql), because
+-- pg_dump saves its rows, but not the policies of a table that belongs to an extension.
+CREATE TABLE queue.rights (
+    role  regrole NOT NULL,
+    kind  text    NOT NULL,
+    queue text,
+    CONSTRAINT rights_kind_check CHECK (kind IN ('producer', 'worker', 'operator'))
+);
+
+-- What a claim hands out.
+CREATE TYPE queue.claimed_task AS (
+    id           bigint,
+    token        integer,
+    queue        text,
+    payload      jsonb,
+    headers      jsonb,
+    attempt      integer,
+    max_attempts integer,
+    priority     integer,
+    key          text,
+    group_key    text,
+    progress     jsonb,
+    run_at       timestamptz,
+    created_at   timestamptz,
+    lease_until  timestamptz
+);
+
+INSERT INTO queue.queues (name) VALUES ('default');
+-- The indexes beside the primary keys, each with the verb that needs it. Those on queue.tasks must
+-- not mention what a claim changes: see tables.sql.
+
+-- claim: the next task of a queue. due_queues: what came due, and what comes next.
+CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate < 2;
+COMMENT ON INDEX queue.tasks_order IS
+    'The order in which the tasks of a queue are claimed. Holds no column that a claim changes.';
+
+-- settle_signals: who of a group is admitted, and who is next.
+CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group_key IS NOT NULL;
+COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
+
+-- settle_signals: all signals of a group at once.
+CREATE INDEX signals_group ON queue_internal.signals (queue, group_key) WHERE group_key IS NOT NULL;
+COMMENT ON INDEX queue_internal.signals_group IS 'The signals of a group.';
+
+-- settle_signals: how a predecessor that left no trace ended.
+CREATE INDEX signals_task ON queue_internal.signals (task_id, predecessor_id) WHERE predecessor_id IS NOT NULL;
+COMMENT ON INDEX queue_internal.signals_task IS 'What a waiting task is told of its predecessors.';
+
+-- settle_signals: whether a task still waits for anything.
+CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id);
+COMMENT ON INDEX queue_internal.dependencies_task IS 'What a task waits for.';
+
+-- retire_keys: the keys whose time is over.
+CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;
+COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that are held for a time after their task finished.';
+
+-- stats: what was finished lately. A block range index costs an insert next to nothing. Each
+-- partition of the history has its own, as it has its own primary key.
+CREATE INDEX history_default_finished_at ON queue.history_default
+    USING brin (finished_at) WITH (pages_per_range = 32);
+COMMENT ON INDEX queue.history_default_finished_at IS 'Finds what was finished in a span of time.';
+
+-- redrive, retire_dead_letters: the oldest of a queue first.
+CREATE INDEX dead_letters_queue_failed_at ON queue.dead_letters (queue, failed_at, id);
+COMMENT ON INDEX queue.dead_letters_queue_failed_at IS
+    'The dead letters of a queue, the oldest first.';
+
+-- grant_producer and its like: a right is given once.
+CREATE UNIQUE INDEX rights_once ON queue.rights (role, kind, coalesce(queue, ''));
+COMMENT ON INDEX queue.rights_once IS 'A role has a right once for each queue.';
+-- The native functions, in the library queue_ext. What announces does nothing where the library was
+-- not preloaded, and everything else works all the same.
+
+CREATE FUNCTION queue_internal.announce_task(queue text, run_at timestamptz) RETURNS void
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_task_wrapper';
+COMMENT ON FUNCTION queue_internal.announce_task(text, timestamptz) IS
+    'Tells the engine, when the transaction commits, that claims may get more than the tasks alone tell.';
+
+CREATE FUNCTION queue_internal.announce_extension() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_extension_wrapper';
+COMMENT ON FUNCTION queue_internal.announce_extension() IS
+    'Tells the launcher, when the transaction commits, that this database has the extension.';
+
+-- It commits if CALL was said outside a transaction block and all procedures on the way could commit, else
+-- it does nothing.
+CREATE PROCEDURE queue_internal.try_commit(INOUT committed boolean)
+LANGUAGE c AS 'MODULE_PATHNAME', 'try_commit';
+COMMENT ON PROCEDURE queue_internal.try_commit(boolean) IS 'Commits, if the caller can; says whether it did.';
+
+CREATE FUNCTION queue.engine_stats() RETURNS jsonb
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'engine_stats_wrapper';
+COMMENT ON FUNCTION queue.engine_stats() IS
+    'What the native part sees of itself: whether it is loaded, and the worker of this database.';
+
+CREATE FUNCTION queue_internal.cron_next(cron text, after timestamp) RETURNS timestamp
+LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'cron_next_wrapper';
+COMMENT ON FUNCTION queue_internal.cron_next(text, timestamp) IS
+    'The first local time after the given one that a cron expression names; null if there is none.';
+
+CREATE FUNCTION queue_internal.cron_error(cron text) RETURNS text
+LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'cron_error_wrapper';
+COMMENT ON FUNCTION queue_internal.cron_error(text) IS
+    'What is wrong with a cron expression; null if it can be read.';
+-- queue_internal.setting(name, fallback)
+--
+--   The value of the setting "queue.<name>". The fallback repeats the default of src/settings.rs:
+--   a session that has not loaded the library does not know the setting at all.
+--   Why PL/pgSQL: a function in SQL would be parsed at every call.
+
+CREATE FUNCTION queue_internal.setting(name text, fallback text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(nullif(current_setting('queue.' || name, true), ''), fallback);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.setting(text, text) IS 'The value of a setting, or its default.';
+-- Every error that the functions raise, each in one place.
+--
+-- Messages are short and factual, details are sentences of facts, hints say what to do. Values of
+-- arguments may be named, payloads never.
+
+CREATE FUNCTION queue_internal.raise_null(argument text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'argument "%" must not be null', argument
+        USING ERRCODE = 'null_value_not_allowed';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_null(text) IS 'Raises 22004.';
+
+CREATE FUNCTION queue_internal.raise_invalid(argument text, rule text, value text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF value IS NULL THEN
+        RAISE EXCEPTION 'argument "%" %', argument, rule USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RAISE EXCEPTION 'argument "%" %', argument, rule
+        USING ERRCODE = 'invalid_parameter_value', DETAIL = format('The value is %s.', value);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_invalid(text, text, text) IS 'Raises 22023.';
+
+CREATE FUNCTION queue_internal.raise_too_large(argument text, maximum text, value text)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'argument "%" is larger than %', argument, maximum
+        USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_too_large(text, text, text) IS 'Raises 54000.';
+
+CREATE FUNCTION queue_internal.raise_unknown_queue(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'queue "%" does not exist', name
+        USING ERRCODE = 'QX002', HINT = format('Create it with SELECT queue.create(%L).', name);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_unknown_queue(text) IS 'Raises QX002.';
+
+CREATE FUNCTION queue_internal.raise_unknown_schedule(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'schedule "%" does not exist', name
+        USING ERRCODE = 'undefined_object',
+              HINT = format('Create it with SELECT queue.schedule(%L, ...). Those that exist are in queue.schedules.',
+                            name);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_unknown_schedule(text) IS 'Raises 42704.';
+
+CREATE FUNCTION queue_internal.raise_unknown_task(id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'task % does not exist', id
+        USING ERRCODE = 'QX003',
+              HINT = 'It may be past its retention, or have finished in a queue that keeps no history.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_unknown_task(bigint) IS 'Raises QX003.';
+
+CREATE FUNCTION queue_internal.raise_duplicate_key(
+    queue text, key text, holder bigint, expires_at timestamptz)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'key "%" of queue "%" is taken', key, queue
+        USING ERRCODE = 'QX004',
+              DETAIL = CASE WHEN expires_at IS NULL THEN format('Task %s has it.', holder)
+                            ELSE format('Task %s had it, and keeps it until %s.', holder, expires_at) END,
+              HINT = 'Wait until that task has finished, cancel it, or use another key.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_duplicate_key(text, text, bigint, timestamptz) IS 'Raises QX004.';
+
+CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, rule text, hint text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found_state text := queue_internal.state_of(id);
+BEGIN
+    IF found_state IS NULL THEN
+        PERFORM queue_internal.raise_unknown_task(id);
+    END IF;
+    RAISE EXCEPTION 'task % %', id, rule
+        USING ERRCODE = 'QX005', DETAIL = format('The task is %s.', found_state), HINT = hint;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text) IS
+    'Raises QX005, or QX003 if there is no such task.';
+
+CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    live   record;
+    fact   text;
+    ending text := queue_internal.state_of(id);
+BEGIN
+    IF ending IS NULL THEN
+        PERFORM queue_internal.raise_unknown_task(id);
+    END IF;
+    SELECT t.token, t.state INTO live FROM queue.tasks AS t WHERE t.id = raise_lease_lost.id;
+    fact := CASE
+        WHEN live.token IS NULL THEN format('The task is %s.', ending)
+        WHEN live.token < raise_lease_lost.token THEN
+            format('The token %s was never handed out; the last one is %s.', raise_lease_lost.token, live.token)
+        WHEN live.state = 'running' THEN
+            format('The lease with token %s ended; the task was claimed again with token %s.',
+                   raise_lease_lost.token, live.token)
+        ELSE format('The lease with token %s ended; the task is %s.', raise_lease_lost.token, live.state)
+    END;
+    RAISE EXCEPTION 'lease on task % is no longer held', id
+        USING ERRCODE = 'QX001', DETAIL = fact,
+              HINT = 'Stop working on this task. Claim with a longer lease, or call queue.extend() in time.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_lease_lost(bigint, integer) IS
+    'Raises QX001, or QX003 if there is no such task.';
+-- queue_internal.state_of(id)
+--
+--   The state of the task wherever it is, null if it is nowhere.
+--   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
+
+CREATE FUNCTION queue_internal.state_of(id bigint) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    state text;
+BEGIN
+    SELECT t.state INTO state FROM queue.tasks AS t WHERE t.id = state_of.id;
+    IF NOT FOUND THEN
+        SELECT 'failed' INTO state FROM queue.dead_letters AS d WHERE d.id = state_of.id;
+    END IF;
+    IF state IS NULL THEN
+        SELECT h.state INTO state FROM queue.history AS h WHERE h.id = state_of.id;
+    END IF;
+    RETURN state;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.state_of(bigint) IS 'The state of a task, wherever it is.';
+-- The checks of arguments that several functions share. Each names the argument in its error.
+
+CREATE FUNCTION queue_internal.check_name(argument text, value text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF value IS NULL THEN
+        PERFORM queue_internal.raise_null(argument);
+    ELSIF value = '' THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must not be empty');
+    ELSIF octet_length(value) > 128 THEN
+        PERFORM queue_internal.raise_too_large(argument, '128 bytes', octet_length(value) || ' bytes');
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_name(text, text) IS
+    'Checks the name of a queue, a schedule, a worker or a role: 1 to 128 bytes.';
+
+CREATE FUNCTION queue_internal.check_lease_holder(id bigint, token integer) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    IF token IS NULL THEN
+        PERFORM queue_internal.raise_null('token');
+    ELSIF token < 1 THEN
+        PERFORM queue_internal.raise_invalid('token', 'must be greater than zero', token::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_lease_holder(bigint, integer) IS
+    'Checks the id and the token with which a worker names its lease.';
+
+CREATE FUNCTION queue_internal.check_id(id bigint) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF id IS NULL THEN
+        PERFORM queue_internal.raise_null('id');
+    ELSIF id < 1 THEN
+        PERFORM queue_internal.raise_invalid('id', 'must be greater than zero', id::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_id(bigint) IS 'Checks the id of a task.';
+
+CREATE FUNCTION queue_internal.check_array(argument text, elements anyarray) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF elements IS NULL THEN
+        PERFORM queue_internal.raise_null(argument);
+    ELSIF array_ndims(elements) > 1 THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must have one dimension',
+                                             format('an array of %s dimensions', array_ndims(elements)));
+    ELSIF cardinality(elements) > 100000 THEN
+        PERFORM queue_internal.raise_too_large(argument, '100000 elements',
+                                               cardinality(elements) || ' elements');
+    ELSIF array_position(elements, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'argument "%" must not contain null', argument
+            USING ERRCODE = 'null_value_not_allowed',
+                  DETAIL = format('Element %s is null.', array_position(elements, NULL));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_array(text, anyarray) IS
+    'Checks an array: one dimension, at most 100000 elements, none of them null.';
+
+CREATE FUNCTION queue_internal.check_same_length(argument text, elements anyarray, expected integer)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF cardinality(elements) <> expected THEN
+        PERFORM queue_internal.raise_invalid(
+            argument, format('must have as many elements as "ids", which has %s', expected),
+            format('an array of %s', cardinality(elements)));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_same_length(text, anyarray, integer) IS
+    'Checks that an array goes with the array "ids".';
+
+CREATE FUNCTION queue_internal.check_delay(argument text, delay interval) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT isfinite(delay) THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must be finite', delay::text);
+    ELSIF delay < '0' THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must not be negative', delay::text);
+    ELSIF delay > '100 years' THEN
+        PERFORM queue_internal.raise_too_large(argument, '100 years', delay::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_delay(text, interval) IS
+    'Checks a delay: not negative, at most 100 years; null passes.';
+
+-- An interval counts months and days apart, so 1 month less 29 days is longer than nothing and yet
+-- may end in the past. What is returned counts seconds only.
+CREATE FUNCTION queue_internal.checked_lease(lease interval, otherwise interval) RETURNS interval
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    longest interval;
+BEGIN
+    IF lease IS NULL THEN
+        RETURN otherwise;
+    ELSIF NOT isfinite(lease) THEN
+        PERFORM queue_internal.raise_invalid('lease', 'must be finite', lease::text);
+    ELSIF lease <= '0' THEN
+        PERFORM queue_internal.raise_invalid('lease', 'must be greater than zero', lease::text);
+    END IF;
+    -- The setting is never less than a minute.
+    IF lease > '1 minute' THEN
+        longest := queue_internal.setting('max_lease', '7d')::interval;
+        IF lease > longest THEN
+            PERFORM queue_internal.raise_too_large('lease', format('"queue.max_lease", which is %s', longest),
+                                                   lease::text);
+        END IF;
+    END IF;
+    RETURN make_interval(secs => extract(epoch FROM lease)::float8);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.checked_lease(interval, interval) IS
+    'Checks a lease and returns it, or the second argument if it is null.';
+-- queue_internal.check_task_options(...)
+--
+--   What push and push_many have in common: the checks of the options of a task.
+--   Errors:   22004, 22023, 54000
+
+CREATE FUNCTION queue_internal.check_task_options(
+    queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
+    group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
+    on_predecessor_failure text)
+RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- Each call costs more than all that is looked at here.
+    IF queue IS NULL OR octet_length(queue) NOT BETWEEN 1 AND 128 THEN
+        PERFORM queue_internal.check_name('queue', queue);
+    ELSIF delay IS NOT NULL THEN
+        PERFORM queue_internal.check_delay('delay', delay);
+    END IF;
+    IF priority IS NULL THEN
+        PERFORM queue_internal.raise_null('priority');
+    ELSIF run_at IS NOT NULL AND delay IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid('delay', 'cannot be combined with "run_at"', delay::text);
+    ELSIF NOT isfinite(run_at) THEN
+        PERFORM queue_internal.raise_invalid('run_at', 'must be finite', run_at::text);
+    ELSIF max_attempts < 1 THEN
+        PERFORM queue_internal.raise_invalid('max_attempts', 'must be greater than zero', max_attempts::text);
+    ELSIF max_attempts > 10000 THEN
+        PERFORM queue_internal.raise_too_large('max_attempts', '10000', max_attempts::text);
+    ELSIF jsonb_typeof(headers) <> 'object' THEN
+        PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(headers));
+    ELSIF on_duplicate IS NULL THEN
+        PERFORM queue_internal.raise_null('on_duplicate');
+    ELSIF on_duplicate NOT IN ('skip', 'replace', 'reschedule', 'error') THEN
+        PERFORM queue_internal.raise_invalid(
+            'on_duplicate', 'must be one of skip, replace, reschedule, error', quote_literal(left(on_duplicate, 64)));
+    ELSIF key IS NULL AND on_duplicate <> 'skip' THEN
+        PERFORM queue_internal.raise_invalid('on_duplicate', 'needs a key', quote_literal(on_duplicate));
+    END IF;
+    IF key IS NOT NULL OR group_key IS NOT NULL OR backoff IS NOT NULL OR key_ttl IS NOT NULL
+       OR after IS NOT NULL OR on_predecessor_failure IS NOT NULL THEN
+        PERFORM queue_internal.check_policy_options(
+            key, group_key, after, backoff, key_ttl, on_predecessor_failure);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_task_options(
+    text, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text) IS
+    'Checks the options of a task that is pushed.';
+
+CREATE FUNCTION queue_internal.check_policy_options(
+    key text, group_key text, after bigint[], backoff jsonb, key_ttl interval, on_predecessor_failure text)
+RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_key('key', key);
+    PERFORM queue_internal.check_key('group_key', group_key);
+    PERFORM queue_internal.check_delay('key_ttl', key_ttl);
+    IF backoff IS NOT NULL THEN
+        IF jsonb_typeof(backoff) <> 'object' THEN
+            PERFORM queue_internal.raise_invalid(
+                'backoff', 'must be a JSON object', 'of type ' || jsonb_typeof(backoff));
+        END IF;
+        PERFORM queue_internal.apply_backoff('backoff', NULL, NULL, backoff);
+    END IF;
+    IF key_ttl IS NOT NULL AND key IS NULL THEN
+        PERFORM queue_internal.raise_invalid('key_ttl', 'needs a key', key_ttl::text);
+    ELSIF key_ttl = '0' THEN
+        PERFORM queue_internal.raise_invalid('key_ttl', 'must be greater than zero', key_ttl::text);
+    END IF;
+    IF after IS NOT NULL THEN
+        PERFORM queue_internal.check_array('after', after);
+        IF 1 > ANY (after) THEN
+            PERFORM queue_internal.raise_invalid('after', 'must have ids greater than zero');
+        END IF;
+    END IF;
+    IF on_predecessor_failure NOT IN ('fail', 'cancel', 'release') THEN
+        PERFORM queue_internal.raise_invalid(
+            'on_predecessor_failure', 'must be one of fail, cancel, release',
+            quote_literal(left(on_predecessor_failure, 64)));
+    ELSIF on_predecessor_failure IS NOT NULL AND after IS NULL THEN
+        PERFORM queue_internal.raise_invalid(
+            'on_predecessor_failure', 'needs "after"', quote_literal(on_predecessor_failure));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_policy_options(text, text, bigint[], jsonb, interval, text) IS
+    'Checks those options of a task that the policies of its queue are about.';
+-- The trigger that meets a task with a key or a group before it is there, however it comes: push, a
+-- plain INSERT, COPY, redrive. Tasks without either do not come here; nor do those of a dump, which
+-- brings the keys and the gates along (config_dump.sql).
+--
+--   A key that another task holds keeps the task out: the INSERT goes on without its row.
+--   Errors:   22023, 54000 for keys that a plain INSERT filled with nonsense
+
+CREATE FUNCTION queue_internal.task_arrives() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NEW.state = 'waiting' THEN
+        NEW.gate := 2;
+    END IF;
+    IF NEW.key IS NOT NULL THEN
+        PERFORM queue_internal.check_key('key', NEW.key);
+        IF NOT queue_internal.take_key(NEW.queue, NEW.key, NEW.id) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    IF NEW.group_key IS NOT NULL AND NEW.gate = 0 THEN
+        PERFORM queue_internal.check_key('group_key', NEW.group_key);
+        -- A task for later does not hold up its group, where the queue says so.
+        NEW.gate := CASE WHEN NEW.run_at > clock_timestamp() AND EXISTS (
+            SELECT FROM queue.queues AS q WHERE q.name = NEW.queue AND q.delayed_head = 'pass') THEN 0 ELSE 2 END;
+    END IF;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.task_arrives() IS
+    'Takes the key of a task that comes in, and closes its gate until it is its turn.';
+
+CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
+    FOR EACH ROW WHEN (
+        (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
+        AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'))
+    EXECUTE FUNCTION queue_internal.task_arrives();
+COMMENT ON TRIGGER task_arrives ON queue.tasks IS
+    'Keys and groups, for every way in which a task can come.';
+-- Topics and patterns of topics, as in AMQP: words of letters, digits, _ and -, separated by dots. In
+-- a pattern * stands for one word and # for any number of words, none included.
+
+CREATE FUNCTION queue_internal.check_topic(argument text, value text, wildcards boolean) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    word CONSTANT text := CASE WHEN wildcards THEN '([A-Za-z0-9_-]+|\*|#)' ELSE '[A-Za-z0-9_-]+' END;
+BEGIN
+    IF value IS NULL THEN
+        PERFORM queue_internal.raise_null(argument);
+    ELSIF value = '' THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must not be empty');
+    ELSIF octet_length(value) > 255 THEN
+        PERFORM queue_internal.raise_too_large(argument, '255 bytes', octet_length(value) || ' bytes');
+    ELSIF value !~ format('^%s(\.%s)*$', word, word) THEN
+        PERFORM queue_internal.raise_invalid(
+            argument, 'must be words of A-Z, a-z, 0-9, _ and -'
+                      || CASE WHEN wildcards THEN ', or * or #,' ELSE '' END || ' separated by dots',
+            quote_literal(left(value, 64)));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_topic(text, text, boolean) IS
+    'Checks a topic, or with wildcards a pattern of topics: 1 to 255 bytes of words and dots.';
+
+-- The regular expression is for the topic with a dot before it, so that every word has one. A run of
+-- wildcards asks for a number of words, or for that number and more: said once and at its end, "more"
+-- leaves a match nothing to try out.
+CREATE FUNCTION queue_internal.topic_regex(pattern text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    regex text := '';
+    more  boolean := false;
+    word  text;
+BEGIN
+    FOREACH word IN ARRAY string_to_array(pattern, '.') LOOP
+        IF word = '#' THEN
+            more := true;
+        ELSIF word = '*' THEN
+            regex := regex || '\.[^.]+';
+        ELSE
+            regex := regex || CASE WHEN more THEN '(?:\.[^.]+)*' ELSE '' END || '\.' || word;
+            more := false;
+        END IF;
+    END LOOP;
+    RETURN '^' || regex || CASE WHEN more THEN '(?:\.[^.]+)*' ELSE '' END || '$';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.topic_regex(text) IS
+    'The regular expression of a pattern, for a topic with a dot before it.';
+-- The trigger behind every way into queue.tasks: push, a plain INSERT, COPY.
+--
+--   Refuses tasks of unknown queues and tasks that could never run, and signals that a group has more.
+--   Errors:   QX002 no such queue; 22023 for a column that a plain INSERT filled with nonsense
+--   Why a statement trigger: one look at the queues for a million rows.
+
+CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    arrival record;
+    misfit  record;
+BEGIN
+    SELECT i.state, i.run_at, i.max_attempts INTO misfit FROM inserted AS i
+    WHERE i.state NOT IN ('waiting', 'queued', 'running') OR NOT isfinite(i.run_at)
+       OR i.max_attempts NOT BETWEEN 1 AND 10000
+    LIMIT 1;
+    IF NOT isfinite(misfit.run_at) THEN
+        PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
+    ELSIF misfit.max_attempts NOT BETWEEN 1 AND 10000 THEN
+        PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', misfit.max_attempts::text);
+    ELSIF FOUND THEN
+        PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    END IF;
+    FOR arrival IN
+        SELECT i.queue, bool_or(i.gate = 2) AS closed
+        FROM inserted AS i GROUP BY i.queue
+    LOOP
+        IF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = arrival.queue) THEN
+            PERFORM queue_internal.raise_unknown_queue(arrival.queue);
+        END IF;
+        IF arrival.closed THEN
+            -- A predecessor may have finished already, or be finishing at this moment.
+            INSERT INTO queue_internal.signals (queue, group_key, task_id)
+            SELECT DISTINCT i.queue, i.group_key, NULL::bigint FROM inserted AS i
+            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.gate = 2
+            UNION ALL
+            SELECT i.queue, NULL, i.id FROM inserted AS i
+            WHERE i.queue = arrival.queue AND i.state = 'waiting';
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.tasks_inserted() IS
+    'Refuses tasks of unknown queues, and signals that there are more of a group.';
+
+CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT
+    WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off')
+    EXECUTE FUNCTION queue_internal.tasks_inserted();
+COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
+    'Makes a plain INSERT or COPY as good as a push.';
+
+-- The same for the tasks of a dump, whose queues may be still to come: see config_dump.sql.
+CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT
+    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
+    EXECUTE FUNCTION queue_internal.tasks_inserted('restored');
+COMMENT ON TRIGGER tasks_restored ON queue.tasks IS
+    'Lets a dump be restored in any order.';
+-- The trigger that lets a dump be restored: CREATE EXTENSION has just made the queue "default",
+-- and now the dump brings the one that was configured. The newcomer takes its place.
+
+CREATE FUNCTION queue_internal.restore_default_queue() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM queue.queues AS q WHERE q.name = NEW.name;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.restore_default_queue() IS
+    'Lets the queue "default" of a dump replace the one that CREATE EXTENSION made.';
+
+CREATE TRIGGER restore_default_queue BEFORE INSERT ON queue.queues
+    FOR EACH ROW WHEN (NEW.name = 'default')
+    EXECUTE FUNCTION queue_internal.restore_default_queue();
+COMMENT ON TRIGGER restore_default_queue ON queue.queues IS
+    'Lets the queue "default" of a dump replace the one that CREATE EXTENSION made.';
+-- queue_internal.backoff(queue, task)
+--
+--   How long a task waits after its attempt failed: as it was pushed to, and for the rest as its queue
+--   says. The jitter takes up to that share off the wait, so that tasks that failed together do not
+--   come back together, and the maximum is never exceeded.
+
+CREATE FUNCTION queue_internal.backoff(source queue.queues, task queue.tasks) RETURNS interval
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    base    float8;
+    seconds float8;
+BEGIN
+    IF task.backoff IS NOT NULL THEN
+        source := queue_internal.apply_backoff('backoff', source, source, task.backoff);
+    END IF;
+    base := extract(epoch FROM source.backoff_base);
+    seconds := CASE source.backoff_kind
+        WHEN 'fixed' THEN base
+        WHEN 'linear' THEN base * task.attempt
+        ELSE base * 2.0 ^ least(task.attempt - 1, 60)
+    END;
+    seconds := least(seconds, extract(epoch FROM source.backoff_max)::float8);
+    RETURN make_interval(secs => seconds * (1 - source.backoff_jitter * random()));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.backoff(queue.queues, queue.tasks) IS
+    'How long a task waits after its attempt failed.';
+-- Who holds a key, and for how long.
+--
+--   A key is held by one live task of its queue; after the task finished it may be held for a time
+--   more ("key_ttl"). A row of queue_internal.keys counts only as far as its task lives or its time
+--   is not over, so that a task which somebody deleted by hand does not hold its key for ever.
+
+CREATE FUNCTION queue_internal.check_key(argument text, value text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF value = '' THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must not be empty');
+    ELSIF octet_length(value) > 512 THEN
+        PERFORM queue_internal.raise_too_large(argument, '512 bytes', octet_length(value) || ' bytes');
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_key(text, text) IS
+    'Checks a key or a group key: 1 to 512 bytes; null passes.';
+
+-- Waits for a transaction that is just taking the key for another task: if it rolls back, the key
+-- is free, and the push that came second is not lost.
+CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    holder record;
+BEGIN
+    LOOP
+        INSERT INTO queue_internal.keys (queue, key, task_id)
+        VALUES (take_key.queue, take_key.key, take_key.task_id)
+        ON CONFLICT ON CONSTRAINT keys_pkey DO NOTHING;
+        IF FOUND THEN
+            RETURN true;
+        END IF;
+        SELECT k.task_id, k.expires_at,
+               k.task_id = take_key.task_id OR k.expires_at <= clock_timestamp()
+               OR k.expires_at IS NULL AND NOT EXISTS (
+                   SELECT FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) AS gone
+        INTO holder FROM queue_internal.keys AS k
+        WHERE k.queue = take_key.queue AND k.key = take_key.key;
+        -- Only from the very holder that was looked at: an UPDATE that waited for another push to take
+        -- the key would see its new row, but not yet the task that came with it.
+        IF holder.gone THEN
+            UPDATE queue_internal.keys AS k
+            SET task_id = take_key.task_id, expires_at = NULL,
+                ttl = CASE WHEN k.task_id = take_key.task_id THEN k.ttl END
+            WHERE k.queue = take_key.queue AND k.key = take_key.key
+              AND k.task_id = holder.task_id AND k.expires_at IS NOT DISTINCT FROM holder.expires_at;
+            IF FOUND THEN
+                RETURN true;
+            END IF;
+        ELSIF holder.task_id IS NOT NULL THEN
+            RETURN false;
+        END IF;
+        -- It changed in the meantime: once more.
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_key(text, text, bigint) IS
+    'Takes a key for a task, unless another one holds it; returns whether the task has it.';
+
+CREATE FUNCTION queue_internal.release_key(task queue.tasks, at_once boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    now CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    IF NOT at_once THEN
+        UPDATE queue_internal.keys AS k
+        SET expires_at = now + coalesce(k.ttl, q.key_ttl)
+        FROM queue.queues AS q
+        WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id
+          AND q.name = task.queue AND coalesce(k.ttl, q.key_ttl) IS NOT NULL;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    DELETE FROM queue_internal.keys AS k
+    WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.release_key(queue.tasks, boolean) IS
+    'Frees the key of a task that finished, at once or when its time is over.';
+
+-- What a push does that found its key taken. Null if the key came free meanwhile.
+CREATE FUNCTION queue_internal.settle_duplicate(pushed queue.tasks, on_duplicate text) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    holder queue_internal.keys;
+BEGIN
+    SELECT k.* INTO holder FROM queue_internal.keys AS k
+    WHERE k.queue = pushed.queue AND k.key = pushed.key;
+    IF on_duplicate = 'error' AND holder.task_id IS NOT NULL THEN
+        PERFORM queue_internal.raise_duplicate_key(pushed.queue, pushed.key, holder.task_id, holder.expires_at);
+    ELSIF on_duplicate = 'skip' OR holder.task_id IS NULL OR holder.expires_at IS NOT NULL THEN
+        RETURN holder.task_id;
+    END IF;
+    -- Waits for a claim in progress: if it rolls back, the task is still to be changed.
+    UPDATE queue.tasks AS t SET run_at = pushed.run_at, updated_at = clock_timestamp()
+    WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state IN ('queued', 'waiting')
+    RETURNING t.group_key, t.gate INTO pushed.group_key, pushed.gate;
+    IF NOT FOUND THEN
+        RETURN (SELECT t.id FROM queue.tasks AS t WHERE t.id = holder.task_id AND t.queue = pushed.queue);
+    END IF;
+    IF on_duplicate = 'replace' THEN
+        UPDATE queue.tasks AS t
+        SET payload = pushed.payload, headers = pushed.headers, priority = pushed.priority
+        WHERE t.id = holder.task_id;
+    END IF;
+    pushed.id := holder.task_id;
+    PERFORM queue_internal.yield_turn(pushed);
+    RETURN pushed.id;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.settle_duplicate(queue.tasks, text) IS
+    'Does to the holder of a key what the push of a duplicate asked for; returns the holder''s id.';
+
+CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    retired bigint;
+BEGIN
+    WITH expired AS MATERIALIZED (
+        SELECT k.queue, k.key FROM queue_internal.keys AS k WHERE k.expires_at <= clock_timestamp()
+        ORDER BY k.expires_at LIMIT max_keys FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM queue_internal.keys AS k USING expired AS e WHERE k.queue = e.queue AND k.key = e.key;
+    GET DIAGNOSTICS retired = ROW_COUNT;
+    RETURN retired >= max_keys;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_keys(integer) IS
+    'Deletes keys whose time is over; returns whether there may be more.';
+-- Groups: who of a group may run.
+--
+--   The tasks of a group are pushed with their gate closed, and are not in tasks_order: a claim never
+--   passes over those that have to wait, however many there are. Whatever may let the next one go on
+--   (a push, an end) leaves a signal; the next claim from the queue reads it and opens the gate of as
+--   many as the limit allows, the earliest pushed first. So at most "max_running_per_group" of a group
+--   have gate 1, and only those can be claimed.
+--
+--   Exact, because the gates of one group are opened by one transaction at a time, which sees
+--   everything committed before: it holds the group's advisory lock from before it counts until its
+--   own commit. Nobody waits for that lock: who does not get it leaves the signal where it is.
+
+CREATE FUNCTION queue_internal.lock_group(queue text, group_key text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- The first number keeps clear of other users of advisory locks.
+    RETURN pg_try_advisory_xact_lock(hashtext('queue_ext group'), hashtext(queue || '/' || group_key));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_group(text, text) IS
+    'Makes this transaction the only one that opens gates of the group; false if another one is.';
+
+-- Opens the gates of a group as far as its limit allows. False if somebody else is at it, or has the
+-- task whose turn it is locked: then the signal has to stay.
+CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    admitted bigint;
+    ready    bigint;
+    next     queue.tasks;
+BEGIN
+    IF NOT queue_internal.lock_group(source.name, group_key) THEN
+        RETURN false;
+    END IF;
+    SELECT count(*), count(*) FILTER (WHERE t.state = 'queued') INTO admitted, ready
+    FROM queue.tasks AS t
+    WHERE t.queue = source.name AND t.group_key = admit_next.group_key AND t.gate = 1;
+    -- The limit was lowered: the latest go back.
+    IF admitted > source.max_running_per_group THEN
+        UPDATE queue.tasks AS t SET gate = 2
+        WHERE t.id IN (
+            SELECT l.id FROM queue.tasks AS l
+            WHERE l.queue = source.name AND l.group_key = admit_next.group_key AND l.gate = 1
+              AND l.state = 'queued'
+            ORDER BY l.id DESC LIMIT admitted - source.max_running_per_group FOR UPDATE SKIP LOCKED);
+        RETURN true;
+    END IF;
+    -- Fair: one task of each group stands in the line, and the next joins at its end.
+    WHILE admitted < source.max_running_per_group AND NOT (source.fair_groups AND ready > 0) LOOP
+        SELECT t.* INTO next FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.group_key = admit_next.group_key AND t.gate = 2
+          AND (t.state = 'queued' OR source.delayed_head = 'block')
+        ORDER BY t.id LIMIT 1;
+        -- A head that still waits for its predecessors holds up those behind it, as a delayed one does.
+        EXIT WHEN next.id IS NULL OR next.state = 'waiting';
+        UPDATE queue.tasks AS t
+        SET gate = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
+            run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
+        WHERE t.id = (SELECT l.id FROM queue.tasks AS l
+                      WHERE l.id = next.id AND l.gate = 2 AND l.state = 'queued' FOR UPDATE SKIP LOCKED)
+        RETURNING t.* INTO next;
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
+        admitted := admitted + next.gate;
+        ready := ready + next.gate;
+    END LOOP;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text) IS
+    'Lets tasks of a group run, as far as its limit allows; false if that has to wait.';
+
+-- The tasks of a group that came due before they were admitted have to queue up like the others. All
+-- of them at once, because a claim would meet them one by one.
+CREATE FUNCTION queue_internal.queue_up(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT t.id FROM queue.tasks AS t
+        WHERE t.queue = task.queue AND t.group_key = task.group_key AND t.gate = 0
+          AND t.state = 'queued' AND t.run_at <= clock_timestamp()
+        LIMIT 1000 FOR UPDATE SKIP LOCKED
+    )
+    UPDATE queue.tasks AS t SET gate = 2 FROM due AS d WHERE t.id = d.id;
+    INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.queue_up(queue.tasks) IS
+    'Closes the gate of the due tasks of a group until it is their turn.';
+
+-- Where the queue says so, an admitted task that is put off lets the next one of its group pass.
+CREATE FUNCTION queue_internal.yield_turn(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF task.gate = 1 AND task.run_at > clock_timestamp() THEN
+        UPDATE queue.tasks AS t SET gate = 0
+        WHERE t.id = task.id AND EXISTS (
+            SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.delayed_head = 'pass');
+        IF FOUND THEN
+            INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
+        END IF;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.yield_turn(queue.tasks) IS
+    'Lets the next task of a group go first, if this one is delayed and its queue says so.';
+-- Dependencies: a task that waits for others.
+--
+--   A dependency is written with the push of the task that waits, and deleted when its predecessor
+--   has finished. The end of a predecessor leaves a signal for every task that waits for it, and
+--   whoever reads the signal does what it leads to: so no ending waits for another one, chains of any
+--   length are worked off one signal at a time, and two predecessors that finish at the same moment
+--   cannot both believe that the other one is still to come.
+--
+--   Cycles cannot be: a task can only wait for tasks that were there before it.
+
+-- One plan for all: to make it, for all days of the history, takes longer than to push the task.
+CREATE FUNCTION queue_internal.add_dependencies(task_id bigint, queue text, after bigint[], on_failure text)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    known bigint;
+BEGIN
+    INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, predecessor_queue, on_failure)
+    SELECT a.id, add_dependencies.task_id, add_dependencies.queue, found.queue, add_dependencies.on_failure
+    FROM (SELECT DISTINCT i.id FROM unnest(after) AS i (id)) AS a,
+         -- The task itself is there already, and cannot wait for itself.
+         LATERAL (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.id AND t.id <> add_dependencies.task_id
+                  UNION ALL SELECT d.queue FROM queue.dead_letters AS d WHERE d.id = a.id
+                  UNION ALL SELECT h.queue FROM queue.history AS h WHERE h.id = a.id LIMIT 1) AS found
+    ORDER BY a.id;
+    GET DIAGNOSTICS known = ROW_COUNT;
+    IF known < (SELECT count(DISTINCT i.id) FROM unnest(after) AS i (id)) THEN
+        PERFORM queue_internal.raise_unknown_task(min(a.id)) FROM unnest(after) AS a (id)
+        WHERE NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
+                          WHERE d.predecessor_id = a.id AND d.task_id = add_dependencies.task_id);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text) IS
+    'Makes a task wait for others.';
+
+-- What one signal about a waiting task leads to. False if it has to be looked at again.
+CREATE FUNCTION queue_internal.settle_dependent(signal queue_internal.signals) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    task  queue.tasks;
+    ended record;
+    told  boolean := false;
+BEGIN
+    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = signal.task_id FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = signal.task_id);
+    ELSIF task.state <> 'waiting' THEN
+        RETURN true;
+    END IF;
+    -- The task was moved, or somebody with rights on this queue alone has made the signal up: it is to be
+    -- looked at, but what the signal tells is not to be believed.
+    IF signal.queue <> task.queue THEN
+        signal.queue := task.queue;
+        signal.predecessor_id := NULL;
+    END IF;
+    FOR ended IN SELECT * FROM queue_internal.ended_predecessors(signal) LOOP
+        DELETE FROM queue_internal.dependencies AS d
+        WHERE d.predecessor_id = ended.id AND d.task_id = task.id;
+        IF ended.outcome <> 'completed' AND ended.on_failure <> 'release' THEN
+            task.errors := queue_internal.with_error(
+                task, format('predecessor %s %s', ended.id,
+                             CASE ended.outcome WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END));
+            IF ended.on_failure = 'fail' THEN
+                PERFORM queue_internal.bury(task);
+            ELSE
+                PERFORM queue_internal.cancel_now(task);
+            END IF;
+            RETURN true;
+        END IF;
+        told := true;
+    END LOOP;
+    IF NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
+                   WHERE d.task_id = task.id AND d.queue = task.queue) THEN
+        -- One that waits for nothing comes from a dump, which is still to bring what it waits for.
+        IF told THEN
+            PERFORM queue_internal.let_go(task);
+        END IF;
+        RETURN true;
+    END IF;
+    IF signal.predecessor_id IS NOT NULL THEN
+        RETURN true;
+    ELSIF NOT row_security_active('queue.tasks') THEN
+        UPDATE queue_internal.dependencies AS d SET predecessor_queue = t.queue FROM queue.tasks AS t
+        WHERE d.task_id = task.id AND t.id = d.predecessor_id AND t.queue <> d.predecessor_queue;
+    END IF;
+    RETURN queue_internal.predecessors_will_signal(task.id, task.queue);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.settle_dependent(queue_internal.signals) IS
+    'Lets a waiting task go on, or end, when its predecessors have; false if that has to wait.';
+
+-- The predecessors that the signal tells of; or all that have ended, if it came with the push. Only a
+-- dependency that is of the task's own queue is its own, and only rows of that queue tell of it: whoever has
+-- rights on another can write what he likes there.
+-- Why scalar subqueries, and one plan for all: a task may have one predecessor or 100,000, and the plan
+-- made for many would go through all tasks for one, or be made anew for each.
+CREATE FUNCTION queue_internal.ended_predecessors(
+    signal queue_internal.signals, OUT id bigint, OUT outcome text, OUT on_failure text)
+RETURNS SETOF record
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    sees_all boolean;
+BEGIN
+    IF signal.predecessor_id IS NOT NULL THEN
+        RETURN QUERY
+        SELECT d.predecessor_id, signal.outcome, d.on_failure FROM queue_internal.dependencies AS d
+        WHERE d.predecessor_id = signal.predecessor_id AND d.task_id = signal.task_id AND d.queue = signal.queue;
+        RETURN;
+    END IF;
+    sees_all := NOT row_security_active('queue.tasks');
+    -- One that left no trace was in a queue without history, or was purged. Its signal, if it left one,
+    -- says how it ended; else nothing says that it did not do its work, and waiting would be for ever. But
+    -- whoever may not see all queues cannot tell it from a hidden one, and leaves that to the background
+    -- worker.
+    RETURN QUERY
+    SELECT e.predecessor_id, coalesce(e.outcome, 'completed'), e.on_failure
+    FROM (
+        SELECT d.predecessor_id, d.on_failure, coalesce(
+            -- One that was moved may have ended in another queue than the dependency says.
+            (SELECT l.state FROM (SELECT 'failed' AS state, l.queue FROM queue.dead_letters AS l
+                                  WHERE l.id = d.predecessor_id
+                                  UNION ALL SELECT h.state, h.queue FROM queue.history AS h
+                                  WHERE h.id = d.predecessor_id) AS l
+             ORDER BY l.queue = d.predecessor_queue DESC LIMIT 1),
+            (SELECT s.outcome FROM queue_internal.signals AS s
+             WHERE s.task_id = d.task_id AND s.predecessor_id = d.predecessor_id AND s.queue = d.queue
+             LIMIT 1)) AS outcome
+        FROM queue_internal.dependencies AS d
+        WHERE d.task_id = signal.task_id AND d.queue = signal.queue
+          AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) IS NULL) AS e
+    WHERE sees_all OR e.outcome IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
+    'Predecessors of a waiting task that have ended, and how.';
+
+-- Whether every predecessor that is left will tell when it ends. One that is ending just now may have
+-- looked for dependents before the dependency was committed; it has its row locked. The locks are
+-- given back at once, so that no ending waits for them. One that was moved at such a moment is in
+-- another queue than the dependency says, and a worker of that queue alone would not find it.
+CREATE FUNCTION queue_internal.predecessors_will_signal(task_id bigint, queue text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    free  bigint;
+    total bigint;
+BEGIN
+    BEGIN
+        SELECT count(*) INTO free FROM (
+            SELECT FROM queue_internal.dependencies AS d
+            JOIN queue.tasks AS t ON t.id = d.predecessor_id AND t.queue = d.predecessor_queue
+            WHERE d.task_id = predecessors_will_signal.task_id AND d.queue = predecessors_will_signal.queue
+            FOR SHARE OF t SKIP LOCKED) AS locked;
+        RAISE SQLSTATE 'QXRBK';
+    EXCEPTION WHEN SQLSTATE 'QXRBK' THEN
+        NULL;
+    END;
+    SELECT count(*) INTO total FROM queue_internal.dependencies AS d
+    WHERE d.task_id = predecessors_will_signal.task_id AND d.queue = predecessors_will_signal.queue;
+    RETURN free = total;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.predecessors_will_signal(bigint, text) IS
+    'Whether none of the predecessors of a task is being finished at this moment.';
+
+CREATE FUNCTION queue_internal.let_go(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE queue.tasks AS t
+    SET state = 'queued', updated_at = clock_timestamp(),
+        gate = CASE WHEN t.group_key IS NULL THEN 0 ELSE 2 END
+    WHERE t.id = task.id;
+    IF task.group_key IS NOT NULL THEN
+        INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.let_go(queue.tasks) IS 'Puts a waiting task into its queue.';
+-- queue_internal.settle_signals(queue, max_signals)
+--
+--   Acts upon signals of a queue and deletes them. A claim does so before it looks for tasks; the
+--   background worker does it too.
+--   Errors:   none of its own
+--   Touches:  queue_internal.signals (never waits for a lock)
+--   Why not outside READ COMMITTED: with a snapshot from before another transaction's commit, it
+--             could let too many of a group run. The next claim at READ COMMITTED or the background
+--             worker does it then.
+
+CREATE FUNCTION queue_internal.settle_signals(source queue.queues, max_signals integer) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- Each holds an advisory lock, of which the server has a limited number.
+    max_groups CONSTANT integer := 32;
+    signal     queue_internal.signals;
+    ids        bigint[];
+    groups     integer := 0;
+    last       bigint := 0;
+    seen       integer := 0;
+    settled    bigint := 0;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN 0;
+    END IF;
+    WHILE seen < max_signals AND groups < max_groups LOOP
+        SELECT s.* INTO signal FROM queue_internal.signals AS s
+        WHERE s.queue = source.name AND s.id > last ORDER BY s.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+        EXIT WHEN NOT FOUND;
+        last := signal.id;
+        seen := seen + 1;
+        IF signal.task_id IS NOT NULL THEN
+            CONTINUE WHEN NOT queue_internal.settle_dependent(signal);
+            -- By the whole primary key: a plan made for few signals may go through all of the queue for
+            -- each, and through those that are deleted already.
+            DELETE FROM queue_internal.signals AS s WHERE s.queue = source.name AND s.id = signal.id;
+        ELSE
+            -- All of the group are one. Those that come after this look are not among them.
+            ids := ARRAY(SELECT s.id FROM queue_internal.signals AS s
+                         WHERE s.queue = source.name AND s.group_key = signal.group_key FOR UPDATE SKIP LOCKED);
+            groups := groups + 1;
+            CONTINUE WHEN NOT queue_internal.admit_next(source, signal.group_key);
+            DELETE FROM queue_internal.signals AS s
+            WHERE s.queue = source.name AND s.group_key = signal.group_key AND s.id = ANY (ids);
+        END IF;
+        settled := settled + 1;
+    END LOOP;
+    RETURN settled;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.settle_signals(queue.queues, integer) IS
+    'Lets tasks go on that waited for a predecessor or for their turn; returns how many signals were settled.';
+
+CREATE FUNCTION queue_internal.settle_all(max_signals integer) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source  queue.queues;
+    settled bigint := 0;
+BEGIN
+    FOR source IN
+        SELECT q.* FROM queue.queues AS q
+        WHERE EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = q.name)
+    LOOP
+        settled := settled + queue_internal.settle_signals(source, max_signals);
+    END LOOP;
+    RETURN settled;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.settle_all(integer) IS
+    'Settles the signals of all queues, up to so many of each; returns how many it settled.';
+-- How many tasks of a queue may run at a time, and how many may start in a period.
+--
+--   max_running: the queue has that many places (queue_internal.slots). To start, a task needs a place
+--   whose last task does not run any more with the token that is written there. Ending a task in
+--   whatever way frees its place by itself, at the commit, exactly once.
+--
+--   rate_limit: the queue has that many tokens, in up to 64 buckets (queue_internal.tokens). A start
+--   takes one, and the token comes back rate_period later. So in no span of that length, wherever it
+--   begins, can more tasks start.
+--
+--   Claims take different places and buckets at the same time; none waits for another one. All of it
+--   is in the caller's transaction: a claim that rolls back has taken nothing.
+
+-- Up to "wanted" places that are free, from a random one on. Read only.
+-- Why subqueries and no joins: a join may read all tasks to look for a few.
+CREATE FUNCTION queue_internal.free_slots(
+    source queue.queues, wanted integer, OUT slot integer, OUT version bigint)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    start CONSTANT integer := floor(random() * source.max_running);
+BEGIN
+    -- After the limit was lowered, the tasks in the places beyond it have to end first.
+    IF EXISTS (
+        SELECT FROM queue_internal.slots AS s
+        WHERE s.queue = source.name AND s.slot > source.max_running
+          AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = s.task_id AND t.token = s.token) = 'running') THEN
+        RETURN;
+    END IF;
+    FOR slot, version IN
+        SELECT newest.slot, newest.version
+        FROM generate_series(start, start + source.max_running - 1) AS i,
+             LATERAL (SELECT s.slot, s.version, s.task_id, s.token FROM queue_internal.slots AS s
+                      WHERE s.queue = source.name AND s.slot = 1 + i % source.max_running
+                      ORDER BY s.version DESC LIMIT 1) AS newest
+        WHERE (SELECT t.state FROM queue.tasks AS t WHERE t.id = newest.task_id AND t.token = newest.token)
+              IS DISTINCT FROM 'running'
+        LIMIT wanted
+    LOOP
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.free_slots(queue.queues, integer) IS 'The places of a queue in which no task runs.';
+
+CREATE FUNCTION queue_internal.take_slot(source queue.queues, task_id bigint, token integer) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wanted integer;
+    free   record;
+BEGIN
+    -- Others may be taking the same few: then look at all of them.
+    FOREACH wanted IN ARRAY ARRAY[2, source.max_running] LOOP
+        FOR free IN SELECT f.slot, f.version FROM queue_internal.free_slots(source, wanted) AS f LOOP
+            UPDATE queue_internal.slots AS s
+            SET version = s.version + 1, task_id = take_slot.task_id, token = take_slot.token
+            WHERE s.queue = source.name AND s.slot = free.slot AND s.version = (
+                SELECT l.version FROM queue_internal.slots AS l
+                WHERE l.queue = source.name AND l.slot = free.slot AND l.version = free.version
+                FOR UPDATE SKIP LOCKED);
+            IF FOUND THEN
+                RETURN free.slot;
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_slot(queue.queues, bigint, integer) IS
+    'Gives a task a place in which to run and returns its number; null if there is none.';
+
+-- Takes what a task that starts needs, a place and a token; returns when it starts, or null if it may
+-- not. A place without a token is given back, or the task would later have two.
+CREATE FUNCTION queue_internal.take_room(source queue.queues, task_id bigint, token integer)
+RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    place   integer;
+    started timestamptz;
+BEGIN
+    IF source.max_running IS NOT NULL THEN
+        place := queue_internal.take_slot(source, task_id, token);
+        IF place IS NULL THEN
+            RETURN NULL;
+        END IF;
+        started := clock_timestamp();
+    END IF;
+    IF source.rate_limit IS NOT NULL THEN
+        started := queue_internal.take_token(source);
+        IF started IS NULL THEN
+            UPDATE queue_internal.slots AS s SET task_id = NULL
+            WHERE s.queue = source.name AND s.slot = place AND s.task_id = take_room.task_id;
+        END IF;
+    END IF;
+    RETURN started;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_room(queue.queues, bigint, integer) IS
+    'Takes a place and a token for a task; returns when it starts, or null if it may not.';
+
+-- When each bucket has a token again, or has one since. A time that lies more than a period ahead was
+-- written before somebody set the clock back, and does not count. Read only.
+CREATE FUNCTION queue_internal.bucket_times(
+    source queue.queues, until timestamptz, wanted integer,
+    OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    buckets CONSTANT integer := least(source.rate_limit, 64);
+    start   CONSTANT integer := floor(random() * buckets);
+    horizon CONSTANT timestamptz := clock_timestamp() + source.rate_period;
+BEGIN
+    RETURN QUERY
+    SELECT newest.bucket, newest.version, due.at
+    FROM generate_series(start, start + buckets - 1) AS i,
+         LATERAL (SELECT s.bucket, s.version, s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
+                  FROM queue_internal.tokens AS s
+                  WHERE s.queue = source.name AND s.bucket = 1 + i % buckets
+                  ORDER BY s.version DESC LIMIT 1) AS newest,
+         LATERAL (SELECT CASE WHEN newest.blocking < horizon THEN newest.blocking + source.rate_period
+                              ELSE '-infinity' END AS at) AS due
+    WHERE due.at <= until
+    LIMIT wanted;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.bucket_times(queue.queues, timestamptz, integer) IS
+    'Up to so many buckets of a queue''s rate limit that have a token by the time given.';
+
+-- When the token was taken; null if there is none.
+CREATE FUNCTION queue_internal.take_token(source queue.queues) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wanted integer;
+    free   record;
+    held   queue_internal.tokens;
+    moment timestamptz;
+BEGIN
+    FOREACH wanted IN ARRAY ARRAY[2, 64] LOOP
+        FOR free IN
+            SELECT b.bucket, b.version FROM queue_internal.bucket_times(source, clock_timestamp(), wanted) AS b
+        LOOP
+            SELECT s.* INTO held FROM queue_internal.tokens AS s
+            WHERE s.queue = source.name AND s.bucket = free.bucket AND s.version = free.version
+            FOR UPDATE SKIP LOCKED;
+            CONTINUE WHEN NOT FOUND;
+            moment := clock_timestamp();
+            UPDATE queue_internal.tokens AS s
+            SET version = s.version + 1,
+                taken = ARRAY(SELECT u.at FROM unnest(held.taken) WITH ORDINALITY AS u (at, position)
+                              WHERE u.at > moment - source.rate_period AND u.at < moment + source.rate_period
+                              ORDER BY u.position) || moment
+            WHERE s.queue = source.name AND s.bucket = held.bucket AND s.version = held.version;
+            RETURN moment;
+        END LOOP;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_token(queue.queues) IS
+    'Takes a token of a queue''s rate limit; returns when, or null if there is none.';
+
+-- Looked at before any row is locked, so that asking a queue at its limit writes nothing. A worker that
+-- died must not keep its place because nobody comes across its task in the order.
+CREATE FUNCTION queue_internal.has_room(source queue.queues) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task  queue.tasks;
+    ended boolean := false;
+BEGIN
+    IF source.rate_limit IS NOT NULL AND NOT EXISTS (
+        SELECT FROM queue_internal.bucket_times(source, clock_timestamp(), 1)) THEN
+        PERFORM queue_internal.announce_task(source.name, min(b.free_at))
+        FROM queue_internal.bucket_times(source, 'infinity', NULL) AS b;
+        RETURN false;
+    END IF;
+    IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
+        FOR task IN
+            SELECT t.* FROM queue.tasks AS t
+            WHERE t.id = ANY (ARRAY(
+                      SELECT s.task_id FROM queue_internal.slots AS s WHERE s.queue = source.name))
+              AND t.state = 'running' AND t.lease_until <= clock_timestamp()
+            FOR UPDATE SKIP LOCKED
+        LOOP
+            PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
+            ended := true;
+        END LOOP;
+        RETURN ended;
+    END IF;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_room(queue.queues) IS
+    'Whether a task may start in a queue that limits them.';
+
+-- Makes the places and tokens that the options ask for. Whoever calls it has the queue's row locked.
+CREATE FUNCTION queue_internal.provide_limits(source queue.queues) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    buckets CONSTANT integer := CASE WHEN source.rate_limit IS NOT NULL THEN least(source.rate_limit, 64) END;
+BEGIN
+    IF source.max_running IS NULL THEN
+        DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name;
+    ELSE
+        -- A limit that is new counts what runs already.
+        INSERT INTO queue_internal.slots (queue, slot, task_id, token)
+        SELECT source.name, row_number() OVER (ORDER BY t.id), t.id, t.token FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.state = 'running'
+          AND NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name);
+        INSERT INTO queue_internal.slots (queue, slot)
+        SELECT source.name, i FROM generate_series(1, source.max_running) AS i
+        WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);
+        DELETE FROM queue_internal.slots AS s
+        WHERE s.queue = source.name AND s.slot > source.max_running
+          AND NOT EXISTS (SELECT FROM queue.tasks AS t
+                          WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running');
+    END IF;
+    -- A changed rate begins with what was started within the last period.
+    WITH old AS (
+        DELETE FROM queue_internal.tokens AS s WHERE s.queue = source.name RETURNING s.taken
+    ), recent AS (
+        SELECT u.at, row_number() OVER (ORDER BY u.at DESC) - 1 AS rank
+        FROM old AS o, unnest(o.taken) AS u (at) WHERE u.at > clock_timestamp() - source.rate_period
+    )
+    INSERT INTO queue_internal.tokens (queue, bucket, capacity, taken)
+    SELECT source.name, b, source.rate_limit / buckets + (b <= source.rate_limit % buckets)::integer,
+           ARRAY(SELECT r.at FROM recent AS r WHERE r.rank % buckets = b - 1 ORDER BY r.at)
+    FROM generate_series(1, buckets) AS b;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.provide_limits(queue.queues) IS
+    'Makes the places and the tokens of a queue follow its options.';
+-- Priorities that do not starve: where a queue has "ageing", waiting that long is worth one step of
+-- priority. So the order of claims is that of run_at + priority * ageing, which never changes while a
+-- task waits and needs no index of its own: within a priority it is the order of run_at, and between
+-- priorities the heads are compared.
+
+-- How far a claim has come in a priority.
+CREATE TYPE queue_internal.passed_level AS (level integer, until timestamptz);
+COMMENT ON TYPE queue_internal.passed_level IS 'How far a claim has come in a priority.';
+
+-- The priority with the next task, that task's run_at, and up to which run_at its tasks come before
+-- those of all other priorities.
+CREATE FUNCTION queue_internal.next_aged_level(
+    source queue.queues, moment timestamptz, passed queue_internal.passed_level[],
+    OUT level integer, OUT head timestamptz, OUT until timestamptz)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    step   CONSTANT float8 := extract(epoch FROM source.ageing);
+    other  integer;
+    first  timestamptz;
+    begun  timestamptz;
+    best   float8 := 'infinity';
+    second float8 := 'infinity';
+    value  float8;
+BEGIN
+    SELECT t.priority INTO other FROM queue.tasks AS t
+    WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
+    WHILE other IS NOT NULL LOOP
+        SELECT coalesce(max(p.until), '-infinity') INTO begun FROM unnest(passed) AS p WHERE p.level = other;
+        SELECT t.run_at INTO first FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.priority = other AND t.gate < 2
+          AND t.run_at > begun AND t.run_at <= moment
+          AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+        ORDER BY t.run_at LIMIT 1;
+        IF FOUND THEN
+            value := extract(epoch FROM first) + other * step;
+            IF value < best THEN
+                second := best;
+                best := value;
+                level := other;
+                head := first;
+            ELSE
+                second := least(second, value);
+            END IF;
+        END IF;
+        SELECT t.priority INTO other FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.gate < 2 AND t.priority > other ORDER BY t.priority LIMIT 1;
+    END LOOP;
+    -- At least its head, whatever rounding does.
+    until := greatest(head, least(moment, CASE WHEN second < 'infinity' THEN to_timestamp(second - level * step) END));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.next_aged_level(queue.queues, timestamptz, queue_internal.passed_level[]) IS
+    'The priority whose first task has waited long enough to be next.';
+-- The ways in which a task leaves queue.tasks, the way back to the queue after an attempt, and the ways
+-- to another place or queue. Whoever calls them holds the task's row locked.
+
+CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(task.errors, '[]') || jsonb_build_object(
+        'attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
+    'The errors of a task with one more at the end.';
+
+CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kept    boolean;
+    awaited boolean;
+BEGIN
+    SELECT q.keep_history,
+           q.max_running IS NOT NULL
+           OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
+    INTO kept, awaited
+    FROM queue.queues AS q WHERE q.name = task.queue;
+    IF kept IS DISTINCT FROM false THEN
+        INSERT INTO queue.history (
+            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, key, group_key, headers, payload, progress, errors, result)
+        VALUES (
+            task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
+            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
+            task.headers, task.payload, task.progress, task.errors, archive.result);
+    END IF;
+    IF awaited OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
+        PERFORM queue_internal.leave(task, archive.state);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
+    'Writes a finished task to the history, if its queue keeps one.';
+
+-- What the end of a task means to others: its key is free, the next of its group may run, its place
+-- is free, and those that wait for it are told. Must come in a statement after the one that deleted
+-- the task: see predecessors_will_signal().
+CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF task.key IS NOT NULL THEN
+        PERFORM queue_internal.release_key(task, outcome = 'purged');
+    END IF;
+    IF task.group_key IS NOT NULL THEN
+        INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
+    END IF;
+    IF task.state = 'waiting' THEN
+        DELETE FROM queue_internal.dependencies AS d WHERE d.task_id = task.id;
+    END IF;
+    INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
+    SELECT d.queue, d.task_id, d.predecessor_id, leave.outcome
+    FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id;
+    IF task.state = 'running' AND EXISTS (
+        SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
+        PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.leave(queue.tasks, text) IS
+    'Tells those who wait for a task, or for its key, its group or its place, that it has ended.';
+
+CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    PERFORM queue_internal.archive(task, 'cancelled', NULL);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.cancel_now(queue.tasks) IS
+    'Moves a task to the history as cancelled.';
+
+CREATE FUNCTION queue_internal.cancel_or_ask(task queue.tasks) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF task.state = 'running' THEN
+        UPDATE queue.tasks AS t
+        SET cancel_requested_at = coalesce(t.cancel_requested_at, clock_timestamp()),
+            updated_at = clock_timestamp()
+        WHERE t.id = task.id;
+        RETURN 'running';
+    END IF;
+    PERFORM queue_internal.cancel_now(task);
+    RETURN 'cancelled';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.cancel_or_ask(queue.tasks) IS
+    'Cancels a task, or notes for the worker of a running one that it shall stop; returns its state.';
+
+CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    PERFORM queue_internal.leave(task, 'purged');
+END
+$$;
+COMMENT ON FUNCTION queue_internal.discard(queue.tasks) IS 'Deletes a task without a trace.';
+
+CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    INSERT INTO queue.dead_letters (
+        id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+        created_at, key, group_key, backoff, headers, payload, progress, errors)
+    VALUES (
+        task.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
+        task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
+        task.headers, task.payload, task.progress, task.errors);
+    PERFORM queue_internal.leave(task, 'failed');
+END
+$$;
+COMMENT ON FUNCTION queue_internal.bury(queue.tasks) IS 'Moves a task to the dead letters.';
+
+CREATE FUNCTION queue_internal.put_back(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE queue.tasks AS t
+    SET state = 'queued', attempt = task.attempt, run_at = task.run_at, errors = task.errors,
+        lease_until = NULL, worker = NULL, claimed_at = NULL, updated_at = clock_timestamp()
+    WHERE t.id = task.id;
+    IF task.group_key IS NOT NULL THEN
+        PERFORM queue_internal.yield_turn(task);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.put_back(queue.tasks) IS
+    'Puts a running task back into its queue, with the attempt, run_at and errors given.';
+
+CREATE FUNCTION queue_internal.reorder(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE queue.tasks AS t
+    SET priority = task.priority, run_at = task.run_at, updated_at = clock_timestamp()
+    WHERE t.id = task.id;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.reorder(queue.tasks) IS
+    'Gives a task the place in the order that its priority and run_at say.';
+
+-- False, and the task stays, if another one has its key there.
+CREATE FUNCTION queue_internal.move(task queue.tasks, to_queue text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF task.key IS NOT NULL AND task.queue <> to_queue THEN
+        IF NOT queue_internal.take_key(to_queue, task.key, task.id) THEN
+            RETURN false;
+        END IF;
+        UPDATE queue_internal.keys AS k SET ttl = o.ttl FROM queue_internal.keys AS o
+        WHERE k.queue = to_queue AND k.key = task.key AND o.queue = task.queue AND o.key = task.key
+          AND o.task_id = task.id AND o.ttl IS NOT NULL;
+        PERFORM queue_internal.release_key(task, true);
+    END IF;
+    -- In the other queue it is its turn in its group when it is.
+    UPDATE queue.tasks AS t
+    SET queue = to_queue, updated_at = clock_timestamp(),
+        gate = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
+    WHERE t.id = task.id;
+    IF task.group_key IS NOT NULL THEN
+        INSERT INTO queue_internal.signals (queue, group_key)
+        VALUES (task.queue, task.group_key), (to_queue, task.group_key);
+    END IF;
+    IF task.state = 'waiting' THEN
+        -- No role may change the queue of a dependency, or it could give one to a task of another queue.
+        WITH moved AS (
+            DELETE FROM queue_internal.dependencies AS d
+            WHERE d.task_id = task.id AND d.queue = task.queue RETURNING d.*
+        )
+        INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, predecessor_queue, on_failure)
+        SELECT m.predecessor_id, m.task_id, to_queue, m.predecessor_queue, m.on_failure FROM moved AS m;
+        UPDATE queue_internal.signals AS s SET queue = to_queue
+        WHERE s.task_id = task.id AND s.predecessor_id IS NOT NULL AND s.queue = task.queue;
+        INSERT INTO queue_internal.signals (queue, task_id) VALUES (to_queue, task.id);
+    END IF;
+    UPDATE queue_internal.dependencies AS d SET predecessor_queue = to_queue WHERE d.predecessor_id = task.id;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.move(queue.tasks, text) IS
+    'Moves a task that is not running to another queue; false if its key is taken there.';
+
+-- Decides what an attempt that did not succeed leads to. A task that is to be cancelled is, however
+-- its attempt ended.
+CREATE FUNCTION queue_internal.end_attempt(task queue.tasks, error text, retry_in interval, permanent boolean)
+RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues;
+BEGIN
+    task.errors := queue_internal.with_error(task, error);
+    IF task.cancel_requested_at IS NOT NULL THEN
+        PERFORM queue_internal.cancel_now(task);
+        RETURN 'cancelled';
+    END IF;
+    SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
+    IF permanent OR task.attempt >= coalesce(task.max_attempts, source.max_attempts, 1) THEN
+        PERFORM queue_internal.bury(task);
+        RETURN 'failed';
+    END IF;
+    retry_in := coalesce(retry_in, queue_internal.backoff(source, task));
+    -- Without a wait it keeps its place in the queue.
+    IF retry_in > '0' THEN
+        task.run_at := clock_timestamp() + retry_in;
+    END IF;
+    PERFORM queue_internal.put_back(task);
+    RETURN 'queued';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.end_attempt(queue.tasks, text, interval, boolean) IS
+    'Ends an attempt that did not succeed; returns the state that the task is in then.';
+-- queue_internal.leased_task(id, token)
+--
+--   The running task that the token leases, its row locked. A lease that ran out but was not taken
+--   back yet still counts: nobody else has the task, so nothing is gained by refusing.
+--   Errors:   QX001, QX003
+
+CREATE FUNCTION queue_internal.leased_task(id bigint, token integer) RETURNS queue.tasks
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task queue.tasks;
+BEGIN
+    PERFORM queue_internal.check_lease_holder(id, token);
+    SELECT t.* INTO task FROM queue.tasks AS t
+    WHERE t.id = leased_task.id AND t.token = leased_task.token AND t.state = 'running'
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_lease_lost(id, token);
+    END IF;
+    RETURN task;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.leased_task(bigint, integer) IS
+    'The running task that the token leases, locked; raises if the lease is lost.';
+-- queue_internal.open_queue(name)
+--
+--   The queue of that name.
+--   Errors:   22004, 22023, 54000 for the argument "queue"; QX002
+
+CREATE FUNCTION queue_internal.open_queue(name text) RETURNS queue.queues
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues;
+BEGIN
+    SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = open_queue.name;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.check_name('queue', name);
+        PERFORM queue_internal.raise_unknown_queue(name);
+    END IF;
+    RETURN source;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.open_queue(text) IS 'The queue of that name; raises if there is none.';
+-- queue_internal.claim_from(queue, lease, max_tasks, worker)
+--
+--   Claims up to "max_tasks" due tasks of one queue, in order.
+--
+--   The order index is walked one priority at a time: within a priority the due tasks come first,
+--   and the tasks scheduled for later behind them are never touched, however many there are.
+--   The search for the next priority finds its first task too, so that the index entries of
+--   finished tasks, which lie at the front until a vacuum, are passed over once and not twice.
+--   A running task whose lease ran out is met at its own place in the order and ended like any
+--   attempt, so that claims need no reaper.
+--
+--   Signals come first: they may open the gate of tasks that are next. And they may come from the walk
+--   itself, when it meets a task that has to queue up in its group, or takes the only one of a group
+--   that was in the line; then there is another walk.
+--
+--   Why the planner is told what not to do: a plan that was made while the table was small, or
+--   without statistics, may sort or scan all of it, and a session keeps it for long.
+--   Why SKIP LOCKED and one row at a time: a claim never waits, and returns its tasks in order.
+
+CREATE FUNCTION queue_internal.claim_from(source queue.queues, lease interval, max_tasks integer, worker text)
+RETURNS SETOF queue.claimed_task
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
+    moment    timestamptz := clock_timestamp();
+    started   timestamptz;
+    signalled boolean;
+    rounds    integer := 0;
+    level     integer;
+    head      timestamptz;
+    until     timestamptz;
+    passed    queue_internal.passed_level[];
+    candidate queue.tasks;
+    granted   integer := 0;
+    again     boolean;
+    more      boolean;
+BEGIN
+    IF limited AND NOT queue_internal.has_room(source) THEN
+        RETURN;
+    END IF;
+    <<walk>>
+    LOOP
+        SELECT t.priority, t.run_at, EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name)
+        INTO level, head, signalled
+        FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority, t.run_at LIMIT 1;
+        IF level IS NULL THEN
+            signalled := EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name);
+        END IF;
+        -- One end may lead to another; what would take too long is left to the next claim.
+        IF signalled AND rounds < 16 THEN
+            rounds := rounds + 1;
+            IF queue_internal.settle_signals(source, 16 + 4 * max_tasks) > 0 THEN
+                -- What was let into the line just now is due by now, too.
+                moment := clock_timestamp();
+                CONTINUE;
+            END IF;
+        END IF;
+        more := false;
+        IF source.ageing IS NOT NULL THEN
+            passed := '{}';
+            SELECT n.level, n.head, n.until INTO level, head, until
+            FROM queue_internal.next_aged_level(source, moment, passed) AS n;
+        ELSE
+            until := moment;
+        END IF;
+        <<levels>>
+        WHILE level IS NOT NULL LOOP
+            again := false;
+            IF head <= until THEN
+                FOR candidate IN
+                    SELECT t.* FROM queue.tasks AS t
+                    WHERE t.queue = source.name AND t.priority = level AND t.gate < 2
+                      AND t.run_at >= head AND t.run_at <= until
+                      AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                    ORDER BY t.run_at, t.id
+                    LIMIT max_tasks - granted
+                    FOR UPDATE SKIP LOCKED
+                LOOP
+                    IF candidate.state = 'running' THEN
+                        PERFORM queue_internal.end_attempt(candidate, 'lease expired', '0', false);
+                        again := true;
+                        CONTINUE;
+                    END IF;
+                    started := moment;
+                    IF candidate.group_key IS NOT NULL THEN
+                        IF candidate.gate = 0 THEN
+                            PERFORM queue_internal.queue_up(candidate);
+                            more := true;
+                            EXIT levels;
+                        ELSIF source.fair_groups THEN
+                            INSERT INTO queue_internal.signals (queue, group_key)
+                            VALUES (source.name, candidate.group_key);
+                            more := true;
+                        END IF;
+                        -- Not before the one ahead of it in its group was finished.
+                        started := clock_timestamp();
+                    END IF;
+                    IF limited THEN
+                        started := queue_internal.take_room(source, candidate.id, candidate.token + 1);
+                        EXIT walk WHEN started IS NULL;
+                    END IF;
+                    RETURN QUERY
+                    UPDATE queue.tasks AS t
+                    SET state = 'running', attempt = t.attempt + 1, token = t.token + 1,
+                        lease_until = started + claim_from.lease, worker = claim_from.worker,
+                        claimed_at = started, updated_at = started
+                    WHERE t.id = candidate.id
+                    RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt,
+                              coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
+                              t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
+                    granted := granted + 1;
+                END LOOP;
+            END IF;
+            EXIT walk WHEN granted = max_tasks;
+            -- What was put back just now is to be had at the same level.
+            CONTINUE WHEN again;
+            IF source.ageing IS NOT NULL THEN
+                passed := passed || ROW(level, until)::queue_internal.passed_level;
+                SELECT n.level, n.head, n.until INTO level, head, until
+                FROM queue_internal.next_aged_level(source, moment, passed) AS n;
+            ELSE
+                SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
+                WHERE t.queue = source.name AND t.gate < 2 AND t.priority > level
+                ORDER BY t.priority, t.run_at LIMIT 1;
+            END IF;
+        END LOOP;
+        EXIT WHEN NOT more;
+        rounds := 0;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.claim_from(queue.queues, interval, integer, text) IS
+    'Claims due tasks of one queue.';
+-- queue_internal.is_ready(queues)
+--
+--   Whether a claim from any of the queues would get something. Reads only; like claim_from, it walks the
+--   order index one priority at a time and never touches the tasks scheduled for later.
+
+CREATE FUNCTION queue_internal.is_ready(queues text[]) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    moment CONSTANT timestamptz := clock_timestamp();
+    source queue.queues;
+    level  integer;
+BEGIN
+    FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL LOOP
+        CONTINUE WHEN source.rate_limit IS NOT NULL AND NOT EXISTS (
+                          SELECT FROM queue_internal.bucket_times(source, moment, 1))
+                      OR source.max_running IS NOT NULL AND NOT EXISTS (
+                          SELECT FROM queue_internal.free_slots(source, 1));
+        IF EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name) THEN
+            RETURN true;
+        END IF;
+        SELECT t.priority INTO level FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
+        WHILE level IS NOT NULL LOOP
+            IF EXISTS (
+                SELECT FROM queue.tasks AS t
+                WHERE t.queue = source.name AND t.priority = level AND t.gate < 2 AND t.run_at <= moment
+                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment))
+            THEN
+                RETURN true;
+            END IF;
+            SELECT t.priority INTO level FROM queue.tasks AS t
+            WHERE t.queue = source.name AND t.gate < 2 AND t.priority > level ORDER BY t.priority LIMIT 1;
+        END LOOP;
+    END LOOP;
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.is_ready(text[]) IS
+    'Whether there is something to claim from any of the queues.';
+-- queue_internal.expire(ids)
+--
+--   Ends the attempts of those of the tasks whose lease ran out, without waiting for anybody's lock;
+--   returns how many, and which ones somebody else has locked, if any.
+--   Touches:  queue.tasks
+
+CREATE FUNCTION queue_internal.expire(ids bigint[], OUT expired bigint, OUT locked bigint[])
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    task queue.tasks;
+BEGIN
+    expired := 0;
+    FOR task IN
+        SELECT t.* FROM queue.tasks AS t
+        WHERE t.id = ANY (ids) AND t.state = 'running' AND t.lease_until <= clock_timestamp()
+        ORDER BY t.id
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
+        expired := expired + 1;
+    END LOOP;
+    IF expired < cardinality(ids) THEN
+        locked := ARRAY(
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.id = ANY (ids) AND t.state = 'running' AND t.lease_until <= clock_timestamp());
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.expire(bigint[]) IS
+    'Ends attempts whose lease ran out, of the tasks given; returns how many, and which are locked.';
+-- queue_internal.reap(max_tasks)
+--
+--   Ends up to "max_tasks" attempts whose lease ran out, without waiting for anybody's lock, and
+--   tells when the next lease expires.
+--   Touches:  queue.tasks (reads all of it: leases are in no index, so that claims stay HOT)
+
+CREATE FUNCTION queue_internal.reap(max_tasks bigint, OUT reaped bigint, OUT next_expiry timestamptz)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    moment timestamptz := clock_timestamp();
+    task   queue.tasks;
+BEGIN
+    reaped := 0;
+    FOR task IN
+        SELECT t.* FROM queue.tasks AS t
+        WHERE t.state = 'running' AND t.lease_until <= moment
+        LIMIT max_tasks
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
+        reaped := reaped + 1;
+    END LOOP;
+    SELECT min(t.lease_until) INTO next_expiry FROM queue.tasks AS t WHERE t.state = 'running';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.reap(bigint) IS
+    'Ends attempts whose lease ran out; returns how many, and when the next one expires.';
+-- queue_internal.due_queues(since, until)
+--
+--   The queues, not paused, in which a queued task came due after "since" and up to "until" or in
+--   which a signal waits for the next claim, and the next run_at beyond "until" in any queue. One short look into the order index for each
+--   queue and priority, however many tasks there are.
+
+CREATE FUNCTION queue_internal.due_queues(
+    since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    name  text;
+    level integer;
+    later timestamptz;
+BEGIN
+    ready := '{}';
+    FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
+        IF EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = name) THEN
+            ready := ready || name;
+        END IF;
+        SELECT t.priority INTO level FROM queue.tasks AS t
+        WHERE t.queue = name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
+        WHILE level IS NOT NULL LOOP
+            IF name <> ALL (ready) AND EXISTS (
+                SELECT FROM queue.tasks AS t
+                WHERE t.queue = name AND t.priority = level AND t.gate < 2
+                  AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
+            THEN
+                ready := ready || name;
+            END IF;
+            SELECT t.run_at INTO later FROM queue.tasks AS t
+            WHERE t.queue = name AND t.priority = level AND t.gate < 2 AND t.run_at > until
+            ORDER BY t.run_at LIMIT 1;
+            next_run_at := least(next_run_at, later);
+            SELECT t.priority INTO level FROM queue.tasks AS t
+            WHERE t.queue = name AND t.gate < 2 AND t.priority > level ORDER BY t.priority LIMIT 1;
+        END LOOP;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.due_queues(timestamptz, timestamptz) IS
+    'The queues in which tasks came due in a span of time, and when the next task comes due.';
+-- queue_internal.extend_history()
+--
+--   Makes the partitions of queue.history for today and the coming days, as many as the setting
+--   "queue.history_ahead" says, and returns whether they are all there.
+--
+--   Off the path of claims: each partition is attached under a short lock_timeout, and what could
+--   not be done is left for the next time. Until then queue.history_default takes the rows.
+--   Why not before the first task: a restore creates the extension, then the partitions of the
+--   dump, then loads the tasks. Partitions made in between would be in its way; and so would any
+--   made while a partition of the dump is not attached yet. pg_restore -j may bring the tasks first.
+
+CREATE FUNCTION queue_internal.extend_history() RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+DECLARE
+    today    date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
+    ahead    integer := queue_internal.setting('history_ahead', '3')::integer;
+    complete boolean := true;
+    day      date;
+BEGIN
+    IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached)
+       OR EXISTS (SELECT FROM pg_stat_activity AS a
+                  WHERE a.datname = current_database() AND a.application_name = 'pg_restore') THEN
+        RETURN false;
+    ELSIF NOT EXISTS (SELECT FROM queue.tasks)
+          AND NOT EXISTS (SELECT FROM queue.history_default)
+          AND NOT EXISTS (SELECT FROM queue_internal.history_partitions()) THEN
+        RETURN false;
+    END IF;
+    FOR day IN
+        SELECT today + n FROM generate_series(0, ahead) AS n
+        EXCEPT SELECT p.day FROM queue_internal.history_partitions() AS p
+        ORDER BY 1
+    LOOP
+        BEGIN
+            complete := queue_internal.add_history_partition(day) AND complete;
+        EXCEPTION WHEN lock_not_available THEN
+            complete := false;
+        END;
+    END LOOP;
+    RETURN complete;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.extend_history() IS
+    'Makes the partitions of queue.history for the coming days; returns whether all are there.';
+
+CREATE FUNCTION queue_internal.history_partitions(OUT day date, OUT name text, OUT attached boolean)
+RETURNS SETOF record
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT to_date(right(c.relname, 8), 'YYYYMMDD'), c.relname::text, c.relispartition
+    FROM pg_class AS c
+    WHERE c.relnamespace = 'queue'::regnamespace
+      AND c.relkind = 'r'
+      AND c.relname ~ '^history_\d{8}$';
+END;
+COMMENT ON FUNCTION queue_internal.history_partitions() IS
+    'The partitions of queue.history that hold one day (UTC) each.';
+
+-- Rows of today that were written before there was a partition are moved into it, if they are few;
+-- many stay where they are, and retire_history deletes them there.
+-- Why today's partition takes the lock of the whole history: a completion that has looked for its
+-- partition, and found only the default one, would fail when this one appears.
+CREATE FUNCTION queue_internal.add_history_partition(day date) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name  text := 'history_' || to_char(day, 'YYYYMMDD');
+    since timestamptz := day::timestamp AT TIME ZONE 'UTC';
+    until timestamptz := (day + 1)::timestamp AT TIME ZONE 'UTC';
+    early bigint;
+BEGIN
+    IF since <= clock_timestamp() + interval '1 minute' THEN
+        LOCK TABLE queue.history IN ACCESS EXCLUSIVE MODE;
+    END IF;
+    SELECT count(*) INTO early FROM (
+        SELECT FROM queue.history_default AS h
+        WHERE h.finished_at >= since AND h.finished_at < until LIMIT 10001) AS rows;
+    IF early > 10000 THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('CREATE TABLE queue.%I (LIKE queue.history_default INCLUDING ALL)', name);
+    IF early > 0 THEN
+        EXECUTE format(
+            'WITH moved AS ('
+            '    DELETE FROM queue.history_default AS h'
+            '    WHERE h.finished_at >= $1 AND h.finished_at < $2 RETURNING h.*)'
+            'INSERT INTO queue.%I SELECT * FROM moved', name) USING since, until;
+    END IF;
+    EXECUTE format('ALTER TABLE queue.history ATTACH PARTITION queue.%I FOR VALUES FROM (%L) TO (%L)',
+                   name, since, until);
+    EXECUTE format('COMMENT ON TABLE queue.%I IS %L', name, format('The history of %s (UTC).', day));
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.add_history_partition(date) IS
+    'Makes the partition of queue.history for one day; false if too many rows came before it.';
+-- queue_internal.retire_history(max_tasks)
+--
+--   Drops the partitions of queue.history that are wholly past "queue.history_retention", or empties
+--   those of which somebody has made a view, and deletes up to "max_tasks" such rows from
+--   queue.history_default, where few or none should be.
+--   Returns whether there may be more to do right now.
+--   Locks:    dropping needs the lock of queue.history for an instant. It waits 100 ms for it at
+--             most, then leaves the partition for the next time.
+
+CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+DECLARE
+    retention text := queue_internal.setting('history_retention', '7d');
+    horizon   timestamptz;
+    partition text;
+    filled    boolean;
+    deleted   bigint;
+BEGIN
+    IF retention = '-1' THEN
+        RETURN false;
+    END IF;
+    horizon := clock_timestamp() - retention::interval;
+    FOR partition IN
+        SELECT p.name FROM queue_internal.history_partitions() AS p
+        WHERE p.attached AND (p.day + 1)::timestamp AT TIME ZONE 'UTC' <= horizon
+        ORDER BY p.day
+    LOOP
+        BEGIN
+            BEGIN
+                EXECUTE format('DROP TABLE queue.%I', partition);
+            EXCEPTION WHEN dependent_objects_still_exist THEN
+                -- Anybody can make a view of it, even without the right to read it.
+                EXECUTE format('SELECT EXISTS (SELECT FROM queue.%I)', partition) INTO filled;
+                IF filled THEN
+                    EXECUTE format('TRUNCATE queue.%I', partition);
+                END IF;
+            END;
+        EXCEPTION WHEN lock_not_available THEN
+            RETURN false;
+        END;
+    END LOOP;
+    DELETE FROM queue.history_default AS h
+    WHERE h.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM queue.history_default AS o
+        WHERE o.finished_at < horizon LIMIT max_tasks FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    RETURN deleted = max_tasks;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_history(integer) IS
+    'Drops history past its retention; returns whether there may be more.';
+-- queue_internal.retire_dead_letters(max_tasks)
+--
+--   Deletes up to "max_tasks" dead letters past "queue.dead_letter_retention" and returns whether
+--   there may be more.
+--   Index:    dead_letters_queue_failed_at, queue by queue
+
+CREATE FUNCTION queue_internal.retire_dead_letters(max_tasks integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    retention text := queue_internal.setting('dead_letter_retention', '30d');
+    horizon   timestamptz;
+    source    text;
+    deleted   bigint := 0;
+    retired   bigint;
+BEGIN
+    IF retention = '-1' THEN
+        RETURN false;
+    END IF;
+    horizon := clock_timestamp() - retention::interval;
+    SELECT d.queue INTO source FROM queue.dead_letters AS d ORDER BY d.queue LIMIT 1;
+    WHILE source IS NOT NULL AND deleted < max_tasks LOOP
+        DELETE FROM queue.dead_letters AS d
+        WHERE d.id = ANY (ARRAY(
+            SELECT o.id FROM queue.dead_letters AS o
+            WHERE o.queue = source AND o.failed_at < horizon
+            ORDER BY o.failed_at LIMIT max_tasks - deleted FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS retired = ROW_COUNT;
+        deleted := deleted + retired;
+        SELECT d.queue INTO source FROM queue.dead_letters AS d
+        WHERE d.queue > source ORDER BY d.queue LIMIT 1;
+    END LOOP;
+    RETURN deleted >= max_tasks;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_dead_letters(integer) IS
+    'Deletes dead letters past their retention; returns whether there may be more.';
+-- queue_internal.apply_options(name, options)
+--
+--   Checks the options of queue.create and queue.configure and writes them to the queue's row.
+--   An option that is not named keeps its value; null brings back the default.
+--   Errors:   22023 and 54000 naming the option
+
+CREATE FUNCTION queue_internal.apply_options(name text, options jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    valid   CONSTANT text :=
+        'lease, max_attempts, backoff, max_running, max_running_per_group, delayed_head, fair_groups, '
+        'rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure, keep_history';
+    changed queue.queues;
+    fresh   queue.queues;
+    option  text;
+    value   jsonb;
+BEGIN
+    SELECT q.* INTO changed FROM queue.queues AS q WHERE q.name = apply_options.name FOR UPDATE;
+    fresh := queue_internal.fresh_queue();
+    FOR option, value IN SELECT o.key, o.value FROM jsonb_each(options) AS o LOOP
+        CASE option
+            WHEN 'lease' THEN
+                changed.lease := coalesce(queue_internal.interval_option(option, value, false), fresh.lease);
+            WHEN 'max_attempts' THEN
+                changed.max_attempts := coalesce(
+                    queue_internal.number_option(option, value, 1, 10000, true), fresh.max_attempts);
+            WHEN 'backoff' THEN
+                changed := queue_internal.apply_backoff('options', changed, fresh, value);
+            WHEN 'max_running' THEN
+                changed.max_running := queue_internal.number_option(option, value, 1, 10000, true);
+            WHEN 'max_running_per_group' THEN
+                changed.max_running_per_group := coalesce(
+                    queue_internal.number_option(option, value, 1, 10000, true), fresh.max_running_per_group);
+            WHEN 'delayed_head' THEN
+                changed.delayed_head := coalesce(
+                    queue_internal.choice_option(option, value, '{block, pass}'), fresh.delayed_head);
+            WHEN 'fair_groups' THEN
+                changed.fair_groups := coalesce(
+                    queue_internal.boolean_option(option, value), fresh.fair_groups);
+            WHEN 'rate_limit' THEN
+                changed.rate_limit := queue_internal.number_option(option, value, 1, 10000, true);
+            WHEN 'rate_period' THEN
+                changed.rate_period := queue_internal.interval_option(option, value, false);
+            WHEN 'ageing' THEN
+                changed.ageing := queue_internal.interval_option(option, value, false);
+            WHEN 'key_ttl' THEN
+                changed.key_ttl := queue_internal.interval_option(option, value, false);
+            WHEN 'on_predecessor_failure' THEN
+                changed.on_predecessor_failure := coalesce(
+                    queue_internal.choice_option(option, value, '{fail, cancel, release}'),
+                    fresh.on_predecessor_failure);
+            WHEN 'keep_history' THEN
+                changed.keep_history := coalesce(
+                    queue_internal.boolean_option(option, value), fresh.keep_history);
+            ELSE
+                RAISE EXCEPTION 'argument "options" has no option "%"', left(option, 64)
+                    USING ERRCODE = 'invalid_parameter_value',
+                          HINT = format('The options are %s.', valid);
+        END CASE;
+    END LOOP;
+    IF (changed.rate_limit IS NULL) <> (changed.rate_period IS NULL) THEN
+        PERFORM queue_internal.raise_invalid(
+            'options', 'must have both or neither of "rate_limit" and "rate_period"');
+    END IF;
+    UPDATE queue.queues AS q
+    SET lease = changed.lease, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
+        backoff_kind = changed.backoff_kind, backoff_base = changed.backoff_base,
+        backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter,
+        max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,
+        delayed_head = changed.delayed_head, fair_groups = changed.fair_groups,
+        rate_limit = changed.rate_limit, rate_period = changed.rate_period, ageing = changed.ageing,
+        key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure
+    WHERE q.name = apply_options.name;
+    PERFORM queue_internal.policies_changed(changed, options);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.apply_options(text, jsonb) IS
+    'Checks the options of a queue and writes them.';
+
+-- What is in the queue already follows its new limits.
+CREATE FUNCTION queue_internal.policies_changed(source queue.queues, options jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF options ?| '{max_running, rate_limit, rate_period}' THEN
+        PERFORM queue_internal.provide_limits(source);
+        PERFORM queue_internal.announce_task(source.name, clock_timestamp());
+    END IF;
+    IF options ?| '{max_running_per_group, delayed_head, fair_groups}' THEN
+        UPDATE queue.tasks AS t SET gate = 0
+        WHERE t.queue = source.name AND t.group_key IS NOT NULL AND t.gate = 1 AND t.state = 'queued'
+          AND t.run_at > clock_timestamp() AND source.delayed_head = 'pass';
+        INSERT INTO queue_internal.signals (queue, group_key)
+        SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.group_key IS NOT NULL;
+        PERFORM queue_internal.announce_task(source.name, clock_timestamp());
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.policies_changed(queue.queues, jsonb) IS
+    'Makes what is in a queue follow its changed options.';
+
+CREATE FUNCTION queue_internal.apply_backoff(
+    argument text, changed queue.queues, fresh queue.queues, value jsonb)
+RETURNS queue.queues
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    part text;
+    item jsonb;
+BEGIN
+    IF jsonb_typeof(value) NOT IN ('object', 'null') THEN
+        PERFORM queue_internal.raise_option('backoff', 'must be a JSON object', value, argument);
+    ELSIF jsonb_typeof(value) = 'null' THEN
+        changed.backoff_kind := fresh.backoff_kind;
+        changed.backoff_base := fresh.backoff_base;
+        changed.backoff_max := fresh.backoff_max;
+        changed.backoff_jitter := fresh.backoff_jitter;
+        RETURN changed;
+    END IF;
+    FOR part, item IN SELECT o.key, o.value FROM jsonb_each(value) AS o LOOP
+        CASE part
+            WHEN 'kind' THEN
+                changed.backoff_kind := coalesce(
+                    queue_internal.choice_option('backoff.kind', item, '{fixed, linear, exponential}', argument),
+                    fresh.backoff_kind);
+            WHEN 'base' THEN
+                changed.backoff_base := coalesce(
+                    queue_internal.interval_option('backoff.base', item, true, argument), fresh.backoff_base);
+            WHEN 'max' THEN
+                changed.backoff_max := coalesce(
+                    queue_internal.interval_option('backoff.max', item, true, argument), fresh.backoff_max);
+            WHEN 'jitter' THEN
+                changed.backoff_jitter := coalesce(
+                    queue_internal.number_option('backoff.jitter', item, 0, 1, false, argument),
+                    fresh.backoff_jitter);
+            ELSE
+                RAISE EXCEPTION 'argument "%" has no option "backoff.%"', argument, left(part, 64)
+                    USING ERRCODE = 'invalid_parameter_value',
+                          HINT = 'The options of backoff are kind, base, max, jitter.';
+        END CASE;
+    END LOOP;
+    RETURN changed;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.apply_backoff(text, queue.queues, queue.queues, jsonb) IS
+    'Checks a backoff, given in the argument of that name, and puts it into the row of a queue.';
+
+-- The defaults stand once, in the table.
+CREATE FUNCTION queue_internal.fresh_queue() RETURNS queue.queues
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    fresh  queue.queues;
+    values text;
+BEGIN
+    SELECT string_agg(coalesce(pg_get_expr(d.adbin, d.adrelid), 'NULL'), ', ' ORDER BY a.attnum) INTO values
+    FROM pg_attribute AS a
+    LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = 'queue.queues'::regclass AND a.attnum > 0 AND NOT a.attisdropped;
+    EXECUTE 'SELECT ' || values INTO fresh;
+    RETURN fresh;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.fresh_queue() IS 'The row of a queue with nothing but defaults.';
+
+-- The values of options. Each checks its JSON type, and returns null for null.
+
+CREATE FUNCTION queue_internal.interval_option(
+    option text, value jsonb, zero_allowed boolean, argument text DEFAULT 'options')
+RETURNS interval
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    parsed interval;
+BEGIN
+    IF jsonb_typeof(value) NOT IN ('string', 'null') THEN
+        PERFORM queue_internal.raise_option(
+            option, 'must be an interval, such as "30 seconds"', value, argument);
+    END IF;
+    BEGIN
+        parsed := (value #>> '{}')::interval;
+    EXCEPTION WHEN data_exception THEN
+        PERFORM queue_internal.raise_option(
+            option, 'must be an interval, such as "30 seconds"', value, argument);
+    END;
+    IF NOT isfinite(parsed) THEN
+        PERFORM queue_internal.raise_option(option, 'must be finite', value, argument);
+    ELSIF parsed < '0' OR parsed = '0' AND NOT zero_allowed THEN
+        PERFORM queue_internal.raise_option(
+            option, CASE WHEN zero_allowed THEN 'must not be negative' ELSE 'must be greater than zero' END,
+            value, argument);
+    ELSIF parsed > '1 year' THEN
+        RAISE EXCEPTION 'option "%" of argument "%" is longer than 1 year', option, argument
+            USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
+    END IF;
+    RETURN make_interval(secs => extract(epoch FROM parsed)::float8);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.interval_option(text, jsonb, boolean, text) IS
+    'The value of an option that is an interval; null for null.';
+
+CREATE FUNCTION queue_internal.number_option(
+    option text, value jsonb, lowest numeric, highest numeric, whole boolean, argument text DEFAULT 'options')
+RETURNS numeric
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kind   text := CASE WHEN whole THEN 'a whole number' ELSE 'a number' END;
+    number numeric;
+BEGIN
+    IF jsonb_typeof(value) NOT IN ('number', 'null') THEN
+        PERFORM queue_internal.raise_option(option, format('must be %s', kind), value, argument);
+    END IF;
+    number := (value #>> '{}')::numeric;
+    IF number NOT BETWEEN lowest AND highest OR whole AND number <> trunc(number) THEN
+        PERFORM queue_internal.raise_option(
+            option, format('must be %s from %s to %s', kind, lowest, highest), value, argument);
+    END IF;
+    RETURN number;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.number_option(text, jsonb, numeric, numeric, boolean, text) IS
+    'The value of an option that is a number; null for null.';
+
+CREATE FUNCTION queue_internal.boolean_option(option text, value jsonb, argument text DEFAULT 'options')
+RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF jsonb_typeof(value) NOT IN ('boolean', 'null') THEN
+        PERFORM queue_internal.raise_option(option, 'must be true or false', value, argument);
+    END IF;
+    RETURN (value #>> '{}')::boolean;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.boolean_option(text, jsonb, text) IS
+    'The value of an option that is true or false; null for null.';
+
+CREATE FUNCTION queue_internal.choice_option(
+    option text, value jsonb, choices text[], argument text DEFAULT 'options')
+RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF jsonb_typeof(value) NOT IN ('string', 'null') OR value #>> '{}' <> ALL (choices) THEN
+        PERFORM queue_internal.raise_option(
+            option, 'must be one of ' || array_to_string(choices, ', '), value, argument);
+    END IF;
+    RETURN value #>> '{}';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.choice_option(text, jsonb, text[], text) IS
+    'The value of an option that is one of several words; null for null.';
+
+CREATE FUNCTION queue_internal.raise_option(
+    option text, rule text, value jsonb, argument text DEFAULT 'options')
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'option "%" of argument "%" %', option, argument, rule
+        USING ERRCODE = 'invalid_parameter_value',
+              DETAIL = format('The value is %s.', left(value::text, 64));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_option(text, text, jsonb, text) IS 'Raises 22023 for an option.';
+-- The checks of what a schedule is made of: its expression, its zone, its options.
+
+CREATE FUNCTION queue_internal.check_cron(cron text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    reason text;
+BEGIN
+    IF cron IS NULL THEN
+        PERFORM queue_internal.raise_null('cron');
+    ELSIF octet_length(cron) > 256 THEN
+        PERFORM queue_internal.raise_too_large('cron', '256 bytes', octet_length(cron) || ' bytes');
+    END IF;
+    reason := queue_internal.cron_error(cron);
+    IF reason IS NOT NULL THEN
+        RAISE EXCEPTION 'argument "cron" is not a cron expression'
+            USING ERRCODE = 'invalid_parameter_value', DETAIL = reason,
+                  HINT = 'Five fields, minute to day of the week, or six with seconds first: ''30 2 * * MON-FRI''.';
+    ELSIF queue_internal.cron_next(cron, '2000-01-01') IS NULL THEN
+        PERFORM queue_internal.raise_invalid('cron', 'names no date that exists', quote_literal(cron));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_cron(text) IS
+    'Checks a cron expression: that it can be read, and that there is a time it names.';
+
+-- Only names for which AT TIME ZONE means the zone itself. It would also take "EST5EDT,M3.2.0,M11.1.0",
+-- "+03" and "Nowhere+3", and it reads CET, MET and EET as abbreviations, which know no summer time.
+CREATE FUNCTION queue_internal.check_timezone(timezone text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF timezone IS NULL THEN
+        PERFORM queue_internal.raise_null('timezone');
+    ELSIF upper(timezone) IN ('UTC', 'GMT') THEN
+        RETURN;
+    -- A name with a slash and no digit can only be that of a file. The view would read them all.
+    ELSIF timezone ~ '^[A-Za-z_]+(/[A-Za-z_-]+)+$' AND timezone !~* '^right/' THEN
+        PERFORM now() AT TIME ZONE timezone;
+        RETURN;
+    ELSIF EXISTS (SELECT FROM pg_timezone_names AS n WHERE lower(n.name) = lower(timezone))
+          AND NOT EXISTS (SELECT FROM pg_timezone_abbrevs AS a WHERE a.abbrev = upper(timezone)) THEN
+        RETURN;
+    END IF;
+    RAISE invalid_parameter_value;
+EXCEPTION WHEN invalid_parameter_value THEN
+    RAISE EXCEPTION 'argument "timezone" must be the name of a time zone'
+        USING ERRCODE = 'invalid_parameter_value', DETAIL = format('The value is %L.', left(timezone, 64)),
+              HINT = 'Use a name from pg_timezone_names such as ''Europe/Berlin'', not an abbreviation.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_timezone(text) IS 'Checks the name of a time zone.';
+
+CREATE FUNCTION queue_internal.check_schedule_options(queue text, options jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    option text;
+    value  jsonb;
+BEGIN
+    PERFORM queue_internal.check_options(options);
+    FOR option, value IN SELECT o.key, o.value FROM jsonb_each(options) AS o LOOP
+        CASE option
+            WHEN 'missed_runs' THEN
+                PERFORM queue_internal.choice_option(option, value, '{skip, once, all}');
+            WHEN 'priority' THEN
+                PERFORM queue_internal.number_option(option, value, -2147483648, 2147483647, true);
+            WHEN 'max_attempts' THEN
+                PERFORM queue_internal.number_option(option, value, 1, 10000, true);
+            WHEN 'delay' THEN
+                PERFORM queue_internal.interval_option(option, value, true);
+            WHEN 'key', 'on_duplicate', 'group_key' THEN
+                IF jsonb_typeof(value) NOT IN ('string', 'null') THEN
+                    PERFORM queue_internal.raise_option(option, 'must be a string', value);
+                END IF;
+            WHEN 'headers' THEN
+                IF jsonb_typeof(value) NOT IN ('object', 'null') THEN
+                    PERFORM queue_internal.raise_option(option, 'must be a JSON object', value);
+                END IF;
+            ELSE
+                RAISE EXCEPTION 'argument "options" has no option "%"', left(option, 64)
+                    USING ERRCODE = 'invalid_parameter_value',
+                          HINT = 'The options are missed_runs, priority, delay, key, on_duplicate, group_key, '
+                                 'max_attempts, headers.';
+        END CASE;
+    END LOOP;
+    -- What a push would refuse is refused now.
+    PERFORM queue_internal.check_task_options(
+        queue => queue, priority => 0, run_at => NULL, delay => NULL, key => options ->> 'key',
+        on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'), group_key => options ->> 'group_key',
+        max_attempts => NULL, headers => NULL, after => NULL, backoff => NULL, key_ttl => NULL,
+        on_predecessor_failure => NULL);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_schedule_options(text, jsonb) IS 'Checks the options of a schedule.';
+-- queue_internal.next_run(cron, timezone, after)
+--
+--   The first time after "after" at which a schedule runs; null if there is none.
+--   A local time that its zone skips runs when it would have come had the clock not been put
+--   forward. One that comes twice runs the first time; but an expression for every hour, or every
+--   nth, runs both times.
+--   How:      within a day of "after" there is one change of the clock or none. The times before it
+--             go by the old clock, which goes on for as long as the new one skips, the times after
+--             it by the new clock, and the earliest of both is the next run.
+--   Why UTC readings without a zone: adding a day to them means 24 hours in every session.
+
+CREATE FUNCTION queue_internal.next_run(cron text, timezone text, after timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    day        CONSTANT interval := '24 hours';
+    nothing    CONSTANT interval := '0';
+    every_hour CONSTANT boolean := cron ~* '^\s*(@hourly|(\S+\s+){1,2}\*(/\d+)?(\s+\S+){3})\s*$';
+    moment    timestamp := date_trunc('second', after AT TIME ZONE 'UTC');
+    old_clock interval;
+    new_clock interval;
+    change    timestamp;
+    lower     timestamp;
+    middle    timestamp;
+    early     timestamp;
+    run      timestamp;
+BEGIN
+    LOOP
+        old_clock := (moment - day) AT TIME ZONE 'UTC' AT TIME ZONE timezone - (moment - day);
+        new_clock := (moment + day) AT TIME ZONE 'UTC' AT TIME ZONE timezone - (moment + day);
+        IF old_clock = new_clock THEN
+            run := queue_internal.cron_next(cron, moment + new_clock) - new_clock;
+        ELSE
+            lower := moment - day;
+            change := moment + day;
+            WHILE change - lower > '1 second' LOOP
+                middle := date_trunc('second', lower + (change - lower) / 2);
+                IF middle AT TIME ZONE 'UTC' AT TIME ZONE timezone - middle = old_clock THEN
+                    lower := middle;
+                ELSE
+                    change := middle;
+                END IF;
+            END LOOP;
+            early := queue_internal.cron_next(cron, moment + old_clock) - old_clock;
+            -- What the new clock repeats is over when it is where the old one was.
+            run := change + CASE WHEN every_hour THEN nothing ELSE greatest(old_clock - new_clock, nothing) END;
+            run := greatest(moment, run - interval '1 second');
+            run := queue_internal.cron_next(cron, run + new_clock) - new_clock;
+            IF early < change + greatest(new_clock - old_clock, nothing) THEN
+                run := least(early, run);
+            END IF;
+        END IF;
+        IF run IS NULL OR run <= moment + day THEN
+            RETURN run AT TIME ZONE 'UTC';
+        END IF;
+        -- Far away, and perhaps by another clock: from nearby once more.
+        moment := greatest(moment + day, run - 2 * day);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.next_run(text, text, timestamptz) IS
+    'The first time after the given one at which a schedule runs; null if there is none.';
+
+-- By halves, because a schedule may be years behind by the second. From "first" on, which is a run.
+CREATE FUNCTION queue_internal.latest_run(cron text, timezone text, first timestamptz, until timestamptz)
+RETURNS timestamptz
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET timezone = 'UTC'
+AS $$
+DECLARE
+    latest     timestamptz := first;
+    none_after timestamptz := until;
+    middle     timestamptz;
+    run       timestamptz;
+BEGIN
+    WHILE none_after - latest >= '1 second' LOOP
+        middle := latest + (none_after - latest) / 2;
+        run := queue_internal.next_run(cron, timezone, middle);
+        IF run <= until THEN
+            latest := run;
+        ELSE
+            none_after := middle;
+        END IF;
+    END LOOP;
+    -- What is left is less than a second: at most one run.
+    run := queue_internal.next_run(cron, timezone, latest);
+    RETURN CASE WHEN run <= until THEN run ELSE latest END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.latest_run(text, text, timestamptz, timestamptz) IS
+    'The last of the runs of a schedule from one time to another.';
+-- queue_internal.fire_schedules(max_tasks, patience)
+--
+--   Pushes the tasks of the schedules that are due, and tells when the next one is.
+--   Promise:  one task for each time that is due, because the push and the step to the next time are
+--             one transaction, and the next time follows from the planned one and never from the clock
+--   Stops:    once "max_tasks" were pushed; null for no limit
+--   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over until
+--             "patience" is over and is in no other's way.
+--   Locks:    the rows of the schedules that are due; those that others have locked are passed over
+
+CREATE FUNCTION queue_internal.fire_schedules(
+    max_tasks bigint, patience interval, OUT fired bigint, OUT next_run_at timestamptz)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    moment CONSTANT timestamptz := clock_timestamp();
+    plan   queue.schedules;
+BEGIN
+    fired := 0;
+    FOR plan IN
+        SELECT s.* FROM queue.schedules AS s
+        WHERE s.paused_at IS NULL AND s.next_run_at <= moment
+          AND (s.last_error_at BETWEEN moment - patience AND moment) IS NOT TRUE
+        ORDER BY s.next_run_at
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        BEGIN
+            fired := fired + queue_internal.fire_schedule(plan, moment);
+        EXCEPTION WHEN OTHERS THEN
+            UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
+            WHERE s.name = plan.name;
+        END;
+        EXIT WHEN fired >= max_tasks;
+    END LOOP;
+    next_run_at := queue_internal.next_schedule(patience);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.fire_schedules(bigint, interval) IS
+    'Pushes the tasks of the schedules that are due; returns how many, and when the next one is.';
+
+CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    due      timestamptz := plan.next_run_at;
+    pushed   bigint := 0;
+    last_run timestamptz := plan.last_run_at;
+BEGIN
+    IF plan.missed_runs <> 'all' THEN
+        due := queue_internal.latest_run(plan.cron, plan.timezone, due, moment);
+    END IF;
+    WHILE due <= moment AND pushed < 1000 LOOP
+        -- Nobody is on time to the microsecond.
+        IF plan.missed_runs <> 'skip' OR due >= moment - interval '1 minute' THEN
+            PERFORM queue_internal.push_scheduled(plan, due);
+            pushed := pushed + 1;
+            last_run := due;
+        END IF;
+        due := queue_internal.next_run(plan.cron, plan.timezone, due);
+    END LOOP;
+    UPDATE queue.schedules AS s
+    SET next_run_at = due, last_run_at = last_run, last_error = NULL, last_error_at = NULL
+    WHERE s.name = plan.name;
+    RETURN pushed;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.fire_schedule(queue.schedules, timestamptz) IS
+    'Pushes the tasks that one schedule has due; returns how many.';
+
+CREATE FUNCTION queue_internal.push_scheduled(plan queue.schedules, run timestamptz) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    options CONSTANT jsonb := plan.options;
+    run_utc CONSTANT text := to_char(run AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
+BEGIN
+    RETURN queue.push(
+        queue => plan.queue,
+        payload => plan.payload,
+        priority => coalesce((options -> 'priority')::integer, 0),
+        delay => (options ->> 'delay')::interval,
+        key => options ->> 'key',
+        on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'),
+        group_key => options ->> 'group_key',
+        max_attempts => (options -> 'max_attempts')::integer,
+        headers => coalesce(options -> 'headers', '{}')
+                   || jsonb_build_object('schedule', plan.name, 'scheduled_for', run_utc));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.push_scheduled(queue.schedules, timestamptz) IS
+    'Pushes the task of one run of a schedule.';
+
+CREATE FUNCTION queue_internal.next_schedule(patience interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    moment CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    RETURN (
+        SELECT min(CASE WHEN s.last_error_at BETWEEN moment - patience AND moment
+                        THEN s.last_error_at + patience ELSE s.next_run_at END)
+        FROM queue.schedules AS s WHERE s.paused_at IS NULL);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.next_schedule(interval) IS
+    'When the next schedule is due. One that failed is due when the given time is over.';
+
+CREATE FUNCTION queue_internal.open_schedule(name text) RETURNS queue.schedules
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    plan queue.schedules;
+BEGIN
+    SELECT s.* INTO plan FROM queue.schedules AS s WHERE s.name = open_schedule.name;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.check_name('name', name);
+        PERFORM queue_internal.raise_unknown_schedule(name);
+    END IF;
+    RETURN plan;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.open_schedule(text) IS
+    'The schedule of that name; raises if there is none.';
+-- queue_internal.filter_condition(filter, states, dead)
+--
+--   Checks the filter of a bulk verb and returns it as a condition on queue.tasks AS t or, if "dead",
+--   on queue.dead_letters AS t.
+--   Options:  all                    true: every task
+--             queue, worker          a name
+--             state                  one of "states", which are those that the verb takes
+--             older_than, newer_than an interval, by created_at
+--             key, group_key         a pattern as LIKE has it
+--             error                  the same, on the last error
+--             payload, headers       JSON that the task's contains
+--             ids                    an array of ids
+--   Errors:   22004, 22023, 54000 naming the option; QX002 no such queue
+--   Why an empty filter is refused: a program that forgot to fill it in would mean everything.
+--   Why times are written as values: every batch has to mean the same moment.
+--   Why payloads are not, but are taken from $3, the filter: a log may show the statement.
+
+CREATE FUNCTION queue_internal.filter_condition(filter jsonb, states text[], dead boolean) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    moment CONSTANT timestamptz := clock_timestamp();
+    parts  text[] := '{}';
+    option text;
+    value  jsonb;
+BEGIN
+    IF filter IS NULL THEN
+        PERFORM queue_internal.raise_null('filter');
+    ELSIF jsonb_typeof(filter) <> 'object' THEN
+        PERFORM queue_internal.raise_invalid(
+            'filter', 'must be a JSON object', 'of type ' || jsonb_typeof(filter));
+    ELSIF filter = '{}' THEN
+        RAISE EXCEPTION 'argument "filter" must not be empty'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Name what is meant, such as {"queue": "mail"}; {"all": true} means every task.';
+    END IF;
+    FOR option, value IN SELECT o.key, o.value FROM jsonb_each(filter) AS o LOOP
+        CASE option
+            WHEN 'all' THEN
+                IF value <> 'true' THEN
+                    PERFORM queue_internal.raise_option(option, 'must be true', value, 'filter');
+                END IF;
+            WHEN 'queue' THEN
+                parts := parts || format('t.queue = %L', queue_internal.text_option(option, value));
+                IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = value #>> '{}') THEN
+                    PERFORM queue_internal.raise_unknown_queue(left(value #>> '{}', 128));
+                END IF;
+            WHEN 'state' THEN
+                IF queue_internal.text_option(option, value) <> ALL (states) THEN
+                    PERFORM queue_internal.raise_option(
+                        option, 'must be one of ' || array_to_string(states, ', '), value, 'filter');
+                END IF;
+                states := ARRAY[value #>> '{}'];
+            WHEN 'older_than' THEN
+                parts := parts || format('t.created_at < %L', moment - queue_internal.age_option(option, value));
+            WHEN 'newer_than' THEN
+                parts := parts || format('t.created_at > %L', moment - queue_internal.age_option(option, value));
+            WHEN 'worker' THEN
+                parts := parts || format('t.worker = %L', queue_internal.text_option(option, value));
+            WHEN 'key', 'group_key' THEN
+                parts := parts || format('t.%I LIKE %L', option, queue_internal.pattern_option(option, value));
+            WHEN 'error' THEN
+                parts := parts || format('t.errors -> -1 ->> ''error'' LIKE %L',
+                                         queue_internal.pattern_option(option, value));
+            WHEN 'payload' THEN
+                parts := parts || 't.payload @> ($3 -> ''payload'')'::text;
+            WHEN 'headers' THEN
+                IF jsonb_typeof(value) <> 'object' THEN
+                    PERFORM queue_internal.raise_option(option, 'must be a JSON object', value, 'filter');
+                END IF;
+                parts := parts || 't.headers @> ($3 -> ''headers'')'::text;
+            WHEN 'ids' THEN
+                parts := parts || format('t.id = ANY (%L)', queue_internal.ids_option(option, value));
+            ELSE
+                RAISE EXCEPTION 'argument "filter" has no option "%"', left(option, 64)
+                    USING ERRCODE = 'invalid_parameter_value',
+                          HINT = 'The options are all, queue, state, older_than, newer_than, key, group_key, '
+                                 'worker, error, payload, headers, ids.';
+        END CASE;
+    END LOOP;
+    parts := parts || CASE
+        WHEN dead THEN ('failed' = ANY (states))::text
+        ELSE format('CASE WHEN t.state = ''queued'' AND t.run_at > %L THEN ''scheduled'' ELSE t.state END '
+                    '= ANY (%L)', moment, states)
+    END;
+    RETURN array_to_string(parts, ' AND ');
+END
+$$;
+COMMENT ON FUNCTION queue_internal.filter_condition(jsonb, text[], boolean) IS
+    'Checks the filter of a bulk verb and returns it as a condition.';
+
+CREATE FUNCTION queue_internal.text_option(option text, value jsonb) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF jsonb_typeof(value) <> 'string' THEN
+        PERFORM queue_internal.raise_option(option, 'must be a string', value, 'filter');
+    END IF;
+    RETURN value #>> '{}';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.text_option(text, jsonb) IS 'The value of a filter''s option that is a string.';
+
+CREATE FUNCTION queue_internal.pattern_option(option text, value jsonb) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF queue_internal.text_option(option, value) ~ '(?:^|[^\\])(?:\\\\)*\\$' THEN
+        PERFORM queue_internal.raise_option(option, 'must not end with a single backslash', value, 'filter');
+    END IF;
+    RETURN value #>> '{}';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.pattern_option(text, jsonb) IS
+    'The value of a filter''s option that is a pattern for LIKE.';
+
+CREATE FUNCTION queue_internal.age_option(option text, value jsonb) RETURNS interval
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    age interval;
+BEGIN
+    BEGIN
+        age := queue_internal.text_option(option, value)::interval;
+    EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow THEN
+        PERFORM queue_internal.raise_option(option, 'must be an interval, such as "2 hours"', value, 'filter');
+    END;
+    IF NOT isfinite(age) OR age NOT BETWEEN '0' AND '1000 years' THEN
+        PERFORM queue_internal.raise_option(option, 'must be from 0 to 1000 years', value, 'filter');
+    END IF;
+    RETURN age;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.age_option(text, jsonb) IS 'The value of a filter''s option that is an age.';
+
+CREATE FUNCTION queue_internal.ids_option(option text, value jsonb) RETURNS bigint[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF jsonb_typeof(value) <> 'array' THEN
+        PERFORM queue_internal.raise_option(option, 'must be an array of ids', value, 'filter');
+    ELSIF jsonb_array_length(value) > 100000 THEN
+        RAISE EXCEPTION 'option "%" of argument "filter" has more than 100000 elements', option
+            USING ERRCODE = 'program_limit_exceeded';
+    ELSIF EXISTS (
+        SELECT FROM jsonb_array_elements(value) AS e
+        WHERE CASE WHEN jsonb_typeof(e) <> 'number' THEN true
+                   ELSE (e #>> '{}')::numeric NOT BETWEEN 1 AND 9223372036854775807
+                        OR (e #>> '{}')::numeric <> trunc((e #>> '{}')::numeric) END)
+    THEN
+        PERFORM queue_internal.raise_option(option, 'must be an array of ids', value, 'filter');
+    END IF;
+    RETURN ARRAY(SELECT (e #>> '{}')::numeric::bigint FROM jsonb_array_elements(value) AS e);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.ids_option(text, jsonb) IS
+    'The value of a filter''s option that is a list of ids.';
+-- queue_internal.in_batches(verb, filter, states, dry_run, batch_size, to_queue, priority, tasks)
+--
+--   What all bulk verbs do: walk over the tasks that match the filter, in the order of their ids, and
+--   commit after each batch if CALL was said where that is possible. "tasks" is counted on.
+--   Promise:  each task is visited once, also one that comes back under its id while this runs, and
+--             none that was pushed after it began; what a batch did stays done whatever comes later
+--   Locks:    the tasks of one batch, without waiting for any; those that are locked are left out
+--   Why it has no SET clause, and no operators: see queue.maintain().
+
+CREATE PROCEDURE queue_internal.in_batches(
+    verb text, filter jsonb, states text[], dry_run boolean, batch_size integer, to_queue text,
+    priority integer, INOUT tasks bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    condition pg_catalog.text;
+    last      bigint := 0;
+    committed boolean;
+BEGIN
+    condition := queue_internal.bulk_condition(verb, filter, states, dry_run, batch_size, to_queue, priority);
+    IF dry_run THEN
+        tasks := queue_internal.count_matching(verb, condition, filter, tasks);
+        RETURN;
+    END IF;
+    LOOP
+        SELECT b.tasks, b.last INTO tasks, last
+        FROM queue_internal.next_batch(verb, condition, filter, batch_size, to_queue, priority, tasks, last) AS b;
+        EXIT WHEN last IS NULL;
+        CALL queue_internal.try_commit(committed);
+    END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE queue_internal.in_batches(text, jsonb, text[], boolean, integer, text, integer, bigint) IS
+    'Does something to all tasks that match a filter, batch by batch.';
+
+-- "redrive" and "forget" are about dead letters, all others about live tasks.
+CREATE FUNCTION queue_internal.bulk_table(verb text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE WHEN verb IN ('redrive', 'forget') THEN 'queue.dead_letters' ELSE 'queue.tasks' END;
+COMMENT ON FUNCTION queue_internal.bulk_table(text) IS 'The table that a bulk verb walks over.';
+
+CREATE FUNCTION queue_internal.bulk_condition(
+    verb text, filter jsonb, states text[], dry_run boolean, batch_size integer, to_queue text, priority integer)
+RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    relation CONSTANT text := queue_internal.bulk_table(verb);
+    matching CONSTANT text :=
+        queue_internal.filter_condition(filter, states, relation = 'queue.dead_letters');
+    newest   bigint;
+BEGIN
+    IF verb = 'move' OR to_queue IS NOT NULL THEN
+        PERFORM queue_internal.check_name('to_queue', to_queue);
+        PERFORM queue_internal.open_queue(to_queue);
+    END IF;
+    IF verb = 'reprioritise' AND priority IS NULL THEN
+        PERFORM queue_internal.raise_null('priority');
+    ELSIF dry_run IS NULL THEN
+        PERFORM queue_internal.raise_null('dry_run');
+    ELSIF batch_size IS NULL THEN
+        PERFORM queue_internal.raise_null('batch_size');
+    ELSIF batch_size < 1 THEN
+        PERFORM queue_internal.raise_invalid('batch_size', 'must be greater than zero', batch_size::text);
+    ELSIF batch_size > 100000 THEN
+        PERFORM queue_internal.raise_too_large('batch_size', '100000', batch_size::text);
+    END IF;
+    EXECUTE 'SELECT max(t.id) FROM ' || relation || ' AS t' INTO newest;
+    -- What is as it shall be already is not counted.
+    RETURN format('t.id <= %s AND %s AND %s', coalesce(newest, 0), matching, CASE verb
+        WHEN 'cancel' THEN '(t.state <> ''running'' OR t.cancel_requested_at IS NULL)'
+        WHEN 'reprioritise' THEN 't.priority <> ' || priority
+        WHEN 'move' THEN format('t.queue <> %L', to_queue)
+        ELSE 'true' END);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.bulk_condition(text, jsonb, text[], boolean, integer, text, integer) IS
+    'Checks the arguments of a bulk verb and returns the condition that its tasks fulfil.';
+
+CREATE FUNCTION queue_internal.count_matching(verb text, condition text, filter jsonb, tasks bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    matching bigint;
+BEGIN
+    EXECUTE format('SELECT count(*) FROM %s AS t WHERE %s', queue_internal.bulk_table(verb), condition)
+    INTO matching USING NULL, NULL, filter;
+    RETURN tasks + matching;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.count_matching(text, text, jsonb, bigint) IS 'What a dry run says.';
+
+-- Why the planner is told what not to do: the walk follows the primary key. Any other way would be
+-- gone again from its start for every batch.
+CREATE FUNCTION queue_internal.next_batch(
+    verb text, condition text, filter jsonb, batch_size integer, to_queue text, priority integer,
+    INOUT tasks bigint, INOUT last bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+    ids     bigint[];
+    task_id bigint;
+    task    queue.tasks;
+BEGIN
+    EXECUTE format('SELECT ARRAY(SELECT t.id FROM %s AS t WHERE t.id > $1 AND %s '
+                   'ORDER BY t.id LIMIT $2 FOR UPDATE SKIP LOCKED)', queue_internal.bulk_table(verb), condition)
+    INTO ids USING last, batch_size, filter;
+    IF verb = 'redrive' THEN
+        tasks := tasks + queue_internal.revive(ids, to_queue);
+    ELSIF verb = 'forget' THEN
+        DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids);
+        tasks := tasks + cardinality(ids);
+    ELSE
+        FOREACH task_id IN ARRAY ids LOOP
+            -- Read again: what was done to one task may have changed or ended another.
+            SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = task_id;
+            CONTINUE WHEN NOT FOUND;
+            CASE verb
+                WHEN 'cancel' THEN
+                    PERFORM queue_internal.cancel_or_ask(task);
+                WHEN 'retry' THEN
+                    task.run_at := clock_timestamp();
+                    PERFORM queue_internal.reorder(task);
+                WHEN 'reprioritise' THEN
+                    task.priority := next_batch.priority;
+                    PERFORM queue_internal.reorder(task);
+                WHEN 'move' THEN
+                    CONTINUE WHEN NOT queue_internal.move(task, to_queue);
+                WHEN 'discard' THEN
+                    PERFORM queue_internal.discard(task);
+            END CASE;
+            tasks := tasks + 1;
+        END LOOP;
+    END IF;
+    last := CASE WHEN cardinality(ids) = batch_size THEN ids[batch_size] END;
+    RAISE DEBUG 'queue_ext: % tasks so far', tasks;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.next_batch(text, text, jsonb, integer, text, integer, bigint, bigint) IS
+    'One batch of a bulk verb; "last" is null when there is nothing left.';
+-- How the rights of producers, workers and operators take effect: as privileges on the tables and
+-- functions, and as one row-level policies on each table. Both follow the rows of
+-- queue.rights, also when a dump brings those rows. Row-level security is switched on by the first
+-- right that is for one queue alone; until then nobody pays for it. What the policies say of each
+-- table stands in guards().
+
+CREATE FUNCTION queue_internal.grant_right(kind text, role name, queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+BEGIN
+    PERFORM queue_internal.check_grantee(role, queue);
+    INSERT INTO queue.rights (role, kind, queue)
+    VALUES (quote_ident(role)::regrole, grant_right.kind, grant_right.queue)
+    ON CONFLICT DO NOTHING;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.grant_right(text, name, text) IS 'Gives a role a right.';
+
+CREATE FUNCTION queue_internal.revoke_right(kind text, role name, queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+BEGIN
+    PERFORM queue_internal.check_grantee(role, queue);
+    DELETE FROM queue.rights AS r
+    WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind
+      AND r.queue IS NOT DISTINCT FROM revoke_right.queue;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.revoke_right(text, name, text) IS 'Takes a right from a role.';
+
+CREATE FUNCTION queue_internal.rights_changed() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        PERFORM queue_internal.withdraw_right(OLD);
+    ELSE
+        PERFORM queue_internal.apply_right(NEW);
+    END IF;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.rights_changed() IS 'Makes privileges and policies follow queue.rights.';
+
+CREATE TRIGGER rights_changed AFTER INSERT OR DELETE ON queue.rights
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.rights_changed();
+COMMENT ON TRIGGER rights_changed ON queue.rights IS 'Makes privileges and policies follow the table.';
+
+-- All the tables or none of them, again and again until the lock_timeout is over: who waits for one
+-- table while he holds another can run into a deadlock with any verb.
+CREATE FUNCTION queue_internal.lock_guarded_tables() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    patience CONSTANT interval := current_setting('lock_timeout')::interval;
+    started  CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    LOOP
+        BEGIN
+            EXECUTE (SELECT format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT',
+                                   string_agg(DISTINCT g.relation, ', '))
+                     FROM queue_internal.guards(NULL) AS g);
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            IF patience > '0' AND clock_timestamp() > started + patience THEN
+                RAISE EXCEPTION 'the tables of queue_ext are busy'
+                    USING ERRCODE = 'lock_not_available',
+                          HINT = 'Try again when no long transaction is working with them.';
+            END IF;
+        END;
+        PERFORM pg_sleep(0.02);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_guarded_tables() IS
+    'Locks the tables that row-level policies guard, without ever waiting for one while holding another.';
+
+CREATE FUNCTION queue_internal.apply_right(given queue.rights) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    guard record;
+BEGIN
+    PERFORM queue_internal.lock_guarded_tables();
+    FOR guard IN SELECT * FROM queue_internal.guards(given.queue) LOOP
+        IF given.queue IS NOT NULL THEN
+            EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', guard.relation);
+        END IF;
+        EXECUTE format('CREATE POLICY %I ON %s FOR %s TO %s',
+                       queue_internal.policy_name(given, guard.command), guard.relation, guard.command, given.role)
+                || coalesce(' USING (' || guard.visible || ')', '')
+                || coalesce(' WITH CHECK (' || guard.written || ')', '');
+    END LOOP;
+    PERFORM queue_internal.apply_privileges(given.kind, given.role);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.apply_right(queue.rights) IS
+    'Makes the policies of a right and gives its privileges.';
+
+CREATE FUNCTION queue_internal.withdraw_right(taken queue.rights) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    guard record;
+    kept  text;
+BEGIN
+    -- Of a role that is gone, nothing is left either.
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = taken.role) THEN
+        RETURN;
+    END IF;
+    PERFORM queue_internal.lock_guarded_tables();
+    FOR guard IN SELECT * FROM queue_internal.guards(taken.queue) LOOP
+        EXECUTE format('DROP POLICY %I ON %s', queue_internal.policy_name(taken, guard.command), guard.relation);
+    END LOOP;
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', taken.role);
+    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue FROM %s', taken.role);
+    EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM %s', taken.role);
+    EXECUTE format('REVOKE ALL ON TYPE queue.claimed_task FROM %s', taken.role);
+    EXECUTE format('REVOKE ALL ON SCHEMA queue, queue_internal FROM %s', taken.role);
+    FOR kept IN SELECT DISTINCT r.kind FROM queue.rights AS r WHERE r.role = taken.role LOOP
+        PERFORM queue_internal.apply_privileges(kept, taken.role);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.withdraw_right(queue.rights) IS
+    'Drops the policies of a right and takes its privileges back.';
+
+CREATE FUNCTION queue_internal.check_grantee(role name, queue text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_name('role', role::text);
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = role) THEN
+        RAISE EXCEPTION 'role "%" does not exist', role
+            USING ERRCODE = 'undefined_object', HINT = format('Create it with CREATE ROLE %I.', role);
+    END IF;
+    IF queue IS NOT NULL THEN
+        PERFORM queue_internal.open_queue(queue);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_grantee(name, text) IS
+    'Checks the role and the queue of a right.';
+
+-- What a right on the queue lets its role see and write, null meaning all queues: what stands in the
+-- policies of its commands as USING and as WITH CHECK.
+--
+-- Two tables have to do with two queues at a time. A dependency is of the task that waits, and says so
+-- in "queue"; but whoever ends its predecessor has to find it, and to leave a signal in the other's
+-- queue. So it may be read from both sides, and a signal may go to a foreign queue if there is such a
+-- dependency that the role may see. A dependency on a task of a hidden queue is refused, or it would
+-- tell when that task ends; and so is one of a hidden task, which could be ended by way of it.
+CREATE FUNCTION queue_internal.guards(
+    queue text, OUT relation text, OUT command text, OUT visible text, OUT written text)
+RETURNS SETOF record
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    every   CONSTANT boolean := queue IS NULL;
+    own     CONSTANT text := CASE WHEN every THEN 'true' ELSE format('queue = %L', queue) END;
+    between CONSTANT text :=
+        CASE WHEN every THEN 'true' ELSE format('queue = %1$L OR predecessor_queue = %1$L', queue) END;
+    linked  CONSTANT text := CASE WHEN every THEN 'true' ELSE own
+        || ' AND EXISTS (SELECT FROM queue.queues AS q WHERE q.name = predecessor_queue)'
+           ' AND EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = dependencies.task_id'
+           ' AND t.queue = dependencies.queue)' END;
+    told    CONSTANT text := CASE WHEN every THEN 'true' ELSE own
+        || ' OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = signals.predecessor_id'
+           ' AND d.task_id = signals.task_id AND d.queue = signals.queue)' END;
+BEGIN
+    RETURN QUERY VALUES
+        ('queue.queues', 'ALL', CASE WHEN every THEN 'true' ELSE format('name = %L', queue) END, NULL),
+        ('queue.tasks', 'ALL', own, NULL),
+        ('queue.history', 'ALL', own, NULL),
+        ('queue.dead_letters', 'ALL', own, NULL),
+        ('queue.schedules', 'ALL', own, NULL),
+        ('queue.bindings', 'ALL', own, NULL),
+        ('queue_internal.keys', 'ALL', own, NULL),
+        ('queue_internal.slots', 'ALL', own, NULL),
+        ('queue_internal.tokens', 'ALL', own, NULL),
+        ('queue_internal.dependencies', 'SELECT', between, NULL),
+        ('queue_internal.dependencies', 'INSERT', NULL, linked),
+        ('queue_internal.dependencies', 'UPDATE', between, NULL),
+        ('queue_internal.dependencies', 'DELETE', own, NULL),
+        ('queue_internal.signals', 'ALL', own, told);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.guards(text) IS
+    'What the row-level policies of a right say, for each table that they guard.';
+
+-- By OID, because a role can be renamed.
+CREATE FUNCTION queue_internal.policy_name(of queue.rights, command text) RETURNS name
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN concat_ws(' ', (of).kind, (of).role::oid, md5((of).queue), nullif(lower(command), 'all'))::name;
+COMMENT ON FUNCTION queue_internal.policy_name(queue.rights, text) IS
+    'The name of the policies of a right for a command.';
+
+-- The internal functions run with the rights of their caller, so they may be given to everybody who may
+-- call any function at all. But not those of the triggers: on a table of his own, whose columns are
+-- others, somebody could have them read what is no column at all.
+--
+-- Nobody gets a right on a partition of the history, which no policy guards, nor on queue.rights: a dump
+-- would bring back what was written there.
+CREATE FUNCTION queue_internal.apply_privileges(kind text, role regrole) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    internal  CONSTANT text := (
+        SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
+        WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.prorettype <> 'trigger'::regtype);
+    verbs     CONSTANT text := (
+        SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
+        WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$)');
+    tables    text;
+    views     text;
+    privilege text;
+BEGIN
+    SELECT string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind <> 'v'),
+           string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind = 'v')
+    INTO tables, views
+    FROM pg_class AS c JOIN pg_depend AS d
+      ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
+    WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+      AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
+      AND c.oid NOT IN ('queue.rights'::regclass, 'queue_internal.dependencies'::regclass);
+    FOREACH privilege IN ARRAY ARRAY[
+        'USAGE ON SCHEMA queue, queue_internal',
+        'EXECUTE ON ROUTINE ' || internal,
+        'EXECUTE ON FUNCTION queue.channel',
+        'SELECT ON queue.queues'
+    ] || CASE kind
+        WHEN 'producer' THEN ARRAY[
+            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state),'
+            'UPDATE (payload, headers, priority, run_at, updated_at, gate),'
+            'SELECT (id, queue, state, run_at, group_key, gate) ON queue.tasks',
+            'SELECT (id, queue) ON queue.history, queue.dead_letters',
+            'USAGE ON SEQUENCE queue.tasks_id_seq',
+            'SELECT ON queue.bindings',
+            'SELECT, INSERT, UPDATE ON queue_internal.keys',
+            'SELECT, INSERT ON queue_internal.dependencies',
+            'INSERT ON queue_internal.signals',
+            'EXECUTE ON FUNCTION queue.push, queue.push_many, queue.publish'
+        ]
+        WHEN 'worker' THEN ARRAY[
+            'USAGE ON TYPE queue.claimed_task',
+            'SELECT, UPDATE, DELETE ON queue.tasks',
+            'INSERT, SELECT (id, state, queue) ON queue.history',
+            'INSERT, SELECT (id, queue) ON queue.dead_letters',
+            'SELECT, UPDATE, DELETE ON queue_internal.keys',
+            'SELECT, DELETE ON queue_internal.dependencies',
+            'SELECT, INSERT, UPDATE, DELETE ON queue_internal.signals',
+            'SELECT, UPDATE ON queue_internal.slots, queue_internal.tokens',
+            'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
+            'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
+            'queue.complete_and_claim, queue.fail, queue.release, queue.extend, queue.extend_many,'
+            'queue.cancelled',
+            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean)'
+        ]
+        ELSE ARRAY[
+            'USAGE ON TYPE queue.claimed_task',
+            'SELECT, INSERT, UPDATE, DELETE ON ' || tables,
+            'SELECT ON ' || views,
+            'SELECT, INSERT, DELETE, UPDATE (predecessor_queue) ON queue_internal.dependencies',
+            'USAGE, SELECT ON SEQUENCE queue.tasks_id_seq',
+            'EXECUTE ON ROUTINE ' || verbs
+        ]
+    END LOOP
+        EXECUTE format('GRANT %s TO %s', privilege, role);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.apply_privileges(text, regrole) IS
+    'Gives a role the privileges that a right needs.';
+-- queue_internal.ended_since(since)
+--
+--   How many tasks of each queue ended since then, by state and time, and, without a time, how many dead
+--   letters there are: what queue_internal.counted starts from. The times are cut as its steps are
+--   (src/lanes/account.rs), 2^24 microseconds each.
+
+CREATE FUNCTION queue_internal.ended_since(since timestamptz)
+RETURNS TABLE (queue text, state text, ended_at timestamptz, tasks bigint)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT h.queue, h.state, date_bin('16.777216 seconds', h.finished_at, '2000-01-01 00:00:00+00'), count(*)
+    FROM queue.history AS h WHERE h.finished_at >= since GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT d.queue, 'failed', date_bin('16.777216 seconds', d.failed_at, '2000-01-01 00:00:00+00'), count(*)
+    FROM queue.dead_letters AS d WHERE d.failed_at >= since GROUP BY 1, 3
+    UNION ALL
+    SELECT d.queue, 'failed', NULL, count(*) FROM queue.dead_letters AS d GROUP BY 1
+$$;
+COMMENT ON FUNCTION queue_internal.ended_since(timestamptz) IS
+    'What ended since a time, counted; and the dead letters, without a time.';
+-- queue_internal.counted(queues)
+--
+--   What is known of the numbers of tasks in these queues without counting them. A queue of which nothing
+--   is known is left out, and here they all are: the library knows more (native.sql).
+
+CREATE FUNCTION queue_internal.counted(queues text[])
+RETURNS TABLE (
+    queue text, queued bigint, behind bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
+    oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
+LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    SELECT NULL, 0, 0, 0, 0, 0, 0, NULL::timestamptz, 0, 0, 0, 0 WHERE false
+$$;
+COMMENT ON FUNCTION queue_internal.counted(text[]) IS
+    'What is known of the numbers of tasks without counting them: the counters behind queue.stats.';
+-- The views for people and for monitoring.
+
+-- Every task wherever it is. A failed one is among the dead letters.
+CREATE VIEW queue.all_tasks AS
+SELECT t.id, t.queue, t.state, t.priority, t.run_at, t.attempt, t.max_attempts, t.token, t.lease_until,
+       t.worker, t.claimed_at, t.created_at, t.updated_at, t.cancel_requested_at,
+       NULL::timestamptz AS finished_at, t.key, t.group_key, t.headers, t.payload, t.progress, t.errors,
+       NULL::jsonb AS result
+FROM queue.tasks AS t
+UNION ALL
+SELECT d.id, d.queue, 'failed', d.priority, d.run_at, d.attempt, d.max_attempts, d.token, NULL,
+       d.worker, d.claimed_at, d.created_at, d.failed_at, NULL,
+       d.failed_at, d.key, d.group_key, d.headers, d.payload, d.progress, d.errors, NULL
+FROM queue.dead_letters AS d
+UNION ALL
+SELECT h.id, h.queue, h.state, h.priority, h.run_at, h.attempt, h.max_attempts, h.token, NULL,
+       h.worker, h.claimed_at, h.created_at, h.finished_at, NULL,
+       h.finished_at, h.key, h.group_key, h.headers, h.payload, h.progress, h.errors, h.result
+FROM queue.history AS h;
+COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
+
+-- With the rights, and the row-level policies, of whoever reads it. PostgreSQL 14 cannot.
+DO $$
+BEGIN
+    IF current_setting('server_version_num')::integer >= 150000 THEN
+        ALTER VIEW queue.all_tasks SET (security_invoker = true);
+    END IF;
+END
+$$;
+
+-- From the counters of the engine. What those do not know is counted here, in one pass over each table.
+-- They do not know what logical replication brings.
+CREATE VIEW queue.stats AS
+WITH counted AS MATERIALIZED (
+    SELECT c.*
+    FROM queue_internal.counted(ARRAY(
+        SELECT q.name FROM queue.queues AS q
+        WHERE NOT EXISTS (SELECT FROM pg_subscription_rel AS r WHERE r.srrelid = 'queue.tasks'::regclass)
+    )) AS c
+),
+uncounted AS MATERIALIZED (
+    SELECT q.name FROM queue.queues AS q WHERE NOT EXISTS (SELECT FROM counted AS c WHERE c.queue = q.name)
+),
+live AS (
+    SELECT t.queue,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at <= now()) AS queued,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.gate = 2) AS behind,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at > now()) AS scheduled,
+           count(*) FILTER (WHERE t.state = 'waiting') AS waiting,
+           count(*) FILTER (WHERE t.state = 'running') AS running,
+           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at <= now()) AS oldest_due_at
+    FROM queue.tasks AS t
+    WHERE EXISTS (SELECT FROM uncounted) AND t.queue IN (SELECT u.name FROM uncounted AS u)
+    GROUP BY t.queue
+),
+lost AS (
+    SELECT d.queue,
+           count(*) AS dead,
+           count(*) FILTER (WHERE d.failed_at > now() - interval '1 hour') AS failed
+    FROM queue.dead_letters AS d
+    WHERE EXISTS (SELECT FROM uncounted) AND d.queue IN (SELECT u.name FROM uncounted AS u)
+    GROUP BY d.queue
+),
+ended AS (
+    SELECT h.queue,
+           count(*) FILTER (WHERE h.state = 'completed') AS completed,
+           count(*) FILTER (WHERE h.state = 'cancelled') AS cancelled,
+           count(*) FILTER (WHERE h.state = 'completed'
+                            AND h.finished_at > now() - interval '1 minute') / 60.0 AS rate
+    FROM queue.history AS h
+    WHERE EXISTS (SELECT FROM uncounted) AND h.queue IN (SELECT u.name FROM uncounted AS u)
+      AND h.finished_at > now() - interval '1 hour'
+    GROUP BY h.queue
+),
+numbers AS (
+    SELECT * FROM counted
+    UNION ALL
+    SELECT u.name, l.queued, l.behind, l.scheduled, l.waiting, l.running, d.dead, l.oldest_due_at,
+           e.completed, e.cancelled, d.failed, e.rate
+    FROM uncounted AS u
+    LEFT JOIN live AS l ON l.queue = u.name
+    LEFT JOIN lost AS d ON d.queue = u.name
+    LEFT JOIN ended AS e ON e.queue = u.name
+)
+SELECT q.name AS queue,
+       q.paused_at IS NOT NULL AS paused,
+       coalesce(n.queued, 0) AS queued,
+       coalesce(n.scheduled, 0) AS scheduled,
+       coalesce(n.waiting, 0) AS waiting,
+       coalesce(n.behind, 0) AS behind,
+       coalesce(n.running, 0) AS running,
+       coalesce(n.dead, 0) AS dead,
+       now() - n.oldest_due_at AS oldest_due_age,
+       coalesce(n.completed, 0) AS completed_last_hour,
+       coalesce(n.cancelled, 0) AS cancelled_last_hour,
+       coalesce(n.failed, 0) AS failed_last_hour,
+       round(coalesce(n.rate, 0)::numeric, 1) AS completed_per_second
+FROM queue.queues AS q
+LEFT JOIN numbers AS n ON n.queue = q.name;
+COMMENT ON VIEW queue.stats IS
+    'What is in each queue now and what became of its tasks lately.';
+
+CREATE VIEW queue.workers AS
+SELECT t.worker,
+       t.queue,
+       count(*) AS running,
+       min(t.claimed_at) AS working_since,
+       min(t.lease_until) AS next_lease_until,
+       count(*) FILTER (WHERE t.lease_until <= now()) AS overdue
+FROM queue.tasks AS t
+WHERE t.state = 'running'
+GROUP BY t.worker, t.queue;
+COMMENT ON VIEW queue.workers IS 'Who holds leases in which queue, since when and until when.';
+-- queue.push(queue, payload, priority, run_at, delay, key, on_duplicate, group_key, ...)
+--
+--   Puts a task into a queue and returns its id; or that of the task which has its key.
+--   API:      public; needs the producer's right on the queue
+--   Promise:  durable when the transaction commits; never there if it rolls back
+--   Waits:    for another transaction that is just pushing the same key; with "replace" and
+--             "reschedule" also for one that is working on the task to be changed
+--   Errors:   QX002 no such queue; QX003 no such task in "after"; QX004 the key is taken and
+--             "on_duplicate" is error; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.tasks (inserts, or updates the task with the key); the triggers task_arrives and
+--             tasks_inserted take the key and announce the task
+
+CREATE FUNCTION queue.push(
+    queue        text,
+    payload      jsonb       DEFAULT '{}',
+    priority     integer     DEFAULT 0,
+    run_at       timestamptz DEFAULT NULL,
+    delay        interval    DEFAULT NULL,
+    key          text        DEFAULT NULL,
+    on_duplicate text        DEFAULT 'skip',
+    group_key    text        DEFAULT NULL,
+    max_attempts integer     DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    after        bigint[]    DEFAULT NULL,
+    backoff      jsonb       DEFAULT NULL,
+    key_ttl      interval    DEFAULT NULL,
+    on_predecessor_failure text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    id bigint;
+BEGIN
+    PERFORM queue_internal.check_task_options(
+        queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
+        backoff, key_ttl, on_predecessor_failure);
+    IF payload IS NULL THEN
+        PERFORM queue_internal.raise_null('payload');
+    END IF;
+    run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
+    IF key IS NULL AND after IS NULL THEN
+        INSERT INTO queue.tasks AS t (queue, payload, priority, run_at, max_attempts, headers, group_key, backoff)
+        VALUES (push.queue, push.payload, push.priority, push.run_at, push.max_attempts, push.headers,
+                push.group_key, push.backoff)
+        RETURNING t.id INTO id;
+        RETURN id;
+    END IF;
+    RETURN queue_internal.push_linked(
+        queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
+        key_ttl, on_predecessor_failure);
+END
+$$;
+COMMENT ON FUNCTION queue.push(
+    text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
+    interval, text) IS
+    'Puts a task into a queue and returns its id, or that of the live task with the same key.';
+
+-- A push that has to look at other tasks: at the one with its key, at those that come before it.
+CREATE FUNCTION queue_internal.push_linked(
+    queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
+    group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
+    on_predecessor_failure text)
+RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source CONSTANT queue.queues := queue_internal.open_queue(queue);
+    waits  CONSTANT boolean := after <> '{}';
+    pushed queue.tasks;
+    id     bigint;
+BEGIN
+    pushed.queue := queue;
+    pushed.key := key;
+    pushed.payload := payload;
+    pushed.priority := priority;
+    pushed.run_at := run_at;
+    pushed.headers := headers;
+    LOOP
+        INSERT INTO queue.tasks AS t (
+            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state)
+        VALUES (push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
+                push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
+                push_linked.backoff, CASE WHEN waits THEN 'waiting' ELSE 'queued' END)
+        RETURNING t.id INTO id;
+        IF FOUND THEN
+            IF key_ttl IS NOT NULL THEN
+                UPDATE queue_internal.keys AS k SET ttl = key_ttl
+                WHERE k.queue = push_linked.queue AND k.key = push_linked.key AND k.task_id = id;
+            END IF;
+            IF waits THEN
+                PERFORM queue_internal.add_dependencies(
+                    id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure));
+            END IF;
+            RETURN id;
+        END IF;
+        -- Null if the key came free since.
+        id := queue_internal.settle_duplicate(pushed, on_duplicate);
+        IF id IS NOT NULL THEN
+            RETURN id;
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.push_linked(
+    text, jsonb, integer, timestamptz, text, text, text, integer, jsonb, bigint[], jsonb, interval, text) IS
+    'Pushes a task that has a key, or that waits for others.';
+-- queue.push_many(queue, payloads, ...)
+--
+--   Puts one task for each payload into a queue and returns their ids in the order of the payloads.
+--   "keys" and "group_keys", if given, have one element for each payload, which may be null; all other
+--   options, "key" and "group_key" too, hold for all of them. A payload whose key is taken is dealt with
+--   as "on_duplicate" says, and the id of the task with the key stands in its place.
+--   API:      public; needs the producer's right on the queue
+--   Promise:  all of them or none
+--   Waits:    as push does; keys are taken in their order, so that two calls cannot deadlock
+--   Empty:    an empty array pushes nothing and returns no rows
+--   Errors:   those of push
+--   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
+
+CREATE FUNCTION queue.push_many(
+    queue        text,
+    payloads     jsonb[],
+    priority     integer     DEFAULT 0,
+    run_at       timestamptz DEFAULT NULL,
+    delay        interval    DEFAULT NULL,
+    key          text        DEFAULT NULL,
+    on_duplicate text        DEFAULT 'skip',
+    group_key    text        DEFAULT NULL,
+    max_attempts integer     DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    after        bigint[]    DEFAULT NULL,
+    backoff      jsonb       DEFAULT NULL,
+    key_ttl      interval    DEFAULT NULL,
+    on_predecessor_failure text DEFAULT NULL,
+    keys         text[]      DEFAULT NULL,
+    group_keys   text[]      DEFAULT NULL)
+RETURNS SETOF bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    ids bigint[];
+    one record;
+BEGIN
+    PERFORM queue_internal.check_task_options(
+        queue, priority, run_at, delay, coalesce(key, CASE WHEN keys IS NOT NULL THEN 'one of keys' END),
+        on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure);
+    PERFORM queue_internal.check_array('payloads', payloads);
+    PERFORM queue_internal.check_each_key('key', keys, key, cardinality(payloads));
+    PERFORM queue_internal.check_each_key('group_key', group_keys, group_key, cardinality(payloads));
+    IF payloads = '{}' THEN
+        PERFORM queue_internal.open_queue(queue);
+    END IF;
+    -- All at one time: among equals the id decides, which follows the order of the array.
+    run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
+    IF key IS NULL AND keys IS NULL AND after IS NULL THEN
+        RETURN QUERY
+        INSERT INTO queue.tasks AS t (queue, payload, priority, run_at, max_attempts, headers, group_key, backoff)
+        SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
+               push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff
+        FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
+        ORDER BY p.position
+        RETURNING t.id;
+        RETURN;
+    END IF;
+    FOR one IN
+        SELECT p.payload, coalesce(p.key, push_many.key) AS key,
+               coalesce(p.group_key, push_many.group_key) AS group_key, p.position
+        FROM ROWS FROM (unnest(payloads), unnest(keys), unnest(group_keys))
+             WITH ORDINALITY AS p (payload, key, group_key, position)
+        ORDER BY coalesce(p.key, push_many.key) COLLATE "C", p.position
+    LOOP
+        ids[one.position] := queue_internal.push_linked(
+            queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
+            after, backoff, key_ttl, on_predecessor_failure);
+    END LOOP;
+    RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, position) ORDER BY i.position;
+END
+$$;
+COMMENT ON FUNCTION queue.push_many(
+    text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
+    interval, text, text[], text[]) IS
+    'Puts a task for each payload into a queue and returns their ids in that order.';
+
+CREATE FUNCTION queue_internal.check_each_key(argument text, elements text[], one text, expected integer)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    element text;
+BEGIN
+    IF elements IS NULL THEN
+        RETURN;
+    ELSIF one IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid(argument || 's', format('cannot be combined with "%s"', argument));
+    ELSIF array_ndims(elements) > 1 OR cardinality(elements) <> expected THEN
+        PERFORM queue_internal.raise_invalid(
+            argument || 's', format('must have as many elements as "payloads", which has %s', expected),
+            format('an array of %s', cardinality(elements)));
+    END IF;
+    FOREACH element IN ARRAY elements LOOP
+        PERFORM queue_internal.check_key(argument || 's', element);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_each_key(text, text[], text, integer) IS
+    'Checks an array of keys that goes with the array "payloads".';
+-- queue.publish(topic, payload, ...)
+--
+--   Pushes a task to every queue with a binding that matches the topic, once to each however many of
+--   its bindings do, in the order of the queues' names. The other arguments are those of queue.push;
+--   the headers get {"topic": ...}.
+--   API:      public; needs the producer's right. Reaches the queues that the caller may push to
+--   Promise:  all of them or none
+--   Returns:  what the pushes return
+--   Empty:    without a matching binding nothing is pushed and no rows are returned
+--   Errors:   22004, 22023, 54000 for the arguments, also without a binding; and those of queue.push
+--   Touches:  queue.bindings (reads), queue.tasks (inserts)
+
+CREATE FUNCTION queue.publish(
+    topic        text,
+    payload      jsonb       DEFAULT '{}',
+    priority     integer     DEFAULT 0,
+    run_at       timestamptz DEFAULT NULL,
+    delay        interval    DEFAULT NULL,
+    key          text        DEFAULT NULL,
+    on_duplicate text        DEFAULT 'skip',
+    group_key    text        DEFAULT NULL,
+    max_attempts integer     DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL)
+RETURNS SETOF bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target text;
+BEGIN
+    PERFORM queue_internal.check_topic('topic', topic, false);
+    PERFORM queue_internal.check_task_options(
+        'default', priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers,
+        after => NULL, backoff => NULL, key_ttl => NULL, on_predecessor_failure => NULL);
+    IF payload IS NULL THEN
+        PERFORM queue_internal.raise_null('payload');
+    END IF;
+    headers := coalesce(headers, '{}') || jsonb_build_object('topic', topic);
+    FOR target IN
+        -- What stands before the first wildcard sorts most of them out. To compile a regular expression
+        -- takes far longer.
+        SELECT DISTINCT b.queue FROM queue.bindings AS b
+        WHERE CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
+                   THEN ('.' || topic) ~ b.topic_regex END
+        ORDER BY b.queue
+    LOOP
+        RETURN NEXT queue.push(
+            queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
+            key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
+            headers => headers);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue.publish(
+    text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb) IS
+    'Pushes a task to every queue that is bound to the topic; returns their ids.';
+-- queue.claim(lease, queue, max_tasks, worker)
+--
+--   Leases up to "max_tasks" due tasks to the caller and returns them with their tokens.
+--   API:      public; needs the worker's right on the queue
+--   Promise:  at most one valid lease per task, by the server's clock; the token grows with every claim
+--   Order:    priority, then run_at, then id
+--   Empty:    returns no rows and never waits; so does a paused queue
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments; 40001 outside READ COMMITTED
+--   Touches:  queue.tasks (reads, locks with SKIP LOCKED, updates)
+--   Index:    tasks_order
+
+CREATE FUNCTION queue.claim(
+    lease     interval DEFAULT NULL,
+    queue     text     DEFAULT 'default',
+    max_tasks integer  DEFAULT 1,
+    worker    text     DEFAULT NULL)
+RETURNS SETOF queue.claimed_task
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues := queue_internal.open_queue(queue);
+BEGIN
+    -- The call costs more than the look.
+    IF max_tasks IS NULL OR max_tasks NOT BETWEEN 1 AND 100000 OR worker IS NOT NULL THEN
+        PERFORM queue_internal.check_claim(max_tasks, worker);
+    END IF;
+    lease := queue_internal.checked_lease(lease, source.lease);
+    IF source.paused_at IS NULL THEN
+        RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue.claim(interval, text, integer, text) IS
+    'Leases due tasks of a queue to the caller and returns them with their tokens.';
+
+-- The same over several queues, tried in the order given.
+CREATE FUNCTION queue.claim(
+    lease     interval,
+    queues    text[],
+    max_tasks integer DEFAULT 1,
+    worker    text    DEFAULT NULL)
+RETURNS SETOF queue.claimed_task
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source  queue.queues;
+    sources queue.queues[] := '{}';
+    name    text;
+    found   bigint;
+BEGIN
+    PERFORM queue_internal.check_array('queues', queues);
+    IF queues = '{}' THEN
+        PERFORM queue_internal.raise_invalid('queues', 'must not be empty');
+    END IF;
+    PERFORM queue_internal.check_claim(max_tasks, worker);
+    PERFORM queue_internal.checked_lease(lease, NULL);
+    FOREACH name IN ARRAY queues LOOP
+        PERFORM queue_internal.check_name('queues', name);
+        sources := sources || queue_internal.open_queue(name);
+    END LOOP;
+    FOREACH source IN ARRAY sources LOOP
+        IF source.paused_at IS NULL AND max_tasks > 0 THEN
+            RETURN QUERY SELECT * FROM queue_internal.claim_from(
+                source, queue_internal.checked_lease(lease, source.lease), max_tasks, worker);
+            GET DIAGNOSTICS found = ROW_COUNT;
+            max_tasks := max_tasks - found;
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue.claim(interval, text[], integer, text) IS
+    'Leases due tasks of several queues, tried in the order given.';
+
+CREATE FUNCTION queue_internal.check_claim(max_tasks integer, worker text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF max_tasks IS NULL THEN
+        PERFORM queue_internal.raise_null('max_tasks');
+    ELSIF max_tasks < 1 THEN
+        PERFORM queue_internal.raise_invalid('max_tasks', 'must be greater than zero', max_tasks::text);
+    ELSIF max_tasks > 100000 THEN
+        PERFORM queue_internal.raise_too_large('max_tasks', '100000', max_tasks::text);
+    ELSIF worker IS NOT NULL THEN
+        PERFORM queue_internal.check_name('worker', worker);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_claim(integer, text) IS
+    'Checks what the forms of claim have in common.';
+-- queue.complete(id, token, result)
+--
+--   Finishes a task and keeps it, with its result, in the history.
+--   API:      public; needs the worker's right on the queue
+--   Promise:  at most one completion of a task is ever accepted. A stale token raises, so that
+--             the caller's own changes in the same transaction are rolled back with it
+--   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023 for the arguments
+--   Touches:  queue.tasks (deletes), queue.history (inserts)
+
+CREATE FUNCTION queue.complete(id bigint, token integer, result jsonb DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task queue.tasks;
+BEGIN
+    DELETE FROM queue.tasks AS t
+    WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
+    RETURNING t.* INTO task;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.check_lease_holder(id, token);
+        PERFORM queue_internal.raise_lease_lost(id, token);
+    END IF;
+    PERFORM queue_internal.archive(task, 'completed', result);
+END
+$$;
+COMMENT ON FUNCTION queue.complete(bigint, integer, jsonb) IS
+    'Finishes a task and keeps it, with its result, in the history.';
+-- queue.complete_many(ids, tokens, results)
+--
+--   Finishes many tasks at once and returns the ids of those that were accepted, in the order
+--   given. A stale token leaves its task out and disturbs none of the others.
+--   API:      public; needs the worker's right on the queues
+--   Empty:    empty arrays finish nothing and return no rows
+--   Errors:   22004, 22023, 54000 for the arguments
+--   Touches:  queue.tasks (locks in the order of ids, so that two batches cannot deadlock;
+--             deletes), queue.history (inserts)
+
+CREATE FUNCTION queue.complete_many(ids bigint[], tokens integer[], results jsonb[] DEFAULT NULL)
+RETURNS SETOF bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+BEGIN
+    PERFORM queue_internal.check_array('ids', ids);
+    PERFORM queue_internal.check_array('tokens', tokens);
+    PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
+    PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
+    PERFORM FROM queue.tasks AS t WHERE t.id = ANY (ids) ORDER BY t.id FOR UPDATE;
+    RETURN QUERY
+    WITH finished AS (
+        DELETE FROM queue.tasks AS t
+        USING ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
+              WITH ORDINALITY AS g (id, token, result, position)
+        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
+        RETURNING t AS task, g.result, g.position
+    ), kept AS (
+        SELECT f.position, queue_internal.archive(f.task, 'completed', f.result) FROM finished AS f
+    )
+    -- Every row of "kept" is needed, or its task would not be archived.
+    SELECT (f.task).id FROM finished AS f JOIN kept AS k USING (position) ORDER BY position;
+END
+$$;
+COMMENT ON FUNCTION queue.complete_many(bigint[], integer[], jsonb[]) IS
+    'Finishes many tasks; returns the ids of those whose token was current.';
+-- queue.complete_and_claim(id, token, result, lease, queue, worker)
+--
+--   Finishes a task and claims the next one: one transaction for each task of a worker's loop.
+--   API:      public; needs the worker's right on both queues
+--   Promise:  both or neither; as complete and as claim
+--   Empty:    finishes the task and returns no rows
+--   Errors:   those of complete and of claim
+
+CREATE FUNCTION queue.complete_and_claim(
+    id     bigint,
+    token  integer,
+    result jsonb    DEFAULT NULL,
+    lease  interval DEFAULT NULL,
+    queue  text     DEFAULT 'default',
+    worker text     DEFAULT NULL)
+RETURNS SETOF queue.claimed_task
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue.complete(id, token, result);
+    RETURN QUERY SELECT * FROM queue.claim(lease, queue, 1, worker);
+END
+$$;
+COMMENT ON FUNCTION queue.complete_and_claim(bigint, integer, jsonb, interval, text, text) IS
+    'Finishes a task and claims the next one in the same transaction.';
+-- queue.fail(id, token, error, retry_in, permanent)
+--
+--   Reports that an attempt failed. The task goes back to its queue after its backoff (or
+--   "retry_in"), or to the dead letters when its attempts are used up or "permanent" is true.
+--   A task whose cancelling was requested is cancelled instead.
+--   API:      public; needs the worker's right on the queue
+--   Returns:  the state that the task is in now: queued, failed or cancelled
+--   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.tasks (updates or deletes), queue.dead_letters or queue.history (inserts)
+
+CREATE FUNCTION queue.fail(
+    id        bigint,
+    token     integer,
+    error     text,
+    retry_in  interval DEFAULT NULL,
+    permanent boolean  DEFAULT false)
+RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_lease_holder(id, token);
+    PERFORM queue_internal.check_delay('retry_in', retry_in);
+    IF error IS NULL THEN
+        PERFORM queue_internal.raise_null('error');
+    ELSIF error = '' THEN
+        PERFORM queue_internal.raise_invalid('error', 'must not be empty');
+    ELSIF octet_length(error) > 1048576 THEN
+        PERFORM queue_internal.raise_too_large('error', '1048576 bytes', octet_length(error) || ' bytes');
+    ELSIF permanent IS NULL THEN
+        PERFORM queue_internal.raise_null('permanent');
+    ELSIF permanent AND retry_in IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid('retry_in', 'cannot be combined with "permanent"', retry_in::text);
+    END IF;
+    RETURN queue_internal.end_attempt(
+        queue_internal.leased_task(id, token), error, retry_in, permanent);
+END
+$$;
+COMMENT ON FUNCTION queue.fail(bigint, integer, text, interval, boolean) IS
+    'Reports that an attempt failed; returns the state that the task is in now.';
+-- queue.release(id, token, delay)
+--
+--   Gives a task back without spending the attempt, at its old place in the queue or after a delay.
+--   A task whose cancelling was requested is cancelled instead.
+--   API:      public; needs the worker's right on the queue
+--   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.tasks (updates)
+
+CREATE FUNCTION queue.release(id bigint, token integer, delay interval DEFAULT '0') RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task queue.tasks;
+BEGIN
+    IF delay IS NULL THEN
+        PERFORM queue_internal.raise_null('delay');
+    END IF;
+    PERFORM queue_internal.check_delay('delay', delay);
+    task := queue_internal.leased_task(id, token);
+    IF task.cancel_requested_at IS NOT NULL THEN
+        PERFORM queue_internal.cancel_now(task);
+        RETURN;
+    END IF;
+    task.attempt := task.attempt - 1;
+    IF delay > '0' THEN
+        task.run_at := clock_timestamp() + delay;
+    END IF;
+    PERFORM queue_internal.put_back(task);
+END
+$$;
+COMMENT ON FUNCTION queue.release(bigint, integer, interval) IS
+    'Gives a task back without spending the attempt.';
+-- queue.extend_many(ids, tokens, lease, progress)
+--
+--   queue.extend for many tasks. Stale tokens are left out of the answer and change nothing.
+--   "progress", if given, has one element for each id.
+--   API:      public; needs the worker's right on the queues
+--   Empty:    empty arrays extend nothing and return no rows
+--   Errors:   22004, 22023, 54000 for the arguments
+--   Touches:  queue.tasks (locks in the order of ids; updates, HOT)
+
+CREATE FUNCTION queue.extend_many(
+    ids      bigint[],
+    tokens   integer[],
+    lease    interval DEFAULT NULL,
+    progress jsonb[]  DEFAULT NULL)
+RETURNS TABLE (id bigint, lease_until timestamptz, cancel_requested boolean)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    moment timestamptz;
+BEGIN
+    PERFORM queue_internal.check_array('ids', ids);
+    PERFORM queue_internal.check_array('tokens', tokens);
+    PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
+    PERFORM queue_internal.check_same_length('progress', progress, cardinality(ids));
+    lease := queue_internal.checked_lease(lease, NULL);
+    PERFORM FROM queue.tasks AS t WHERE t.id = ANY (ids) ORDER BY t.id FOR UPDATE;
+    moment := clock_timestamp();
+    FOR id, lease_until, cancel_requested IN
+        UPDATE queue.tasks AS t
+        SET lease_until = moment + coalesce(
+                extend_many.lease, (SELECT q.lease FROM queue.queues AS q WHERE q.name = t.queue)),
+            progress = coalesce(g.progress, t.progress), updated_at = moment
+        FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
+        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
+        RETURNING t.id, t.lease_until, t.cancel_requested_at IS NOT NULL
+    LOOP
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue.extend_many(bigint[], integer[], interval, jsonb[]) IS
+    'Extends many leases; returns a row for each whose token was current.';
+-- queue.extend(id, token, lease, progress)
+--
+--   The heartbeat of a worker: the lease runs anew from now, progress is noted, and the worker
+--   learns whether somebody asked to cancel the task. Without "lease" the queue's default is used;
+--   without "progress" the last one stays.
+--   API:      public; needs the worker's right on the queue
+--   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.tasks (updates, HOT)
+
+CREATE FUNCTION queue.extend(
+    id       bigint,
+    token    integer,
+    lease    interval DEFAULT NULL,
+    progress jsonb    DEFAULT NULL)
+RETURNS TABLE (lease_until timestamptz, cancel_requested boolean)
+LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_lease_holder(id, token);
+    PERFORM queue_internal.checked_lease(lease, NULL);
+    SELECT e.lease_until, e.cancel_requested INTO lease_until, cancel_requested
+    FROM queue.extend_many(ARRAY[id], ARRAY[token], lease,
+                           CASE WHEN progress IS NOT NULL THEN ARRAY[progress] END) AS e;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_lease_lost(id, token);
+    END IF;
+    RETURN NEXT;
+END
+$$;
+COMMENT ON FUNCTION queue.extend(bigint, integer, interval, jsonb) IS
+    'Extends a lease, notes progress, and tells whether cancelling was requested.';
+-- queue.cancelled(id, token)
+--
+--   The worker's word that it stopped working on a task that was to be cancelled.
+--   API:      public; needs the worker's right on the queue
+--   Errors:   QX001 the lease is lost; QX003 no such task; QX005 nobody asked to cancel it;
+--             22004, 22023 for the arguments
+--   Touches:  queue.tasks (deletes), queue.history (inserts)
+
+CREATE FUNCTION queue.cancelled(id bigint, token integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task queue.tasks := queue_internal.leased_task(id, token);
+BEGIN
+    IF task.cancel_requested_at IS NULL THEN
+        PERFORM queue_internal.raise_wrong_state(
+            id, 'was not asked to be cancelled',
+            'Give it back with queue.release(), or report it with queue.fail().');
+    END IF;
+    PERFORM queue_internal.cancel_now(task);
+END
+$$;
+COMMENT ON FUNCTION queue.cancelled(bigint, integer) IS
+    'Acknowledges that work on a task was stopped because it was to be cancelled.';
+-- queue.cancel(id)
+--
+--   Cancels a task that is not running. For a running one the request is noted: its worker sees it
+--   at the next extend, and the task is cancelled when the worker fails or releases it, says
+--   queue.cancelled(), or its lease runs out. A worker that completes it first is not refused.
+--   API:      public; an operator's
+--   Returns:  the state that the task is in now: cancelled, or running
+--   Errors:   QX003 no such task; QX005 it has finished already; 22004, 22023 for the argument
+--   Touches:  queue.tasks (waits for a transaction that is working on the task; updates or deletes),
+--             queue.history (inserts)
+
+CREATE FUNCTION queue.cancel(id bigint) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task queue.tasks;
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = cancel.id FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_wrong_state(
+            id, 'cannot be cancelled', 'Only waiting, queued and running tasks can be cancelled.');
+    END IF;
+    RETURN queue_internal.cancel_or_ask(task);
+END
+$$;
+COMMENT ON FUNCTION queue.cancel(bigint) IS
+    'Cancels a task, or asks its worker to stop; returns the state that the task is in now.';
+-- queue.retry(id)
+--
+--   Puts a task back from the dead letters into its queue: due at once, its attempts counted anew,
+--   its errors kept, its token still growing.
+--   API:      public; an operator's
+--   Returns:  the state that the task is in now: queued
+--   Errors:   QX002 its queue was dropped; QX003 no such task; QX004 another task has its key by now;
+--             QX005 it has not failed for good; 22004, 22023 for the argument
+--   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
+
+CREATE FUNCTION queue.retry(id bigint) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    -- Again where the key came free after it was found taken.
+    WHILE queue_internal.revive(ARRAY[id]) = 0 LOOP
+        PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
+        FROM queue.dead_letters AS d JOIN queue_internal.keys AS k ON k.queue = d.queue AND k.key = d.key
+        WHERE d.id = retry.id;
+        IF NOT EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = retry.id) THEN
+            PERFORM queue_internal.raise_wrong_state(
+                id, 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
+        END IF;
+    END LOOP;
+    RETURN 'queued';
+END
+$$;
+COMMENT ON FUNCTION queue.retry(bigint) IS 'Puts a task back from the dead letters into its queue.';
+
+-- Those whose key another task holds stay where they are; so do all but the oldest of those that have
+-- the same key. They have to be told apart before: no task is there yet that could hold the key against
+-- the next one.
+CREATE FUNCTION queue_internal.revive(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    revived bigint;
+BEGIN
+    WITH locked AS MATERIALIZED (
+        SELECT l.id, coalesce(to_queue, l.queue) AS queue, l.key FROM queue.dead_letters AS l
+        WHERE l.id = ANY (ids) ORDER BY l.id FOR UPDATE
+    ), first AS MATERIALIZED (
+        -- Keys are taken in the order of push_many.
+        SELECT DISTINCT ON (l.queue, l.key COLLATE "C") l.* FROM locked AS l
+        WHERE l.key IS NOT NULL ORDER BY l.queue, l.key COLLATE "C", l.id
+    ), free AS MATERIALIZED (
+        SELECT l.id FROM locked AS l WHERE l.key IS NULL
+        UNION ALL
+        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id)
+    ), dead AS (
+        DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
+    )
+    INSERT INTO queue.tasks (
+        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, headers, payload,
+        progress, errors)
+    SELECT d.id, coalesce(to_queue, d.queue), d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key,
+           d.backoff, d.headers, d.payload, d.progress, d.errors
+    FROM dead AS d ORDER BY d.id;
+    GET DIAGNOSTICS revived = ROW_COUNT;
+    RETURN revived;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.revive(bigint[], text) IS
+    'Puts tasks back from the dead letters into their queues, or into another one; returns how many.';
+-- queue.redrive(queue, max_tasks)
+--
+--   Puts the dead letters of a queue back into it, the oldest first, all of them or up to
+--   "max_tasks"; each as queue.retry() would.
+--   API:      public; an operator's
+--   Returns:  how many
+--   Empty:    0
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
+--   Index:    dead_letters_queue_failed_at
+
+CREATE FUNCTION queue.redrive(queue text, max_tasks integer DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.open_queue(queue);
+    IF max_tasks < 1 THEN
+        PERFORM queue_internal.raise_invalid('max_tasks', 'must be greater than zero', max_tasks::text);
+    END IF;
+    RETURN queue_internal.revive(ARRAY(
+        SELECT d.id FROM queue.dead_letters AS d WHERE d.queue = redrive.queue
+        ORDER BY d.failed_at, d.id LIMIT max_tasks FOR UPDATE SKIP LOCKED));
+END
+$$;
+COMMENT ON FUNCTION queue.redrive(text, integer) IS
+    'Puts the dead letters of a queue back into it, the oldest first; returns how many.';
+-- queue.reap()
+--
+--   Puts back every task whose lease ran out, or moves it to the dead letters when its attempts
+--   are used up. The background worker does the same in small batches; without it, call this from
+--   psql or pg_cron. Claims do not wait for it: they take over expired leases by themselves.
+--   API:      public; an operator's
+--   Returns:  how many leases had run out
+--   Touches:  queue.tasks (reads all of it, never waits for a lock)
+
+CREATE FUNCTION queue.reap() RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+RETURN (SELECT r.reaped FROM queue_internal.reap(9223372036854775807) AS r);
+COMMENT ON FUNCTION queue.reap() IS 'Puts back every task whose lease ran out; returns how many.';
+-- queue.get(id)
+--
+--   The task wherever it is: live, finished, or among the dead letters.
+--   API:      public
+--   Errors:   QX003 no such task; 22004, 22023 for the argument
+--   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
+
+CREATE FUNCTION queue.get(id bigint) RETURNS queue.all_tasks
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task queue.all_tasks;
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    SELECT a.* INTO task FROM queue.all_tasks AS a WHERE a.id = get.id;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_unknown_task(id);
+    END IF;
+    RETURN task;
+END
+$$;
+COMMENT ON FUNCTION queue.get(bigint) IS 'The task wherever it is.';
+-- CALL queue.wait_result(id, timeout, state, result)
+--
+--   Waits until the task is completed, cancelled or failed for good, or until "timeout" is over.
+--   API:      public; needs to read the task, as queue.get() does
+--   Returns:  in "state", the state that the task is in now, null if it is gone without a trace; in
+--             "result", what its worker gave to queue.complete()
+--   Errors:   QX003 no such task; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
+--   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps until
+--             the task's end wakes it (src/wait.rs). In a transaction block it cannot, and does not wait.
+
+CREATE PROCEDURE queue.wait_result(
+    id           bigint,
+    timeout      interval DEFAULT '30 seconds',
+    INOUT state  text     DEFAULT NULL,
+    INOUT result jsonb    DEFAULT NULL)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_result';
+COMMENT ON PROCEDURE queue.wait_result(bigint, interval, text, jsonb) IS
+    'Waits until a task is finished, holding neither a transaction nor a snapshot; tells its state and result.';
+
+CREATE FUNCTION queue_internal.check_wait_result(id bigint, timeout interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    deadline timestamptz;
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    deadline := queue_internal.wait_deadline(timeout);
+    IF queue_internal.state_of(id) IS NULL THEN
+        PERFORM queue_internal.raise_unknown_task(id);
+    END IF;
+    RETURN deadline;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_wait_result(bigint, interval) IS
+    'Checks the arguments of queue.wait_result(); returns until when it waits.';
+
+CREATE FUNCTION queue_internal.wait_deadline(timeout interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF timeout IS NULL THEN
+        PERFORM queue_internal.raise_null('timeout');
+    END IF;
+    PERFORM queue_internal.check_delay('timeout', timeout);
+    RETURN clock_timestamp() + timeout;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.wait_deadline(interval) IS
+    'Until when to wait; checks the argument "timeout".';
+
+-- One snapshot for all tables, since it is STABLE: a task on its way from one to the other is missed
+-- in neither.
+CREATE FUNCTION queue_internal.outcome(id bigint, OUT state text, OUT result jsonb)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    state := queue_internal.state_of(id);
+    IF state = 'completed' THEN
+        SELECT h.result INTO result FROM queue.history AS h WHERE h.id = outcome.id;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.outcome(bigint) IS 'The state of a task, wherever it is, and its result.';
+-- CALL queue.wait(queue, timeout, ready)
+--
+--   Waits until there is something to claim from the queue, or until "timeout" is over. One new task wakes
+--   one waiter, the one who has waited longest; another worker may still be quicker, and then queue.claim()
+--   returns nothing.
+--   API:      public; needs the worker's right on the queue
+--   Returns:  in "ready", whether there is something to claim
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.queues, queue.tasks (reads)
+--   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps
+--             (src/wait.rs). In a transaction block it cannot, and does not wait.
+
+CREATE PROCEDURE queue.wait(
+    queue       text     DEFAULT 'default',
+    timeout     interval DEFAULT '30 seconds',
+    INOUT ready boolean  DEFAULT NULL)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait';
+COMMENT ON PROCEDURE queue.wait(text, interval, boolean) IS
+    'Waits until there is something to claim, holding neither a transaction nor a snapshot.';
+
+-- The same for several queues: until there is something in any of them.
+CREATE PROCEDURE queue.wait(
+    queues      text[],
+    timeout     interval DEFAULT '30 seconds',
+    INOUT ready boolean  DEFAULT NULL)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_any';
+COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
+    'Waits until there is something to claim from any of the queues.';
+
+CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.open_queue(queue);
+    RETURN queue_internal.wait_deadline(timeout);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_wait(text, interval) IS
+    'Checks the arguments of queue.wait() for one queue; returns until when it waits.';
+
+CREATE FUNCTION queue_internal.check_wait(queues text[], timeout interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name text;
+BEGIN
+    PERFORM queue_internal.check_array('queues', queues);
+    IF queues = '{}' THEN
+        PERFORM queue_internal.raise_invalid('queues', 'must not be empty');
+    END IF;
+    FOREACH name IN ARRAY queues LOOP
+        PERFORM queue_internal.check_name('queues', name);
+        PERFORM queue_internal.open_queue(name);
+    END LOOP;
+    RETURN queue_internal.wait_deadline(timeout);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_wait(text[], interval) IS
+    'Checks the arguments of queue.wait() for several queues; returns until when it waits.';
+-- queue.create(name, options)
+--
+--   Creates a queue.
+--   API:      public; an operator's
+--   Options:  lease           how long a claim lasts that names no lease     "1 minute"
+--             max_attempts    how often a task is tried                      20
+--             backoff         how long a failed task waits:
+--               kind          fixed, linear or exponential                   "exponential"
+--               base          the wait after the first failure               "1 second"
+--               max           the longest wait                               "1 hour"
+--               jitter        the share of a wait that chance takes off      0.1
+--             keep_history    whether finished tasks are kept in the history true
+--   Errors:   42710 the queue exists; 22004, 22023, 54000 for the arguments and options
+--   Touches:  queue.queues (inserts)
+
+CREATE FUNCTION queue.create(name text, options jsonb DEFAULT '{}') RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_name('name', name);
+    PERFORM queue_internal.check_options(options);
+    IF name ~ '[[:cntrl:]]' THEN
+        PERFORM queue_internal.raise_invalid('name', 'must not contain control characters');
+    END IF;
+    IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = "create".name) THEN
+        RAISE unique_violation;
+    END IF;
+    INSERT INTO queue.queues (name) VALUES ("create".name);
+    PERFORM queue_internal.apply_options(name, options);
+EXCEPTION WHEN unique_violation THEN
+    RAISE EXCEPTION 'queue "%" already exists', name
+        USING ERRCODE = 'duplicate_object',
+              HINT = format('Change its options with SELECT queue.configure(%L, ...).', name);
+END
+$$;
+COMMENT ON FUNCTION queue.create(text, jsonb) IS
+    'Creates a queue. Options: lease, max_attempts, backoff {kind, base, max, jitter}, keep_history.';
+
+CREATE FUNCTION queue_internal.check_options(options jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF options IS NULL THEN
+        PERFORM queue_internal.raise_null('options');
+    ELSIF jsonb_typeof(options) <> 'object' THEN
+        PERFORM queue_internal.raise_invalid('options', 'must be a JSON object', 'of type ' || jsonb_typeof(options));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_options(jsonb) IS 'Checks that options are a JSON object.';
+-- queue.configure(name, options)
+--
+--   Changes the options of a queue; those not named stay, null brings back a default. They count
+--   from the next claim or failure on, also for tasks that are in the queue already.
+--   API:      public; an operator's
+--   Options:  those of queue.create
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options
+--   Touches:  queue.queues (updates)
+
+CREATE FUNCTION queue.configure(name text, options jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_queue(name);
+    PERFORM queue_internal.check_options(options);
+    PERFORM queue_internal.apply_options(name, options);
+END
+$$;
+COMMENT ON FUNCTION queue.configure(text, jsonb) IS 'Changes the options of a queue.';
+
+-- For the functions that call the queue "name".
+CREATE FUNCTION queue_internal.check_queue(name text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_name('name', name);
+    PERFORM queue_internal.open_queue(name);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_queue(text) IS 'Checks that a queue exists.';
+-- queue.drop(name, force)
+--
+--   Drops a queue. One that still has tasks or dead letters is refused, unless "force" is true:
+--   then they are deleted, running ones too; for tasks that wait for one of them it was cancelled.
+--   The history stays; the queue's bindings go.
+--   API:      public; an operator's
+--   Errors:   QX002 no such queue; 55006 it has tasks; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.queues, queue.tasks, queue.dead_letters and what policies keep of them (deletes)
+--   A push that runs at the same moment may leave its task behind. The task is neither lost nor
+--   claimed: it is there again when a queue of that name is created.
+
+CREATE FUNCTION queue.drop(name text, force boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_queue(name);
+    IF force IS NULL THEN
+        PERFORM queue_internal.raise_null('force');
+    END IF;
+    DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+    -- Whoever waits for it has to learn that it is gone.
+    PERFORM queue_internal.announce_task(name, clock_timestamp());
+    DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
+    DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
+    DELETE FROM queue_internal.tokens AS s WHERE s.queue = "drop".name;
+    IF force THEN
+        INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
+        SELECT d.queue, d.task_id, d.predecessor_id, 'purged'
+        FROM queue_internal.dependencies AS d JOIN queue.tasks AS t ON t.id = d.predecessor_id
+        WHERE t.queue = "drop".name AND d.queue <> "drop".name;
+        DELETE FROM queue_internal.dependencies AS d WHERE d.queue = "drop".name;
+        DELETE FROM queue_internal.signals AS s WHERE s.queue = "drop".name;
+        DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
+        DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name;
+        DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name;
+    ELSIF EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
+          OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name) THEN
+        RAISE EXCEPTION 'queue "%" has tasks', name
+            USING ERRCODE = 'object_in_use',
+                  HINT = format('SELECT queue.drop(%L, force => true) deletes them, running tasks '
+                                'and dead letters included.', name);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue.drop(text, boolean) IS
+    'Drops a queue; with "force" also one that has tasks, which are deleted.';
+-- queue.bind(topic_pattern, queue)
+--
+--   From now on what is published under a topic that matches the pattern goes to the queue, too.
+--   Binding twice changes nothing.
+--   API:      public; an operator's
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.queues (locks the queue's row against a drop), queue.bindings (inserts)
+
+CREATE FUNCTION queue.bind(topic_pattern text, queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_topic('topic_pattern', topic_pattern, true);
+    PERFORM queue_internal.open_queue(queue);
+    -- A drop that is under way comes first.
+    PERFORM FROM queue.queues AS q WHERE q.name = bind.queue FOR KEY SHARE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_unknown_queue(queue);
+    END IF;
+    INSERT INTO queue.bindings (topic_pattern, queue, topic_regex)
+    VALUES (bind.topic_pattern, bind.queue, queue_internal.topic_regex(bind.topic_pattern))
+    ON CONFLICT DO NOTHING;
+END
+$$;
+COMMENT ON FUNCTION queue.bind(text, text) IS 'Lets a queue have what is published under matching topics.';
+-- queue.unbind(topic_pattern, queue)
+--
+--   Takes back what queue.bind() said. The binding is found by its pattern as it was written.
+--   API:      public; an operator's
+--   Returns:  whether there was such a binding
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.bindings (deletes)
+
+CREATE FUNCTION queue.unbind(topic_pattern text, queue text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_topic('topic_pattern', topic_pattern, true);
+    PERFORM queue_internal.open_queue(queue);
+    DELETE FROM queue.bindings AS b
+    WHERE b.topic_pattern = unbind.topic_pattern AND b.queue = unbind.queue;
+    RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION queue.unbind(text, text) IS 'Takes a binding back; returns whether there was one.';
+-- queue.pause(name)
+--
+--   From now on nothing is claimed from the queue. Pushes are taken, and running tasks finish.
+--   Pausing a paused queue changes nothing.
+--   API:      public; an operator's
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the argument
+--   Touches:  queue.queues (updates)
+
+CREATE FUNCTION queue.pause(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_queue(name);
+    UPDATE queue.queues AS q SET paused_at = clock_timestamp()
+    WHERE q.name = pause.name AND q.paused_at IS NULL;
+END
+$$;
+COMMENT ON FUNCTION queue.pause(text) IS 'Stops claims from a queue.';
+-- queue.resume(name)
+--
+--   Ends a pause. Listeners are told. Resuming a queue that is not paused changes nothing.
+--   API:      public; an operator's
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the argument
+--   Touches:  queue.queues (updates)
+
+CREATE FUNCTION queue.resume(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_queue(name);
+    UPDATE queue.queues AS q SET paused_at = NULL
+    WHERE q.name = resume.name AND q.paused_at IS NOT NULL;
+    IF FOUND THEN
+        PERFORM queue_internal.announce_task(name, clock_timestamp());
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue.resume(text) IS 'Allows claims from a queue again.';
+-- queue.purge(name)
+--
+--   Deletes the tasks of a queue that are not running, and its dead letters, without a trace in
+--   the history. Running tasks are left to their workers.
+--   API:      public; an operator's
+--   Returns:  how many were deleted
+--   Empty:    0
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the argument
+--   Touches:  queue.tasks, queue.dead_letters (deletes; never waits for a lock)
+
+CREATE FUNCTION queue.purge(name text) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    tasks   bigint;
+    letters bigint;
+BEGIN
+    PERFORM queue_internal.check_queue(name);
+    PERFORM queue_internal.discard(i.task) FROM (
+        SELECT t AS task FROM queue.tasks AS t
+        WHERE t.queue = purge.name AND t.state <> 'running' FOR UPDATE SKIP LOCKED
+    ) AS i;
+    GET DIAGNOSTICS tasks = ROW_COUNT;
+    DELETE FROM queue.dead_letters AS d WHERE d.queue = purge.name;
+    GET DIAGNOSTICS letters = ROW_COUNT;
+    RETURN tasks + letters;
+END
+$$;
+COMMENT ON FUNCTION queue.purge(text) IS
+    'Deletes the tasks of a queue that are not running, and its dead letters; returns how many.';
+-- queue.schedule(name, cron, queue, payload, timezone, options)
+--
+--   Creates a schedule, which pushes a task again and again, or replaces the one of that name. One
+--   that is replaced stays paused if it was, and keeps its next run if "cron" and "timezone" stay.
+--   API:      public; an operator's
+--   Returns:  the next run; null while the schedule is paused
+--   Options:  missed_runs   what becomes of runs that nobody ran in time:
+--               skip        nothing
+--               once        one task for the latest of them               the default
+--               all         one task for each
+--             priority, delay, key, on_duplicate, group_key, max_attempts, headers
+--                           as in queue.push, for each task
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options
+--   Touches:  queue.schedules (inserts, updates); announces the next run to the worker
+
+CREATE FUNCTION queue.schedule(
+    name     text,
+    cron     text,
+    queue    text,
+    payload  jsonb DEFAULT '{}',
+    timezone text  DEFAULT 'UTC',
+    options  jsonb DEFAULT '{}')
+RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kept     jsonb;
+    next_run timestamptz;
+BEGIN
+    PERFORM queue_internal.check_name('name', name);
+    IF name ~ '[[:cntrl:]]' THEN
+        PERFORM queue_internal.raise_invalid('name', 'must not contain control characters');
+    END IF;
+    PERFORM queue_internal.check_cron(cron);
+    PERFORM queue_internal.open_queue(queue);
+    IF payload IS NULL THEN
+        PERFORM queue_internal.raise_null('payload');
+    END IF;
+    PERFORM queue_internal.check_timezone(timezone);
+    PERFORM queue_internal.check_schedule_options(queue, options);
+    SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}') INTO kept
+    FROM jsonb_each(options) AS o WHERE o.value <> 'null' AND o.key <> 'missed_runs';
+    INSERT INTO queue.schedules AS s (name, cron, timezone, queue, payload, options, missed_runs, next_run_at)
+    VALUES (schedule.name, schedule.cron, schedule.timezone, schedule.queue, schedule.payload, kept,
+            coalesce(schedule.options ->> 'missed_runs', 'once'),
+            queue_internal.next_run(schedule.cron, schedule.timezone, clock_timestamp()))
+    ON CONFLICT ON CONSTRAINT schedules_pkey DO UPDATE
+    SET cron = excluded.cron, timezone = excluded.timezone, queue = excluded.queue,
+        payload = excluded.payload, options = excluded.options, missed_runs = excluded.missed_runs,
+        next_run_at = CASE WHEN s.paused_at IS NOT NULL THEN NULL
+                           WHEN (s.cron, s.timezone) = (excluded.cron, excluded.timezone)
+                           THEN coalesce(s.next_run_at, excluded.next_run_at)
+                           ELSE excluded.next_run_at END,
+        last_error = NULL, last_error_at = NULL
+    RETURNING s.next_run_at INTO next_run;
+    -- A run that is kept may be due; only what lies ahead wakes the worker for schedules.
+    PERFORM queue_internal.announce_task(queue, greatest(next_run, clock_timestamp() + interval '1 ms'))
+    WHERE next_run IS NOT NULL;
+    RETURN next_run;
+END
+$$;
+COMMENT ON FUNCTION queue.schedule(text, text, text, jsonb, text, jsonb) IS
+    'Creates or replaces a schedule, which pushes a task again and again; returns its next run.';
+-- queue.unschedule(name)
+--
+--   Deletes a schedule. Tasks that it pushed stay.
+--   API:      public; an operator's
+--   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument
+--   Touches:  queue.schedules (deletes)
+
+CREATE FUNCTION queue.unschedule(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.open_schedule(name);
+    DELETE FROM queue.schedules AS s WHERE s.name = unschedule.name;
+END
+$$;
+COMMENT ON FUNCTION queue.unschedule(text) IS 'Deletes a schedule.';
+-- queue.pause_schedule(name)
+--
+--   From now on the schedule does not run. Pausing a paused schedule changes nothing.
+--   API:      public; an operator's
+--   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument
+--   Touches:  queue.schedules (updates)
+
+CREATE FUNCTION queue.pause_schedule(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.open_schedule(name);
+    UPDATE queue.schedules AS s SET paused_at = clock_timestamp(), next_run_at = NULL
+    WHERE s.name = pause_schedule.name AND s.paused_at IS NULL;
+END
+$$;
+COMMENT ON FUNCTION queue.pause_schedule(text) IS 'Stops the runs of a schedule.';
+-- queue.resume_schedule(name)
+--
+--   Ends a pause. Runs that fell into the pause are not made up, whatever "missed_runs" says.
+--   Resuming a schedule that is not paused changes nothing.
+--   API:      public; an operator's
+--   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument
+--   Touches:  queue.schedules (updates); announces the next run to the worker
+
+CREATE FUNCTION queue.resume_schedule(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    plan queue.schedules := queue_internal.open_schedule(name);
+BEGIN
+    UPDATE queue.schedules AS s
+    SET paused_at = NULL, next_run_at = queue_internal.next_run(s.cron, s.timezone, clock_timestamp())
+    WHERE s.name = resume_schedule.name AND s.paused_at IS NOT NULL
+    RETURNING s.* INTO plan;
+    IF FOUND THEN
+        PERFORM queue_internal.announce_task(plan.queue, plan.next_run_at);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue.resume_schedule(text) IS 'Lets a schedule run again.';
+-- queue.run_schedule(name)
+--
+--   Pushes the task of a schedule at once and returns its id. The plan stays as it is. It works
+--   while the schedule is paused, too.
+--   API:      public; an operator's
+--   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument; what queue.push raises
+--   Touches:  queue.tasks (inserts)
+
+CREATE FUNCTION queue.run_schedule(name text) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN queue_internal.push_scheduled(queue_internal.open_schedule(name), clock_timestamp());
+END
+$$;
+COMMENT ON FUNCTION queue.run_schedule(text) IS
+    'Pushes the task of a schedule at once, without changing its plan; returns the task''s id.';
+-- queue.run_schedules()
+--
+--   Pushes the tasks of all schedules that are due. The worker does so by itself; without it, call
+--   this every minute or so, from pg_cron or any other scheduler.
+--   API:      public; an operator's
+--   Promise:  each time that is due is run once, however many call this at the same moment, and none
+--             if the transaction rolls back
+--   Returns:  how many tasks were pushed; of one schedule at most 1000 a call
+--   Empty:    0
+--   Failing:  a schedule whose push fails notes the error, keeps its time, and is in no other's way
+--   Touches:  queue.schedules (locks with SKIP LOCKED, updates), queue.tasks (inserts)
+
+CREATE FUNCTION queue.run_schedules() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT f.fired FROM queue_internal.fire_schedules(NULL, '0') AS f);
+END
+$$;
+COMMENT ON FUNCTION queue.run_schedules() IS
+    'Pushes the tasks of the schedules that are due; returns how many.';
+-- queue.schedule_preview(cron, timezone, runs, since)
+--
+--   The next runs that a schedule would have, counted from "since", which is now by default.
+--   API:      public; an operator's
+--   Errors:   22004, 22023, 54000 for the arguments
+--   Touches:  nothing
+
+CREATE FUNCTION queue.schedule_preview(
+    cron text, timezone text DEFAULT 'UTC', runs integer DEFAULT 5, since timestamptz DEFAULT NULL)
+RETURNS SETOF timestamptz
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    run timestamptz := coalesce(since, statement_timestamp());
+BEGIN
+    PERFORM queue_internal.check_cron(cron);
+    PERFORM queue_internal.check_timezone(timezone);
+    IF runs IS NULL THEN
+        PERFORM queue_internal.raise_null('runs');
+    ELSIF runs < 1 THEN
+        PERFORM queue_internal.raise_invalid('runs', 'must be greater than zero', runs::text);
+    ELSIF runs > 10000 THEN
+        PERFORM queue_internal.raise_too_large('runs', '10000', runs::text);
+    ELSIF run NOT BETWEEN '0002-01-01 UTC' AND '4000-01-01 UTC' THEN
+        PERFORM queue_internal.raise_invalid('since', 'must be from the years 2 to 3999', since::text);
+    END IF;
+    FOR n IN 1..runs LOOP
+        run := queue_internal.next_run(cron, timezone, run);
+        EXIT WHEN run IS NULL;
+        RETURN NEXT run;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue.schedule_preview(text, text, integer, timestamptz) IS
+    'The next runs that a schedule would have.';
+-- CALL queue.cancel_where(filter, dry_run, batch_size, tasks)
+--
+--   Cancels the tasks that match the filter, each as queue.cancel() would: for a running one the
+--   request is noted. Those that were asked before are not counted again.
+--   API:      public; an operator's
+--   States:   queued, scheduled, waiting, running
+--   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
+--   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
+
+CREATE PROCEDURE queue.cancel_where(
+    filter     jsonb,
+    dry_run    boolean DEFAULT false,
+    batch_size integer DEFAULT 1000,
+    INOUT tasks bigint DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+BEGIN
+    tasks := 0;
+    CALL queue_internal.in_batches(
+        'cancel', filter, '{queued, scheduled, waiting, running}', dry_run, batch_size, NULL, NULL, tasks);
+END
+$$;
+COMMENT ON PROCEDURE queue.cancel_where(jsonb, boolean, integer, bigint) IS
+    'Cancels the tasks that match a filter, batch by batch.';
+-- CALL queue.retry_where(filter, dry_run, batch_size, tasks)
+--
+--   Makes the tasks that match the filter and are scheduled due at once: those that wait after a failed
+--   attempt, and those that were pushed for later. Their attempts count on.
+--   API:      public; an operator's
+--   States:   scheduled
+--   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Touches:  queue.tasks (updates)
+--   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
+
+CREATE PROCEDURE queue.retry_where(
+    filter     jsonb,
+    dry_run    boolean DEFAULT false,
+    batch_size integer DEFAULT 1000,
+    INOUT tasks bigint DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+BEGIN
+    tasks := 0;
+    CALL queue_internal.in_batches(
+        'retry', filter, '{scheduled}', dry_run, batch_size, NULL, NULL, tasks);
+END
+$$;
+COMMENT ON PROCEDURE queue.retry_where(jsonb, boolean, integer, bigint) IS
+    'Makes the scheduled tasks that match a filter due at once, batch by batch.';
+-- CALL queue.redrive_where(filter, to_queue, dry_run, batch_size, tasks)
+--
+--   Puts the dead letters that match the filter back into their queues, or into "to_queue"; each as
+--   queue.retry() would.
+--   API:      public; an operator's
+--   States:   failed
+--   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
+--   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
+
+CREATE PROCEDURE queue.redrive_where(
+    filter     jsonb,
+    to_queue   text    DEFAULT NULL,
+    dry_run    boolean DEFAULT false,
+    batch_size integer DEFAULT 1000,
+    INOUT tasks bigint DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+BEGIN
+    tasks := 0;
+    CALL queue_internal.in_batches(
+        'redrive', filter, '{failed}', dry_run, batch_size, to_queue, NULL, tasks);
+END
+$$;
+COMMENT ON PROCEDURE queue.redrive_where(jsonb, text, boolean, integer, bigint) IS
+    'Puts the dead letters that match a filter back into a queue, batch by batch.';
+-- CALL queue.reprioritise_where(filter, priority, dry_run, batch_size, tasks)
+--
+--   Gives the tasks that match the filter another priority. For a running one it counts when the task
+--   comes back to its queue. Those that have that priority already are not counted.
+--   API:      public; an operator's
+--   States:   queued, scheduled, waiting, running
+--   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Touches:  queue.tasks (updates)
+--   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
+
+CREATE PROCEDURE queue.reprioritise_where(
+    filter     jsonb,
+    priority   integer,
+    dry_run    boolean DEFAULT false,
+    batch_size integer DEFAULT 1000,
+    INOUT tasks bigint DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+BEGIN
+    tasks := 0;
+    CALL queue_internal.in_batches(
+        'reprioritise', filter, '{queued, scheduled, waiting, running}', dry_run, batch_size, NULL, priority,
+        tasks);
+END
+$$;
+COMMENT ON PROCEDURE queue.reprioritise_where(jsonb, integer, boolean, integer, bigint) IS
+    'Gives the tasks that match a filter another priority, batch by batch.';
+-- CALL queue.move_where(filter, to_queue, dry_run, batch_size, tasks)
+--
+--   Moves the tasks that match the filter and are not running to another queue. They keep their ids,
+--   priorities and times, and their keys: one whose key another task has there stays where it is.
+--   API:      public; an operator's
+--   States:   queued, scheduled, waiting
+--   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Touches:  queue.tasks (updates)
+--   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
+
+CREATE PROCEDURE queue.move_where(
+    filter     jsonb,
+    to_queue   text,
+    dry_run    boolean DEFAULT false,
+    batch_size integer DEFAULT 1000,
+    INOUT tasks bigint DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+BEGIN
+    tasks := 0;
+    CALL queue_internal.in_batches(
+        'move', filter, '{queued, scheduled, waiting}', dry_run, batch_size, to_queue, NULL, tasks);
+END
+$$;
+COMMENT ON PROCEDURE queue.move_where(jsonb, text, boolean, integer, bigint) IS
+    'Moves the tasks that match a filter to another queue, batch by batch; those whose key is taken there stay.';
+-- CALL queue.purge_where(filter, dry_run, batch_size, tasks)
+--
+--   Deletes the tasks and dead letters that match the filter and are not running, without a trace in
+--   the history.
+--   API:      public; an operator's
+--   States:   queued, scheduled, waiting, failed
+--   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Touches:  queue.tasks, queue.dead_letters (deletes)
+--   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
+
+CREATE PROCEDURE queue.purge_where(
+    filter     jsonb,
+    dry_run    boolean DEFAULT false,
+    batch_size integer DEFAULT 1000,
+    INOUT tasks bigint DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+BEGIN
+    tasks := 0;
+    CALL queue_internal.in_batches(
+        'discard', filter, '{queued, scheduled, waiting, failed}', dry_run, batch_size, NULL, NULL, tasks);
+    CALL queue_internal.in_batches(
+        'forget', filter, '{queued, scheduled, waiting, failed}', dry_run, batch_size, NULL, NULL, tasks);
+END
+$$;
+COMMENT ON PROCEDURE queue.purge_where(jsonb, boolean, integer, bigint) IS
+    'Deletes the tasks and dead letters that match a filter, batch by batch.';
+-- queue.channel(name)
+--
+--   The channel on which LISTEN hears that the queue has tasks to claim. The notification has no
+--   payload, is a hint and nothing more, and comes at most once per "queue.notify_interval".
+--   API:      public
+--   Errors:   22004, 22023, 54000 for the argument
+
+CREATE FUNCTION queue.channel(name text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_name('name', name);
+    -- A channel has 63 bytes at most.
+    RETURN 'queue_' || CASE WHEN octet_length(name) <= 57 THEN name ELSE md5(name) END;
+END
+$$;
+COMMENT ON FUNCTION queue.channel(text) IS
+    'The channel on which LISTEN hears that a queue has tasks to claim.';
+-- queue.grant_producer(role, queue), queue.grant_worker, queue.grant_operator
+-- queue.revoke_producer(role, queue), queue.revoke_worker, queue.revoke_operator
+--
+--   Give a role what it needs to push; to claim and finish; to see and manage everything. With a
+--   queue the right is for that queue alone, enforced by row-level security; without one it is
+--   for all queues, those to come included. A role may have several of these rights.
+--   API:      public; the extension owner's
+--   Errors:   42704 no such role; QX002 no such queue; 22004, 22023, 54000 for the arguments;
+--             55P03 the tables are busy
+--   Touches:  the privileges and policies of the extension's tables and functions
+--   Locks:    queue.tasks and the other tables for an instant, waiting at most 5 s for them
+--   Creates no role: roles belong to the whole server.
+
+CREATE FUNCTION queue.grant_producer(role name, queue text DEFAULT NULL) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN queue_internal.grant_right('producer', role, queue);
+COMMENT ON FUNCTION queue.grant_producer(name, text) IS 'Lets a role push, to one queue or to all.';
+
+CREATE FUNCTION queue.grant_worker(role name, queue text DEFAULT NULL) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN queue_internal.grant_right('worker', role, queue);
+COMMENT ON FUNCTION queue.grant_worker(name, text) IS
+    'Lets a role claim and finish tasks, of one queue or of all.';
+
+CREATE FUNCTION queue.grant_operator(role name, queue text DEFAULT NULL) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN queue_internal.grant_right('operator', role, queue);
+COMMENT ON FUNCTION queue.grant_operator(name, text) IS
+    'Lets a role see and manage one queue or all.';
+
+CREATE FUNCTION queue.revoke_producer(role name, queue text DEFAULT NULL) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN queue_internal.revoke_right('producer', role, queue);
+COMMENT ON FUNCTION queue.revoke_producer(name, text) IS 'Takes back what queue.grant_producer() gave.';
+
+CREATE FUNCTION queue.revoke_worker(role name, queue text DEFAULT NULL) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN queue_internal.revoke_right('worker', role, queue);
+COMMENT ON FUNCTION queue.revoke_worker(name, text) IS 'Takes back what queue.grant_worker() gave.';
+
+CREATE FUNCTION queue.revoke_operator(role name, queue text DEFAULT NULL) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN queue_internal.revoke_right('operator', role, queue);
+COMMENT ON FUNCTION queue.revoke_operator(name, text) IS 'Takes back what queue.grant_operator() gave.';
+-- CALL queue.maintain()
+--
+--   One round of what the background worker does, for servers that do not preload the library:
+--   puts back tasks whose lease ran out, runs the schedules that are due, lets go on what waits for a
+--   predecessor or its turn, makes and drops the partitions of the history, deletes old dead letters and
+--   keys. Call it every minute, from pg_cron or any other scheduler.
+--   API:      public; the extension owner's, since it makes and drops tables
+--   Locks:    short transactions of up to 1000 tasks each; it cannot be called in a transaction
+--   Why it has no SET clause: a procedure that commits may have none.
+
+CREATE PROCEDURE queue.maintain()
+LANGUAGE plpgsql AS $$
+BEGIN
+    WHILE (queue_internal.reap(1000)).reaped OPERATOR(pg_catalog.=) 1000 LOOP
+        COMMIT;
+    END LOOP;
+    COMMIT;
+    WHILE queue.run_schedules() OPERATOR(pg_catalog.>) 0 LOOP
+        COMMIT;
+    END LOOP;
+    COMMIT;
+    WHILE queue_internal.settle_all(1000) OPERATOR(pg_catalog.>) 0 LOOP
+        COMMIT;
+    END LOOP;
+    COMMIT;
+    PERFORM queue_internal.extend_history();
+    COMMIT;
+    WHILE queue_internal.retire_history(1000) LOOP
+        COMMIT;
+    END LOOP;
+    COMMIT;
+    WHILE queue_internal.retire_dead_letters(1000) LOOP
+        COMMIT;
+    END LOOP;
+    COMMIT;
+    WHILE queue_internal.retire_keys(1000) LOOP
+        COMMIT;
+    END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE queue.maintain() IS
+    'One round of what the background worker does, for servers that do not preload the library.';
+-- queue.health(due_for, overdue_for, pinned_for, failed)
+--
+--   What is wrong in this database, and what to do about it: a row for each check, or one for each queue or
+--   transaction that a check finds fault with.
+--   API:       public; an operator's, and monitoring's
+--   Arguments: due_for      how long a task may be due before its queue is not well
+--              overdue_for  how long ago a lease may have run out
+--              pinned_for   how long a transaction may hold back vacuum
+--              failed       how many tasks of a queue may fail for good in an hour
+--              Null means the default.
+--   Returns:   name: which check; status: ok, warning or critical; detail: what was found; hint: what to do,
+--              null where nothing is
+--   Reads:     queue.stats, queue.workers, queue.engine_stats(), views and catalogs of the server
+--   Why nothing else: who may monitor has no right on the tables, nor in queue_internal.
+
+CREATE FUNCTION queue.health(
+    due_for     interval DEFAULT '10 minutes',
+    overdue_for interval DEFAULT '1 minute',
+    pinned_for  interval DEFAULT '10 minutes',
+    failed      bigint   DEFAULT 10)
+RETURNS TABLE (name text, status text, detail text, hint text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    due_for     CONSTANT interval := coalesce(due_for, '10 minutes');
+    overdue_for CONSTANT interval := coalesce(overdue_for, '1 minute');
+    pinned_for  CONSTANT interval := coalesce(pinned_for, '10 minutes');
+    failed      CONSTANT bigint := coalesce(failed, 10);
+    moment      CONSTANT timestamptz := clock_timestamp();
+    engine      CONSTANT jsonb := queue.engine_stats();
+    stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
+    by_hand     CONSTANT text := 'Have something CALL queue.maintain() every minute meanwhile.';
+BEGIN
+    -- The same, but where the library or the extension is about to be upgraded.
+    RETURN QUERY
+    SELECT 'version', CASE WHEN v.extension = v.library THEN 'ok' ELSE 'warning' END,
+           format('the extension is of version %s, the library of %s', v.extension, v.library),
+           CASE WHEN v.extension <> v.library THEN
+               'If the extension is older: ALTER EXTENSION queue_ext UPDATE. If the library is older: restart the server.' END
+    FROM (SELECT e.extversion AS extension, engine ->> 'version' AS library
+          FROM pg_extension AS e WHERE e.extname = 'queue_ext') AS v;
+
+    -- Of each of these two, the first row that matches.
+    RETURN QUERY
+    SELECT 'engine', f.status, f.detail, f.hint
+    FROM (VALUES
+        (engine ? 'max_lanes', 'ok', 'the library is preloaded', NULL),
+        ((engine ->> 'loaded')::boolean, 'warning', 'queue.lanes is 0',
+         'Everything works, more slowly. Set queue.lanes, and restart the server.'),
+        (true, 'warning', 'the library is not preloaded',
+         'Everything works, more slowly. Add queue_ext to shared_preload_libraries, and restart the server.')
+    ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
+
+    RETURN QUERY
+    SELECT 'worker', f.status, f.detail, f.hint
+    FROM (VALUES
+        (pg_is_in_recovery(), 'ok', 'a standby has none', NULL),
+        (engine ? 'worker', 'ok', 'process ' || (engine #>> '{worker,pid}'), NULL),
+        (NOT (engine ->> 'loaded')::boolean, 'warning', 'without preloading there is none', by_hand),
+        (NOT current_setting('queue.worker_enabled', true)::boolean, 'warning', 'queue.worker_enabled is off', by_hand),
+        (true, 'critical', 'there is none',
+         'After a crash it is back within seconds. If not, the log of the server says why; max_worker_processes '
+         'may be too low. ' || by_hand)
+    ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
+
+    RETURN QUERY
+    SELECT 'lanes', 'warning', format('%s queues with tasks have no lane, and are served more slowly', count(*)),
+           'Raise queue.lanes, and restart the server.'
+    FROM unnest(stats) AS s
+    WHERE s.queued + s.running > 0 AND NOT engine -> 'lanes' ? s.queue
+      AND (engine #>> '{verbs,handed_over,no_lane}')::bigint > 0
+    HAVING count(*) > 0;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'lanes', 'ok', 'no queue lacks one', NULL;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'due tasks', 'warning',
+           format('queue %s: %s are due, the first for %s', to_json(s.queue), s.queued,
+                  date_trunc('second', s.oldest_due_age)),
+           CASE WHEN s.paused THEN format('The queue is paused: SELECT queue.resume(%L).', s.queue)
+                WHEN s.running = 0 THEN 'Nobody claims from it: start workers.'
+                ELSE 'Start more workers, or look in queue.workers for those that hang.' END
+    FROM unnest(stats) AS s WHERE s.oldest_due_age > due_for ORDER BY s.queue;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'due tasks', 'ok', format('none has been due for %s', due_for), NULL;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'leases', 'warning',
+           format('queue %s: one of worker %s ran out %s ago, and its task was not put back', to_json(w.queue),
+                  coalesce(to_json(w.worker)::text, 'without a name'), date_trunc('second', moment - w.next_lease_until)),
+           'CALL queue.maintain() puts it back. If there is a worker of the extension, the log of the server '
+           'says what keeps it.'
+    FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'leases', 'ok', format('none ran out more than %s ago', overdue_for), NULL;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'dead letters', 'warning',
+           format('queue %s: %s tasks failed for good in the last hour; there are %s in all', to_json(s.queue),
+                  s.failed_last_hour, s.dead),
+           format('SELECT id, errors -> -1 FROM queue.dead_letters WHERE queue = %L. '
+                  'Once the cause is gone: SELECT queue.redrive(%1$L).', s.queue)
+    FROM unnest(stats) AS s WHERE s.failed_last_hour >= failed ORDER BY s.queue;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'dead letters', 'ok', format('no queue got %s in the last hour', failed), NULL;
+    END IF;
+
+    -- By time where there is one; slots and standbys have none, and count by transactions.
+    RETURN QUERY
+    SELECT 'horizon', 'warning', p.detail, p.hint
+    FROM (
+        SELECT format('process %s (user %s, application %s, %s) has a transaction open for %s', a.pid,
+                      to_json(a.usename), to_json(a.application_name), coalesce(a.state, a.backend_type),
+                      date_trunc('second', moment - a.xact_start)) AS detail,
+               format('Until it ends, finished tasks are not vacuumed. SELECT pg_terminate_backend(%s) ends it.',
+                      a.pid) AS hint
+        FROM pg_stat_activity AS a
+        WHERE a.datname = current_database() AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
+          AND a.backend_type <> 'autovacuum worker' AND a.xact_start < moment - pinned_for
+        UNION ALL
+        SELECT format('transaction %L was prepared %s ago', x.gid, date_trunc('second', moment - x.prepared)),
+               format('COMMIT PREPARED %L, or ROLLBACK PREPARED %1$L.', x.gid)
+        FROM pg_prepared_xacts AS x
+        WHERE x.database = current_database() AND x.prepared < moment - pinned_for
+        UNION ALL
+        SELECT format('replication slot %s holds it back by %s transactions', to_json(s.slot_name), age(s.xmin)),
+               format('Have its standby catch up, or SELECT pg_drop_replication_slot(%L).', s.slot_name)
+        FROM pg_replication_slots AS s WHERE age(s.xmin) > 1000000
+        UNION ALL
+        SELECT format('standby %s holds it back by %s transactions', to_json(r.application_name), age(r.backend_xmin)),
+               'End the old query there, or switch hot_standby_feedback off.'
+        FROM pg_stat_replication AS r WHERE age(r.backend_xmin) > 1000000
+    ) AS p;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'horizon', 'ok', format('nobody has held back vacuum for %s', pinned_for), NULL;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'partitions', f.status, f.detail, f.hint
+    FROM (SELECT max(right(c.relname, 8))
+          FROM pg_class AS c JOIN pg_inherits AS i ON i.inhrelid = c.oid
+          WHERE i.inhparent = 'queue.history'::regclass AND c.relname ~ '^history_\d{8}$') AS h (last),
+    LATERAL (VALUES
+        (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
+        (h.last > to_char(moment AT TIME ZONE 'UTC', 'YYYYMMDD'), 'ok', 'the last is for ' || h.last, NULL),
+        (true, 'warning', 'there is none for tomorrow, the last is for ' || h.last,
+         'Rows without one go to queue.history_default. CALL queue.maintain() makes them, unless somebody keeps '
+         'queue.history locked.')
+    ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
+END
+$$;
+COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint) IS
+    'What is wrong in this database, and what to do about it.';
+-- The verbs that the library serves natively where it can.
+--
+--   The core functions of the verbs below move into schema queue_internal, under the same name, and the
+--   native ones take their place, with the same arguments. What is not plain they hand over to the core,
+--   which remains the only place where a verb's meaning is written (src/verbs.rs).
+--   Why they have no SET clause: they look nothing up by name but by the schemas of the extension.
+
+DO $$
+DECLARE
+    core   regprocedure;
+    header text;
+BEGIN
+    FOREACH core IN ARRAY ARRAY[
+        'queue.push(text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text)',
+        'queue.push_many(text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text, text[], text[])',
+        'queue.claim(interval, text, integer, text)',
+        'queue.complete(bigint, integer, jsonb)',
+        'queue.complete_many(bigint[], integer[], jsonb[])',
+        'queue.complete_and_claim(bigint, integer, jsonb, interval, text, text)',
+        'queue.extend(bigint, integer, interval, jsonb)'
+    ]::regprocedure[] LOOP
+        SELECT format('queue.%I(%s) RETURNS %s', p.proname, pg_get_function_arguments(p.oid),
+                      pg_get_function_result(p.oid))
+        INTO header FROM pg_proc AS p WHERE p.oid = core;
+        EXECUTE format('ALTER FUNCTION %s SET SCHEMA queue_internal', core);
+        EXECUTE format('CREATE FUNCTION %s LANGUAGE c VOLATILE PARALLEL UNSAFE AS %L, %L',
+                       header, 'MODULE_PATHNAME', 'queue_' || (SELECT p.proname FROM pg_proc AS p WHERE p.oid = core));
+        EXECUTE format('COMMENT ON FUNCTION queue.%I(%s) IS %L',
+                       (SELECT p.proname FROM pg_proc AS p WHERE p.oid = core),
+                       pg_get_function_identity_arguments(core), obj_description(core, 'pg_proc'));
+    END LOOP;
+END
+$$;
+
+-- How the lanes learn of what the native verbs did not do themselves: the core's own statements, and
+-- anybody's INSERT, COPY, UPDATE and DELETE.
+
+CREATE FUNCTION queue_internal.tasks_announced() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'tasks_announced';
+COMMENT ON FUNCTION queue_internal.tasks_announced() IS 'Tells the lanes of tasks that a statement inserted.';
+
+CREATE TRIGGER tasks_announced AFTER INSERT ON queue.tasks
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.tasks_announced();
+COMMENT ON TRIGGER tasks_announced ON queue.tasks IS 'Tells the lanes of new tasks.';
+
+CREATE FUNCTION queue_internal.task_changed() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'task_changed';
+COMMENT ON FUNCTION queue_internal.task_changed() IS 'Tells the lanes of a task that was changed or deleted.';
+
+CREATE TRIGGER task_changed AFTER UPDATE OR DELETE ON queue.tasks
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.task_changed();
+COMMENT ON TRIGGER task_changed ON queue.tasks IS 'Tells the lanes of changed tasks.';
+
+CREATE FUNCTION queue_internal.signal_announced() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'signal_announced';
+COMMENT ON FUNCTION queue_internal.signal_announced() IS 'Tells the lane of a queue that there are signals to settle.';
+
+CREATE TRIGGER signal_announced AFTER INSERT ON queue_internal.signals
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.signal_announced();
+COMMENT ON TRIGGER signal_announced ON queue_internal.signals IS
+    'Tells the lane of a queue that there are signals to settle.';
+
+-- The counters behind queue.stats, told of what the native verbs did not do.
+
+CREATE OR REPLACE FUNCTION queue_internal.counted(queues text[])
+RETURNS TABLE (
+    queue text, queued bigint, behind bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
+    oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrapper';
+
+CREATE FUNCTION queue_internal.history_counted() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'history_counted';
+COMMENT ON FUNCTION queue_internal.history_counted() IS 'Counts what was written to the history or deleted from it.';
+
+CREATE TRIGGER history_counted AFTER INSERT ON queue.history
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.history_counted();
+COMMENT ON TRIGGER history_counted ON queue.history IS 'Counts finished tasks.';
+
+CREATE TRIGGER history_uncounted AFTER DELETE ON queue.history
+    REFERENCING OLD TABLE AS deleted
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.history_counted();
+COMMENT ON TRIGGER history_uncounted ON queue.history IS 'Counts finished tasks no more.';
+
+CREATE FUNCTION queue_internal.dead_letter_counted() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'dead_letter_counted';
+COMMENT ON FUNCTION queue_internal.dead_letter_counted() IS 'Counts a dead letter that came or went.';
+
+CREATE TRIGGER dead_letter_counted AFTER INSERT OR UPDATE OR DELETE ON queue.dead_letters
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.dead_letter_counted();
+COMMENT ON TRIGGER dead_letter_counted ON queue.dead_letters IS 'Counts dead letters.';
+
+CREATE FUNCTION queue_internal.table_emptied() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'table_emptied';
+COMMENT ON FUNCTION queue_internal.table_emptied() IS 'Has everything counted anew after a TRUNCATE.';
+
+-- Also for those who write as a replica does: what is not counted would be missing from then on.
+DO $$
+DECLARE
+    emptied regclass;
+    counts  record;
+BEGIN
+    FOREACH emptied IN ARRAY ARRAY['queue.tasks', 'queue.history', 'queue.dead_letters']::regclass[] LOOP
+        EXECUTE format('CREATE TRIGGER table_emptied AFTER TRUNCATE ON %s
+                        FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.table_emptied()', emptied);
+        EXECUTE format('COMMENT ON TRIGGER table_emptied ON %s IS %L', emptied,
+                       'Has everything counted anew.');
+    END LOOP;
+    FOR counts IN
+        SELECT t.tgrelid::regclass AS of, t.tgname AS name FROM pg_trigger AS t
+        WHERE t.tgname IN ('tasks_announced', 'task_changed', 'history_counted', 'history_uncounted',
+                           'dead_letter_counted', 'table_emptied')
+    LOOP
+        EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', counts.of, counts.name);
+    END LOOP;
+END
+$$;
+-- What the tables and their columns are, for \d+ and for every tool that shows comments.
+
+COMMENT ON TABLE queue.queues IS 'The queues and their defaults. Change them with queue.configure().';
+COMMENT ON COLUMN queue.queues.lease IS 'How long a claim lasts that names no lease.';
+COMMENT ON COLUMN queue.queues.max_attempts IS 'How often a task is tried that names no number of its own.';
+COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the wait grows with each failure: fixed, linear, exponential.';
+COMMENT ON COLUMN queue.queues.backoff_base IS 'The wait after the first failure.';
+COMMENT ON COLUMN queue.queues.backoff_max IS 'The longest wait.';
+COMMENT ON COLUMN queue.queues.backoff_jitter IS 'The share of a wait, 0 to 1, of which chance takes a part off.';
+COMMENT ON COLUMN queue.queues.paused_at IS 'Since when nothing is claimed from the queue.';
+COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time; null for any number.';
+COMMENT ON COLUMN queue.queues.max_running_per_group IS 'How many tasks of a group may run at a time. At 1 they run in the order of their ids.';
+COMMENT ON COLUMN queue.queues.rate_limit IS 'How many tasks may start in any rate_period; null for any number.';
+COMMENT ON COLUMN queue.queues.rate_period IS 'The time over which rate_limit counts.';
+COMMENT ON COLUMN queue.queues.delayed_head IS
+    'What the first task of a group does while it is delayed: block those behind it, or let them pass.';
+COMMENT ON COLUMN queue.queues.fair_groups IS 'Whether the groups take turns, one task each.';
+COMMENT ON COLUMN queue.queues.ageing IS 'How long a task has to wait to gain one step of priority; null for never.';
+COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a finished task keeps its key; null for not at all.';
+COMMENT ON COLUMN queue.queues.on_predecessor_failure IS
+    'What becomes of a task when one that it waits for fails or is cancelled: fail, cancel, release.';
+COMMENT ON COLUMN queue.queues.keep_history IS 'Whether finished tasks are kept in queue.history.';
+
+COMMENT ON SEQUENCE queue.tasks_id_seq IS 'The ids of tasks. They have gaps and do not follow the order of commits.';
+COMMENT ON TABLE queue.tasks IS
+    'The tasks that are not finished. A plain INSERT or COPY of queue and payload works as a push does.';
+COMMENT ON COLUMN queue.tasks.state IS 'waiting, queued or running. Scheduled is queued with run_at to come.';
+COMMENT ON COLUMN queue.tasks.priority IS 'The smaller runs first.';
+COMMENT ON COLUMN queue.tasks.run_at IS 'Not claimed before.';
+COMMENT ON COLUMN queue.tasks.attempt IS 'How many attempts were begun.';
+COMMENT ON COLUMN queue.tasks.max_attempts IS 'How many attempts are made; null for what the queue says.';
+COMMENT ON COLUMN queue.tasks.token IS 'Grows with every claim. Only the newest one counts.';
+COMMENT ON COLUMN queue.tasks.lease_until IS 'Until when the worker has the task, unless it extends the lease.';
+COMMENT ON COLUMN queue.tasks.worker IS 'The name that the worker gave itself.';
+COMMENT ON COLUMN queue.tasks.claimed_at IS 'When the running attempt began.';
+COMMENT ON COLUMN queue.tasks.cancel_requested_at IS 'When queue.cancel() was called for the running task.';
+COMMENT ON COLUMN queue.tasks.key IS 'No other live task of the queue has it.';
+COMMENT ON COLUMN queue.tasks.group_key IS 'The group, of which max_running_per_group may run at a time.';
+COMMENT ON COLUMN queue.tasks.gate IS
+    '0: a claim may take it; 1: it may, as one of those admitted of its group; 2: it waits for others.';
+COMMENT ON COLUMN queue.tasks.backoff IS 'How the wait grows with each failure, where the task was pushed with its own.';
+COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object about the task: request id, user, trace context.';
+COMMENT ON COLUMN queue.tasks.payload IS 'What is to be done, as the producer wrote it.';
+COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last said of its progress.';
+COMMENT ON COLUMN queue.tasks.errors IS 'An array with one element for each attempt that did not succeed: attempt, at, worker, error.';
+
+COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, a partition per day (UTC).';
+COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
+COMMENT ON COLUMN queue.history.result IS 'What the worker gave to queue.complete().';
+COMMENT ON TABLE queue.history_default IS 'The history of days that had no partition in time.';
+COMMENT ON TABLE queue.dead_letters IS
+    'The tasks that failed for good, with every error, until they are retried, redriven or purged.';
+COMMENT ON TABLE queue_internal.keys IS 'Which task has a key, and until when after it finished.';
+COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which.';
+COMMENT ON TABLE queue_internal.signals IS 'What happened that may let a task go on; read by the next claim.';
+COMMENT ON SEQUENCE queue_internal.signals_id_seq IS 'The order of the signals.';
+COMMENT ON TABLE queue_internal.slots IS 'The places of queues with max_running, and the task that took each last.';
+COMMENT ON TABLE queue_internal.tokens IS 'The tokens of queues with a rate limit, and when those missing were taken.';
+COMMENT ON TABLE queue.schedules IS 'The recurring pushes. Change them with queue.schedule() and its like.';
+COMMENT ON COLUMN queue.schedules.cron IS 'The local times at which it runs, as five or six cron fields or a macro.';
+COMMENT ON COLUMN queue.schedules.timezone IS 'The zone whose local times are meant, as in pg_timezone_names.';
+COMMENT ON COLUMN queue.schedules.queue IS 'Where each run pushes a task.';
+COMMENT ON COLUMN queue.schedules.payload IS 'The payload of each task.';
+COMMENT ON COLUMN queue.schedules.options IS 'The arguments of queue.push() for each task, as far as they are given.';
+COMMENT ON COLUMN queue.schedules.missed_runs IS
+    'What becomes of runs that came due while nobody ran them: skip, once, all.';
+COMMENT ON COLUMN queue.schedules.next_run_at IS 'When it runs next; null while it is paused.';
+COMMENT ON COLUMN queue.schedules.last_run_at IS 'The time for which the last task was pushed.';
+COMMENT ON COLUMN queue.schedules.paused_at IS 'Since when it does not run.';
+COMMENT ON COLUMN queue.schedules.last_error IS 'Why its runs fail; null when the last one succeeded.';
+COMMENT ON COLUMN queue.schedules.last_error_at IS 'When a run last failed.';
+COMMENT ON TABLE queue.bindings IS
+    'Which queue gets what is published under which topics. Change it with queue.bind() and queue.unbind().';
+COMMENT ON COLUMN queue.bindings.topic_pattern IS 'Words and dots; * is one word, # any number of words.';
+COMMENT ON COLUMN queue.bindings.topic_regex IS 'The pattern as a regular expression, for the topic with a dot before it.';
+COMMENT ON TABLE queue.rights IS 'Which role may do what. Change it with queue.grant_producer() and its like.';
+COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null for all.';
+COMMENT ON TYPE queue.claimed_task IS 'What a claim hands out: a task and the token of its lease.';
+-- What pg_dump must save although the tables belong to the extension. The partitions of the days
+-- are made later, belong to nobody but their table, and are dumped as they are.
+
+SELECT pg_catalog.pg_extension_config_dump('queue.queues', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.tasks', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.tasks_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.history_default', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
+SELECT pg_catalog.pg_extension_config_dump('queue.rights', '');
+-- Of the signals none: the tasks and dependencies that are restored leave new ones.
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.tokens', '');
+
+-- pg_restore with several jobs loads the tables in any order and at the same time, whatever foreign keys
+-- there are, with the worker looking on. So a row that is restored must need no other. A restored task is
+-- not refused for want of its queue, and leaves its key to queue_internal.keys (the triggers on
+-- queue.tasks); and whichever comes later, a task or what it waits for, has the task looked at.
+--
+-- What tells a restore are two settings that every dump makes before its first row. Verbs have a
+-- search_path of their own, so that nothing they do is ever taken for a restore.
+
+CREATE FUNCTION queue_internal.dependencies_restored() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO queue_internal.signals (queue, task_id)
+    SELECT DISTINCT r.queue, r.task_id FROM restored AS r;
+    PERFORM queue_internal.announce_task(r.queue, clock_timestamp())
+    FROM (SELECT DISTINCT i.queue FROM restored AS i) AS r;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.dependencies_restored() IS
+    'Has the tasks looked at whose dependencies come from a dump.';
+
+CREATE TRIGGER dependencies_restored AFTER INSERT ON queue_internal.dependencies
+    REFERENCING NEW TABLE AS restored
+    FOR EACH STATEMENT
+    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
+    EXECUTE FUNCTION queue_internal.dependencies_restored();
+COMMENT ON TRIGGER dependencies_restored ON queue_internal.dependencies IS
+    'Lets a dump be restored in any order.';
+-- The last word of the script: nothing is for everybody. Rights are given by queue.grant_producer,
+-- grant_worker and grant_operator; the views without payloads are for monitoring.
+
+REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
+REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
+GRANT USAGE ON SCHEMA queue TO pg_monitor;
+GRANT SELECT ON queue.stats, queue.workers TO pg_monitor;
+GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint) TO pg_monitor;
+-- A function in a view is called with the rights of whoever reads the view. This one looks itself whether
+-- its caller may read queue.stats.
+GRANT EXECUTE ON FUNCTION queue_internal.counted(text[]) TO PUBLIC;
+
+SELECT queue_internal.announce_extension();
