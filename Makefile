@@ -5,6 +5,7 @@
 #   make demo                        see it work, on a throw-away server
 #   make portable                    make the SQL-only edition, for servers where no extension can be installed
 #   make test                        run all tests, on throw-away servers of each version
+#   make conformance                 run what says what queue_ext means on every edition and version; print a table
 #   make torture                     break things under load and account for everything (10 minutes)
 #   make bench                       measure it against other queues (45 minutes; BENCH_SCALE=quick: 3)
 #   make demo-psql                   open psql on the demo's server
@@ -64,7 +65,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install portable injection demo demo-psql demo-stop test torture bench clean distclean servers
+.PHONY: all build install portable conformance injection demo demo-psql demo-stop test torture bench clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -143,6 +144,18 @@ injection: installed-$(FIRST)
 
 test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 	@pgrx-tests/summary target/results
+
+# The suites that say what queue_ext means, on every edition and version, and a table of how that went.
+conformance: target/.exists $(addprefix installed-,$(PG_VERSIONS))
+	@rm -f target/results/*
+	@status=0; for version in $(PG_VERSIONS); do for suite in regress isolation policies; do \
+		$(MAKE) --no-print-directory suite-$$version SUITE=$$suite || status=1; done; done; \
+		pgrx-tests/summary target/results; exit $$status
+
+suite-%:
+	@echo "== $(SUITE) on PostgreSQL $*"
+	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) DRIVERS=$(DRIVERS) \
+		pgrx-tests/run $(SUITE)
 
 test-$(FIRST): injection
 

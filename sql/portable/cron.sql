@@ -7,7 +7,7 @@
 CREATE FUNCTION queue_internal.cron_fields(cron text) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    plain  CONSTANT text := upper(btrim(cron, E' \t\n\v\f\r') COLLATE "C");
+    plain  CONSTANT text := upper(btrim(cron, E' \t\n\x0b\f\r') COLLATE "C");
     fields text[];
 BEGIN
     fields := regexp_split_to_array(CASE plain
@@ -160,7 +160,7 @@ COMMENT ON FUNCTION queue_internal.cron_field(text, integer) IS
 CREATE FUNCTION queue_internal.cron_error(cron text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    plain  CONSTANT text := upper(btrim(cron, E' \t\n\v\f\r') COLLATE "C");
+    plain  CONSTANT text := upper(btrim(cron, E' \t\n\x0b\f\r') COLLATE "C");
     fields CONSTANT text[] := queue_internal.cron_fields(cron);
     wrong  integer;
 BEGIN
@@ -319,7 +319,7 @@ BEGIN
         time := queue_internal.cron_time(seconds, minutes, hours, 0);
     END IF;
     -- After 400 years all dates fall on the same weekdays again.
-    latest := least(day + 146097, '4999-12-31');
+    latest := least(day + 146097, '5000-12-31');
     month := date_trunc('month', day::timestamp)::date;
     number := day - month + 1;
     WHILE month <= latest LOOP
