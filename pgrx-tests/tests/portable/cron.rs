@@ -85,9 +85,10 @@ fn expression(random: &mut Random) -> String {
 
 #[test]
 fn cron_expressions_mean_in_sql_what_they_mean_in_the_library() {
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970").as_secs()
-    });
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970").as_secs());
     println!("SEED={seed}");
     let mut random = Random::new(seed, 0);
     let cluster = Edition::NoPreload.cluster("portable-cron", Worker::Off);
@@ -98,19 +99,54 @@ fn cron_expressions_mean_in_sql_what_they_mean_in_the_library() {
     client
         .batch_execute(&format!("CREATE SCHEMA portable; {}", source.replace("queue_internal.", "portable.")))
         .expect("both side by side");
-    let macros = ["@yearly", "@annually", "@monthly", " @Weekly ", "@daily", "@midnight", "@hourly", "@never", "", " ", "1 2 3",
-                  "0 0 30 2 *", "* * * * * * *", "0 0 * * + ", "0 0 29 2 MON#5", "0 0 13 * +fri", "ſ * * * *", "\u{b}* * * * *"];
+    let macros = [
+        "@yearly",
+        "@annually",
+        "@monthly",
+        " @Weekly ",
+        "@daily",
+        "@midnight",
+        "@hourly",
+        "@never",
+        "",
+        " ",
+        "1 2 3",
+        "0 0 30 2 *",
+        "* * * * * * *",
+        "0 0 * * + ",
+        "0 0 29 2 MON#5",
+        "0 0 13 * +fri",
+        "0 0 15W*,LW?3 * *",
+        "ſ * * * *",
+        "\u{b}* * * * *",
+    ];
     let count = if brief() { 1000 } else { 5000 };
-    let crons: Vec<String> = macros.iter().map(|text| (*text).into()).chain((0..count).map(|_| expression(&mut random))).collect();
+    let crons: Vec<String> =
+        macros.iter().map(|text| (*text).into()).chain((0..count).map(|_| expression(&mut random))).collect();
     let years = [2026, 2027, 2024, 1999, 1, 4999];
-    let times: Vec<String> = crons.iter().map(|_| {
-        let year = if random.chance(20) { random.between(1, 4999) } else { years[random.roll(6) as usize] };
-        format!("{year:04}-{:02}-{:02} {:02}:{:02}:{:02}.5", random.between(1, 12), random.between(1, 28),
-                random.roll(24), random.roll(60), random.roll(60))
-    }).collect();
+    let times: Vec<String> = crons
+        .iter()
+        .map(|_| {
+            let year =
+                if random.chance(20) { random.between(1, 4999) } else { years[random.roll(6) as usize] };
+            format!(
+                "{year:04}-{:02}-{:02} {:02}:{:02}:{:02}.5",
+                random.between(1, 12),
+                random.between(1, 28),
+                random.roll(24),
+                random.roll(60),
+                random.roll(60)
+            )
+        })
+        .collect();
     client.batch_execute("CREATE TABLE crons (cron text, after timestamp, error text)").expect("a table");
-    client.execute("INSERT INTO crons SELECT c, t::timestamp, queue_internal.cron_error(c)
-                    FROM unnest($1::text[], $2::text[]) AS u (c, t)", &[&crons, &times]).expect("the expressions");
+    client
+        .execute(
+            "INSERT INTO crons SELECT c, t::timestamp, queue_internal.cron_error(c)
+                    FROM unnest($1::text[], $2::text[]) AS u (c, t)",
+            &[&crons, &times],
+        )
+        .expect("the expressions");
     let differ = client.query(
         "SELECT format('%L: %L and %L', c.cron, c.error, portable.cron_error(c.cron)) FROM crons AS c
          WHERE c.error IS DISTINCT FROM portable.cron_error(c.cron)
@@ -121,6 +157,7 @@ fn cron_expressions_mean_in_sql_what_they_mean_in_the_library() {
          WHERE n.native IS DISTINCT FROM n.portable", &[]).expect("compare");
     let differ: Vec<String> = differ.iter().map(|row| row.get(0)).collect();
     assert!(differ.is_empty(), "{}", differ.join("\n"));
-    let [good, bad]: [i64; 2] = ["", "NOT"].map(|not| ask(&mut client, &format!("SELECT count(*) FROM crons WHERE {not} error IS NULL")));
+    let [good, bad]: [i64; 2] = ["", "NOT"]
+        .map(|not| ask(&mut client, &format!("SELECT count(*) FROM crons WHERE {not} error IS NULL")));
     assert!(good > count / 3 && bad > count / 10, "{good} good ones, {bad} bad ones");
 }

@@ -75,9 +75,7 @@ fn the_readme_takes_a_managed_database_to_its_first_finished_task() {
     let cluster = Edition::SqlOnly.cluster("portable-readme", Worker::On);
     let mut client = cluster.connect();
     client
-        .batch_execute(&format!(
-            "CREATE ROLE {OWNER} LOGIN; CREATE ROLE web LOGIN; CREATE ROLE mailer LOGIN"
-        ))
+        .batch_execute(&format!("CREATE ROLE {OWNER} LOGIN; CREATE ROLE web LOGIN; CREATE ROLE mailer LOGIN"))
         .expect("roles");
     client.batch_execute(&format!("CREATE DATABASE managed OWNER {OWNER}")).expect("what a service gives");
     // pg_cron, as far as the page uses it.
@@ -109,8 +107,10 @@ fn the_readme_takes_a_managed_database_to_its_first_finished_task() {
     let mut owner = as_owner(&cluster, "managed");
     assert_eq!(ask::<String>(&mut owner, "SELECT state FROM queue.all_tasks WHERE id = 1"), "completed");
     let mut admin = cluster.connect_to("managed");
-    let (schedule, command): (String, String) =
-        admin.query_one("SELECT schedule, command FROM cron.job", &[]).map(|row| (row.get(0), row.get(1))).expect("a job");
+    let (schedule, command): (String, String) = admin
+        .query_one("SELECT schedule, command FROM cron.job", &[])
+        .map(|row| (row.get(0), row.get(1)))
+        .expect("a job");
     assert_eq!(schedule, "* * * * *");
     owner.batch_execute(&command).expect("what the scheduler runs");
     let well = "SELECT string_agg(name || ': ' || detail, ', ') FROM queue.health() WHERE status <> 'ok'";
@@ -133,13 +133,16 @@ fn as_pg_tle_installs_it_it_is_an_extension_of_a_plain_role() {
         .expect("a stand-in for pg_tle");
     let taken = psql(&cluster, "postgres", "postgres", &made("pg_tle"), &STOP);
     assert!(taken.status.success(), "{}", said(&taken));
-    let row = client.query_one("SELECT name, version, script FROM pgtle.installed", &[]).expect("one extension");
+    let row =
+        client.query_one("SELECT name, version, script FROM pgtle.installed", &[]).expect("one extension");
     let (name, version, script): (String, String, String) = (row.get(0), row.get(1), row.get(2));
     assert_eq!((name.as_str(), version.as_str()), ("queue_ext", env!("CARGO_PKG_VERSION")));
     let folder = Path::new(&queue_ext_tests::cluster::pg_config("--sharedir")).join("extension");
     let files = [
-        (folder.join("queue_ext_by_tle.control"),
-         format!("default_version = '{version}'\nsuperuser = false\nrelocatable = false\n")),
+        (
+            folder.join("queue_ext_by_tle.control"),
+            format!("default_version = '{version}'\nsuperuser = false\nrelocatable = false\n"),
+        ),
         (folder.join(format!("queue_ext_by_tle--{version}.sql")), script),
     ];
     for (path, text) in &files {

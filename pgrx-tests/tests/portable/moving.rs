@@ -38,8 +38,7 @@ const SOMETHING: &str = r#"
     SELECT queue.schedule('nightly', '30 2 * * *', 'mail', '{"k": 1}', 'Europe/Berlin'), queue.bind('a.#', 'mail')"#;
 
 /// The rights, which are policies and privileges in the catalog.
-const GRANTS: &str =
-    "SELECT queue.grant_worker('tenant', 'mail'), queue.grant_producer('producer'), queue.grant_operator('operator')";
+const GRANTS: &str = "SELECT queue.grant_worker('tenant', 'mail'), queue.grant_producer('producer'), queue.grant_operator('operator')";
 
 fn lines(client: &mut Client, query: &str) -> Vec<String> {
     client.query(query, &[]).expect("read").iter().map(|row| row.get(0)).collect()
@@ -49,7 +48,12 @@ fn assert_same(what: &str, before: &[String], after: &[String]) {
     let only = |one: &[String], other: &[String]| {
         one.iter().filter(|line| !other.contains(line)).take(5).cloned().collect::<Vec<_>>().join("\n")
     };
-    assert!(before == after, "{what}: only before:\n{}\nonly after:\n{}", only(before, after), only(after, before));
+    assert!(
+        before == after,
+        "{what}: only before:\n{}\nonly after:\n{}",
+        only(before, after),
+        only(after, before)
+    );
 }
 
 fn move_to(cluster: &Cluster, role: &str, to: &str) -> Output {
@@ -143,7 +147,11 @@ fn moving_keeps_everything_and_leaves_the_catalog_of_a_fresh_install() {
 }
 
 /// A client that tries again whatever an edition that is just going away says to it.
-fn persist(cluster: &Cluster, until: &AtomicBool, mut step: impl FnMut(&mut Client) -> Result<(), postgres::Error>) -> usize {
+fn persist(
+    cluster: &Cluster,
+    until: &AtomicBool,
+    mut step: impl FnMut(&mut Client) -> Result<(), postgres::Error>,
+) -> usize {
     let mut client = cluster.connect();
     let mut failures = 0;
     while !until.load(Ordering::Relaxed) {
@@ -203,13 +211,18 @@ fn moving_under_work_loses_nothing_and_does_nothing_twice() {
     queue_ext_tests::eventually("all is done", std::time::Duration::from_secs(60), || {
         let mut transaction = client.transaction().expect("begin");
         transaction
-            .batch_execute("INSERT INTO effects SELECT d.id FROM queue.claim('2 seconds', 'default', 1000) AS d,
-                            LATERAL queue.complete(d.id, d.token)")
+            .batch_execute(
+                "INSERT INTO effects SELECT d.id FROM queue.claim('2 seconds', 'default', 1000) AS d,
+                            LATERAL queue.complete(d.id, d.token)",
+            )
             .expect("finish");
         transaction.commit().expect("commit");
         ask::<i64>(&mut client, "SELECT count(*) FROM queue.tasks") == 0
     });
     assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM effects"), pushed.load(Ordering::Relaxed));
-    assert_eq!(ask::<i64>(&mut client, "SELECT count(DISTINCT id) FROM effects"), pushed.load(Ordering::Relaxed));
+    assert_eq!(
+        ask::<i64>(&mut client, "SELECT count(DISTINCT id) FROM effects"),
+        pushed.load(Ordering::Relaxed)
+    );
     assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM queue.history"), pushed.load(Ordering::Relaxed));
 }

@@ -14,7 +14,10 @@ fn maintain_does_what_the_worker_would() {
             .expect("a check");
         (row.get(0), row.get(1))
     };
-    assert_eq!(check(&mut owner, "engine"), ("ok".into(), "this is the SQL-only edition, without a library".into()));
+    assert_eq!(
+        check(&mut owner, "engine"),
+        ("ok".into(), "this is the SQL-only edition, without a library".into())
+    );
     assert_eq!(check(&mut owner, "worker"), ("critical".into(), "queue.maintain() has never run".into()));
     owner
         .batch_execute(
@@ -35,7 +38,10 @@ fn maintain_does_what_the_worker_would() {
         "queued1 queued0 queued0",
         "the lease is over, and the schedule has run"
     );
-    assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue.tasks WHERE payload = '\"by schedule\"'"), 1);
+    assert_eq!(
+        ask::<i64>(&mut owner, "SELECT count(*) FROM queue.tasks WHERE payload = '\"by schedule\"'"),
+        1
+    );
     assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue.dead_letters"), 0);
     assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue_internal.history_partitions()"), 3);
     let heard = owner.notifications().timeout_iter(Duration::from_secs(5)).next().expect("listen");
@@ -45,13 +51,19 @@ fn maintain_does_what_the_worker_would() {
         .batch_execute("UPDATE queue_internal.upkeep SET last_run_at = now() - interval '6 minutes'")
         .expect("some time ago");
     let (status, detail) = check(&mut owner, "worker");
-    assert!(status == "critical" && detail.starts_with("queue.maintain() last ran at "), "{status}: {detail}");
+    assert!(
+        status == "critical" && detail.starts_with("queue.maintain() last ran at "),
+        "{status}: {detail}"
+    );
     // It is for the owner, and for one transaction after the other.
     let error = owner.batch_execute("BEGIN; CALL queue.maintain()").expect_err("in a transaction");
     assert_eq!(error.code().map(|code| code.code()), Some("2D000"));
     owner.batch_execute("ROLLBACK").expect("roll back");
     // Monitoring may look, without a right of its own.
-    cluster.connect().batch_execute("CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher").expect("a role");
+    cluster
+        .connect()
+        .batch_execute("CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher")
+        .expect("a role");
     let mut watcher = cluster.config("postgres").user("watcher").connect(NoTls).expect("connect");
     assert_eq!(check(&mut watcher, "worker").0, "critical");
     assert_eq!(ask::<i64>(&mut watcher, "SELECT queued FROM queue.stats WHERE queue = 'default'"), 3);
@@ -61,7 +73,13 @@ fn maintain_does_what_the_worker_would() {
 fn settings_are_kept_in_the_database() {
     let cluster = started("settings");
     let mut owner = as_owner(&cluster, "postgres");
-    for (name, value) in [("lanes", "1"), ("max_lease", "soon"), ("max_lease", "-1 s"), ("history_ahead", "0"), ("history_ahead", "x")] {
+    for (name, value) in [
+        ("lanes", "1"),
+        ("max_lease", "soon"),
+        ("max_lease", "-1 s"),
+        ("history_ahead", "0"),
+        ("history_ahead", "x"),
+    ] {
         let error = owner.query("SELECT queue.set($1, $2)", &[&name, &value]).expect_err("refused");
         assert_eq!(error.code().map(|code| code.code()), Some("22023"), "{name} {value}: {error}");
     }
@@ -76,7 +94,9 @@ fn settings_are_kept_in_the_database() {
     assert_eq!(error.code().map(|code| code.code()), Some("54000"), "{error}");
     let error = worker.batch_execute("SELECT queue.set('max_lease', '1 day')").expect_err("not his");
     assert_eq!(error.code().map(|code| code.code()), Some("42501"), "{error}");
-    owner.batch_execute("SELECT queue.set('max_lease', NULL); SELECT queue.claim('2 minutes')").expect("the default");
+    owner
+        .batch_execute("SELECT queue.set('max_lease', NULL); SELECT queue.claim('2 minutes')")
+        .expect("the default");
 }
 
 #[test]
@@ -85,7 +105,11 @@ fn who_waits_sees_a_task_within_a_pause_and_keeps_no_snapshot_for_longer() {
     let mut owner = as_owner(&cluster, "postgres");
     owner.batch_execute("SELECT queue.set('poll_interval', '100 ms')").expect("set");
     let waiter = std::thread::spawn({
-        let config = { let mut config = cluster.config("postgres"); config.user(OWNER).application_name("waiter"); config };
+        let config = {
+            let mut config = cluster.config("postgres");
+            config.user(OWNER).application_name("waiter");
+            config
+        };
         move || {
             let mut client = config.connect(NoTls).expect("connect");
             // As drivers say it: prepared.
@@ -121,7 +145,10 @@ fn a_dump_brings_rights_along_to_where_roles_have_other_numbers() {
         .expect("some of it");
     let file = format!("{}/dump.sql", cluster.folder().display());
     let host = cluster.folder().to_str().expect("a path").to_owned();
-    cluster.run("pg_dump", &["-h", &host, "-U", OWNER, "-d", "postgres", "-n", "queue", "-n", "queue_internal", "-f", &file]);
+    cluster.run(
+        "pg_dump",
+        &["-h", &host, "-U", OWNER, "-d", "postgres", "-n", "queue", "-n", "queue_internal", "-f", &file],
+    );
     let target = Edition::SqlOnly.cluster("portable-restore", Worker::On);
     // The other way round: the number of one is now that of the other.
     target
@@ -145,4 +172,47 @@ fn a_dump_brings_rights_along_to_where_roles_have_other_numbers() {
     assert_eq!(ask::<String>(&mut ann, "SELECT string_agg(DISTINCT queue, ' ') FROM queue.tasks"), "b");
     owner.batch_execute("SELECT queue.revoke_worker('ann', 'b')").expect("revoke");
     assert!(ann.query("SELECT FROM queue.tasks", &[]).is_err());
+}
+
+#[test]
+fn bulk_verbs_commit_batch_by_batch_where_that_is_sure_and_else_not_at_all() {
+    let cluster = started("bulk");
+    let mut owner = as_owner(&cluster, "postgres");
+    owner
+        .batch_execute(
+            "CREATE PROCEDURE public.careful() LANGUAGE plpgsql AS $$
+             DECLARE
+                 cancelled bigint;
+             BEGIN
+                 CALL queue.cancel_where('{\"all\": true}', batch_size => 2, tasks => cancelled);
+             EXCEPTION WHEN division_by_zero THEN
+                 NULL;
+             END $$",
+        )
+        .expect("a procedure that cannot commit");
+    let call = "CALL queue.cancel_where('{\"all\": true}', batch_size => 2)";
+    let mut transactions = |how: &dyn Fn(&mut Client)| -> i64 {
+        owner.batch_execute("SELECT queue.push('default') FROM generate_series(1, 6)").expect("six tasks");
+        how(&mut owner);
+        assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue.tasks"), 0);
+        let commits = ask(&mut owner, "SELECT count(DISTINCT xmin::text) FROM queue.history_default");
+        owner.batch_execute("DELETE FROM queue.history_default").expect("forget");
+        commits
+    };
+    assert_eq!(transactions(&|client| client.batch_execute(call).expect("by itself")), 3);
+    assert_eq!(transactions(&|client| drop(client.query(call, &[]).expect("prepared"))), 1);
+    assert_eq!(
+        transactions(&|client| client.batch_execute(&format!("{call}; SELECT 1")).expect("with another")),
+        1
+    );
+    assert_eq!(
+        transactions(&|client| client.batch_execute("CALL public.careful()").expect("by a procedure")),
+        1
+    );
+    let block = |client: &mut Client| {
+        for statement in ["BEGIN", call, "COMMIT"] {
+            client.batch_execute(statement).expect("in a block");
+        }
+    };
+    assert_eq!(transactions(&block), 1);
 }
