@@ -7,6 +7,7 @@
 #   make portable                    make the SQL-only edition, for servers where no extension can be installed
 #   make yugabyte                    make the one for YugabyteDB (docs/yugabyte.md)
 #   make test                        run all tests, on throw-away servers of each version
+#   make conformance                 run what says what queue_ext means on every edition and version; print a table
 #   make torture                     break things under load and account for everything (10 minutes)
 #   make bench                       measure it against other queues (45 minutes; BENCH_SCALE=quick: 3)
 #   make docs                        the site of the documentation, in target/site
@@ -85,7 +86,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install deb portable yugabyte freeze injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
+.PHONY: all build install deb portable yugabyte conformance freeze injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -170,6 +171,18 @@ injection: installed-$(FIRST)
 
 test: target/.exists $(addprefix test-,$(PG_VERSIONS))
 	@pgrx-tests/summary target/results
+
+# The suites that say what queue_ext means, on every edition and version, and a table of how that went.
+conformance: target/.exists $(addprefix installed-,$(PG_VERSIONS))
+	@rm -f target/results/*
+	@status=0; for version in $(PG_VERSIONS); do for suite in regress isolation policies; do \
+		$(MAKE) --no-print-directory suite-$$version SUITE=$$suite || status=1; done; done; \
+		pgrx-tests/summary target/results; exit $$status
+
+suite-%:
+	@echo "== $(SUITE) on PostgreSQL $*"
+	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) DRIVERS=$(DRIVERS) \
+		pgrx-tests/run $(SUITE)
 
 test-$(FIRST): injection $(METRICS)/.done $(BROWSER)/.done $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
 

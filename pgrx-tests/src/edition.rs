@@ -10,9 +10,13 @@ use crate::cluster::{Cluster, Settings, major_version};
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Edition {
+    /// The extension as it is meant to be.
     FastPath,
+    /// The extension with `queue.fast_path = off`.
     Core,
+    /// The extension without its library in `shared_preload_libraries`.
     NoPreload,
+    /// What `make portable` makes.
     SqlOnly,
     Yugabyte,
 }
@@ -20,6 +24,7 @@ pub enum Edition {
 /// Whether the extension's worker may run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Worker {
+    /// It may.
     On,
     /// For tests that look at what it would tidy up.
     Off,
@@ -29,6 +34,7 @@ pub enum Worker {
 pub const OWNER: &str = "keeper";
 
 impl Edition {
+    /// All of them.
     pub const ALL: [Self; 5] = [Self::FastPath, Self::Core, Self::NoPreload, Self::SqlOnly, Self::Yugabyte];
 
     /// Its name in the table of results, and in the names of folders.

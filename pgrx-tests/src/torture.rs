@@ -14,5 +14,5 @@ mod drain;
 mod journal;
 mod load;
 mod observer;
-mod random;
+pub mod random;
 mod scene;

@@ -7,7 +7,7 @@
 CREATE FUNCTION queue_internal.cron_fields(cron text) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    plain  CONSTANT text := upper(btrim(cron, E' \t\n\v\f\r') COLLATE "C");
+    plain  CONSTANT text := upper(btrim(cron, E' \t\n\x0b\f\r') COLLATE "C");
     fields text[];
 BEGIN
     fields := regexp_split_to_array(CASE plain
@@ -104,11 +104,11 @@ BEGIN
         IF month_day AND item = 'L' THEN
             flags := flags | 1;
             CONTINUE;
-        ELSIF month_day AND item = 'LW' THEN
+        ELSIF month_day AND item ~ '^LW' AND item !~ '[/-]' THEN
             flags := flags | 2;
             CONTINUE;
-        ELSIF month_day AND item ~ '^[0-9]+W$' THEN
-            first := queue_internal.cron_number(rtrim(item, 'W'), smallest, largest);
+        ELSIF month_day AND strpos(item, 'W') > 0 AND item !~ '[/-]' THEN
+            first := queue_internal.cron_number(split_part(item, 'W', 1), smallest, largest);
             IF first IS NULL THEN
                 RETURN NULL;
             END IF;
@@ -160,7 +160,7 @@ COMMENT ON FUNCTION queue_internal.cron_field(text, integer) IS
 CREATE FUNCTION queue_internal.cron_error(cron text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    plain  CONSTANT text := upper(btrim(cron, E' \t\n\v\f\r') COLLATE "C");
+    plain  CONSTANT text := upper(btrim(cron, E' \t\n\x0b\f\r') COLLATE "C");
     fields CONSTANT text[] := queue_internal.cron_fields(cron);
     wrong  integer;
 BEGIN
@@ -319,14 +319,16 @@ BEGIN
         time := queue_internal.cron_time(seconds, minutes, hours, 0);
     END IF;
     -- After 400 years all dates fall on the same weekdays again.
-    latest := least(day + 146097, '4999-12-31');
+    latest := least(day + 146097, '5000-01-01');
     month := date_trunc('month', day::timestamp)::date;
     number := day - month + 1;
     WHILE month <= latest LOOP
         IF (months >> extract(month FROM month)::integer) & 1 = 1 THEN
             named := queue_internal.cron_days(month, days, week_days);
             number := queue_internal.cron_next_value(named, number, 31);
-            IF month + number - 1 = day THEN
+            IF month + number - 1 > latest THEN
+                RETURN NULL;
+            ELSIF month + number - 1 = day THEN
                 RETURN day::timestamp + make_interval(secs => time);
             ELSIF number IS NOT NULL THEN
                 RETURN (month + number - 1)::timestamp

@@ -48,6 +48,7 @@ INSERT INTO queue_internal.upkeep VALUES (NULL);
 -- Read by whoever may monitor, without a right in queue_internal.
 CREATE VIEW queue.maintained AS SELECT u.last_run_at FROM queue_internal.upkeep AS u;
 COMMENT ON VIEW queue.maintained IS 'When queue.maintain() ended last.';
+GRANT SELECT ON queue.maintained TO pg_monitor;
 
 CREATE FUNCTION queue.engine_stats() RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

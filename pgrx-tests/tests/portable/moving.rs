@@ -1,0 +1,228 @@
+//! From the SQL-only edition to the extension and back, with work under way.
+
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+const CATALOG: &str = include_str!("catalog.sql");
+
+/// Everything that is in the queues, as text.
+const EVERYTHING: &str = "
+    SELECT 'task ' || to_jsonb(t)::text FROM queue.tasks AS t
+    UNION ALL SELECT 'past ' || to_jsonb(h)::text FROM queue.history AS h
+    UNION ALL SELECT 'dead ' || to_jsonb(d)::text FROM queue.dead_letters AS d
+    UNION ALL SELECT 'queue ' || to_jsonb(q)::text FROM queue.queues AS q
+    UNION ALL SELECT 'schedule ' || to_jsonb(s)::text FROM queue.schedules AS s
+    UNION ALL SELECT 'binding ' || to_jsonb(b)::text FROM queue.bindings AS b
+    UNION ALL SELECT 'right ' || to_jsonb(r)::text FROM queue.rights AS r
+    UNION ALL SELECT 'key ' || to_jsonb(k)::text FROM queue_internal.keys AS k
+    UNION ALL SELECT 'slot ' || to_jsonb(s)::text FROM queue_internal.slots AS s
+    UNION ALL SELECT 'token ' || to_jsonb(s)::text FROM queue_internal.tokens AS s
+    UNION ALL SELECT 'dependency ' || to_jsonb(d)::text FROM queue_internal.dependencies AS d
+    UNION ALL SELECT 'day ' || p.name || p.attached FROM queue_internal.history_partitions() AS p
+    UNION ALL SELECT 'sequence ' || s.last_value || s.is_called FROM queue.tasks_id_seq AS s
+    ORDER BY 1";
+
+/// Of everything there is some.
+const SOMETHING: &str = r#"
+    SELECT queue.create('mail', '{"max_running": 5, "rate_limit": 100, "rate_period": "1 hour", "key_ttl": "1 day"}'),
+           queue.create('bare', '{"keep_history": false}'), queue.configure('default', '{"lease": "7 minutes"}');
+    SELECT queue.push('mail', '{"n": 1}', key => 'k1'), queue.push('mail', group_key => 'g'),
+           queue.push('mail', group_key => 'g'), queue.push('default', delay => '1 hour'),
+           queue.push('default', to_jsonb(repeat('x', 20000)), priority => 3);
+    SELECT queue.push('mail', after => ARRAY[1, 2]);
+    SELECT queue.claim('10 minutes', 'mail', 2);
+    SELECT queue.complete(id, token, '{"done": true}') FROM queue.claim('10 minutes');
+    SELECT queue.push('default');
+    SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('10 minutes');
+    SELECT queue.schedule('nightly', '30 2 * * *', 'mail', '{"k": 1}', 'Europe/Berlin'), queue.bind('a.#', 'mail')"#;
+
+/// The rights, which are policies and privileges in the catalog.
+const GRANTS: &str = "SELECT queue.grant_worker('tenant', 'mail'), queue.grant_producer('producer'), queue.grant_operator('operator')";
+
+fn lines(client: &mut Client, query: &str) -> Vec<String> {
+    client.query(query, &[]).expect("read").iter().map(|row| row.get(0)).collect()
+}
+
+fn assert_same(what: &str, before: &[String], after: &[String]) {
+    let only = |one: &[String], other: &[String]| {
+        one.iter().filter(|line| !other.contains(line)).take(5).cloned().collect::<Vec<_>>().join("\n")
+    };
+    assert!(
+        before == after,
+        "{what}: only before:\n{}\nonly after:\n{}",
+        only(before, after),
+        only(after, before)
+    );
+}
+
+fn move_to(cluster: &Cluster, role: &str, to: &str) -> Output {
+    psql(cluster, role, "postgres", &made("move"), &["-v", "ON_ERROR_STOP=1", "-v", &format!("to={to}")])
+}
+
+#[test]
+fn moving_keeps_everything_and_leaves_the_catalog_of_a_fresh_install() {
+    let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
+    let cluster = Cluster::start_with("portable-moving", &settings);
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE ROLE tenant; CREATE ROLE producer; CREATE ROLE operator").expect("roles");
+    let mut fresh = Vec::new();
+    for (edition, database) in [(Edition::FastPath, "native"), (Edition::SqlOnly, "sql_only")] {
+        client.batch_execute(&format!("CREATE DATABASE {database}")).expect("a database");
+        edition.install(&cluster, database);
+        let mut other = if edition == Edition::SqlOnly {
+            as_owner(&cluster, database)
+        } else {
+            cluster.connect_to(database)
+        };
+        other.batch_execute("SELECT queue.create('mail')").expect("a queue");
+        other.batch_execute(GRANTS).expect("rights");
+        fresh.push(lines(&mut other, CATALOG));
+    }
+    let [native, sql_only] = &fresh[..] else { unreachable!("two") };
+    assert!(native.len() > 400 && sql_only.len() > 300);
+    Edition::SqlOnly.install(&cluster, "postgres");
+    let mut owner = as_owner(&cluster, "postgres");
+    owner.batch_execute(SOMETHING).expect("some of everything");
+    owner.batch_execute(GRANTS).expect("rights");
+    owner.batch_execute("CALL queue.maintain()").expect("partitions");
+    owner.batch_execute("SELECT queue.set('history_retention', '3 days')").expect("a setting");
+    assert_same("a fresh install with rights", sql_only, &lines(&mut owner, CATALOG));
+    let before = lines(&mut client, EVERYTHING);
+    assert!(before.iter().filter(|line| line.starts_with("day ")).count() >= 4, "{before:?}");
+
+    // What would be lost, whether inside or outside, keeps everything as it is.
+    for (make, name, undo) in [
+        ("CREATE VIEW public.mine AS SELECT id FROM queue.tasks", "view mine", "DROP VIEW public.mine"),
+        ("CREATE INDEX mine ON queue.tasks (worker)", "index", "DROP INDEX queue.mine"),
+        ("ALTER TABLE queue.tasks ADD mine int", "column mine", "ALTER TABLE queue.tasks DROP mine"),
+    ] {
+        owner.batch_execute(make).expect("an addition");
+        let refused = move_to(&cluster, "postgres", "native");
+        assert!(!refused.status.success() && said(&refused).contains(name), "{}", said(&refused));
+        assert_eq!(ask::<String>(&mut owner, "SELECT queue.engine_stats() ->> 'edition'"), "SQL-only");
+        owner.batch_execute(undo).expect("undo");
+    }
+    let output = move_to(&cluster, "postgres", "native");
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("queue.history_retention = '3 days'"), "{}", said(&output));
+    assert_same("everything", &before, &lines(&mut client, EVERYTHING));
+    assert_same("the catalog of the extension", native, &lines(&mut client, CATALOG));
+    // The lease from before holds, in a session from before, and nobody gets its task a second time.
+    let mut owner_now = cluster.connect();
+    assert_eq!(ask::<i64>(&mut owner_now, "SELECT count(*) FROM queue.claim('1 minute', 'mail')"), 0);
+    client.batch_execute("SELECT queue.complete(1, 1)").expect("the token from before");
+    let stale = client.batch_execute("SELECT queue.complete(2, 2)").expect_err("not a token");
+    assert_eq!(stale.code().map(|code| code.code()), Some("QX001"));
+    let next: i64 = ask(&mut client, "SELECT queue.push('default')");
+    assert_eq!(next, 8, "ids go on");
+
+    let before = lines(&mut client, EVERYTHING);
+    let output = move_to(&cluster, "postgres", "sql_only");
+    assert!(output.status.success(), "{}", said(&output));
+    assert_same("everything", &before, &lines(&mut client, EVERYTHING));
+    assert_same("the catalog of the SQL-only edition", sql_only, &lines(&mut owner, CATALOG));
+    client.batch_execute("SELECT queue.complete(2, 1)").expect("the token from before");
+    // Now the two that waited for it: in its group, and for its end.
+    assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM queue.claim('1 minute', 'mail', 5)"), 2);
+
+    // A newer file over an older version, by nobody special.
+    let again = move_to(&cluster, OWNER, "sql_only");
+    assert!(said(&again).contains("is in this database already"), "{}", said(&again));
+    owner
+        .batch_execute(
+            "SELECT queue.set('max_lease', '1 day');
+             CREATE OR REPLACE FUNCTION queue.engine_stats() RETURNS jsonb LANGUAGE sql
+             RETURN jsonb_build_object('version', '0.0.9')",
+        )
+        .expect("another version");
+    let refused = move_to(&cluster, "postgres", "native");
+    assert!(said(&refused).contains("this is version 0.0.9"), "{}", said(&refused));
+    let before = lines(&mut client, EVERYTHING);
+    let output = move_to(&cluster, OWNER, "sql_only");
+    assert!(output.status.success(), "{}", said(&output));
+    assert_same("everything", &before, &lines(&mut client, EVERYTHING));
+    assert_same("the catalog of the SQL-only edition", sql_only, &lines(&mut owner, CATALOG));
+    assert_eq!(ask::<String>(&mut owner, "SELECT queue_internal.setting('max_lease', '')"), "1 day");
+}
+
+/// A client that tries again whatever an edition that is just going away says to it.
+fn persist(
+    cluster: &Cluster,
+    until: &AtomicBool,
+    mut step: impl FnMut(&mut Client) -> Result<(), postgres::Error>,
+) -> usize {
+    let mut client = cluster.connect();
+    let mut failures = 0;
+    while !until.load(Ordering::Relaxed) {
+        if step(&mut client).is_err() {
+            failures += 1;
+        }
+        if client.is_closed() {
+            client = cluster.connect();
+        }
+    }
+    failures
+}
+
+#[test]
+fn moving_under_work_loses_nothing_and_does_nothing_twice() {
+    let cluster = Arc::new(with_library("moving-under-work"));
+    Edition::SqlOnly.install(&cluster, "postgres");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE TABLE effects (id bigint)").expect("a table");
+    let done = Arc::new(AtomicBool::new(false));
+    let pushed = Arc::new(AtomicI64::new(0));
+    let mut threads = Vec::new();
+    for number in 0..4 {
+        let (cluster, done, pushed) = (Arc::clone(&cluster), Arc::clone(&done), Arc::clone(&pushed));
+        threads.push(std::thread::spawn(move || {
+            persist(&cluster, &done, |client| {
+                if number < 2 {
+                    client.query("SELECT queue.push('default')", &[])?;
+                    pushed.fetch_add(1, Ordering::Relaxed);
+                    return Ok(());
+                }
+                // The effect and the completion are one.
+                for task in client.query("SELECT id, token FROM queue.claim('2 seconds')", &[])? {
+                    let (id, token): (i64, i32) = (task.get(0), task.get(1));
+                    let mut transaction = client.transaction()?;
+                    transaction.execute("INSERT INTO effects VALUES ($1)", &[&id])?;
+                    transaction.execute("SELECT queue.complete($1, $2)", &[&id, &token])?;
+                    transaction.commit()?;
+                }
+                Ok(())
+            })
+        }));
+    }
+    for to in ["native", "sql_only", "native"] {
+        // Enough of each, and then to the other under way.
+        let enough = pushed.load(Ordering::Relaxed) + 100;
+        queue_ext_tests::eventually("a hundred more are pushed", std::time::Duration::from_secs(60), || {
+            pushed.load(Ordering::Relaxed) > enough
+        });
+        let output = move_to(&cluster, "postgres", to);
+        assert!(output.status.success(), "{to}: {}", said(&output));
+    }
+    done.store(true, Ordering::Relaxed);
+    let failures: usize = threads.into_iter().map(|thread| thread.join().expect("a client")).sum();
+    println!("{} pushed, {failures} calls failed", pushed.load(Ordering::Relaxed));
+    // What is left, with the leases of those whose completion failed.
+    queue_ext_tests::eventually("all is done", std::time::Duration::from_secs(60), || {
+        let mut transaction = client.transaction().expect("begin");
+        transaction
+            .batch_execute(
+                "INSERT INTO effects SELECT d.id FROM queue.claim('2 seconds', 'default', 1000) AS d,
+                            LATERAL queue.complete(d.id, d.token)",
+            )
+            .expect("finish");
+        transaction.commit().expect("commit");
+        ask::<i64>(&mut client, "SELECT count(*) FROM queue.tasks") == 0
+    });
+    assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM effects"), pushed.load(Ordering::Relaxed));
+    assert_eq!(
+        ask::<i64>(&mut client, "SELECT count(DISTINCT id) FROM effects"),
+        pushed.load(Ordering::Relaxed)
+    );
+    assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM queue.history"), pushed.load(Ordering::Relaxed));
+}

@@ -1,0 +1,218 @@
+//! What keeps the queues going without a worker: queue.maintain(), and those who wait.
+
+use super::*;
+use fallible_iterator::FallibleIterator;
+use std::time::{Duration, Instant};
+
+#[test]
+fn maintain_does_what_the_worker_would() {
+    let cluster = started("upkeep");
+    let mut owner = as_owner(&cluster, "postgres");
+    let check = |owner: &mut Client, name: &str| -> (String, String) {
+        let row = owner
+            .query_one("SELECT status, detail FROM queue.health() WHERE name = $1", &[&name])
+            .expect("a check");
+        (row.get(0), row.get(1))
+    };
+    assert_eq!(
+        check(&mut owner, "engine"),
+        ("ok".into(), "this is the SQL-only edition, without a library".into())
+    );
+    assert_eq!(check(&mut owner, "worker"), ("critical".into(), "queue.maintain() has never run".into()));
+    owner
+        .batch_execute(
+            "SELECT queue.push('default'), queue.push('default');
+             SELECT queue.claim('1 hour');
+             UPDATE queue.tasks SET lease_until = clock_timestamp() - interval '1 s' WHERE state = 'running';
+             SELECT queue.schedule('now', '* * * * *', 'default', '\"by schedule\"');
+             UPDATE queue.schedules SET next_run_at = date_trunc('minute', now());
+             INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, failed_at, payload)
+             SELECT 100, 'default', 0, now(), 1, 1, now(), now() - interval '10 days', '{}';
+             SELECT queue.set('dead_letter_retention', '9 days'), queue.set('history_ahead', '2');
+             LISTEN queue_default",
+        )
+        .expect("something to do");
+    owner.batch_execute("CALL queue.maintain()").expect("maintain");
+    assert_eq!(
+        ask::<String>(&mut owner, "SELECT string_agg(state || attempt, ' ' ORDER BY id) FROM queue.tasks"),
+        "queued1 queued0 queued0",
+        "the lease is over, and the schedule has run"
+    );
+    assert_eq!(
+        ask::<i64>(&mut owner, "SELECT count(*) FROM queue.tasks WHERE payload = '\"by schedule\"'"),
+        1
+    );
+    assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue.dead_letters"), 0);
+    assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue_internal.history_partitions()"), 3);
+    let heard = owner.notifications().timeout_iter(Duration::from_secs(5)).next().expect("listen");
+    assert_eq!(heard.map(|heard| heard.channel().to_owned()), Some("queue_default".into()));
+    assert_eq!(check(&mut owner, "worker").0, "ok");
+    owner
+        .batch_execute("UPDATE queue_internal.upkeep SET last_run_at = now() - interval '6 minutes'")
+        .expect("some time ago");
+    let (status, detail) = check(&mut owner, "worker");
+    assert!(
+        status == "critical" && detail.starts_with("queue.maintain() last ran at "),
+        "{status}: {detail}"
+    );
+    // It is for the owner, and for one transaction after the other.
+    let error = owner.batch_execute("BEGIN; CALL queue.maintain()").expect_err("in a transaction");
+    assert_eq!(error.code().map(|code| code.code()), Some("2D000"));
+    owner.batch_execute("ROLLBACK").expect("roll back");
+    // Monitoring may look, without a right of its own.
+    cluster
+        .connect()
+        .batch_execute("CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher")
+        .expect("a role");
+    let mut watcher = cluster.config("postgres").user("watcher").connect(NoTls).expect("connect");
+    assert_eq!(check(&mut watcher, "worker").0, "critical");
+    assert_eq!(ask::<i64>(&mut watcher, "SELECT queued FROM queue.stats WHERE queue = 'default'"), 3);
+}
+
+#[test]
+fn settings_are_kept_in_the_database() {
+    let cluster = started("settings");
+    let mut owner = as_owner(&cluster, "postgres");
+    for (name, value) in [
+        ("lanes", "1"),
+        ("max_lease", "soon"),
+        ("max_lease", "-1 s"),
+        ("history_ahead", "0"),
+        ("history_ahead", "x"),
+    ] {
+        let error = owner.query("SELECT queue.set($1, $2)", &[&name, &value]).expect_err("refused");
+        assert_eq!(error.code().map(|code| code.code()), Some("22023"), "{name} {value}: {error}");
+    }
+    owner.batch_execute("SELECT queue.set('max_lease', '1 minute')").expect("set");
+    // Whoever may claim cannot help himself to more.
+    cluster.connect().batch_execute("CREATE ROLE worker LOGIN").expect("a role");
+    owner.batch_execute("SELECT queue.grant_worker('worker')").expect("grant");
+    let mut worker = cluster.config("postgres").user("worker").connect(NoTls).expect("connect");
+    let error = worker
+        .batch_execute("SET queue.max_lease = '1 day'; SELECT queue.claim('2 minutes')")
+        .expect_err("too long");
+    assert_eq!(error.code().map(|code| code.code()), Some("54000"), "{error}");
+    let error = worker.batch_execute("SELECT queue.set('max_lease', '1 day')").expect_err("not his");
+    assert_eq!(error.code().map(|code| code.code()), Some("42501"), "{error}");
+    owner
+        .batch_execute("SELECT queue.set('max_lease', NULL); SELECT queue.claim('2 minutes')")
+        .expect("the default");
+}
+
+#[test]
+fn who_waits_sees_a_task_within_a_pause_and_keeps_no_snapshot_for_longer() {
+    let cluster = started("wait");
+    let mut owner = as_owner(&cluster, "postgres");
+    owner.batch_execute("SELECT queue.set('poll_interval', '100 ms')").expect("set");
+    let waiter = std::thread::spawn({
+        let config = {
+            let mut config = cluster.config("postgres");
+            config.user(OWNER).application_name("waiter");
+            config
+        };
+        move || {
+            let mut client = config.connect(NoTls).expect("connect");
+            // As drivers say it: prepared.
+            let row = client.query_one("CALL queue.wait(timeout => '1 minute')", &[]).expect("wait");
+            (row.get::<_, Option<bool>>(0), Instant::now())
+        }
+    });
+    // The oldest snapshot it holds moves on while it waits.
+    let mut seen = std::collections::BTreeSet::new();
+    queue_ext_tests::eventually("three transactions of one CALL", Duration::from_secs(10), || {
+        let query = "SELECT xact_start::text FROM pg_stat_activity WHERE application_name = 'waiter' AND xact_start IS NOT NULL";
+        seen.extend(owner.query(query, &[]).expect("look").iter().map(|row| row.get::<_, String>(0)));
+        seen.len() >= 3
+    });
+    owner.batch_execute("SELECT queue.push('default')").expect("push");
+    let pushed = Instant::now();
+    let (ready, woken) = waiter.join().expect("the waiter");
+    assert_eq!(ready, Some(true));
+    // A pause, and a good deal for a busy machine; without looking it would be a minute.
+    assert!(woken.saturating_duration_since(pushed) < Duration::from_secs(5));
+}
+
+#[test]
+fn a_dump_brings_rights_along_to_where_roles_have_other_numbers() {
+    let cluster = started("dump");
+    let mut owner = as_owner(&cluster, "postgres");
+    cluster.connect().batch_execute("CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN").expect("roles");
+    owner
+        .batch_execute(
+            "SELECT queue.create('a'), queue.create('b'), queue.push('a'), queue.push('b');
+             SELECT queue.grant_worker('ann', 'a'), queue.grant_worker('bob', 'b'), queue.claim('1 hour', 'b')",
+        )
+        .expect("some of it");
+    let file = format!("{}/dump.sql", cluster.folder().display());
+    let host = cluster.folder().to_str().expect("a path").to_owned();
+    cluster.run(
+        "pg_dump",
+        &["-h", &host, "-U", OWNER, "-d", "postgres", "-n", "queue", "-n", "queue_internal", "-f", &file],
+    );
+    let target = Edition::SqlOnly.cluster("portable-restore", Worker::On);
+    // The other way round: the number of one is now that of the other.
+    target
+        .connect()
+        .batch_execute(&format!(
+            "CREATE ROLE {OWNER} LOGIN; ALTER DATABASE postgres OWNER TO {OWNER}; CREATE ROLE bob LOGIN; CREATE ROLE ann LOGIN"
+        ))
+        .expect("roles");
+    let restored = psql(&target, OWNER, "postgres", Path::new(&file), &["-v", "ON_ERROR_STOP=1"]);
+    assert!(restored.status.success(), "{}", said(&restored));
+    let mut owner = as_owner(&target, "postgres");
+    owner.batch_execute("SELECT queue.complete(2, 1)").expect("the lease from before");
+    let mut ann = target.config("postgres").user("ann").connect(NoTls).expect("connect");
+    assert_eq!(ask::<String>(&mut ann, "SELECT string_agg(queue, ' ') FROM queue.tasks"), "a");
+    owner
+        .batch_execute(
+            "SELECT queue.grant_worker('ann', 'b'); SELECT queue.revoke_worker('ann', 'a');
+             SELECT queue.revoke_worker('bob', 'b'), queue.push('b'); SELECT queue.grant_worker('bob', 'b')",
+        )
+        .expect("rights change");
+    assert_eq!(ask::<String>(&mut ann, "SELECT string_agg(DISTINCT queue, ' ') FROM queue.tasks"), "b");
+    owner.batch_execute("SELECT queue.revoke_worker('ann', 'b')").expect("revoke");
+    assert!(ann.query("SELECT FROM queue.tasks", &[]).is_err());
+}
+
+#[test]
+fn bulk_verbs_commit_batch_by_batch_where_that_is_sure_and_else_not_at_all() {
+    let cluster = started("bulk");
+    let mut owner = as_owner(&cluster, "postgres");
+    owner
+        .batch_execute(
+            "CREATE PROCEDURE public.careful() LANGUAGE plpgsql AS $$
+             DECLARE
+                 cancelled bigint;
+             BEGIN
+                 CALL queue.cancel_where('{\"all\": true}', batch_size => 2, tasks => cancelled);
+             EXCEPTION WHEN division_by_zero THEN
+                 NULL;
+             END $$",
+        )
+        .expect("a procedure that cannot commit");
+    let call = "CALL queue.cancel_where('{\"all\": true}', batch_size => 2)";
+    let mut transactions = |how: &dyn Fn(&mut Client)| -> i64 {
+        owner.batch_execute("SELECT queue.push('default') FROM generate_series(1, 6)").expect("six tasks");
+        how(&mut owner);
+        assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue.tasks"), 0);
+        let commits = ask(&mut owner, "SELECT count(DISTINCT xmin::text) FROM queue.history_default");
+        owner.batch_execute("DELETE FROM queue.history_default").expect("forget");
+        commits
+    };
+    assert_eq!(transactions(&|client| client.batch_execute(call).expect("by itself")), 3);
+    assert_eq!(transactions(&|client| drop(client.query(call, &[]).expect("prepared"))), 1);
+    assert_eq!(
+        transactions(&|client| client.batch_execute(&format!("{call}; SELECT 1")).expect("with another")),
+        1
+    );
+    assert_eq!(
+        transactions(&|client| client.batch_execute("CALL public.careful()").expect("by a procedure")),
+        1
+    );
+    let block = |client: &mut Client| {
+        for statement in ["BEGIN", call, "COMMIT"] {
+            client.batch_execute(statement).expect("in a block");
+        }
+    };
+    assert_eq!(transactions(&block), 1);
+}
