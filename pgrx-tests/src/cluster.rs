@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use postgres::{Client, NoTls};
@@ -357,6 +358,15 @@ fn children(parent: u32) -> Vec<i32> {
     let entries = fs::read_dir("/proc").expect("read /proc");
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
+}
+
+/// A loopback address that nobody else uses, for a server that has to be reached by TCP: so it can have the usual port
+/// without taking it from anybody.
+pub fn own_address() -> String {
+    static CALLS: AtomicU32 = AtomicU32::new(1);
+    let (call, pid) = (CALLS.fetch_add(1, Ordering::Relaxed), std::process::id());
+    assert!(call < 4, "three for each process");
+    format!("127.{}.{}.{}", 64 * call + (pid >> 16) % 64, (pid >> 8) % 256, pid % 256)
 }
 
 /// Where servers and clusters are.

@@ -9,6 +9,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use queue_ext_tests::cluster::own_address;
 use queue_ext_tests::languages::{self, Start};
 use queue_ext_tests::{Cluster, PgBouncer, Settings, brief, pgbouncer};
 
@@ -124,12 +125,11 @@ fn hold_to_contract(driver: &Driver, host: &str) -> Option<()> {
     Some(())
 }
 
-/// A server and a PgBouncer, both on an address of this process's own, since not every driver can use Unix sockets.
-fn servers() -> (Cluster, PgBouncer, String) {
-    let pid = std::process::id();
-    let host = format!("127.{}.{}.{}", 128 + (pid >> 16) % 64, (pid >> 8) % 256, pid % 256);
+/// A server and a PgBouncer, both reached by TCP, since not every driver can use Unix sockets.
+fn servers(name: &str) -> (Cluster, PgBouncer, String) {
+    let host = own_address();
     let extra = format!("listen_addresses = '{host}'").leak();
-    let cluster = Cluster::start_with("drivers", &Settings { preload: true, extra });
+    let cluster = Cluster::start_with(name, &Settings { preload: true, extra });
     cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("create");
     // Each transaction gets another of its connections.
     let bouncer = PgBouncer::start(&cluster, 3, &format!("listen_addr = {host}\nserver_round_robin = 1"));
@@ -141,7 +141,7 @@ fn servers() -> (Cluster, PgBouncer, String) {
 
 #[test]
 fn every_driver_makes_every_call_in_every_way_it_has() {
-    let (_cluster, _bouncer, host) = servers();
+    let (_cluster, _bouncer, host) = servers("drivers");
     let chosen = if brief() { &DRIVERS[..1] } else { DRIVERS };
     let run = thread::scope(|scope| {
         let host = &host;
@@ -170,7 +170,7 @@ fn what_arrives_stands_in_the_documentation() {
 #[test]
 fn a_statement_prepared_through_pgbouncer_is_unknown_to_the_next_connection() {
     // Else the mode "pooled" would prove nothing.
-    let (_cluster, bouncer, _) = servers();
+    let (_cluster, bouncer, _) = servers("drivers-bouncer");
     let mut client = bouncer.connect();
     client.batch_execute("PREPARE s AS SELECT 1").expect("prepare");
     let error = client.batch_execute("EXECUTE s").expect_err("another connection");

@@ -56,7 +56,7 @@ async fn call(client: &Client, mode: Mode, call: &Call) -> Result<Vec<(String, S
             rows.flat_map(|row| (0..row.len()).map(move |index| text(&row, index)).collect::<Vec<_>>());
         return Ok(cells.map(|value| ("String".to_owned(), value)).collect());
     }
-    let rows = if mode == Pooled {
+    let rows = if mode != Prepared {
         // Everything in one go, and no statement with a name.
         let wanted = |(index, value): (usize, &calls::Value)| match value {
             Integer(_) => Type::INT4,
