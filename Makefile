@@ -8,6 +8,7 @@
 #   make yugabyte                    make the one for YugabyteDB (docs/yugabyte.md)
 #   make test                        run all tests, on throw-away servers of each version
 #   make conformance                 run what says what queue_ext means on every edition and version; print a table
+#   make dashboard                   build the page for whoever is on duty, and run it for DATABASE_URL
 #   make torture                     break things under load and account for everything (10 minutes)
 #   make bench                       measure it against other queues (45 minutes; BENCH_SCALE=quick: 3)
 #   make docs                        the site of the documentation, in target/site
@@ -86,7 +87,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install deb portable yugabyte conformance freeze injection demo demo-psql demo-stop test torture bench docs reference clean distclean servers
+.PHONY: all build install deb portable yugabyte conformance freeze injection demo demo-psql demo-stop test dashboard screenshots torture bench docs reference clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -209,6 +210,16 @@ demo-psql:
 demo-stop:
 	@cargo build --release --locked --quiet -p queue_ext_tests --bin demo
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(DEMO_VERSION)) target/release/demo stop
+
+# DASHBOARD_ARGS="--allow-actions" lets it act: docs/dashboard.md.
+dashboard:
+	@cargo build --release --locked -p queue_dashboard
+	target/release/queue-dashboard $(DASHBOARD_ARGS)
+
+# The pictures in docs/images, of five minutes of work; not part of make test.
+screenshots: target/.exists installed-$(FIRST) $(BROWSER)/.done
+	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(FIRST)) \
+		PICTURES=$(CURDIR)/docs/images PICTURES_SECONDS=300 pgrx-tests/run dashboard pictures --nocapture
 
 torture: target/.exists installed-$(TORTURE_VERSION)
 	@cargo build --release --locked --quiet -p queue_ext_tests --bin torture

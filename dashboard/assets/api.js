@@ -10,6 +10,7 @@ export class Problem extends Error {
 const LIMIT = 8000;
 let session = { key: "", actions: false, hide_payloads: false };
 
+export const known = () => session.key !== "";
 export const may = () => session.actions;
 export const hidden = () => session.hide_payloads;
 export const setToken = (token) => sessionStorage.setItem("token", token);

@@ -1,7 +1,7 @@
 // Which page is shown, and asking for what it shows again and again.
 
 import { children, h, nodes } from "./dom.js";
-import { get, may, openSession, Problem, setToken } from "./api.js";
+import { get, known, may, openSession, Problem, setToken } from "./api.js";
 import { clock, count, now, setClock, span } from "./format.js";
 import { problem } from "./parts.js";
 import { listen } from "./actions.js";
@@ -18,13 +18,14 @@ const PAGES = { queues, queue, tasks, task, dead, schedules, workers, health };
 const EVERY = 2000;
 // A page whose answer took long is asked for less often: a twentieth of the time at most.
 const SHARE = 20;
-// Older than this, the numbers are said to be so.
-const STALE = 15;
+// Numbers that are older, because they cost much, are said to be so.
+const OLD = 10;
 
 const $ = (id) => document.getElementById(id);
 let overview = null;
 let shown = null; // the address whose page is there
-let data = null; // what that page asked for itself
+let data = null; // what a page asked for itself
+let asker = null; // the address of that page
 let lost = null; // since when nothing comes, and why
 let turn = 0; // the last time anybody asked
 
@@ -42,36 +43,45 @@ async function look() {
   const { page, parameters, address } = route();
   const began = performance.now();
   if (address !== shown) $("main").setAttribute("aria-busy", "true");
-  const own = page.load ? page.load(parameters).catch((error) => error) : null;
-  let seen, answer;
   try {
-    seen = await get("overview");
-    answer = await own;
+    // Another process may serve the page by now.
+    if (lost || !known()) await openSession();
+    const own = page.load ? page.load(parameters).catch((error) => error) : null;
+    const seen = await get("overview");
+    const answer = await own;
+    if (mine === turn) take(seen, answer, address);
   } catch (error) {
-    if (mine !== turn) return;
     if (error.status === 401) return login(Boolean(sessionStorage.getItem("token")));
+    if (!(error instanceof Problem)) throw error;
     lost = lost || { since: now(), problem: error };
+  } finally {
+    if (mine === turn) {
+      const pause = Math.max(EVERY, (performance.now() - began) * SHARE);
+      setTimeout(() => mine === turn && !document.hidden && look(), pause);
+    }
   }
-  if (mine !== turn) return;
-  if (seen) {
-    overview = seen;
-    const trouble = seen.queues.trouble;
-    lost = trouble && { since: now() - (seen.clock - trouble.since), problem: trouble.problem };
-    if (seen.queues.value) setClock(seen.queues.value.now + (seen.clock - seen.queues.at));
-    // What cannot be had now leaves what was seen before.
-    if (!(answer instanceof Problem && answer.unreachable && address === shown)) data = answer;
-    if (answer instanceof Error && !(answer instanceof Problem)) throw answer;
-  }
-  show(page, parameters, address);
-  const pause = Math.max(EVERY, (performance.now() - began) * SHARE);
-  setTimeout(() => mine === turn && !document.hidden && look(), pause);
+  if (mine === turn) show(page, parameters, address);
+}
+
+function take(seen, answer, address) {
+  overview = seen;
+  const trouble = seen.queues.trouble;
+  lost = trouble && { since: now() - (seen.clock - trouble.since), problem: trouble.problem };
+  if (seen.queues.value) setClock(seen.queues.value.now + (seen.clock - seen.queues.at));
+  if (answer instanceof Error && !(answer instanceof Problem)) throw answer;
+  // What cannot be had now leaves what was seen before.
+  if (answer instanceof Problem && answer.unreachable && address === asker) return;
+  data = answer;
+  asker = address;
 }
 
 function show(page, parameters, address) {
   const main = $("main");
   bar(page);
-  if (!overview) {
-    children(main, [problem(lost.problem)]);
+  if (!overview || asker !== address) {
+    main.replaceChildren(problem(lost.problem));
+    main.removeAttribute("aria-busy");
+    shown = null;
     return;
   }
   const content = nodes([data instanceof Problem ? problem(data) : page.render({ overview, data, parameters })]);
@@ -102,15 +112,17 @@ function bar(current) {
   const about = overview?.queues.value;
   if (about) children($("where"), [h("b", {}, about.database), h("span", { class: "dim" }, ` as ${about.role}`)]);
   const old = overview?.queues.at ? overview.clock - overview.queues.at : 0;
-  const stale = Boolean(lost) || old > STALE;
+  const stale = Boolean(lost);
   const mode = may() ? h("span", { class: "mode acting" }, "actions on") : h("span", { class: "mode" }, "read-only");
-  children($("live"), [mode, h("span", { class: stale ? "dot stale" : "dot" }), stale ? "stale" : "live"]);
+  children($("live"), [mode, h("span", { class: stale ? "dot stale" : "dot" }), stale ? "stale" : old > OLD ? `${span(old)} old` : "live"]);
   document.body.classList.toggle("stale", stale);
   $("stale").hidden = !lost;
   if (lost) {
     const { problem: said, since } = lost;
     children($("stale"), [
-      h("strong", {}, `No answer since ${clock(since)} (${span(Math.max(1, Math.round(now() - since)))}). `),
+      h("strong", {}, `${said.unreachable ? "No answer" : "Refused"} since ${clock(since)}. `),
+      // Not to be read out every two seconds.
+      h("span", { "aria-hidden": "true" }, `For ${span(Math.max(1, Math.round(now() - since)))}. `),
       "What you see is from before. ", said.sqlstate ? h("code", { class: "sqlstate" }, said.sqlstate) : null,
       h("span", { class: "why" }, said.message), said.hint ? ` ${said.hint}` : null]);
   }
@@ -118,6 +130,7 @@ function bar(current) {
 
 // Asks for the token; there is no cookie, so it is asked for once in each tab.
 function login(wrong) {
+  turn += 1; // nothing else is asked until then
   const field = h("input", { id: "token", type: "password", autocomplete: "current-password", required: true });
   const form = h("form", { class: "login" }, h("h1", {}, "Who goes there?"),
     h("p", { class: "dim" }, "This page asks for the token that queue-dashboard was started with."),
@@ -127,21 +140,11 @@ function login(wrong) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     setToken(field.value.trim());
-    start();
+    look();
   });
   shown = null;
   $("main").replaceChildren(form);
   field.focus();
-}
-
-async function start() {
-  try {
-    await openSession();
-  } catch (error) {
-    if (error.status === 401) return login(Boolean(sessionStorage.getItem("token")));
-    lost = { since: now(), problem: error };
-  }
-  look();
 }
 
 addEventListener("hashchange", look);
@@ -164,9 +167,5 @@ document.addEventListener("change", (event) => {
   const search = event.target.closest("form[data-search]");
   if (search && event.target.tagName === "SELECT") tasks.search(search);
 });
-listen(async () => {
-  // The key is that of a process; another one may serve the page by now.
-  await openSession().catch(() => {});
-  await look();
-});
-start();
+listen(look);
+look();

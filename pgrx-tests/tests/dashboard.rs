@@ -1,5 +1,7 @@
 //! The page for whoever is on duty, in a real browser: what it shows, what it does, and what it refuses.
 
+#[path = "dashboard/access.rs"]
+mod access;
 #[path = "dashboard/browser.rs"]
 mod browser;
 #[path = "dashboard/fill.rs"]
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use browser::Browser;
 use fill::{fill, id, run};
-use program::{Dashboard, refused};
+use program::Dashboard;
 use queue_ext_tests::{Cluster, brief, eventually};
 use serde_json::Value;
 
@@ -181,10 +183,8 @@ fn each_action_does_what_it_says_and_is_noted() {
     assert_eq!(id(&mut client, &queued), 1);
 
     // It fails again, and is retried from its own page.
-    run(
-        &mut client,
-        "SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 minute', 'mail')",
-    );
+    let fail = "SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 minute', 'mail')";
+    eventually("it is claimed again", SOON, || client.execute(fail, &[]).expect("fail") == 1);
     browser.open(&dashboard.page(&format!("task?id={}", tasks.failed)));
     browser.click("[data-action=retry]");
     browser.sees("h1 + .badge", "queued");
@@ -240,7 +240,7 @@ fn nothing_that_is_stored_runs_in_the_browser() {
     let Some(cluster) = start("hostile") else { return };
     let mut client = cluster.connect();
     run(&mut client, "CREATE ROLE oncall LOGIN; SELECT queue.grant_operator('oncall')");
-    let evil = "</pre><script>document.title='stolen'</script><img src=x onerror=\"document.title='stolen'\">\"'`{{7*7}}";
+    let evil = "</pre><script>window.stolen=1</script><img src=x onerror=\"window.stolen=1\">\"'`{{7*7}}";
     client.query("SELECT queue.create($1, '{\"max_attempts\": 1}')", &[&evil]).expect("create");
     client.query("SELECT queue.schedule($1, '@hourly', $1)", &[&evil]).expect("schedule");
     let push = "SELECT queue.push($1, jsonb_build_object($1::text, $1::text), key => $1, headers => jsonb_build_object('h', $1::text))";
@@ -262,10 +262,7 @@ fn nothing_that_is_stored_runs_in_the_browser() {
         let at = if page == "health" { "h1" } else { "main" };
         browser.sees(at, if page == "health" { "Health" } else { "<img src=x onerror=" });
         assert_eq!(browser.count("main img, main script"), 0, "{page}");
-        assert!(
-            !browser.run("return document.title").as_str().unwrap_or_default().contains("stolen"),
-            "{page}"
-        );
+        assert!(browser.run("return window.stolen").is_null(), "{page}");
     }
     // Into a dialog, and into what an action says.
     browser.open(&dashboard.page("queues"));
@@ -286,7 +283,8 @@ fn nothing_that_is_stored_runs_in_the_browser() {
         assert!(policy.contains(rule), "{rule}: {policy}");
     }
     assert!(!policy.contains("unsafe"), "{policy}");
-    let inline = "const s = document.createElement('script'); s.append('document.title = \"stolen\"'); document.body.append(s)";
+    let inline =
+        "const s = document.createElement('script'); s.append('window.stolen = 1'); document.body.append(s)";
     let refused = browser.run(&format!(
         "try {{ {inline}; document.body.innerHTML = '<b>x</b>' }} catch (e) {{ return String(e) }}"
     ));
@@ -294,145 +292,7 @@ fn nothing_that_is_stored_runs_in_the_browser() {
         refused.as_str().is_some_and(|why| why.contains("TrustedHTML") || why.contains("TrustedScript")),
         "{refused}"
     );
-    assert_ne!(browser.run("return document.title"), "stolen");
-}
-
-#[test]
-fn whoever_cannot_show_the_token_or_is_another_site_gets_nothing() {
-    let Some(cluster) = start("guard") else { return };
-    let mut client = cluster.connect();
-    fill(&mut client);
-    let file = cluster.folder().join("token");
-    std::fs::write(&file, "a token of many letters\n").expect("write the token");
-    let token = [
-        "--allow-actions",
-        "--token-file",
-        file.to_str().expect("a path"),
-        "--allow-host",
-        "queue.example.com",
-    ];
-    let closed = Dashboard::start(&cluster, "oncall", &token);
-    let authorised = ("Authorization", "Bearer a token of many letters");
-    for path in ["/api/session", "/api/overview", "/api/tasks", "/api/task?id=1"] {
-        for headers in [
-            vec![],
-            vec![("Authorization", "Bearer a token of many lettersX")],
-            vec![("Authorization", "a token of many letters")],
-        ] {
-            assert_eq!(
-                http::send(&closed.address, "GET", path, &headers, "").status,
-                401,
-                "{path} {headers:?}"
-            );
-        }
-        assert_eq!(http::send(&closed.address, "GET", path, &[authorised], "").status, 200, "{path}");
-    }
-
-    // A browser asks for it, and keeps it in the tab.
-    let browser = browse("guard", &closed, "queues");
-    browser.sees("main", "Token");
-    browser.fill("#token", &format!("not the right token{ENTER}"));
-    browser.sees("main", "That token was wrong");
-    browser.fill("#token", &format!("a token of many letters{ENTER}"));
-    browser.sees("tbody", "thumbnails");
-    drop(browser);
-
-    // An action has to come from the page itself.
-    let open = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
-    let key = open.get("/api/session").json()["key"].as_str().expect("the key").to_owned();
-    let origin = format!("http://{}", open.address);
-    let right =
-        [("Origin", origin.as_str()), ("Content-Type", "application/json"), ("X-Queue-Key", key.as_str())];
-    let wrong = [
-        ("Origin", "http://evil.example"),
-        ("Origin", "null"),
-        ("Origin", ""),
-        ("Content-Type", "text/plain"),
-        ("X-Queue-Key", "00"),
-        ("X-Queue-Key", ""),
-        ("Sec-Fetch-Site", "cross-site"),
-        ("Host", "evil.example"),
-    ];
-    let wish = "{\"action\": \"pause\", \"target\": \"mail\"}";
-    for (name, value) in wrong {
-        let mut headers: Vec<_> = right.iter().filter(|(known, _)| *known != name).copied().collect();
-        headers.push((name, value));
-        assert_eq!(
-            http::send(&open.address, "POST", "/api/act", &headers, wish).status,
-            403,
-            "{name}: {value}"
-        );
-    }
-    let paused = "SELECT count(*) FROM queue.queues WHERE name = 'mail' AND paused_at IS NOT NULL";
-    assert_eq!(id(&mut client, paused), 0);
-    assert_eq!(http::send(&open.address, "POST", "/api/act", &right, wish).status, 200);
-    assert_eq!(id(&mut client, paused), 1);
-
-    // A name that somebody else pointed at this machine gets no page, and no data.
-    for path in ["/", "/api/overview"] {
-        for (host, status) in
-            [("evil.example", 403), ("localhost:1", 200), ("[::1]:80", 200), ("queue.example.com", 403)]
-        {
-            assert_eq!(
-                http::send(&open.address, "GET", path, &[("Host", host)], "").status,
-                status,
-                "{host}{path}"
-            );
-        }
-    }
-    assert_eq!(http::send(&closed.address, "GET", "/", &[("Host", "queue.example.com")], "").status, 200);
-    let foreign = open.get("/api/overview").headers.to_lowercase();
-    assert!(!foreign.contains("access-control-allow"), "{foreign}");
-
-    // It does not start where others can reach it without a token.
-    let url = Some("host=/nowhere user=oncall");
-    for (arguments, database, complaint) in [
-        (vec!["--listen", "0.0.0.0:0"], url, "--token-file"),
-        (vec!["--listen", "[::]:0"], url, "--token-file"),
-        (vec!["--token-file", "/nowhere/token"], url, "/nowhere/token"),
-        (vec![], None, "DATABASE_URL"),
-    ] {
-        let done = refused(&arguments, database);
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(done.status.code() == Some(2) && said.contains(complaint), "{arguments:?}: {said}");
-    }
-}
-
-#[test]
-fn it_sees_what_its_role_may_see_and_hides_payloads_when_told() {
-    let Some(cluster) = start("roles") else { return };
-    let mut client = cluster.connect();
-    let tasks = fill(&mut client);
-    run(
-        &mut client,
-        "CREATE ROLE watcher LOGIN IN ROLE pg_monitor; CREATE ROLE biller LOGIN; SELECT queue.grant_operator('biller', 'invoices')",
-    );
-    let watcher = Dashboard::start(&cluster, "watcher", &["--allow-actions"]);
-    let overview = watcher.get("/api/overview").json();
-    assert_eq!(overview["queues"]["value"]["queues"].as_array().map(Vec::len), Some(4), "{overview}");
-    assert!(overview["health"]["trouble"].is_null(), "{overview}");
-    assert_eq!(overview["schedules"]["trouble"]["problem"]["sqlstate"], "42501", "{overview}");
-    let refused = watcher.get("/api/tasks");
-    assert_eq!(
-        (refused.status, refused.json()["problem"]["sqlstate"].as_str()),
-        (403, Some("42501")),
-        "{}",
-        refused.body
-    );
-    let refused = watcher.act("{\"action\": \"pause\", \"target\": \"mail\"}");
-    assert_eq!(refused.json()["problem"]["sqlstate"], "42501", "{}", refused.body);
-
-    // An operator of one queue sees its tasks alone.
-    let biller = Dashboard::start(&cluster, "biller", &[]);
-    let newest_first = [tasks.waiting.to_string(), tasks.scheduled.to_string()];
-    assert_eq!(ids(&biller.tasks("")), newest_first);
-    assert_eq!(biller.get(&format!("/api/task?id={}", tasks.failed)).status, 404);
-
-    let hiding = Dashboard::start(&cluster, "oncall", &["--hide-payloads"]);
-    let task = hiding.get(&format!("/api/task?id={}", tasks.failed));
-    assert!(task.body.contains("mailbox full") && !task.body.contains("ada@example.com"), "{}", task.body);
-    assert_eq!(ids(&hiding.tasks("text=ada@example.com")), Vec::<&str>::new());
-    assert_eq!(ids(&hiding.tasks("text=order-17")), [tasks.failed.to_string()]);
+    assert!(browser.run("return window.stolen").is_null());
 }
 
 #[test]
@@ -447,6 +307,9 @@ fn a_page_outlives_the_server_and_says_so_meanwhile() {
         cluster.stop(mode);
         browser.sees("#stale", "No answer since");
         browser.sees("#live", "stale");
+        browser.run("location.hash = '#/dead'");
+        browser.sees("main .problem", "");
+        browser.run("location.hash = '#/queues'");
         browser.sees("tr[data-key=thumbnails]", "thumbnails");
         assert_eq!(dashboard.act("{\"action\": \"resume\", \"target\": \"thumbnails\"}").status, 503);
         cluster.launch();
@@ -459,6 +322,8 @@ fn a_page_outlives_the_server_and_says_so_meanwhile() {
     browser.sees("#notes", "thumbnails is resumed");
     drop(dashboard);
     browser.sees("#stale", "queue-dashboard does not answer");
+    browser.run("location.hash = '#/tasks'");
+    browser.sees("main .problem", "queue-dashboard does not answer");
 }
 
 #[test]

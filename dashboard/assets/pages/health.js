@@ -1,7 +1,7 @@
 // What queue.health() says: what is wrong, and what to do about it.
 
 import { h } from "../dom.js";
-import { badge, heading, part, when } from "../parts.js";
+import { badge, heading, link, part, when } from "../parts.js";
 
 export const label = "Health";
 export const title = () => "Health";
@@ -10,11 +10,15 @@ const check = (row) => h("li", { class: row.status },
   h("div", { class: "event" }, badge(row.status), h("b", {}, row.name)),
   h("p", { class: "detail" }, row.detail), row.hint ? h("p", { class: "hint" }, row.hint) : null);
 
-// Only what is wrong, for the first page.
+// Only what is wrong, for the first page; the worst first, and not so much that the queues are out of sight.
+const MOST = 3;
 export function troubles(part) {
   const wrong = (part.value || []).filter((row) => row.status !== "ok");
   if (!wrong.length) return null;
-  return h("section", { class: "troubles", "aria-label": "Trouble" }, h("ul", { class: "checks" }, wrong.map(check)));
+  wrong.sort((a, b) => (b.status === "critical") - (a.status === "critical"));
+  const more = wrong.length > MOST ? h("p", { class: "more" }, link("health", {}, `${wrong.length - MOST} more`)) : null;
+  return h("section", { class: "troubles", "aria-label": "Trouble" },
+    h("ul", { class: "checks" }, wrong.slice(0, MOST).map(check)), more);
 }
 
 export function render({ overview }) {

@@ -35,7 +35,9 @@ export function render({ overview, data, parameters: { name } }) {
   if (!row || !data?.options) return empty(`There is no queue ${name}`, link("queues", {}, "All queues"));
   const points = overview.curves.queues[name];
   const large = { width: 560, height: 96, large: true };
-  const figure = (text, value, chart) => h("figure", {}, h("figcaption", {}, h("span", { class: "what" }, text), h("b", {}, value)), chart);
+  const most = (which) => Math.max(0, ...(points || []).filter(Boolean).map((point) => point[which]));
+  const figure = (text, value, top, chart) => h("figure", {}, h("figcaption", {}, h("span", { class: "what" }, text),
+    h("span", {}, h("span", { class: "dim" }, `at most ${top} in ten minutes, now `), h("b", {}, value))), chart);
   const numbers = [
     ["running", row.running, "tasks", { state: "running" }], ["scheduled", row.scheduled, "tasks", { state: "scheduled" }],
     ["waiting", row.waiting, "tasks", { state: "waiting" }], ["behind others of their group", row.behind, "tasks", { state: "behind" }],
@@ -48,8 +50,8 @@ export function render({ overview, data, parameters: { name } }) {
       i ? " · " : null, link(page, { queue: name, ...more }, h("b", { class: text === "dead" && n ? "bad" : null }, count(n)), ` ${text}`)]),
       ` · last hour: ${count(row.completed_last_hour)} completed, ${count(row.failed_last_hour)} failed, ${count(row.cancelled_last_hour)} cancelled`),
     h("div", { class: "figures" },
-      figure(row.oldest_due > 0 ? `due, the oldest for ${span(row.oldest_due)}` : "due", short(row.queued), curve(points, 0, large)),
-      figure("completed a second", rate(row.completed_per_second), curve(points, 1, large))),
+      figure(row.oldest_due > 0 ? `due, the oldest for ${span(row.oldest_due)}` : "due", short(row.queued), short(most(0)), curve(points, 0, large)),
+      figure("completed a second", rate(row.completed_per_second), rate(most(1)), curve(points, 1, large))),
     h("h2", {}, "Next to be claimed"),
     data.next.tasks.length ? list(first(data.next), "Next to be claimed", { without: ["Queue", "State", "Worker"] })
       : h("p", { class: "dim pad" }, "Nothing is due."),

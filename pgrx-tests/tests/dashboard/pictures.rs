@@ -106,6 +106,7 @@ fn pictures_for_the_docs() {
                       FROM queue.claim('1 minute', 'webhooks', max_tasks => 3, worker => 'webhooks-2@app-1')",
     );
     hold(&mut client);
+    browser.eventually("it is seen", || browser.text("[data-key=running] .value") != "0");
     let failed = id(
         &mut client,
         "SELECT id FROM queue.dead_letters WHERE queue = 'webhooks' ORDER BY jsonb_array_length(errors) DESC, id LIMIT 1",
