@@ -200,6 +200,9 @@ def main():
             others.append(tree)
     for tree in others:
         check_tree(tree, next(iter(tree)))
+        for block in (one["DefElem"]["arg"]["String"]["sval"] for one in tree.get("DoStmt", {}).get("args", [])
+                      if one["DefElem"]["defname"] == "as"):
+            functions[block] = ("DO", *as_function(block))
     for name, statement, tree in functions.values():
         check_tree(tree, name)
         language = [one["DefElem"]["arg"]["String"]["sval"] for one in tree["CreateFunctionStmt"]["options"]
@@ -217,6 +220,12 @@ def main():
     print(f"{len(statements)} statements, {len(functions)} functions with {inner} statements and expressions")
     print("\n".join(sorted(set(found))))
     sys.exit(1 if found else 0)
+
+
+def as_function(block):
+    """A DO block as a function, and that function's tree."""
+    statement = f"CREATE FUNCTION block() RETURNS void LANGUAGE plpgsql AS $block${block}$block$"
+    return statement, json.loads(pglast.parser.parse_sql_json(statement))["stmts"][0]["stmt"]
 
 
 def texts_in_body(tree):

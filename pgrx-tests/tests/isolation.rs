@@ -1,5 +1,6 @@
 //! Runs the specs in `isolation/specs` with pg_isolation_regress: sessions against each other, in
-//! every order that matters; with the native verbs, without them, without preloading, and with the SQL-only edition.
+//! every order that matters; with the native verbs, without them, without preloading, with the SQL-only edition,
+//! and with that for YugabyteDB.
 
 use std::fs;
 use std::path::Path;
@@ -34,11 +35,19 @@ fn sessions_do_not_get_in_each_others_way_in_the_sql_only_edition() {
     }
 }
 
+#[test]
+fn sessions_do_not_get_in_each_others_way_in_the_edition_for_yugabytedb() {
+    if !brief() {
+        run(Edition::Yugabyte);
+    }
+}
+
 fn run(edition: Edition) {
     let _run = edition.begin("isolation");
     let cluster = edition.cluster("isolation", Worker::Off);
     let name = format!("isolation-{}", edition.name());
     edition.install(&cluster, "postgres");
+    edition.keep_order(&cluster, "postgres");
     let specs = Path::new(env!("CARGO_MANIFEST_DIR")).join("isolation");
     let output = home().join("run").join(format!("{name}-output"));
     let _ = fs::remove_dir_all(&output);

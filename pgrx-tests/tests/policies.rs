@@ -1,8 +1,8 @@
 //! Groups and limits under 64 claimers: at no instant more than allowed, measured from the history, and
 //! nobody starves. An hour of load at 60 times the speed: a period of a minute is a second here.
 //!
-//! With the native verbs, without them, without preloading, and with the SQL-only edition; where BRIEF is in the
-//! environment, only the first.
+//! With the native verbs, without them, without preloading, with the SQL-only edition, and with that for
+//! YugabyteDB; where BRIEF is in the environment, only the first.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};

@@ -1,6 +1,7 @@
 //! Runs every script in `regress/sql` with pg_regress and compares what it prints with
 //! `regress/expected`; each in a database of its own, with the native verbs, without them, without preloading,
-//! and with the SQL-only edition; where BRIEF is in the environment, only the first and the last.
+//! with the SQL-only edition, and with that for YugabyteDB; where BRIEF is in the environment, only the first and
+//! the SQL-only one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,15 +60,6 @@ fn with_its_own_answers(edition: Edition, scripts: &Path) -> PathBuf {
     input
 }
 
-fn one_bucket(client: &mut postgres::Client) {
-    client
-        .batch_execute(
-            "CREATE OR REPLACE FUNCTION queue_internal.buckets() RETURNS integer LANGUAGE plpgsql IMMUTABLE
-             SET search_path = pg_catalog, pg_temp AS 'BEGIN RETURN 1; END'",
-        )
-        .expect("one bucket");
-}
-
 fn run(edition: Edition) {
     let _run = edition.begin("regress");
     // The scripts let leases run out and look at what is left: no worker may be quicker.
@@ -88,10 +80,7 @@ fn run(edition: Edition) {
     // Every database to come is a copy of this one. No worker of the extension's is in it and in the way.
     if is_script {
         edition.install(&cluster, "template1");
-    }
-    if edition == Edition::Yugabyte {
-        // The scripts look at the order of claims, which holds within a bucket.
-        one_bucket(&mut cluster.connect_to("template1"));
+        edition.keep_order(&cluster, "template1");
     }
     let mut failed = Vec::new();
     for script in &names {
