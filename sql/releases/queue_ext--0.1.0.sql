@@ -724,7 +724,7 @@ COMMENT ON FUNCTION queue_internal.check_policy_options(text, text, bigint[], js
     'Checks those options of a task that the policies of its queue are about.';
 -- The trigger that meets a task with a key or a group before it is there, however it comes: push, a
 -- plain INSERT, COPY, redrive. Tasks without either do not come here; nor do those of a dump, which
--- brings the keys and the gates along (config_dump.sql).
+-- brings the keys and the gates along (restored.sql).
 --
 --   A key that another task holds keeps the task out: the INSERT goes on without its row.
 --   Errors:   22023, 54000 for keys that a plain INSERT filled with nonsense
@@ -864,7 +864,7 @@ CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
     'Makes a plain INSERT or COPY as good as a push.';
 
--- The same for the tasks of a dump, whose queues may be still to come: see config_dump.sql.
+-- The same for the tasks of a dump, whose queues may be still to come: see restored.sql.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT
@@ -1404,7 +1404,12 @@ BEGIN
         SELECT q.* FROM queue.queues AS q
         WHERE EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = q.name)
     LOOP
-        settled := settled + queue_internal.settle_signals(source, max_signals);
+        -- What cannot be settled in one queue is in no other's way.
+        BEGIN
+            settled := settled + queue_internal.settle_signals(source, max_signals);
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING 'what happened in queue % cannot be settled: %', to_json(source.name), SQLERRM;
+        END;
     END LOOP;
     RETURN settled;
 END
@@ -1586,9 +1591,6 @@ COMMENT ON FUNCTION queue_internal.take_token(queue.queues) IS
 -- died must not keep its place because nobody comes across its task in the order.
 CREATE FUNCTION queue_internal.has_room(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    task  queue.tasks;
-    ended boolean := false;
 BEGIN
     IF source.rate_limit IS NOT NULL AND NOT EXISTS (
         SELECT FROM queue_internal.bucket_times(source, clock_timestamp(), 1)) THEN
@@ -1597,17 +1599,9 @@ BEGIN
         RETURN false;
     END IF;
     IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
-        FOR task IN
-            SELECT t.* FROM queue.tasks AS t
-            WHERE t.id = ANY (ARRAY(
-                      SELECT s.task_id FROM queue_internal.slots AS s WHERE s.queue = source.name))
-              AND t.state = 'running' AND t.lease_until <= clock_timestamp()
-            FOR UPDATE SKIP LOCKED
-        LOOP
-            PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
-            ended := true;
-        END LOOP;
-        RETURN ended;
+        RETURN (queue_internal.expire(ARRAY(
+            SELECT s.task_id FROM queue_internal.slots AS s
+            WHERE s.queue = source.name AND s.task_id IS NOT NULL))).expired > 0;
     END IF;
     RETURN true;
 END
@@ -1724,6 +1718,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
     'The errors of a task with one more at the end.';
 
+-- Deletes the task and writes about it in one statement: see the policy "of_a_task" (rights.sql).
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -1735,26 +1730,25 @@ BEGIN
            OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
     INTO kept, awaited
     FROM queue.queues AS q WHERE q.name = task.queue;
-    IF kept IS DISTINCT FROM false THEN
-        INSERT INTO queue.history (
-            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-            created_at, key, group_key, headers, payload, progress, errors, result)
-        VALUES (
-            task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
-            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-            task.headers, task.payload, task.progress, task.errors, archive.result);
-    END IF;
+    WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
+    INSERT INTO queue.history (
+        id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+        created_at, key, group_key, headers, payload, progress, errors, result)
+    SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
+           task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
+           task.headers, task.payload, task.progress, task.errors, archive.result
+    WHERE kept IS DISTINCT FROM false;
     IF awaited OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
         PERFORM queue_internal.leave(task, archive.state);
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
-    'Writes a finished task to the history, if its queue keeps one.';
+    'Moves a finished task to the history, or deletes it if its queue keeps none.';
 
 -- What the end of a task means to others: its key is free, the next of its group may run, its place
--- is free, and those that wait for it are told. Must come in a statement after the one that deleted
--- the task: see predecessors_will_signal().
+-- is free, and those that wait for it are told. Must come in a statement after the one that locked
+-- or deleted the task: see predecessors_will_signal().
 CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -1782,7 +1776,6 @@ COMMENT ON FUNCTION queue_internal.leave(queue.tasks, text) IS
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
     PERFORM queue_internal.archive(task, 'cancelled', NULL);
 END
 $$;
@@ -1818,7 +1811,7 @@ COMMENT ON FUNCTION queue_internal.discard(queue.tasks) IS 'Deletes a task witho
 CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.dead_letters (
         id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
         created_at, key, group_key, backoff, headers, payload, progress, errors)
@@ -2009,6 +2002,7 @@ DECLARE
     passed    queue_internal.passed_level[];
     candidate queue.tasks;
     granted   integer := 0;
+    stuck     bigint[] := '{}';
     again     boolean;
     more      boolean;
 BEGIN
@@ -2049,13 +2043,16 @@ BEGIN
                     SELECT t.* FROM queue.tasks AS t
                     WHERE t.queue = source.name AND t.priority = level AND t.gate < 2
                       AND t.run_at >= head AND t.run_at <= until
-                      AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                      AND (t.state = 'queued'
+                           OR t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
                     ORDER BY t.run_at, t.id
                     LIMIT max_tasks - granted
                     FOR UPDATE SKIP LOCKED
                 LOOP
                     IF candidate.state = 'running' THEN
-                        PERFORM queue_internal.end_attempt(candidate, 'lease expired', '0', false);
+                        IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
+                            stuck := stuck || candidate.id;
+                        END IF;
                         again := true;
                         CONTINUE;
                     END IF;
@@ -2157,15 +2154,47 @@ COMMENT ON FUNCTION queue_internal.is_ready(text[]) IS
 -- queue_internal.expire(ids)
 --
 --   Ends the attempts of those of the tasks whose lease ran out, without waiting for anybody's lock;
---   returns how many, and which ones somebody else has locked, if any.
+--   returns how many, which ones run on, with the ends of their leases, and which could not be ended, if any.
+--   Those that run on: somebody else has them locked, or has extended or claimed them.
+--   Promise:  a task that cannot be ended is in no other's way, and the log says why: by a constraint or
+--             a trigger that somebody added, or by what a role with rights on its queue has written
 --   Touches:  queue.tasks
 
-CREATE FUNCTION queue_internal.expire(ids bigint[], OUT expired bigint, OUT locked bigint[])
+CREATE FUNCTION queue_internal.expire(
+    ids bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    task queue.tasks;
+    task_id bigint;
 BEGIN
-    expired := 0;
+    failed := '{}';
+    BEGIN
+        expired := queue_internal.end_expired(ids);
+    EXCEPTION WHEN OTHERS THEN
+        expired := 0;
+        FOREACH task_id IN ARRAY ids LOOP
+            BEGIN
+                expired := expired + queue_internal.end_expired(ARRAY[task_id]);
+            EXCEPTION WHEN OTHERS THEN
+                failed := failed || task_id;
+                RAISE WARNING 'the lease of task % ran out, but its attempt cannot be ended: %', task_id, SQLERRM;
+            END;
+        END LOOP;
+    END;
+    IF expired + cardinality(failed) < cardinality(ids) THEN
+        SELECT array_agg(t.id), array_agg(t.lease_until) INTO running, lease_ends
+        FROM queue.tasks AS t WHERE t.id = ANY (ids) AND t.id <> ALL (failed) AND t.state = 'running';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.expire(bigint[]) IS
+    'Ends attempts whose lease ran out, of the tasks given; returns how many, and which it could not end.';
+
+CREATE FUNCTION queue_internal.end_expired(ids bigint[]) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task  queue.tasks;
+    ended bigint := 0;
+BEGIN
     FOR task IN
         SELECT t.* FROM queue.tasks AS t
         WHERE t.id = ANY (ids) AND t.state = 'running' AND t.lease_until <= clock_timestamp()
@@ -2173,40 +2202,56 @@ BEGIN
         FOR UPDATE SKIP LOCKED
     LOOP
         PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
-        expired := expired + 1;
+        ended := ended + 1;
     END LOOP;
-    IF expired < cardinality(ids) THEN
-        locked := ARRAY(
-            SELECT t.id FROM queue.tasks AS t
-            WHERE t.id = ANY (ids) AND t.state = 'running' AND t.lease_until <= clock_timestamp());
-    END IF;
+    RETURN ended;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.expire(bigint[]) IS
-    'Ends attempts whose lease ran out, of the tasks given; returns how many, and which are locked.';
+COMMENT ON FUNCTION queue_internal.end_expired(bigint[]) IS
+    'Ends attempts whose lease ran out, all of them or none; returns how many.';
 -- queue_internal.reap(max_tasks)
 --
 --   Ends up to "max_tasks" attempts whose lease ran out, without waiting for anybody's lock, and
---   tells when the next lease expires.
+--   tells when the next lease expires. Those that cannot be ended are left for the next time.
+--   Clock:    where it was put back, a lease given before may end years ahead. No lease lasts longer from now
+--             than queue.max_lease, if it was given at a time that is still to come.
 --   Touches:  queue.tasks (reads all of it: leases are in no index, so that claims stay HOT)
 
 CREATE FUNCTION queue_internal.reap(max_tasks bigint, OUT reaped bigint, OUT next_expiry timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    moment timestamptz := clock_timestamp();
-    task   queue.tasks;
+    moment CONSTANT timestamptz := clock_timestamp();
+    wanted bigint;
+    tried  bigint[] := '{}';
+    failed bigint[] := '{}';
+    batch  bigint[];
+    ended  record;
+    last   timestamptz;
 BEGIN
     reaped := 0;
-    FOR task IN
-        SELECT t.* FROM queue.tasks AS t
-        WHERE t.state = 'running' AND t.lease_until <= moment
-        LIMIT max_tasks
-        FOR UPDATE SKIP LOCKED
     LOOP
-        PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
-        reaped := reaped + 1;
+        wanted := max_tasks - reaped;
+        batch := ARRAY(
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (tried)
+            LIMIT wanted);
+        SELECT * INTO ended FROM queue_internal.expire(batch);
+        reaped := reaped + ended.expired;
+        tried := tried || batch;
+        failed := failed || ended.failed;
+        EXIT WHEN ended.expired = wanted OR cardinality(batch) < wanted;
     END LOOP;
-    SELECT min(t.lease_until) INTO next_expiry FROM queue.tasks AS t WHERE t.state = 'running';
+    SELECT min(t.lease_until), max(t.lease_until) FILTER (WHERE t.updated_at > moment + interval '1 minute')
+    INTO next_expiry, last FROM queue.tasks AS t WHERE t.state = 'running' AND t.id <> ALL (failed);
+    IF last IS NOT NULL THEN
+        last := moment + queue_internal.setting('max_lease', '7d')::interval;
+        UPDATE queue.tasks AS t SET lease_until = last
+        WHERE t.id IN (
+            SELECT l.id FROM queue.tasks AS l
+            WHERE l.state = 'running' AND l.lease_until > last AND l.updated_at > moment + interval '1 minute'
+            ORDER BY l.id FOR UPDATE SKIP LOCKED);
+        next_expiry := least(next_expiry, last);
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.reap(bigint) IS
@@ -2387,6 +2432,10 @@ BEGIN
                 -- Anybody can make a view of it, even without the right to read it.
                 EXECUTE format('SELECT EXISTS (SELECT FROM queue.%I)', partition) INTO filled;
                 IF filled THEN
+                    -- The background worker has what it deletes from looked at, but not what it truncates
+                    -- (src/worker/guard.rs).
+                    EXECUTE format('LOCK TABLE queue.%I', partition);
+                    EXECUTE format('DELETE FROM queue.%I WHERE false', partition);
                     EXECUTE format('TRUNCATE queue.%I', partition);
                 END IF;
             END;
@@ -3369,15 +3418,22 @@ COMMENT ON FUNCTION queue_internal.lock_guarded_tables() IS
 CREATE FUNCTION queue_internal.apply_right(given queue.rights) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    guard record;
+    guard  record;
+    number bigint;
 BEGIN
     PERFORM queue_internal.lock_guarded_tables();
     FOR guard IN SELECT * FROM queue_internal.guards(given.queue) LOOP
         IF given.queue IS NOT NULL THEN
             EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', guard.relation);
         END IF;
+        number := given.role::oid;
+        WHILE EXISTS (SELECT FROM pg_policy AS p WHERE p.polrelid = guard.relation::regclass
+                      AND p.polname = queue_internal.policy_name(given, guard.command, number)) LOOP
+            number := number + 1;
+        END LOOP;
         EXECUTE format('CREATE POLICY %I ON %s FOR %s TO %s',
-                       queue_internal.policy_name(given, guard.command), guard.relation, guard.command, given.role)
+                       queue_internal.policy_name(given, guard.command, number), guard.relation, guard.command,
+                       given.role)
                 || coalesce(' USING (' || guard.visible || ')', '')
                 || coalesce(' WITH CHECK (' || guard.written || ')', '');
     END LOOP;
@@ -3390,8 +3446,9 @@ COMMENT ON FUNCTION queue_internal.apply_right(queue.rights) IS
 CREATE FUNCTION queue_internal.withdraw_right(taken queue.rights) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    guard record;
-    kept  text;
+    guard  record;
+    policy name;
+    kept   text;
 BEGIN
     -- Of a role that is gone, nothing is left either.
     IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = taken.role) THEN
@@ -3399,7 +3456,10 @@ BEGIN
     END IF;
     PERFORM queue_internal.lock_guarded_tables();
     FOR guard IN SELECT * FROM queue_internal.guards(taken.queue) LOOP
-        EXECUTE format('DROP POLICY %I ON %s', queue_internal.policy_name(taken, guard.command), guard.relation);
+        SELECT p.polname INTO STRICT policy FROM pg_policy AS p
+        WHERE p.polrelid = guard.relation::regclass AND p.polroles = ARRAY[taken.role::oid]
+          AND regexp_replace(p.polname, ' \d+', ' 0') = queue_internal.policy_name(taken, guard.command, 0);
+        EXECUTE format('DROP POLICY %I ON %s', policy, guard.relation);
     END LOOP;
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue FROM %s', taken.role);
@@ -3475,12 +3535,32 @@ $$;
 COMMENT ON FUNCTION queue_internal.guards(text) IS
     'What the row-level policies of a right say, for each table that they guard.';
 
--- By OID, because a role can be renamed.
-CREATE FUNCTION queue_internal.policy_name(of queue.rights, command text) RETURNS name
+-- Where rights are guarded, a finished task or a dead letter can only be written about a live task of
+-- that queue, which the role can see: by the statement that ends it, or by somebody who lies about a
+-- task of his own. Nobody can write about a task of another queue, or it could not be ended any more:
+-- ids are one series. Not for the owner, to whom no policy applies.
+CREATE POLICY of_a_task ON queue.history AS RESTRICTIVE FOR INSERT WITH CHECK (
+    EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = history.id AND t.queue = history.queue));
+COMMENT ON POLICY of_a_task ON queue.history IS 'Nobody can write about a task that is not his.';
+CREATE POLICY of_a_task ON queue.dead_letters AS RESTRICTIVE FOR INSERT WITH CHECK (
+    EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = dead_letters.id AND t.queue = dead_letters.queue));
+COMMENT ON POLICY of_a_task ON queue.dead_letters IS 'Nobody can write about a task that is not his.';
+
+-- The number is the role's OID, because a role can be renamed; or another one, where that is taken: a dump that
+-- brings policies along brings those of roles that had other OIDs.
+CREATE FUNCTION queue_internal.policy_name(of queue.rights, command text, number bigint) RETURNS name
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN concat_ws(' ', (of).kind, (of).role::oid, md5((of).queue), nullif(lower(command), 'all'))::name;
-COMMENT ON FUNCTION queue_internal.policy_name(queue.rights, text) IS
+RETURN concat_ws(' ', (of).kind, number, md5((of).queue), nullif(lower(command), 'all'))::name;
+COMMENT ON FUNCTION queue_internal.policy_name(queue.rights, text, bigint) IS
     'The name of the policies of a right for a command.';
+
+CREATE FUNCTION queue_internal.extension_of(relation oid) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT d.refobjid FROM pg_depend AS d
+    WHERE d.classid = 'pg_class'::regclass AND d.objid = relation AND d.deptype = 'e';
+END;
+COMMENT ON FUNCTION queue_internal.extension_of(oid) IS 'The extension that a table or view belongs to, if any.';
 
 -- The internal functions run with the rights of their caller, so they may be given to everybody who may
 -- call any function at all. But not those of the triggers: on a table of his own, whose columns are
@@ -3497,18 +3577,16 @@ DECLARE
     verbs     CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$)');
-    tables    text;
-    views     text;
+    tables    CONSTANT text := (
+        SELECT string_agg(DISTINCT g.relation, ', ') FROM queue_internal.guards(NULL) AS g
+        WHERE g.relation <> 'queue_internal.dependencies');
+    -- Not what somebody else has put into the schema, as far as an extension tells one from the other.
+    views     CONSTANT text := (
+        SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class AS c
+        WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'v'
+          AND queue_internal.extension_of(c.oid) IS NOT DISTINCT FROM queue_internal.extension_of('queue.tasks'::regclass));
     privilege text;
 BEGIN
-    SELECT string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind <> 'v'),
-           string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind = 'v')
-    INTO tables, views
-    FROM pg_class AS c JOIN pg_depend AS d
-      ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
-    WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
-      AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
-      AND c.oid NOT IN ('queue.rights'::regclass, 'queue_internal.dependencies'::regclass);
     FOREACH privilege IN ARRAY ARRAY[
         'USAGE ON SCHEMA queue, queue_internal',
         'EXECUTE ON ROUTINE ' || internal,
@@ -3529,11 +3607,12 @@ BEGIN
         ]
         WHEN 'worker' THEN ARRAY[
             'USAGE ON TYPE queue.claimed_task',
-            'SELECT, UPDATE, DELETE ON queue.tasks',
+            'SELECT, DELETE, UPDATE (state, run_at, attempt, token, gate, lease_until, worker, claimed_at,'
+            ' updated_at, progress, errors) ON queue.tasks',
             'INSERT, SELECT (id, state, queue) ON queue.history',
             'INSERT, SELECT (id, queue) ON queue.dead_letters',
             'SELECT, UPDATE, DELETE ON queue_internal.keys',
-            'SELECT, DELETE ON queue_internal.dependencies',
+            'SELECT, DELETE, UPDATE (predecessor_queue) ON queue_internal.dependencies',
             'SELECT, INSERT, UPDATE, DELETE ON queue_internal.signals',
             'SELECT, UPDATE ON queue_internal.slots, queue_internal.tokens',
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
@@ -4060,9 +4139,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     task queue.tasks;
 BEGIN
-    DELETE FROM queue.tasks AS t
-    WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
-    RETURNING t.* INTO task;
+    SELECT t.* INTO task FROM queue.tasks AS t
+    WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running' FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM queue_internal.check_lease_holder(id, token);
         PERFORM queue_internal.raise_lease_lost(id, token);
@@ -4096,11 +4174,11 @@ BEGIN
     PERFORM FROM queue.tasks AS t WHERE t.id = ANY (ids) ORDER BY t.id FOR UPDATE;
     RETURN QUERY
     WITH finished AS (
-        DELETE FROM queue.tasks AS t
-        USING ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
-              WITH ORDINALITY AS g (id, token, result, position)
-        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
-        RETURNING t AS task, g.result, g.position
+        SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
+        FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
+             WITH ORDINALITY AS g (id, token, result, position)
+        JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
+        ORDER BY t.id, g.position
     ), kept AS (
         SELECT f.position, queue_internal.archive(f.task, 'completed', f.result) FROM finished AS f
     )
@@ -4449,41 +4527,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.get(bigint) IS 'The task wherever it is.';
--- CALL queue.wait_result(id, timeout, state, result)
---
---   Waits until the task is completed, cancelled or failed for good, or until "timeout" is over.
---   API:      public; needs to read the task, as queue.get() does
---   Returns:  in "state", the state that the task is in now, null if it is gone without a trace; in
---             "result", what its worker gave to queue.complete()
---   Errors:   QX003 no such task; 22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
---   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps until
---             the task's end wakes it (src/wait.rs). In a transaction block it cannot, and does not wait.
-
-CREATE PROCEDURE queue.wait_result(
-    id           bigint,
-    timeout      interval DEFAULT '30 seconds',
-    INOUT state  text     DEFAULT NULL,
-    INOUT result jsonb    DEFAULT NULL)
-LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_result';
-COMMENT ON PROCEDURE queue.wait_result(bigint, interval, text, jsonb) IS
-    'Waits until a task is finished, holding neither a transaction nor a snapshot; tells its state and result.';
-
-CREATE FUNCTION queue_internal.check_wait_result(id bigint, timeout interval) RETURNS timestamptz
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    deadline timestamptz;
-BEGIN
-    PERFORM queue_internal.check_id(id);
-    deadline := queue_internal.wait_deadline(timeout);
-    IF queue_internal.state_of(id) IS NULL THEN
-        PERFORM queue_internal.raise_unknown_task(id);
-    END IF;
-    RETURN deadline;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.check_wait_result(bigint, interval) IS
-    'Checks the arguments of queue.wait_result(); returns until when it waits.';
+-- What queue.wait() and queue.wait_result() check before they wait, and what they look at.
 
 CREATE FUNCTION queue_internal.wait_deadline(timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4497,47 +4541,6 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.wait_deadline(interval) IS
     'Until when to wait; checks the argument "timeout".';
-
--- One snapshot for all tables, since it is STABLE: a task on its way from one to the other is missed
--- in neither.
-CREATE FUNCTION queue_internal.outcome(id bigint, OUT state text, OUT result jsonb)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    state := queue_internal.state_of(id);
-    IF state = 'completed' THEN
-        SELECT h.result INTO result FROM queue.history AS h WHERE h.id = outcome.id;
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.outcome(bigint) IS 'The state of a task, wherever it is, and its result.';
--- CALL queue.wait(queue, timeout, ready)
---
---   Waits until there is something to claim from the queue, or until "timeout" is over. One new task wakes
---   one waiter, the one who has waited longest; another worker may still be quicker, and then queue.claim()
---   returns nothing.
---   API:      public; needs the worker's right on the queue
---   Returns:  in "ready", whether there is something to claim
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
---   Touches:  queue.queues, queue.tasks (reads)
---   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps
---             (src/wait.rs). In a transaction block it cannot, and does not wait.
-
-CREATE PROCEDURE queue.wait(
-    queue       text     DEFAULT 'default',
-    timeout     interval DEFAULT '30 seconds',
-    INOUT ready boolean  DEFAULT NULL)
-LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait';
-COMMENT ON PROCEDURE queue.wait(text, interval, boolean) IS
-    'Waits until there is something to claim, holding neither a transaction nor a snapshot.';
-
--- The same for several queues: until there is something in any of them.
-CREATE PROCEDURE queue.wait(
-    queues      text[],
-    timeout     interval DEFAULT '30 seconds',
-    INOUT ready boolean  DEFAULT NULL)
-LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_any';
-COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
-    'Waits until there is something to claim from any of the queues.';
 
 CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4567,6 +4570,82 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_wait(text[], interval) IS
     'Checks the arguments of queue.wait() for several queues; returns until when it waits.';
+
+CREATE FUNCTION queue_internal.check_wait_result(id bigint, timeout interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    deadline timestamptz;
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    deadline := queue_internal.wait_deadline(timeout);
+    IF queue_internal.state_of(id) IS NULL THEN
+        PERFORM queue_internal.raise_unknown_task(id);
+    END IF;
+    RETURN deadline;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_wait_result(bigint, interval) IS
+    'Checks the arguments of queue.wait_result(); returns until when it waits.';
+
+-- One snapshot for all tables, since it is STABLE: a task on its way from one to the other is missed
+-- in neither.
+CREATE FUNCTION queue_internal.outcome(id bigint, OUT state text, OUT result jsonb)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    state := queue_internal.state_of(id);
+    IF state = 'completed' THEN
+        SELECT h.result INTO result FROM queue.history AS h WHERE h.id = outcome.id;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.outcome(bigint) IS 'The state of a task, wherever it is, and its result.';
+-- CALL queue.wait_result(id, timeout, state, result)
+--
+--   Waits until the task is completed, cancelled or failed for good, or until "timeout" is over.
+--   API:      public; needs to read the task, as queue.get() does
+--   Returns:  in "state", the state that the task is in now, null if it is gone without a trace; in
+--             "result", what its worker gave to queue.complete()
+--   Errors:   QX003 no such task; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
+--   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps until
+--             the task's end wakes it (src/wait.rs). In a transaction block it cannot, and does not wait.
+
+CREATE PROCEDURE queue.wait_result(
+    id           bigint,
+    timeout      interval DEFAULT '30 seconds',
+    INOUT state  text     DEFAULT NULL,
+    INOUT result jsonb    DEFAULT NULL)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_result';
+COMMENT ON PROCEDURE queue.wait_result(bigint, interval, text, jsonb) IS
+    'Waits until a task is finished, holding neither a transaction nor a snapshot; tells its state and result.';
+-- CALL queue.wait(queue, timeout, ready)
+--
+--   Waits until there is something to claim from the queue, or until "timeout" is over. One new task wakes
+--   one waiter, the one who has waited longest; another worker may still be quicker, and then queue.claim()
+--   returns nothing.
+--   API:      public; needs the worker's right on the queue
+--   Returns:  in "ready", whether there is something to claim
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
+--   Touches:  queue.queues, queue.tasks (reads)
+--   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps
+--             (src/wait.rs). In a transaction block it cannot, and does not wait.
+
+CREATE PROCEDURE queue.wait(
+    queue       text     DEFAULT 'default',
+    timeout     interval DEFAULT '30 seconds',
+    INOUT ready boolean  DEFAULT NULL)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait';
+COMMENT ON PROCEDURE queue.wait(text, interval, boolean) IS
+    'Waits until there is something to claim, holding neither a transaction nor a snapshot.';
+
+-- The same for several queues: until there is something in any of them.
+CREATE PROCEDURE queue.wait(
+    queues      text[],
+    timeout     interval DEFAULT '30 seconds',
+    INOUT ready boolean  DEFAULT NULL)
+LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_any';
+COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
+    'Waits until there is something to claim from any of the queues.';
 -- queue.create(name, options)
 --
 --   Creates a queue.
@@ -4650,7 +4729,8 @@ COMMENT ON FUNCTION queue_internal.check_queue(text) IS 'Checks that a queue exi
 --   The history stays; the queue's bindings go.
 --   API:      public; an operator's
 --   Errors:   QX002 no such queue; 55006 it has tasks; 22004, 22023, 54000 for the arguments
---   Touches:  queue.queues, queue.tasks, queue.dead_letters and what policies keep of them (deletes)
+--   Touches:  queue.queues, queue.tasks (locks in the order of ids), queue.dead_letters and what policies
+--             keep of them (deletes)
 --   A push that runs at the same moment may leave its task behind. The task is neither lost nor
 --   claimed: it is there again when a queue of that name is created.
 
@@ -4662,6 +4742,10 @@ BEGIN
         PERFORM queue_internal.raise_null('force');
     END IF;
     DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+    IF force THEN
+        -- Before everything that belongs to them, and in the order in which others lock them.
+        PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
+    END IF;
     -- Whoever waits for it has to learn that it is gone.
     PERFORM queue_internal.announce_task(name, clock_timestamp());
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
@@ -5241,7 +5325,7 @@ END
 $$;
 COMMENT ON PROCEDURE queue.maintain() IS
     'One round of what the background worker does, for servers that do not preload the library.';
--- queue.health(due_for, overdue_for, pinned_for, failed)
+-- queue.health(due_for, overdue_for, pinned_for, failed, held_back)
 --
 --   What is wrong in this database, and what to do about it: a row for each check, or one for each queue or
 --   transaction that a check finds fault with.
@@ -5250,6 +5334,7 @@ COMMENT ON PROCEDURE queue.maintain() IS
 --              overdue_for  how long ago a lease may have run out
 --              pinned_for   how long a transaction may hold back vacuum
 --              failed       how many tasks of a queue may fail for good in an hour
+--              held_back    how many transactions a replication slot or a standby may hold back vacuum
 --              Null means the default.
 --   Returns:   name: which check; status: ok, warning or critical; detail: what was found; hint: what to do,
 --              null where nothing is
@@ -5260,7 +5345,8 @@ CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
     overdue_for interval DEFAULT '1 minute',
     pinned_for  interval DEFAULT '10 minutes',
-    failed      bigint   DEFAULT 10)
+    failed      bigint   DEFAULT 10,
+    held_back   bigint   DEFAULT 1000000)
 RETURNS TABLE (name text, status text, detail text, hint text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -5268,6 +5354,7 @@ DECLARE
     overdue_for CONSTANT interval := coalesce(overdue_for, '1 minute');
     pinned_for  CONSTANT interval := coalesce(pinned_for, '10 minutes');
     failed      CONSTANT bigint := coalesce(failed, 10);
+    held_back   CONSTANT bigint := coalesce(held_back, 1000000);
     moment      CONSTANT timestamptz := clock_timestamp();
     engine      CONSTANT jsonb := queue.engine_stats();
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
@@ -5286,6 +5373,7 @@ BEGIN
     RETURN QUERY
     SELECT 'engine', f.status, f.detail, f.hint
     FROM (VALUES
+        (engine ? 'edition', 'ok', format('this is the %s edition, without a library', engine ->> 'edition'), NULL),
         (engine ? 'max_lanes', 'ok', 'the library is preloaded', NULL),
         ((engine ->> 'loaded')::boolean, 'warning', 'queue.lanes is 0',
          'Everything works, more slowly. Set queue.lanes, and restart the server.'),
@@ -5298,6 +5386,11 @@ BEGIN
     FROM (VALUES
         (pg_is_in_recovery(), 'ok', 'a standby has none', NULL),
         (engine ? 'worker', 'ok', 'process ' || (engine #>> '{worker,pid}'), NULL),
+        ((engine ->> 'maintained_at')::timestamptz > moment - interval '5 minutes', 'ok',
+         'queue.maintain() last ran at ' || (engine ->> 'maintained_at'), NULL),
+        (engine ? 'edition', 'critical',
+         coalesce('queue.maintain() last ran at ' || (engine ->> 'maintained_at'), 'queue.maintain() has never run'),
+         'Have pg_cron or any other scheduler CALL queue.maintain() every minute.'),
         (NOT (engine ->> 'loaded')::boolean, 'warning', 'without preloading there is none', by_hand),
         (NOT current_setting('queue.worker_enabled', true)::boolean, 'warning', 'queue.worker_enabled is off', by_hand),
         (true, 'critical', 'there is none',
@@ -5370,11 +5463,11 @@ BEGIN
         UNION ALL
         SELECT format('replication slot %s holds it back by %s transactions', to_json(s.slot_name), age(s.xmin)),
                format('Have its standby catch up, or SELECT pg_drop_replication_slot(%L).', s.slot_name)
-        FROM pg_replication_slots AS s WHERE age(s.xmin) > 1000000
+        FROM pg_replication_slots AS s WHERE age(s.xmin) > held_back
         UNION ALL
         SELECT format('standby %s holds it back by %s transactions', to_json(r.application_name), age(r.backend_xmin)),
                'End the old query there, or switch hot_standby_feedback off.'
-        FROM pg_stat_replication AS r WHERE age(r.backend_xmin) > 1000000
+        FROM pg_stat_replication AS r WHERE age(r.backend_xmin) > held_back
     ) AS p;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'horizon', 'ok', format('nobody has held back vacuum for %s', pinned_for), NULL;
@@ -5394,8 +5487,38 @@ BEGIN
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
 END
 $$;
-COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint) IS
+COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint, bigint) IS
     'What is wrong in this database, and what to do about it.';
+-- What lets a dump be restored in any order.
+--
+-- pg_restore with several jobs loads the tables in any order and at the same time, whatever foreign keys
+-- there are, with the worker looking on. So a row that is restored must need no other. A restored task is
+-- not refused for want of its queue, and leaves its key to queue_internal.keys (the triggers on
+-- queue.tasks); and whichever comes later, a task or what it waits for, has the task looked at.
+--
+-- What tells a restore are two settings that every dump makes before its first row. Verbs have a
+-- search_path of their own, so that nothing they do is ever taken for a restore.
+
+CREATE FUNCTION queue_internal.dependencies_restored() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO queue_internal.signals (queue, task_id)
+    SELECT DISTINCT r.queue, r.task_id FROM restored AS r;
+    PERFORM queue_internal.announce_task(r.queue, clock_timestamp())
+    FROM (SELECT DISTINCT i.queue FROM restored AS i) AS r;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.dependencies_restored() IS
+    'Has the tasks looked at whose dependencies come from a dump.';
+
+CREATE TRIGGER dependencies_restored AFTER INSERT ON queue_internal.dependencies
+    REFERENCING NEW TABLE AS restored
+    FOR EACH STATEMENT
+    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
+    EXECUTE FUNCTION queue_internal.dependencies_restored();
+COMMENT ON TRIGGER dependencies_restored ON queue_internal.dependencies IS
+    'Lets a dump be restored in any order.';
 -- The verbs that the library serves natively where it can.
 --
 --   The core functions of the verbs below move into schema queue_internal, under the same name, and the
@@ -5514,6 +5637,8 @@ BEGIN
     END LOOP;
 END
 $$;
+
+SELECT queue_internal.announce_extension();
 -- What the tables and their columns are, for \d+ and for every tool that shows comments.
 
 COMMENT ON TABLE queue.queues IS 'The queues and their defaults. Change them with queue.configure().';
@@ -5608,35 +5733,6 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.tokens', '');
-
--- pg_restore with several jobs loads the tables in any order and at the same time, whatever foreign keys
--- there are, with the worker looking on. So a row that is restored must need no other. A restored task is
--- not refused for want of its queue, and leaves its key to queue_internal.keys (the triggers on
--- queue.tasks); and whichever comes later, a task or what it waits for, has the task looked at.
---
--- What tells a restore are two settings that every dump makes before its first row. Verbs have a
--- search_path of their own, so that nothing they do is ever taken for a restore.
-
-CREATE FUNCTION queue_internal.dependencies_restored() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    INSERT INTO queue_internal.signals (queue, task_id)
-    SELECT DISTINCT r.queue, r.task_id FROM restored AS r;
-    PERFORM queue_internal.announce_task(r.queue, clock_timestamp())
-    FROM (SELECT DISTINCT i.queue FROM restored AS i) AS r;
-    RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.dependencies_restored() IS
-    'Has the tasks looked at whose dependencies come from a dump.';
-
-CREATE TRIGGER dependencies_restored AFTER INSERT ON queue_internal.dependencies
-    REFERENCING NEW TABLE AS restored
-    FOR EACH STATEMENT
-    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
-    EXECUTE FUNCTION queue_internal.dependencies_restored();
-COMMENT ON TRIGGER dependencies_restored ON queue_internal.dependencies IS
-    'Lets a dump be restored in any order.';
 -- The last word of the script: nothing is for everybody. Rights are given by queue.grant_producer,
 -- grant_worker and grant_operator; the views without payloads are for monitoring.
 
@@ -5644,9 +5740,7 @@ REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
 REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers TO pg_monitor;
-GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint) TO pg_monitor;
+GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint, bigint) TO pg_monitor;
 -- A function in a view is called with the rights of whoever reads the view. This one looks itself whether
 -- its caller may read queue.stats.
 GRANT EXECUTE ON FUNCTION queue_internal.counted(text[]) TO PUBLIC;
-
-SELECT queue_internal.announce_extension();
