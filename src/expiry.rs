@@ -19,7 +19,12 @@ pub fn end(lane: u64, ids: &[i64]) -> Result<u64, pgrx::spi::Error> {
     let (expired, running, lease_ends, failed) = Spi::connect_mut(|client| {
         let row = client.update(query, Some(1), &[ids.to_vec().into()])?.first();
         let ends = row.get::<Vec<TimestampWithTimeZone>>(3)?;
-        Ok::<_, pgrx::spi::Error>((row.get::<i64>(1)?, row.get::<Vec<i64>>(2)?, ends, row.get::<Vec<i64>>(4)?))
+        Ok::<_, pgrx::spi::Error>((
+            row.get::<i64>(1)?,
+            row.get::<Vec<i64>>(2)?,
+            ends,
+            row.get::<Vec<i64>>(4)?,
+        ))
     })?;
     point!(ExpiryEnded);
     let moment = now();

@@ -140,7 +140,13 @@ impl Cluster {
     /// The cluster in a folder where [`Cluster::create`] made one before.
     pub fn existing(folder: &Path) -> Option<Self> {
         let there = folder.join("data/PG_VERSION").exists();
-        there.then(|| Self { folder: folder.to_owned(), programs: bindir(), postmaster: None, keep: true, clock: None })
+        there.then(|| Self {
+            folder: folder.to_owned(),
+            programs: bindir(),
+            postmaster: None,
+            keep: true,
+            clock: None,
+        })
     }
 
     /// Starts the server, and waits until it takes connections. The process belongs to nobody's

@@ -27,14 +27,18 @@ struct Server {
 impl Server {
     fn copy(name: &str) -> Self {
         // The folder that has all of it: bin, lib and share, however deep.
-        let binary = PathBuf::from(std::env::var("PG_CONFIG").expect("PG_CONFIG")).canonicalize().expect("pg_config");
-        let original = binary.ancestors().find(|folder| folder.parent() == Some(&home())).expect("a fetched server");
+        let binary =
+            PathBuf::from(std::env::var("PG_CONFIG").expect("PG_CONFIG")).canonicalize().expect("pg_config");
+        let original =
+            binary.ancestors().find(|folder| folder.parent() == Some(&home())).expect("a fetched server");
         let top = home().join("run").join(name);
         let _ = fs::remove_dir_all(&top);
         run("cp", &["-al", original.to_str().expect("a path"), top.to_str().expect("a path")]);
         let pg_config = top.join(binary.strip_prefix(original).expect("below"));
         let server = Self { top, pg_config };
-        for file in fs::read_dir(server.extensions()).expect("read").map(|entry| entry.expect("a file").path()) {
+        for file in
+            fs::read_dir(server.extensions()).expect("read").map(|entry| entry.expect("a file").path())
+        {
             if file.file_name().expect("a name").to_string_lossy().starts_with("queue_ext") {
                 fs::remove_file(file).expect("remove");
             }
@@ -63,7 +67,10 @@ fn the_package_installs_on_a_server_that_never_had_it() {
         &[&std::env::var("PG_CONFIG").expect("PG_CONFIG"), "", out.to_str().expect("a path")],
     );
     let major = major_version();
-    assert!(package.contains(&format!("postgresql-{major}-queue-ext_{}-1_", env!("CARGO_PKG_VERSION"))), "{package}");
+    assert!(
+        package.contains(&format!("postgresql-{major}-queue-ext_{}-1_", env!("CARGO_PKG_VERSION"))),
+        "{package}"
+    );
     let unpacked = out.join("unpacked");
     run("dpkg-deb", &["-x", &package, unpacked.to_str().expect("a path")]);
     // Where Debian's servers look for it; the servers of the tests may look elsewhere.
@@ -81,7 +88,11 @@ fn the_package_installs_on_a_server_that_never_had_it() {
         .output()
         .expect("run the smoke test");
     let said = String::from_utf8_lossy(&done.stdout);
-    assert!(done.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
     fs::remove_dir_all(&server.top).expect("remove the server");
 }
 
@@ -100,7 +111,10 @@ fn smoke() {
         .execute("SELECT queue.complete($1, $2)", &[&row.get::<_, i64>(0), &row.get::<_, i32>(1)])
         .expect("complete");
     let loaded: bool = client
-        .query_one("SELECT (queue.engine_stats() ->> 'loaded')::bool AND count(*) = 1 FROM queue.history", &[])
+        .query_one(
+            "SELECT (queue.engine_stats() ->> 'loaded')::bool AND count(*) = 1 FROM queue.history",
+            &[],
+        )
         .expect("look")
         .get(0);
     assert!(loaded, "the library is loaded, and the task is in the history");

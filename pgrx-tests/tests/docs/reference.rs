@@ -25,7 +25,10 @@ fn the_reference_is_what_the_comments_say() {
     }
     let there = fs::read_to_string(&file).expect("read the reference");
     let differ = made.lines().zip(there.lines()).find(|(made, there)| made != there);
-    assert!(made == there, "docs/reference.md is not what the comments say: make reference. First: {differ:?}");
+    assert!(
+        made == there,
+        "docs/reference.md is not what the comments say: make reference. First: {differ:?}"
+    );
 }
 
 fn reference(client: &mut Client) -> String {
@@ -64,7 +67,8 @@ fn reference(client: &mut Client) -> String {
         let (oid, name, comment): (i64, String, String) = (relation.get(0), relation.get(1), relation.get(2));
         let _ = write!(page, "\n### {name}\n\n{comment}\n\n| Column | Type | |\n| --- | --- | --- |\n");
         for column in columns(client, oid) {
-            let (column, kind, comment): (String, String, String) = (column.get(0), column.get(1), column.get(2));
+            let (column, kind, comment): (String, String, String) =
+                (column.get(0), column.get(1), column.get(2));
             let _ = writeln!(page, "| `{column}` | {kind} | {} |", comment.replace('|', "\\|"));
         }
     }
@@ -103,7 +107,8 @@ fn wrapped(signature: &str) -> String {
     if signature.len() <= 100 {
         return signature.to_owned();
     }
-    let (open, close) = (signature.find('(').expect("arguments"), signature.find(") -> ").unwrap_or(signature.len() - 1));
+    let (open, close) =
+        (signature.find('(').expect("arguments"), signature.find(") -> ").unwrap_or(signature.len() - 1));
     let arguments = signature[open + 1..close].replace(", ", ",\n    ");
     format!("{}(\n    {arguments}){}", &signature[..open], &signature[close + 1..])
 }

@@ -16,7 +16,9 @@ fn every_link_leads_somewhere() {
         let folder = root().join(&page.path).parent().expect("a folder").to_owned();
         for event in Parser::new_ext(&page.text, Options::ENABLE_TABLES) {
             let target = match event {
-                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => dest_url.to_string(),
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    dest_url.to_string()
+                }
                 _ => continue,
             };
             let path = target.split('#').next().unwrap_or_default();

@@ -17,8 +17,8 @@ use queue_ext_tests::{Cluster, brief};
 use crate::pages::{Page, pages, root};
 
 const STATEMENTS: [&str; 16] = [
-    "ALTER", "BEGIN", "CALL", "COPY", "CREATE", "DELETE", "DO", "DROP", "GRANT", "INSERT", "LISTEN", "REVOKE",
-    "SELECT", "UPDATE", "VACUUM", "WITH",
+    "ALTER", "BEGIN", "CALL", "COPY", "CREATE", "DELETE", "DO", "DROP", "GRANT", "INSERT", "LISTEN",
+    "REVOKE", "SELECT", "UPDATE", "VACUUM", "WITH",
 ];
 
 /// A piece of a page that psql is to run, or that says why it is not.
@@ -43,7 +43,9 @@ fn every_snippet_runs() {
     }
     let cluster = Cluster::start("docs-snippets");
     let mut client = cluster.connect();
-    client.batch_execute("CREATE ROLE web; CREATE ROLE mailer; CREATE ROLE oncall").expect("the roles of the pages");
+    client
+        .batch_execute("CREATE ROLE web; CREATE ROLE mailer; CREATE ROLE oncall")
+        .expect("the roles of the pages");
     let scripts = home().join("run/docs-scripts");
     let _ = fs::remove_dir_all(&scripts);
     let (mut failed, mut ran) = (Vec::new(), 0);
@@ -113,14 +115,24 @@ fn snippets(page: &Page) -> Vec<Snippet> {
                 let mut words = said.split_whitespace();
                 if words.next() == Some("sql") {
                     let kind = words.fold(Kind::Runs, |_, word| kind(page, line, word));
-                    found.push(Snippet { lines: inner_lines(&page.text, &block), kind, end: block.end, prints: None });
+                    found.push(Snippet {
+                        lines: inner_lines(&page.text, &block),
+                        kind,
+                        end: block.end,
+                        prints: None,
+                    });
                 } else if said == "text" {
-                    let before = found.last_mut().filter(|last| page.text[last.end..block.start].trim().is_empty());
+                    let before =
+                        found.last_mut().filter(|last| page.text[last.end..block.start].trim().is_empty());
                     before.into_iter().for_each(|last| last.prints = Some(text.to_string()));
                 } else {
                     let first = text.split_whitespace().next().unwrap_or_default();
                     let sql = STATEMENTS.contains(&first.trim_end_matches(';'));
-                    assert!(!sql, "{}:{line}: SQL that nobody runs; begin it with ```sql", page.path.display());
+                    assert!(
+                        !sql,
+                        "{}:{line}: SQL that nobody runs; begin it with ```sql",
+                        page.path.display()
+                    );
                 }
             }
             Event::Html(text) | Event::InlineHtml(text) if text.starts_with("<!--sql") => {
@@ -173,9 +185,10 @@ fn script(page: &Page, snippets: &[Snippet]) -> String {
             lines[snippet.lines.end] = "\\o".to_owned();
         }
         if let Kind::Fails(code) = &snippet.kind {
-                lines[snippet.lines.start - 1] = "\\set ON_ERROR_STOP 0".to_owned();
-            lines[snippet.lines.end] =
-                format!("SELECT 1 / (:'SQLSTATE' = '{code}')::int AS \"fails with {code}\" \\g /dev/null \\set ON_ERROR_STOP 1");
+            lines[snippet.lines.start - 1] = "\\set ON_ERROR_STOP 0".to_owned();
+            lines[snippet.lines.end] = format!(
+                "SELECT 1 / (:'SQLSTATE' = '{code}')::int AS \"fails with {code}\" \\g /dev/null \\set ON_ERROR_STOP 1"
+            );
         }
     }
     lines.iter().fold(String::new(), |mut script, line| {
