@@ -18,6 +18,7 @@ pub enum Edition {
     NoPreload,
     /// What `make portable` makes.
     SqlOnly,
+    /// What `make yugabyte` makes.
     Yugabyte,
 }
 

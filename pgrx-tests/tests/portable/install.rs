@@ -1,7 +1,7 @@
 //! Installing it, as a role that is nobody special.
 
 use super::*;
-use queue_ext_tests::edition::portable_path;
+use queue_ext_tests::Edition;
 use std::fs;
 use std::process::Stdio;
 
@@ -15,7 +15,7 @@ fn a_plain_owner_installs_it_and_is_told_what_is_there_already() {
     for database in ["empty", "foreign", "native"] {
         client.batch_execute(&format!("CREATE DATABASE \"{database}\" OWNER {OWNER}")).expect("a database");
     }
-    let file = portable_path();
+    let file = Edition::SqlOnly.script().expect("it has one");
     let first = psql(&cluster, OWNER, "empty", &file, &STOP);
     assert!(first.status.success() && said(&first).is_empty(), "{}", said(&first));
     let mut owner = as_owner(&cluster, "empty");
@@ -87,7 +87,7 @@ fn the_readme_takes_a_managed_database_to_its_first_finished_task() {
              AS 'INSERT INTO cron.job VALUES ($1, $2, $3)'; GRANT USAGE ON SCHEMA cron TO PUBLIC",
         )
         .expect("a stand-in for pg_cron");
-    let installed = psql(&cluster, OWNER, "managed", &portable_path(), &STOP);
+    let installed = psql(&cluster, OWNER, "managed", &Edition::SqlOnly.script().expect("it has one"), &STOP);
     assert!(installed.status.success(), "{}", said(&installed));
     let blocks = blocks("On managed Postgres");
     assert!(blocks.len() >= 2, "{blocks:?}");
