@@ -24,7 +24,8 @@ pub const CAMPAIGN: Campaign = Campaign {
 };
 
 fn before(scene: &mut Scene) {
-    if scene.clock.is_some() {
+    // Once, whatever came of it.
+    if scene.clock.is_some() || !scene.remarks.is_empty() {
         return;
     }
     scene.cluster.stop("fast");

@@ -29,7 +29,8 @@ pub const CAMPAIGN: Campaign = Campaign {
 
 /// Moves the tables and the write-ahead log to disks of their own.
 fn before(scene: &mut Scene) {
-    if !scene.disks.is_empty() {
+    // Once, whatever came of it.
+    if !scene.disks.is_empty() || !scene.remarks.is_empty() {
         return;
     }
     let place = |name: &str| scene.cluster.folder().with_extension(name);
