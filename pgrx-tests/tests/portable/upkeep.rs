@@ -134,9 +134,22 @@ fn who_waits_sees_a_task_within_a_pause_and_keeps_no_snapshot_for_longer() {
 
 #[test]
 fn a_dump_brings_rights_along_to_where_roles_have_other_numbers() {
-    let cluster = started("dump");
+    // First of all on both servers: so the number of one is that of the other there.
+    let [(cluster, ann_here), (target, bob_there)] = [("dump", ["ann", "bob"]), ("restore", ["bob", "ann"])]
+        .map(|(name, roles)| {
+            let cluster = Edition::SqlOnly.cluster(&format!("portable-{name}"), Worker::On);
+            let mut client = cluster.connect();
+            for role in roles {
+                client.batch_execute(&format!("CREATE ROLE {role} LOGIN")).expect("a role");
+            }
+            let owned = format!("CREATE ROLE {OWNER} LOGIN; ALTER DATABASE postgres OWNER TO {OWNER}");
+            client.batch_execute(&owned).expect("the owner");
+            let number: u32 = ask(&mut client, &format!("SELECT '{}'::regrole::oid", roles[0]));
+            (cluster, number)
+        });
+    assert_eq!(ann_here, bob_there);
+    Edition::SqlOnly.install(&cluster, "postgres");
     let mut owner = as_owner(&cluster, "postgres");
-    cluster.connect().batch_execute("CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN").expect("roles");
     owner
         .batch_execute(
             "SELECT queue.create('a'), queue.create('b'), queue.push('a'), queue.push('b');
@@ -149,14 +162,6 @@ fn a_dump_brings_rights_along_to_where_roles_have_other_numbers() {
         "pg_dump",
         &["-h", &host, "-U", OWNER, "-d", "postgres", "-n", "queue", "-n", "queue_internal", "-f", &file],
     );
-    let target = Edition::SqlOnly.cluster("portable-restore", Worker::On);
-    // The other way round: the number of one is now that of the other.
-    target
-        .connect()
-        .batch_execute(&format!(
-            "CREATE ROLE {OWNER} LOGIN; ALTER DATABASE postgres OWNER TO {OWNER}; CREATE ROLE bob LOGIN; CREATE ROLE ann LOGIN"
-        ))
-        .expect("roles");
     let restored = psql(&target, OWNER, "postgres", Path::new(&file), &["-v", "ON_ERROR_STOP=1"]);
     assert!(restored.status.success(), "{}", said(&restored));
     let mut owner = as_owner(&target, "postgres");
@@ -165,7 +170,7 @@ fn a_dump_brings_rights_along_to_where_roles_have_other_numbers() {
     assert_eq!(ask::<String>(&mut ann, "SELECT string_agg(queue, ' ') FROM queue.tasks"), "a");
     owner
         .batch_execute(
-            "SELECT queue.grant_worker('ann', 'b'); SELECT queue.revoke_worker('ann', 'a');
+            "SELECT queue.grant_worker('bob', 'a'); SELECT queue.grant_worker('ann', 'b'); SELECT queue.revoke_worker('ann', 'a');
              SELECT queue.revoke_worker('bob', 'b'), queue.push('b'); SELECT queue.grant_worker('bob', 'b')",
         )
         .expect("rights change");

@@ -69,6 +69,13 @@ WHERE o.place NOT IN ('queue'::regnamespace, 'queue_internal'::regnamespace, 'pg
                       'information_schema'::regnamespace)
   AND o.place::regnamespace::text !~ '^pg_(toast|temp)';
 
+-- The extension before its tables, as its worker does: who takes them the other way round can run into a deadlock with
+-- it. Nothing else locks an extension so and leaves it as it is.
+SELECT pg_catalog.current_setting('queue_move.from') = 'native' AS from_native \gset
+\if :from_native
+    CREATE FUNCTION pg_temp.queue_move() RETURNS void LANGUAGE sql AS '';
+    ALTER FUNCTION pg_temp.queue_move() DEPENDS ON EXTENSION queue_ext;
+\endif
 SELECT queue_internal.lock_guarded_tables() \g /dev/null
 ALTER SCHEMA queue RENAME TO queue_before;
 ALTER SCHEMA queue_internal RENAME TO queue_internal_before;
