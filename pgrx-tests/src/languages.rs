@@ -21,6 +21,12 @@ fn libraries() -> String {
     format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH)
 }
 
+/// Where the dynamic linker looks: among what was fetched, too.
+fn linked() -> Option<String> {
+    let more = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    Some(format!("{}:{more}", fetched(&libraries())?.display()))
+}
+
 /// Where what is built goes.
 fn built() -> PathBuf {
     let folder = home().join("built");
@@ -82,8 +88,7 @@ pub fn ruby(program: &Path) -> Option<Start> {
         .chain(["usr/lib/ruby/3.1.0", &format!("{own}/ruby/3.1.0")])
         .map(|folder| fetched(folder).map(|path| path.display().to_string()))
         .collect::<Option<Vec<_>>>()?;
-    let linked =
-        format!("{}:{}", fetched(&own)?.display(), std::env::var("LD_LIBRARY_PATH").unwrap_or_default());
+    let linked = linked()?;
     Some(Box::new(move || {
         let mut command = Command::new(&ruby);
         command.env("RUBYLIB", folders.join(":")).env("LD_LIBRARY_PATH", &linked);
@@ -95,10 +100,14 @@ pub fn ruby(program: &Path) -> Option<Start> {
 /// PHP, without the system's settings and with PDO.
 pub fn php(program: &Path) -> Option<Start> {
     let (php, extensions) = (fetched("usr/bin/php8.2")?, fetched("usr/lib/php/20220829")?);
-    let program = program.to_owned();
+    let (program, linked) = (program.to_owned(), linked()?);
     Some(Box::new(move || {
         let mut command = Command::new(&php);
-        command.arg("-n").arg("-d").arg(format!("extension_dir={}", extensions.display()));
+        command
+            .env("LD_LIBRARY_PATH", &linked)
+            .arg("-n")
+            .arg("-d")
+            .arg(format!("extension_dir={}", extensions.display()));
         command.args(["-d", "extension=pdo", "-d", "extension=pdo_pgsql"]).arg(&program);
         command
     }))

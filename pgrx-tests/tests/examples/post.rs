@@ -53,10 +53,21 @@ impl Post {
             .batch_execute(
                 "CREATE EXTENSION queue_ext;
                  CREATE TABLE letters_sent (address text NOT NULL);
+                 -- Whoever sends this one first is so slow that somebody else has claimed it before he completes it.
+                 CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$
+                 BEGIN
+                     WHILE EXISTS (SELECT FROM queue.tasks WHERE payload ->> 'to' = 'slow' AND token = 1) LOOP
+                         PERFORM pg_sleep(0.05);
+                     END LOOP;
+                     RETURN NEW;
+                 END $$;
+                 CREATE TRIGGER dawdle BEFORE INSERT ON letters_sent FOR EACH ROW
+                     WHEN (NEW.address = 'slow') EXECUTE FUNCTION dawdle();
                  SELECT queue.configure('default',
                      '{\"lease\": \"2 s\", \"max_attempts\": 100, \"backoff\": {\"base\": \"0\"}}');
                  SELECT queue.push('default', '{\"to\": null}', max_attempts => 2),
-                        queue.push('default', '{}', max_attempts => 2)",
+                        queue.push('default', '{}', max_attempts => 2),
+                        queue.push('default', '{\"to\": \"slow\"}')",
             )
             .expect("open");
         Self { client: RefCell::new(client), start, url, hired: 0, pushed: 0 }
@@ -119,8 +130,8 @@ impl Post {
                 count("SELECT count(*) FROM queue.history WHERE state = 'completed'"),
                 count("SELECT count(*) FROM queue.dead_letters"),
             ],
-            [self.pushed, self.pushed, self.pushed, 2],
-            "letters, addresses, completed tasks, and the two without an address ({})",
+            [self.pushed + 1, self.pushed + 1, self.pushed + 1, 2],
+            "letters with the slow one, addresses, completed tasks, and the two without an address ({})",
             self.url
         );
     }
