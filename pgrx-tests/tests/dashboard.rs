@@ -16,7 +16,7 @@ mod program;
 use std::time::{Duration, Instant};
 
 use browser::Browser;
-use fill::{fill, id, run};
+use fill::{claimed, fill, id, run};
 use program::Dashboard;
 use queue_ext_tests::{Cluster, brief, eventually};
 use serde_json::Value;
@@ -184,7 +184,7 @@ fn each_action_does_what_it_says_and_is_noted() {
 
     // It fails again, and is retried from its own page.
     let fail = "SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 minute', 'mail')";
-    eventually("it is claimed again", SOON, || client.execute(fail, &[]).expect("fail") == 1);
+    claimed(&mut client, fail, &[]);
     browser.open(&dashboard.page(&format!("task?id={}", tasks.failed)));
     browser.click("[data-action=retry]");
     browser.sees("h1 + .badge", "queued");
@@ -246,9 +246,9 @@ fn nothing_that_is_stored_runs_in_the_browser() {
     let push = "SELECT queue.push($1, jsonb_build_object($1::text, $1::text), key => $1, headers => jsonb_build_object('h', $1::text))";
     let task: i64 = client.query_one(push, &[&evil]).expect("push").get(0);
     let fail = "SELECT queue.fail(id, token, $1) FROM queue.claim('1 minute', $1, worker => $1)";
-    client.query(fail, &[&evil]).expect("fail");
+    claimed(&mut client, fail, &[&evil]);
     client.query(push, &[&evil]).expect("push");
-    client.query("SELECT queue.claim('1 minute', $1, worker => $1)", &[&evil]).expect("claim");
+    claimed(&mut client, "SELECT queue.claim('1 minute', $1, worker => $1)", &[&evil]);
     let dashboard = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
     let browser = browse("hostile", &dashboard, "queues");
     let encoded: String = evil.bytes().map(|byte| format!("%{byte:02X}")).collect();
