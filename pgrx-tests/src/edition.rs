@@ -89,12 +89,13 @@ impl Edition {
         }
     }
 
-    /// Has all tasks in one order, for scripts that look at the order of claims: on YugabyteDB it holds within a bucket.
+    /// Has all tasks in one order, for scripts that look at ids and at the order of claims: on YugabyteDB it holds
+    /// within a bucket, and ids are handed out to sessions by the hundred.
     pub fn keep_order(self, cluster: &Cluster, database: &str) {
         if self == Self::Yugabyte {
-            let one = "CREATE OR REPLACE FUNCTION queue_internal.buckets() RETURNS integer LANGUAGE plpgsql IMMUTABLE
-                       SET search_path = pg_catalog, pg_temp AS 'BEGIN RETURN 1; END'";
-            cluster.connect_to(database).batch_execute(one).expect("one bucket");
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("regress/one-bucket.sql");
+            let script = fs::read_to_string(path).expect("read one-bucket.sql");
+            cluster.connect_to(database).batch_execute(&script).expect("one bucket");
         }
     }
 

@@ -33,7 +33,8 @@ EXCEPTION WHEN unique_violation THEN
 END
 $$;
 COMMENT ON FUNCTION queue.create(text, jsonb) IS
-    'Creates a queue. Options: lease, max_attempts, backoff {kind, base, max, jitter}, keep_history.';
+    'Creates a queue. Options: lease, max_attempts, backoff {kind, base, max, jitter}, keep_history; max_running, '
+    'max_running_per_group, delayed_head, fair_groups, rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure.';
 
 CREATE FUNCTION queue_internal.check_options(options jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$

@@ -4681,7 +4681,8 @@ EXCEPTION WHEN unique_violation THEN
 END
 $$;
 COMMENT ON FUNCTION queue.create(text, jsonb) IS
-    'Creates a queue. Options: lease, max_attempts, backoff {kind, base, max, jitter}, keep_history.';
+    'Creates a queue. Options: lease, max_attempts, backoff {kind, base, max, jitter}, keep_history; max_running, '
+    'max_running_per_group, delayed_head, fair_groups, rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure.';
 
 CREATE FUNCTION queue_internal.check_options(options jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -5475,12 +5476,13 @@ BEGIN
 
     RETURN QUERY
     SELECT 'partitions', f.status, f.detail, f.hint
-    FROM (SELECT max(right(c.relname, 8))
+    FROM (SELECT max(right(c.relname, 8)), 
+                 bool_or(right(c.relname, 8) = to_char((moment + interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD'))
           FROM pg_class AS c JOIN pg_inherits AS i ON i.inhrelid = c.oid
-          WHERE i.inhparent = 'queue.history'::regclass AND c.relname ~ '^history_\d{8}$') AS h (last),
+          WHERE i.inhparent = 'queue.history'::regclass AND c.relname ~ '^history_\d{8}$') AS h (last, there),
     LATERAL (VALUES
         (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
-        (h.last > to_char(moment AT TIME ZONE 'UTC', 'YYYYMMDD'), 'ok', 'the last is for ' || h.last, NULL),
+        (h.there, 'ok', 'the last is for ' || h.last, NULL),
         (true, 'warning', 'there is none for tomorrow, the last is for ' || h.last,
          'Rows without one go to queue.history_default. CALL queue.maintain() makes them, unless somebody keeps '
          'queue.history locked.')

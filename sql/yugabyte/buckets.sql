@@ -15,8 +15,10 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.buckets() IS 'Over how many buckets the tasks of a queue are spread.';
 
-ALTER TABLE queue.tasks ADD COLUMN bucket smallint NOT NULL
-    DEFAULT pg_catalog.floor(pg_catalog.random() OPERATOR(pg_catalog.*) queue_internal.buckets());
+ALTER TABLE queue.tasks ADD COLUMN bucket smallint;
+ALTER TABLE queue.tasks ALTER COLUMN bucket
+    SET DEFAULT pg_catalog.floor(pg_catalog.random() OPERATOR(pg_catalog.*) queue_internal.buckets());
+ALTER TABLE queue.tasks ALTER COLUMN bucket SET NOT NULL;
 COMMENT ON COLUMN queue.tasks.bucket IS 'Where it is in the order of claims; by chance.';
 
 -- Each number of a sequence that is not cached is a write of its own, to a majority of the nodes. So ids say

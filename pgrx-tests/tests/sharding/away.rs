@@ -81,6 +81,7 @@ pub fn is_missed_by_nobody_and_loses_nothing(sharded: &mut Sharded) {
     eventually("there is load", SOON, || finished_elsewhere(&account, 1) > 100);
 
     const DEAD: usize = 1;
+    let mut held = hold_some(sharded);
     sharded.shards[DEAD].kill_all();
     // Tasks that it had when it died, of which nobody may hear before it is back.
     let (before, pushed_before) = (finished_elsewhere(&account, DEAD), pushed(&account));
@@ -101,17 +102,64 @@ pub fn is_missed_by_nobody_and_loses_nothing(sharded: &mut Sharded) {
     assert_eq!((away, problem.get::<_, i32>(0)), (1, DEAD as i32), "{}", problem.get::<_, &str>(1));
     assert_eq!(refused(&mut client, "SELECT queue.configure('load', '{\"max_attempts\": 100}')"), "XX000");
 
+    what_names_it_fails(&mut client, DEAD, &mut held);
     sharded.shards[DEAD].launch();
     let there = |account: &Account| {
         account.completed.lock().expect("completed").keys().filter(|id| shard_of(**id) == DEAD).count()
     };
     let had = there(&account);
     eventually("it takes part again", SOON, || there(&account) > had + 50);
+    comes_back(&mut client, &held);
     account.stop.store(true, Ordering::Relaxed);
     threads.into_iter().for_each(|thread| thread.join().expect("a client"));
 
     drain(&mut client, &account);
     settle(&mut client, &account);
+}
+
+/// Tasks of all shards, leased for long: their ids and tokens.
+fn hold_some(sharded: &Sharded) -> Vec<(i64, i32)> {
+    let mut client = sharded.router.connect();
+    run(&mut client, "SELECT queue.create('held'); SELECT queue.push('held') FROM generate_series(1, 60)");
+    let mut held = Vec::new();
+    while held.len() < 60 {
+        let rows =
+            client.query("SELECT id, token FROM queue.claim('1 hour', 'held', 60)", &[]).expect("claim");
+        held.extend(rows.iter().map(|row| (row.get(0), row.get(1))));
+    }
+    held
+}
+
+fn complete_many(client: &mut Client, tasks: &[(i64, i32)]) -> BTreeSet<i64> {
+    let (ids, tokens): (Vec<i64>, Vec<i32>) = tasks.iter().copied().unzip();
+    let accepted =
+        client.query("SELECT queue.complete_many($1, $2)", &[&ids, &tokens]).expect("complete_many");
+    accepted.iter().map(|row| row.get(0)).collect()
+}
+
+/// What can only be done on the dead shard is refused or left out; what is for all shards fails.
+fn what_names_it_fails(client: &mut Client, dead: usize, held: &mut Vec<(i64, i32)>) {
+    let codes: BTreeSet<Option<String>> = (0..20)
+        .map(|n| client.simple_query(&format!("SELECT queue.push('default', key => 'dead-{n}')")))
+        .map(|result| result.err().map(|error| error.code().expect("a code").code().to_owned()))
+        .collect();
+    assert_eq!(codes, BTreeSet::from([None, Some("08001".to_owned())]), "keys with a home there, and others");
+    let id = held.iter().find(|(id, _)| shard_of(*id) == dead).expect("one of its tasks").0;
+    assert_eq!(refused(client, &format!("SELECT queue.get({id})")), "XX000");
+    let there: BTreeSet<i64> = held.iter().map(|task| task.0).filter(|id| shard_of(*id) != dead).collect();
+    assert_eq!(complete_many(client, held), there, "the others are finished");
+    held.retain(|task| shard_of(task.0) == dead);
+    assert_eq!(refused(client, "SELECT queue.create('meanwhile')"), "XX000");
+}
+
+/// Its leases are still held, and what was half done can be done again.
+fn comes_back(client: &mut Client, held: &[(i64, i32)]) {
+    assert_eq!(complete_many(client, held).len(), held.len());
+    if let Err(error) = client.simple_query("SELECT queue.create('meanwhile')") {
+        assert_eq!(error.code().map(|code| code.code()), Some("42710"));
+    }
+    let query = "SELECT count(*) FROM queue.shard_stats WHERE queue = 'meanwhile'";
+    assert_eq!(number(client, query), SHARDS as i64);
 }
 
 /// Finishes what is left, once the leases of answers that got lost have run out.
