@@ -318,6 +318,10 @@ fn a_page_outlives_the_server_and_says_so_meanwhile() {
         browser.sees_no("body", "No answer since");
     }
     browser.sees("tr[data-key=thumbnails]", "122");
+    // Connections that were ended while they lay idle are noticed before anything is asked of them.
+    let end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'queue-dashboard'";
+    run(&mut cluster.connect(), end);
+    assert_eq!(dashboard.get("/api/tasks").status, 200);
     browser.click("[aria-label=\"Resume thumbnails\"]");
     browser.sees("#notes", "thumbnails is resumed");
     drop(dashboard);
