@@ -350,7 +350,6 @@ fn every_answer_comes_within_a_second_however_many_tasks_there_are() {
     let first: i64 = id(&mut client, "SELECT min(id) FROM queue.tasks WHERE queue = 'default'");
     let mut slowest = (Duration::ZERO, String::new());
     for path in [
-        "overview",
         "tasks",
         "tasks?text=nowhere",
         "tasks?text=nowhere&state=live",
@@ -364,6 +363,8 @@ fn every_answer_comes_within_a_second_however_many_tasks_there_are() {
         "tasks?state=completed&queue=mail",
         "queue?name=default",
         &format!("task?id={first}"),
+        // Last, so that what is counted after a start has been counted.
+        "overview",
     ] {
         // The best of three: others use this machine, too.
         let took = (0..3).map(|_| {
