@@ -22,7 +22,7 @@ use options::{Options, Wish};
 
 fn main() -> ExitCode {
     let options = match Options::read() {
-        Ok(Wish::Serve(options)) => options,
+        Ok(Wish::Serve(options)) => *options,
         Ok(Wish::Help) => {
             print!("{}", options::USAGE);
             return ExitCode::SUCCESS;

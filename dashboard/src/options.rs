@@ -32,7 +32,7 @@ pub struct Options {
 
 /// What was asked for.
 pub enum Wish {
-    Serve(Options),
+    Serve(Box<Options>),
     Help,
 }
 
@@ -80,7 +80,7 @@ impl Options {
             variable("DATABASE_URL").ok_or("set DATABASE_URL, such as postgresql://oncall@localhost/shop")?;
         // Not with what it says, which might be the password.
         let database = tokio_postgres::Config::from_str(&url).map_err(|_| "DATABASE_URL cannot be read")?;
-        Ok(Wish::Serve(Self { database, listen, token, hosts, allow_actions, hide_payloads }))
+        Ok(Wish::Serve(Box::new(Self { database, listen, token, hosts, allow_actions, hide_payloads })))
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
             _ => None,
         };
         match Options::parse(arguments.iter().map(|argument| argument.to_string()), &variable)? {
-            Wish::Serve(options) => Ok(options),
+            Wish::Serve(options) => Ok(*options),
             Wish::Help => Err("help".to_owned()),
         }
     }

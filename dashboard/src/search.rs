@@ -63,10 +63,11 @@ static FAILED: Order = Order {
 static LONGEST: Order =
     Order { name: "running longest first", by: "t.claimed_at, t.id", place: "NULL", behind: "false" };
 
+// By the clock, not by the start of the transaction: what is pushed meanwhile is due, not for later.
 static LIVE: Walk = Walk {
     relation: "queue.tasks",
     state: "CASE WHEN t.state <> 'queued' THEN t.state WHEN t.gate = 2 THEN 'behind' \
-            WHEN t.run_at > now() THEN 'scheduled' ELSE 'queued' END",
+            WHEN t.run_at > clock_timestamp() THEN 'scheduled' ELSE 'queued' END",
     ended: "NULL::timestamptz",
     lease: "t.lease_until",
     documents: "t.headers, t.payload, t.progress",
@@ -100,7 +101,7 @@ static HISTORY: Walk = Walk {
 };
 static ANYWHERE: Walk = Walk {
     relation: "queue.all_tasks",
-    state: "CASE WHEN t.state = 'queued' AND t.run_at > now() THEN 'scheduled' ELSE t.state END",
+    state: "CASE WHEN t.state = 'queued' AND t.run_at > clock_timestamp() THEN 'scheduled' ELSE t.state END",
     lease: "t.lease_until",
     ..HISTORY
 };

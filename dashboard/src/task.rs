@@ -10,7 +10,7 @@ use crate::problem::Problem;
 const TASK: &str = "
     SELECT jsonb_build_object(
         'id', g.id::text, 'queue', g.queue, 'priority', g.priority, 'token', g.token, 'attempt', g.attempt,
-        'state', CASE WHEN g.state = 'queued' AND g.run_at > now() THEN 'scheduled' ELSE g.state END,
+        'state', CASE WHEN g.state = 'queued' AND g.run_at > clock_timestamp() THEN 'scheduled' ELSE g.state END,
         'max_attempts', coalesce(g.max_attempts, (SELECT q.max_attempts FROM queue.queues AS q WHERE q.name = g.queue)),
         'worker', g.worker, 'key', g.key, 'group', g.group_key,
         'created', extract(epoch FROM g.created_at)::float8, 'run_at', extract(epoch FROM g.run_at)::float8,
