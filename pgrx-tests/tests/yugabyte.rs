@@ -34,7 +34,10 @@ fn lint(script: &Path) -> Vec<String> {
 
 #[test]
 fn the_script_has_nothing_that_yugabytedb_lacks() {
-    assert_eq!(lint(&script()), [""; 0]);
+    // It says the same on each version.
+    if !brief() {
+        assert_eq!(lint(&script()), [""; 0]);
+    }
 }
 
 /// A rule, and a statement that breaks it.
@@ -70,6 +73,9 @@ const BROKEN: [(&str, &str); 21] = [
 
 #[test]
 fn each_rule_is_seen_to_be_broken() {
+    if brief() {
+        return;
+    }
     // Alone, and where it fits into a body, there too, deep inside.
     let folder = home().join("run/yugabyte-dialect");
     std::fs::create_dir_all(&folder).expect("create the folder");

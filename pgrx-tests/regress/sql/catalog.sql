@@ -28,9 +28,6 @@ WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
 ORDER BY p.pronamespace::regnamespace::text COLLATE "C", p.proname;
 -- None runs with more rights than its caller.
 SELECT count(*) FROM pg_proc WHERE pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND prosecdef;
--- What a claim changes is in no index.
-SELECT i.indexrelid::regclass, pg_get_indexdef(i.indexrelid) FROM pg_index AS i
-WHERE i.indrelid = 'queue.tasks'::regclass ORDER BY 1;
 -- The public functions, as the contract writes them.
 SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
 FROM pg_proc AS p WHERE p.pronamespace = 'queue'::regnamespace ORDER BY 1, 2;
