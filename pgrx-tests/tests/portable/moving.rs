@@ -93,7 +93,11 @@ fn moving_keeps_everything_and_leaves_the_catalog_of_a_fresh_install() {
 
     // What would be lost, whether inside or outside, keeps everything as it is.
     for (make, name, undo) in [
-        ("CREATE VIEW public.mine AS SELECT id FROM queue.tasks", "view public.mine", "DROP VIEW public.mine"),
+        (
+            "CREATE VIEW public.mine AS SELECT id FROM queue.tasks",
+            "view public.mine",
+            "DROP VIEW public.mine",
+        ),
         ("CREATE INDEX mine ON queue.tasks (worker)", "index", "DROP INDEX queue.mine"),
         ("ALTER TABLE queue.tasks ADD mine int", "column mine", "ALTER TABLE queue.tasks DROP mine"),
     ] {
@@ -167,7 +171,8 @@ fn moving_runs_nothing_that_the_owner_has_written() {
         ))
         .expect("traps");
     // In what moves along, and in what is read: refused.
-    let view = "CREATE VIEW queue.bindings AS SELECT *, public.grab(1) AS more FROM queue_internal.bindings";
+    let view = "CREATE VIEW queue.bindings AS SELECT public.grab(b.topic_pattern) AS topic_pattern, b.queue, b.topic_regex,
+                b.created_at FROM queue_internal.bindings AS b";
     for (lay, lift) in [
         (
             format!("CREATE TRIGGER grab AFTER INSERT ON {today} EXECUTE FUNCTION public.grab()"),
