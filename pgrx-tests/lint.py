@@ -33,6 +33,11 @@ COMMITTING = [
     f"queue.purge_where(filter jsonb,{BULK})",
     "queue_internal.in_batches(verb text,filter jsonb,states text[],dry_run boolean,batch_size integer,"
     "to_queue text,priority integer,INOUT tasks bigint)",
+    # In the SQL-only edition.
+    "queue_internal.try_commit(INOUT committed boolean)",
+    "queue.wait(queue text,timeout interval,INOUT ready boolean)",
+    "queue.wait(queues text[],timeout interval,INOUT ready boolean)",
+    "queue.wait_result(id bigint,timeout interval,INOUT state text,INOUT result jsonb)",
 ]
 
 clean = True

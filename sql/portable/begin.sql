@@ -6,6 +6,7 @@
 -- It is one transaction: all of it or nothing. Made by "make portable" out of the files in sql/.
 
 BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL client_min_messages = warning;
 
 DO $$

@@ -25,7 +25,7 @@ SELECT p.oid::regprocedure AS without_search_path FROM pg_proc AS p
 WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
   AND p.prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c')
   AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
-ORDER BY p.pronamespace::regnamespace::text COLLATE "C", p.proname;
+ORDER BY p.pronamespace::regnamespace::text COLLATE "C", p.proname, pg_get_function_identity_arguments(p.oid) COLLATE "C";
 -- None runs with more rights than its caller.
 SELECT count(*) FROM pg_proc WHERE pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND prosecdef;
 -- The public functions, as the contract writes them.

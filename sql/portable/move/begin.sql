@@ -19,10 +19,12 @@
 \endif
 SELECT :'to' = 'native' AS to_native, :'to' = 'sql_only' AS to_sql_only \gset
 BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL client_min_messages = warning;
 SET LOCAL lock_timeout = '30s';
 
--- What is there, and whose it will be.
+-- What is there, and whose it will be. Nothing of what is there is called: where a superuser moves, it belongs to
+-- somebody else, who could have written anything into it.
 SELECT pg_catalog.set_config('queue_move.to', :'to', true),
        pg_catalog.set_config('queue_move.from', CASE WHEN EXISTS (
            SELECT FROM pg_catalog.pg_extension AS e WHERE e.extname = 'queue_ext') THEN 'native' ELSE 'sql_only' END, true)
@@ -42,7 +44,8 @@ BEGIN
             USING HINT = 'ALTER EXTENSION queue_ext UPDATE brings it to a newer version.';
     END IF;
     there := CASE origin WHEN 'native' THEN (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'queue_ext')
-             ELSE queue.engine_stats() ->> 'version' END;
+             ELSE (SELECT (regexp_match(p.prosrc, '''version'', ''([^'']+)'''))[1] FROM pg_proc AS p
+                   WHERE p.oid = to_regprocedure('queue.engine_stats()')) END;
     IF there = '@CARGO_VERSION@' AND origin = goal THEN
         RAISE EXCEPTION 'the SQL-only edition % is in this database already', there;
     ELSIF there <> '@CARGO_VERSION@' AND origin <> goal THEN
@@ -76,7 +79,26 @@ SELECT pg_catalog.current_setting('queue_move.from') = 'native' AS from_native \
     CREATE FUNCTION pg_temp.queue_move() RETURNS void LANGUAGE sql AS '';
     ALTER FUNCTION pg_temp.queue_move() DEPENDS ON EXTENSION queue_ext;
 \endif
-SELECT queue_internal.lock_guarded_tables() \g /dev/null
+-- All of them or none, again and again, for the same reason.
+DO $$
+DECLARE
+    patience CONSTANT timestamptz := clock_timestamp() + interval '30 seconds';
+BEGIN
+    LOOP
+        BEGIN
+            LOCK TABLE queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings,
+                queue_internal.keys, queue_internal.slots, queue_internal.tokens, queue_internal.dependencies,
+                queue_internal.signals IN ACCESS EXCLUSIVE MODE NOWAIT;
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            IF clock_timestamp() > patience THEN
+                RAISE;
+            END IF;
+        END;
+        PERFORM pg_sleep(0.02);
+    END LOOP;
+END
+$$;
 ALTER SCHEMA queue RENAME TO queue_before;
 ALTER SCHEMA queue_internal RENAME TO queue_internal_before;
 

@@ -8,18 +8,27 @@ SET LOCAL check_function_bodies = off;
 CREATE FUNCTION pg_temp.before(relation pg_catalog.text) RETURNS pg_catalog.text LANGUAGE sql
 RETURN pg_catalog.regexp_replace(relation, '^(queue|queue_internal)\.', '\1_before.');
 
--- What somebody added to the tables would be lost.
+-- What somebody added to the tables would be lost; and reading what he put in their place could run his code.
 DO $$
 DECLARE
     relation pg_catalog.text;
     addition pg_catalog.text;
 BEGIN
-    FOR relation IN SELECT DISTINCT g.relation FROM queue_internal.guards(NULL) AS g LOOP
+    FOR relation IN
+        SELECT g.relation FROM queue_internal.guards(NULL) AS g
+        UNION VALUES ('queue.rights'), ('queue.history_default')
+    LOOP
         SELECT d.name INTO addition FROM (
+            SELECT 'not a table' FROM pg_catalog.pg_class AS o JOIN pg_catalog.pg_class AS n ON n.oid = relation::regclass
+            WHERE o.oid = pg_temp.before(relation)::regclass AND o.relkind <> n.relkind
+            UNION ALL
+            SELECT 'rule ' || r.rulename FROM pg_catalog.pg_rewrite AS r WHERE r.ev_class = pg_temp.before(relation)::regclass
+            UNION ALL
             SELECT 'column ' || a.attname FROM pg_catalog.pg_attribute AS a
             WHERE a.attrelid = pg_temp.before(relation)::regclass AND a.attnum > 0 AND NOT a.attisdropped
               AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute AS n
-                              WHERE n.attrelid = relation::regclass AND n.attname = a.attname AND NOT n.attisdropped)
+                              WHERE n.attrelid = relation::regclass AND n.attname = a.attname AND NOT n.attisdropped
+                                AND n.atttypid = a.atttypid AND n.attgenerated = a.attgenerated)
             UNION ALL
             SELECT 'index ' || i.indexrelid::regclass FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
             WHERE i.indrelid = pg_temp.before(relation)::regclass
@@ -35,6 +44,23 @@ BEGIN
                 USING HINT = 'Drop it, and make it again afterwards.';
         END IF;
     END LOOP;
+    -- The days of the history come along as they are. So they must be bare.
+    SELECT d.name INTO addition FROM pg_catalog.pg_class AS c, LATERAL (
+        SELECT 'rule ' || r.rulename FROM pg_catalog.pg_rewrite AS r WHERE r.ev_class = c.oid
+        UNION ALL SELECT 'trigger ' || t.tgname FROM pg_catalog.pg_trigger AS t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal
+        UNION ALL SELECT 'constraint ' || k.conname FROM pg_catalog.pg_constraint AS k WHERE k.conrelid = c.oid AND k.contype NOT IN ('p', 'n')
+        UNION ALL SELECT 'policy ' || p.polname FROM pg_catalog.pg_policy AS p WHERE p.polrelid = c.oid
+        UNION ALL SELECT 'index ' || i.indexrelid::regclass FROM pg_catalog.pg_index AS i
+        WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)
+        UNION ALL SELECT 'default of ' || a.attname FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_attrdef AS v
+            ON v.adrelid = a.attrelid AND v.adnum = a.attnum
+        WHERE a.attrelid = c.oid AND (a.attgenerated <> '' OR pg_catalog.pg_get_expr(v.adbin, v.adrelid) <> 'clock_timestamp()')
+    ) AS d (name)
+    WHERE c.relnamespace = 'queue_before'::regnamespace AND c.relname ~ '^history_[0-9]{8}$' LIMIT 1;
+    IF addition IS NOT NULL THEN
+        RAISE EXCEPTION 'a day of the history has an addition: %', addition
+            USING HINT = 'Drop it, and make it again afterwards.';
+    END IF;
 END
 $$;
 
