@@ -5367,7 +5367,7 @@ BEGIN
            format('the extension is of version %s, the library of %s', v.extension, v.library),
            CASE WHEN v.extension <> v.library THEN
                'If the extension is older: ALTER EXTENSION queue_ext UPDATE. If the library is older: restart the server.' END
-    FROM (SELECT e.extversion AS extension, engine ->> 'version' AS library
+    FROM (SELECT e.extversion AS extension, coalesce(engine ->> 'version', e.extversion) AS library
           FROM pg_extension AS e WHERE e.extname = 'queue_ext') AS v;
 
     -- Of each of these two, the first row that matches.
