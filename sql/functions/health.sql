@@ -148,7 +148,7 @@ BEGIN
 
     RETURN QUERY
     SELECT 'partitions', f.status, f.detail, f.hint
-    FROM (SELECT max(right(c.relname, 8)), 
+    FROM (SELECT max(right(c.relname, 8)),
                  bool_or(right(c.relname, 8) = to_char((moment + interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD'))
           FROM pg_class AS c JOIN pg_inherits AS i ON i.inhrelid = c.oid
           WHERE i.inhparent = 'queue.history'::regclass AND c.relname ~ '^history_\d{8}$') AS h (last, there),

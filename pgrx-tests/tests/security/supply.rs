@@ -34,7 +34,7 @@ fn scripts() -> Vec<PathBuf> {
 fn pgspot_finds_nothing_in_the_scripts() {
     let mut scripts = scripts();
     assert!(!scripts.is_empty());
-    scripts.push(queue_ext_tests::edition::portable_path());
+    scripts.push(queue_ext_tests::Edition::SqlOnly.script().expect("it has one"));
     let (clean, said) = lint(&scripts);
     assert!(clean, "{said}");
 }
