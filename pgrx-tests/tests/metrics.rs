@@ -18,7 +18,7 @@ fn cluster(name: &str) -> Cluster {
     let cluster = Cluster::start(name);
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/monitoring.md");
     let page = std::fs::read_to_string(page).expect("read the page");
-    let (_, rest) = page.split_once("```sql\n").expect("statements on the page");
+    let (_, rest) = page.split_once("```sql test=metrics\n").expect("statements on the page");
     let (statements, _) = rest.split_once("```").expect("their end");
     assert!(statements.contains("CREATE ROLE metrics"), "{statements}");
     run(&mut cluster.connect(), statements);
