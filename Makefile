@@ -183,7 +183,7 @@ conformance: target/.exists $(addprefix installed-,$(PG_VERSIONS))
 suite-%:
 	@echo "== $(SUITE) on PostgreSQL $*"
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) DRIVERS=$(DRIVERS) \
-		pgrx-tests/run $(SUITE)
+		CONFORMANCE=1 pgrx-tests/run $(SUITE)
 
 test-$(FIRST): injection $(METRICS)/.done $(BROWSER)/.done $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
 
