@@ -276,8 +276,11 @@ impl Cluster {
         let Some(postmaster) = &self.postmaster else { return };
         // Stopped, so that it neither starts more of them nor does anything about those that die.
         signal(postmaster.id() as i32, libc::SIGSTOP);
-        children(postmaster.id()).into_iter().for_each(|child| signal(child, libc::SIGKILL));
+        let children = children(postmaster.id());
+        children.iter().for_each(|child| signal(*child, libc::SIGKILL));
         self.kill_postmaster();
+        // As long as one of them has the shared memory, no program touches the data.
+        eventually("all of them are gone", START_LIMIT, || children.iter().all(|child| has_ended(*child)));
     }
 
     /// Runs a program of the server's, as the user that owns its files.
@@ -352,6 +355,11 @@ impl Drop for Cluster {
 pub fn signal(pid: i32, signal: i32) {
     // SAFETY: touches no memory.
     unsafe { libc::kill(pid, signal) };
+}
+
+/// Whether a process is gone, or a zombie, which has nothing any more.
+fn has_ended(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
 }
 
 /// The processes whose parent is this one.

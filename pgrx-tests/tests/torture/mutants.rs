@@ -58,7 +58,7 @@ mutants! {
         "I7";
     /// Complete keeps the task in the queue.
     two_completions: "quiet",
-        "SELECT pg_temp.mutate('queue_internal.complete', 'DELETE FROM queue.tasks AS t',
+        "SELECT pg_temp.mutate('queue_internal.archive', 'DELETE FROM queue.tasks AS t',
                                'UPDATE queue.tasks AS t SET state = ''queued'', lease_until = NULL')",
         "I12";
     /// Extend does not look at the token.
@@ -67,7 +67,8 @@ mutants! {
         "I7";
     /// A claim takes what others have leased.
     leases_ignored: "quiet",
-        "SELECT pg_temp.mutate('queue_internal.claim_from', 'AND t.lease_until <= moment', '')",
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 'AND t.lease_until <= moment', ''),
+                pg_temp.mutate('queue_internal.end_expired', 'AND t.lease_until <= clock_timestamp()', '')",
         "I5";
     /// The token does not grow.
     token_stands_still: "quiet",
@@ -93,8 +94,8 @@ mutants! {
         "I1";
     /// One completion in twenty leaves nothing.
     completions_lost: "quiet",
-        "SELECT pg_temp.mutate('queue_internal.archive', 'IF kept IS DISTINCT FROM false THEN',
-                               'IF kept IS DISTINCT FROM false AND task.id % 20 > 0 THEN')",
+        "SELECT pg_temp.mutate('queue_internal.archive', 'WHERE kept IS DISTINCT FROM false',
+                               'WHERE kept IS DISTINCT FROM false AND task.id % 20 > 0')",
         "I12";
     /// A claim leases one task more than it returns.
     leased_and_not_told: "quiet",
@@ -105,9 +106,9 @@ mutants! {
         "I11";
     /// Nobody ends expired leases.
     leases_never_end: "quiet",
-        "SELECT pg_temp.mutate('queue_internal.claim_from', 'OR t.state = ''running'' AND t.lease_until <= moment', ''),
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 't.state = ''running'' AND t.lease_until <= moment', 'false'),
                 pg_temp.mutate('queue_internal.reap', 't.lease_until <= moment', 'false'),
-                pg_temp.mutate('queue_internal.expire', 't.lease_until <= clock_timestamp()', 'false')",
+                pg_temp.mutate('queue_internal.end_expired', 't.lease_until <= clock_timestamp()', 'false')",
         "I13";
     /// A COMMIT returns before it is durable.
     acknowledged_too_early: "crash",
