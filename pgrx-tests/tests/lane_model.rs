@@ -53,8 +53,9 @@ fn run(seed: u64, steps: usize) {
     }
 }
 
-/// How long the random histories go on, together.
+/// How long the random histories go on, together, and how many there are at least, however slow the machine is.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(20);
+const LEAST: u64 = 10;
 
 #[test]
 fn no_history_hides_a_task() {
@@ -65,12 +66,12 @@ fn no_history_hides_a_task() {
     println!("histories from LANE_MODEL_SEED={base} on");
     let started = Instant::now();
     let mut count = 0;
-    while started.elapsed() < if queue_ext_tests::brief() { LIMIT / 4 } else { LIMIT } {
+    let limit = if queue_ext_tests::brief() { LIMIT / 4 } else { LIMIT };
+    while count < LEAST || started.elapsed() < limit {
         run(base + count, 600);
         count += 1;
     }
     println!("{count} histories of 600 steps");
-    assert!(count > 20, "only {count} histories in {LIMIT:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn holds(campaign: &str) {
     let round = Duration::from_millis(if brief() { 1000 } else { 1500 });
     let verdict = play(campaign, campaign, round, Duration::ZERO, "");
     assert!(verdict.violations.is_empty(), "{verdict}");
-    assert!(verdict.counts.acknowledged > 100, "the clients did nothing");
+    assert!(verdict.counts.acknowledged > 20, "the clients did nothing");
 }
 
 macro_rules! campaigns {
