@@ -61,11 +61,7 @@ pub extern "C-unwind" fn launcher_main(_argument: pg_sys::Datum) {
             looked = Some(Instant::now());
             launcher.look();
         }
-        for oid in shared.take_created() {
-            let place = launcher.places.entry(oid).or_insert_with(Place::new);
-            place.absent = false;
-            place.known = true;
-        }
+        launcher.take_announced();
         let pause = launcher.tend();
         process::report(None);
         process::sleep(process::Sleep::Main, pause.min(LOOK_EVERY));
@@ -94,6 +90,8 @@ struct Place {
     worker: Option<(DynamicBackgroundWorker, Instant)>,
     /// A worker looked and found no extension.
     absent: bool,
+    /// The extension was announced after the worker was started, which may have looked before.
+    announced: bool,
     /// The extension is there, or was.
     known: bool,
     /// There was no room for a worker when one was to start.
@@ -107,6 +105,7 @@ impl Place {
         Self {
             worker: None,
             absent: false,
+            announced: false,
             known: false,
             refused: false,
             not_before: Instant::now(),
@@ -131,6 +130,19 @@ impl Launcher {
             }
             stays
         });
+    }
+
+    /// Notes where the extension was created.
+    fn take_announced(&mut self) {
+        let announced = self.shared.take_created();
+        for oid in announced.databases {
+            let place = self.places.entry(oid).or_insert_with(Place::new);
+            place.announce();
+            place.known = true;
+        }
+        if announced.others {
+            self.places.values_mut().for_each(Place::announce);
+        }
     }
 
     /// Starts what should run; returns how long nothing more is to be done.
@@ -159,6 +171,7 @@ impl Launcher {
                 next = next.min(PROBE_PAUSE);
                 continue;
             }
+            place.announced = false;
             place.worker = start_worker(*oid).map(|worker| (worker, Instant::now()));
             place.refused = place.worker.is_none();
             probes += usize::from(place.is_probed());
@@ -186,6 +199,12 @@ impl Launcher {
 }
 
 impl Place {
+    /// The extension may be here from now on.
+    fn announce(&mut self) {
+        self.absent = false;
+        self.announced = true;
+    }
+
     /// Whether a worker is looking for the extension, and it is not known whether it finds it.
     fn is_probed(&self) -> bool {
         self.worker.is_some() && !self.known
@@ -208,8 +227,8 @@ impl Place {
         self.worker = None;
         self.not_before = Instant::now() + self.pause;
         if let Some(database) = shared.database(oid) {
-            self.absent = database.absent.swap(false, Ordering::SeqCst);
-            if self.absent {
+            if database.absent.swap(false, Ordering::SeqCst) {
+                self.absent = !self.announced;
                 self.known = false;
                 self.pause = FIRST_PAUSE;
                 self.not_before = Instant::now();

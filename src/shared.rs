@@ -31,6 +31,8 @@ pub struct Shared {
     pub launcher: Sleeper,
     /// Databases in which the extension was just created, for the launcher to look into.
     created: [AtomicU32; 16],
+    /// There were more of them than places.
+    created_elsewhere: AtomicBool,
     databases: Databases,
     /// Who waits for the end of a task.
     pub results: ResultWaiters,
@@ -127,10 +129,12 @@ impl Shared {
 
     /// Tells the launcher that the database `oid` now has the extension.
     pub fn announce_created(&self, oid: pg_sys::Oid) {
-        // With all sixteen places taken the launcher's regular look finds the database.
-        let _ = self.created.iter().find(|place| {
+        let free = |place: &&AtomicU32| {
             place.compare_exchange(0, oid.to_u32(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        });
+        };
+        if self.created.iter().find(free).is_none() {
+            self.created_elsewhere.store(true, Ordering::Release);
+        }
         self.launcher.wake();
     }
 
@@ -140,10 +144,19 @@ impl Shared {
     }
 
     /// Takes the databases that [`Shared::announce_created`] left.
-    pub fn take_created(&self) -> Vec<pg_sys::Oid> {
+    pub fn take_created(&self) -> Created {
         let taken = self.created.iter().map(|place| place.swap(0, Ordering::AcqRel));
-        taken.filter(|oid| *oid != 0).map(pg_sys::Oid::from).collect()
+        let databases = taken.filter(|oid| *oid != 0).map(pg_sys::Oid::from).collect();
+        Created { databases, others: self.created_elsewhere.swap(false, Ordering::AcqRel) }
     }
+}
+
+/// Where the extension was created.
+pub struct Created {
+    /// In these databases.
+    pub databases: Vec<pg_sys::Oid>,
+    /// And in others.
+    pub others: bool,
 }
 
 impl Database {
