@@ -1,5 +1,5 @@
-//! A copy of the server's installation, to which a test can add versions of the extension: there is no other
-//! way to show a server of before 18 a script that is not installed.
+//! A copy of the server's installation, to which a test can add versions of the extension, or take it away: there is
+//! no other way to show a server of before 18 a script that is not installed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,41 +7,53 @@ use std::path::{Path, PathBuf};
 
 use crate::cluster::pg_config;
 
-/// Makes the copy, and returns where its programs are and where its extensions. The server finds the rest from where
-/// it is itself, so it is a real file, in the same place towards the others; the rest are links.
-pub fn copy(folder: &Path) -> (PathBuf, PathBuf) {
-    let _ = fs::remove_dir_all(folder);
-    let [bin, share, modules, libraries] =
-        ["--bindir", "--sharedir", "--pkglibdir", "--libdir"].map(|which| PathBuf::from(pg_config(which)));
-    let root = bin.ancestors().find(|root| share.starts_with(root) && modules.starts_with(root));
-    let root = root.expect("the root folder, at least").to_owned();
-    let copied = |place: &Path| folder.join(place.strip_prefix(&root).expect("below the root"));
-    let made = |place: &Path| {
-        fs::create_dir_all(copied(place)).expect("make a folder");
-        copied(place)
-    };
-    for program in entries(&bin) {
-        let name = made(&bin).join(program.file_name().expect("a name"));
-        let real = program.ends_with("postgres") && fs::hard_link(&program, &name).is_ok();
-        if !real && program.ends_with("postgres") {
-            fs::copy(&program, &name).expect("copy the server");
-        } else if !real {
-            symlink(&program, &name).expect("link a program");
+/// Where a copied server has its files.
+pub struct Installation {
+    /// Its programs.
+    pub programs: PathBuf,
+    /// The libraries that it loads.
+    pub modules: PathBuf,
+    /// The control files and scripts of its extensions.
+    pub extensions: PathBuf,
+}
+
+impl Installation {
+    /// Makes the copy. The server finds the rest from where it is itself, so it is a real file, in the same place
+    /// towards the others; the others are links.
+    pub fn copy(folder: &Path) -> Self {
+        let _ = fs::remove_dir_all(folder);
+        let [programs, libraries, modules, share] = ["--bindir", "--libdir", "--pkglibdir", "--sharedir"]
+            .map(|which| PathBuf::from(pg_config(which)));
+        let extensions = share.join("extension");
+        let root =
+            programs.ancestors().find(|root| share.starts_with(root) && modules.starts_with(root)).expect("/");
+        let copied = |place: &Path| folder.join(place.strip_prefix(root).expect("below the root"));
+        let mut places = vec![&programs, &libraries, &modules, &share, &extensions];
+        places.retain(|place| place.starts_with(root));
+        for place in &places {
+            fs::create_dir_all(copied(place)).expect("make a folder");
+            for original in entries(place) {
+                let name = copied(&original);
+                if original.ends_with("postgres") {
+                    fs::hard_link(&original, &name)
+                        .or_else(|_| fs::copy(&original, &name).map(drop))
+                        .expect("copy the server");
+                } else if !places.iter().any(|place| place.starts_with(&original)) && !name.exists() {
+                    symlink(&original, name).expect("link a file");
+                }
+            }
         }
+        Self { programs: copied(&programs), modules: copied(&modules), extensions: copied(&extensions) }
     }
-    for place in [&libraries, &modules] {
-        if place.starts_with(&root) && !copied(place).exists() {
-            made(place.parent().expect("a parent"));
-            symlink(place, copied(place)).expect("link a folder");
-        }
+
+    /// Takes an extension away: the library, and what is in the folder of extensions. Returns how many files.
+    pub fn remove(&self, extension: &str) -> usize {
+        let of_it = |file: &PathBuf| {
+            file.file_name().is_some_and(|name| name.to_string_lossy().starts_with(extension))
+        };
+        let files = [&self.modules, &self.extensions].into_iter().flat_map(|place| entries(place));
+        files.filter(of_it).map(|file| fs::remove_file(file).expect("remove a link")).count()
     }
-    let extensions = share.join("extension");
-    for place in [&share, &extensions] {
-        for entry in entries(place).into_iter().filter(|entry| *entry != extensions) {
-            symlink(&entry, made(place).join(entry.file_name().expect("a name"))).expect("link a file");
-        }
-    }
-    (copied(&bin), copied(&extensions))
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use postgres::Client;
 use queue_ext_tests::cluster::home;
-use queue_ext_tests::{Cluster, Settings, installation};
+use queue_ext_tests::installation::Installation;
+use queue_ext_tests::{Cluster, Settings};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -110,7 +111,8 @@ fn releases() -> Vec<String> {
 /// A running server without the extension that knows every released version, and the next one as 99.0; and the
 /// folder of its scripts.
 fn laboratory(name: &str) -> (Cluster, PathBuf) {
-    let (programs, extensions) = installation::copy(&home().join("run").join(format!("{name}-server")));
+    let Installation { programs, extensions, .. } =
+        Installation::copy(&home().join("run").join(format!("{name}-server")));
     for version in releases() {
         let name = format!("queue_ext--{version}.sql");
         if !extensions.join(&name).exists() {

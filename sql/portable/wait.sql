@@ -15,19 +15,10 @@ CREATE PROCEDURE queue.wait(
     timeout     interval DEFAULT '30 seconds',
     INOUT ready boolean  DEFAULT NULL)
 LANGUAGE plpgsql AS $$
-DECLARE
-    deadline pg_catalog.timestamptz := queue_internal.check_wait(queue, timeout);
-    pause    double precision := 0;
 BEGIN
-    LOOP
-        ready := queue_internal.is_ready(ARRAY[queue]);
-        pause := queue_internal.next_pause(pause, deadline);
-        EXIT WHEN ready OR pause IS NULL;
-        COMMIT;
-        PERFORM pg_catalog.pg_sleep(pause);
-        -- It may have been dropped.
-        PERFORM queue_internal.check_wait(queue, timeout);
-    END LOOP;
+    -- For its errors, which name this argument.
+    PERFORM queue_internal.check_wait(queue, timeout);
+    CALL queue.wait(ARRAY[queue], timeout, ready);
 END
 $$;
 COMMENT ON PROCEDURE queue.wait(text, interval, boolean) IS
@@ -49,6 +40,7 @@ BEGIN
         EXIT WHEN ready OR pause IS NULL;
         COMMIT;
         PERFORM pg_catalog.pg_sleep(pause);
+        -- One of them may have been dropped.
         PERFORM queue_internal.check_wait(queues, timeout);
     END LOOP;
 END

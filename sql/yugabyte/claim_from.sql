@@ -64,6 +64,7 @@ DECLARE
     passed    queue_internal.passed_level[] := '{}';
     candidate queue.tasks;
     granted   integer := 0;
+    stuck     bigint[] := '{}';
     again     boolean;
 BEGIN
     SELECT f.level, f.head INTO level, head FROM queue_internal.first_task(in_bucket, source.name, fresh) AS f;
@@ -77,13 +78,16 @@ BEGIN
             SELECT t.* FROM queue.tasks AS t
             WHERE t.bucket = in_bucket AND t.queue = source.name AND t.priority = level AND t.gate < 2
               AND t.run_at >= head AND t.run_at <= until
-              AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+              AND (t.state = 'queued'
+                   OR t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
             ORDER BY t.run_at, t.id
             LIMIT max_tasks - granted
             FOR UPDATE SKIP LOCKED
         LOOP
             IF candidate.state = 'running' THEN
-                PERFORM queue_internal.end_attempt(candidate, 'lease expired', '0', false);
+                IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
+                    stuck := stuck || candidate.id;
+                END IF;
                 again := true;
                 CONTINUE;
             END IF;
