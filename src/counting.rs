@@ -161,6 +161,9 @@ fn count(tables: &Tables, queues: &mut HashMap<&[u8], (u64, Counts)>) {
             for (lane, counts) in queues.values() {
                 lanes::with(*lane, |slot| slot.account.finish(pg_sys::MyProcPid, counts));
             }
+        } else {
+            // Some may have begun.
+            lanes::stop_counting();
         }
         transaction::counting(false);
         pg_sys::table_close(table, pg_sys::NoLock as i32);

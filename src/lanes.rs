@@ -144,16 +144,26 @@ fn take_lane(queue: &Queue<'_>, idle_too: bool) -> Option<u64> {
     let moment = now();
     // A free one, or one that nobody has used for long. Two processes that do this for one queue at the
     // same time meet at the first lane's lock.
-    let find = |wanted: &dyn Fn(&Slot) -> bool| {
-        (0..hashes().len()).find(|index| locked(*index, |slot| wanted(slot)))
+    // Who only counts is the first to make room for who claims.
+    let used_at = if idle_too { moment } else { moment - IDLE - 1 };
+    let give = |wanted: &dyn Fn(&Slot) -> bool| {
+        (0..hashes().len()).find(|index| {
+            locked(*index, |slot| {
+                let wanted = wanted(slot);
+                if wanted {
+                    slot.give_to(queue, moment);
+                    slot.used_at = used_at;
+                }
+                wanted
+            })
+        })
     };
-    let choose = || find(&|slot| slot.hash == 0).or_else(|| find(&|slot| idle_too && slot.idle(moment)));
+    let choose = || give(&|slot| slot.hash == 0).or_else(|| give(&|slot| idle_too && slot.idle(moment)));
     alone(hashes().len(), || {
         if hashes().iter().any(|place| place.load(Ordering::Acquire) == queue.hash) {
             return Some(queue.hash);
         }
         let index = choose()?;
-        locked(index, |slot| slot.give_to(queue, moment));
         hashes()[index].store(queue.hash, Ordering::Release);
         Some(queue.hash)
     })
@@ -270,7 +280,6 @@ impl Slot {
         (self.hash, self.database, self.relation) = (queue.hash, queue.database, queue.relation);
         self.name[..length].copy_from_slice(&name[..length]);
         self.name_length = length;
-        self.used_at = moment;
         self.lane.clear(moment);
         self.account.doubt();
         self.waiters.clear();

@@ -15,7 +15,7 @@ use pgrx::prelude::*;
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 
-pub use plain::{REASONS, Reason, are_known};
+pub use plain::{REASONS, Reason, are_known, partitions_of};
 
 /// Where the tables and indexes are.
 #[derive(Clone, Copy, Default)]
@@ -39,6 +39,13 @@ pub struct Today {
     pub table: pg_sys::Oid,
     since: i64,
     until: i64,
+}
+
+impl Today {
+    /// The time, or the one nearest to it that this partition takes.
+    pub fn within(&self, time: i64) -> i64 {
+        time.clamp(self.since, self.until - 1)
+    }
 }
 
 /// What a verb does with the tables, and so needs the rights for.

@@ -12,7 +12,7 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 macro_rules! trigger {
-    ($name:ident, $info:ident, $act:path, $($table:literal)|+, $columns:expr) => {
+    ($name:ident, $info:ident, $act:path, $($table:literal)|+, $columns:expr, $gets:expr) => {
         declare_symbol!($info);
 
         /// The trigger's function, as native.sql declares it.
@@ -23,11 +23,11 @@ macro_rules! trigger {
             unsafe {
                 let context = (*fcinfo).context;
                 if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
-                    error!("only to be called as a trigger");
+                    refuse("only to be called as a trigger");
                 }
                 let trigger = &*context.cast::<pg_sys::TriggerData>();
-                if !is_ours(trigger, &[$($table),+]) {
-                    error!("only to be called as a trigger of the extension's own tables");
+                if !is_ours(trigger, &[$($table),+]) || !$gets.is_got_by(trigger) {
+                    refuse("only to be called as the extension's own triggers");
                 }
                 if shared::get().is_none() {
                     // Nobody is to be told.
@@ -45,12 +45,26 @@ macro_rules! trigger {
     };
 }
 
-trigger!(tasks_announced, pg_finfo_tasks_announced, inserted, c"tasks", TOLD);
-trigger!(task_changed, pg_finfo_task_changed, changed, c"tasks", TOLD);
-trigger!(signal_announced, pg_finfo_signal_announced, signalled, c"signals", columns::SIGNALS);
-trigger!(history_counted, pg_finfo_history_counted, archived, c"history", columns::HISTORY);
-trigger!(dead_letter_counted, pg_finfo_dead_letter_counted, buried, c"dead_letters", columns::DEAD_LETTERS);
-trigger!(table_emptied, pg_finfo_table_emptied, emptied, c"tasks" | c"history" | c"dead_letters", &[]);
+trigger!(tasks_announced, pg_finfo_tasks_announced, inserted, c"tasks", TOLD, Gets::Rows);
+trigger!(task_changed, pg_finfo_task_changed, changed, c"tasks", TOLD, Gets::Row);
+trigger!(signal_announced, pg_finfo_signal_announced, signalled, c"signals", columns::SIGNALS, Gets::Row);
+trigger!(history_counted, pg_finfo_history_counted, archived, c"history", columns::HISTORY, Gets::Rows);
+trigger!(
+    dead_letter_counted,
+    pg_finfo_dead_letter_counted,
+    buried,
+    c"dead_letters",
+    columns::DEAD_LETTERS,
+    Gets::Row
+);
+trigger!(
+    table_emptied,
+    pg_finfo_table_emptied,
+    emptied,
+    c"tasks" | c"history" | c"dead_letters",
+    &[],
+    Gets::Nothing
+);
 
 /// How many columns of a task are of interest here, and which.
 const TOLD_COUNT: usize = task::LEASE_UNTIL + 1;
@@ -67,6 +81,33 @@ unsafe fn is_ours(trigger: &pg_sys::TriggerData, tables: &[&CStr]) -> bool {
         schemas.contains(&relation.relnamespace)
             && tables.contains(&CStr::from_ptr(relation.relname.data.as_ptr()))
     }
+}
+
+/// What a trigger reads, and so has to have got: who owns a table can put the function on it in any way.
+enum Gets {
+    Nothing,
+    /// The row that the statement changed, after that.
+    Row,
+    /// All the rows that the statement inserted, or deleted.
+    Rows,
+}
+
+impl Gets {
+    fn is_got_by(&self, trigger: &pg_sys::TriggerData) -> bool {
+        let event = trigger.tg_event;
+        let inserted = event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_INSERT;
+        match self {
+            Self::Nothing => true,
+            Self::Row => event & pg_sys::TRIGGER_EVENT_ROW != 0,
+            Self::Rows if inserted => !trigger.tg_newtable.is_null(),
+            Self::Rows => !trigger.tg_oldtable.is_null(),
+        }
+    }
+}
+
+fn refuse(message: &'static str) -> ! {
+    ereport!(PgLogLevel::ERROR, PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED, message);
+    unreachable!()
 }
 
 type Task = Row<TOLD_COUNT>;

@@ -15,7 +15,6 @@ mod installed;
 use crate::clock::now;
 use crate::lanes::{self, Chore};
 use crate::process;
-use crate::refill;
 use crate::settings;
 use crate::shared::{self, Database, NEVER, QueueBits, Shared};
 use pgrx::prelude::*;
@@ -220,10 +219,9 @@ impl Worker {
                     installed = step.installed;
                 }
             }
-            if let Some((bounds, queue)) = chore.reread() {
-                let step = installed::transaction(c"reading tasks", || core::reread(&queue, bounds));
-                if step.result.is_none() {
-                    refill::give_up(&queue);
+            if let Some(queue) = chore.reread() {
+                let step = installed::transaction(c"reading tasks", || core::reread(&queue));
+                if step.installed != Installed::Yes {
                     installed = step.installed;
                 }
             }

@@ -25,8 +25,10 @@ impl Installation {
         let [programs, libraries, modules, share] = ["--bindir", "--libdir", "--pkglibdir", "--sharedir"]
             .map(|which| PathBuf::from(pg_config(which)));
         let extensions = share.join("extension");
-        let root =
-            programs.ancestors().find(|root| share.starts_with(root) && modules.starts_with(root)).expect("/");
+        let root = programs
+            .ancestors()
+            .find(|root| share.starts_with(root) && modules.starts_with(root))
+            .expect("/");
         let copied = |place: &Path| folder.join(place.strip_prefix(root).expect("below the root"));
         let mut places = vec![&programs, &libraries, &modules, &share, &extensions];
         places.retain(|place| place.starts_with(root));

@@ -194,6 +194,88 @@ fn plain_indexes_are_filled_natively_also_while_they_are_built() {
     round(&mut client, "after it", "");
 }
 
+/// From PostgreSQL 16 on, an update that changes only columns of such an index stays in its chain.
+#[test]
+fn indexes_that_summarize_blocks_leave_the_others_alone() {
+    let cluster = cluster("altered-summaries");
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "CREATE INDEX mine ON queue.tasks USING brin (updated_at, lease_until); SELECT queue.push('default')",
+    );
+    let (served_before, _) = verbs(&mut client, "altered");
+    run(&mut client, "SELECT queue.claim('1 hour')");
+    for _ in 0..20 {
+        run(&mut client, "SELECT queue.extend(1, 1, '1 hour')");
+    }
+    assert!(verbs(&mut client, "altered").0 >= served_before + 21, "natively");
+    // The places of old versions are free then, and go to others.
+    run(&mut client, "VACUUM queue.tasks");
+    run(&mut client, "SELECT queue.push_many('default', array_fill('1'::jsonb, ARRAY[50]))");
+    run(&mut client, "SET enable_seqscan = off; SET enable_bitmapscan = off");
+    assert_eq!(count(&mut client, "SELECT count(*) FROM queue.tasks WHERE id = 1"), 1);
+    run(&mut client, "SELECT queue.complete(1, 1); SELECT queue.purge('default')");
+    round(&mut client, "an index that summarizes blocks", "");
+}
+
+/// A statement that changes a task and finishes it, or extends its lease, gets what the core makes of it.
+#[test]
+fn a_statement_that_changed_the_task_itself_comes_to_an_end() {
+    let cluster = cluster("altered-self");
+    let mut client = cluster.connect();
+    run(&mut client, "SET statement_timeout = '5s'; SELECT queue.push_many('default', '{1, 2, 3}')");
+    run(&mut client, "SELECT queue.claim('1 hour', max_tasks => 3)");
+    let changed = |id: i32| {
+        format!("WITH mine AS (UPDATE queue.tasks SET progress = '1' WHERE id = {id} RETURNING id, token)")
+    };
+    let (_, before) = verbs(&mut client, "own_tasks");
+    run(&mut client, &(changed(1) + " SELECT queue.complete(id, token) FROM mine"));
+    run(&mut client, &(changed(2) + " SELECT queue.extend(id, token, '2 hours') FROM mine"));
+    run(
+        &mut client,
+        &(changed(3)
+            + " SELECT queue.complete_many(ARRAY(SELECT id FROM mine), ARRAY(SELECT token FROM mine))"),
+    );
+    assert_eq!(verbs(&mut client, "own_tasks").1, before + 2, "the two that name one task");
+    let done = "SELECT count(*) FROM queue.history WHERE progress = '1' AND id IN (1, 3)";
+    assert_eq!(count(&mut client, done), 2);
+    let extended = "SELECT count(*) FROM queue.tasks WHERE id = 2 AND progress = '1' AND lease_until > now() + interval '1 hour'";
+    assert_eq!(count(&mut client, extended), 1);
+}
+
+/// Who owns the tables can make any trigger of the extension's functions; the server stays up.
+#[test]
+fn the_functions_of_triggers_refuse_what_they_were_not_made_for() {
+    let cluster = cluster("altered-triggers");
+    let mut client = cluster.connect();
+    let (tasks, history, dead) = ("queue.tasks", "queue.history", "queue.dead_letters");
+    let wrong = [
+        (tasks, "AFTER INSERT", "STATEMENT", "task_changed"),
+        (tasks, "AFTER INSERT", "STATEMENT", "tasks_announced"),
+        (tasks, "BEFORE INSERT", "ROW", "tasks_announced"),
+        (history, "AFTER DELETE", "STATEMENT", "history_counted"),
+        (dead, "AFTER DELETE", "STATEMENT", "dead_letter_counted"),
+        ("queue_internal.signals", "AFTER DELETE", "STATEMENT", "signal_announced"),
+        ("queue_internal.dependencies", "AFTER DELETE", "STATEMENT", "tasks_announced"),
+    ];
+    for (table, event, each, function) in wrong {
+        run(
+            &mut client,
+            &format!(
+                "CREATE TRIGGER mine {event} ON {table} FOR EACH {each} EXECUTE FUNCTION queue_internal.{function}()"
+            ),
+        );
+        let statement = match event.ends_with("INSERT") {
+            true => "SELECT queue.push('default')".to_owned(),
+            false => format!("DELETE FROM {table}"),
+        };
+        assert_eq!(code(&mut client, &statement), "39P01", "{function} {event} on {table}");
+        run(&mut client, &format!("DROP TRIGGER mine ON {table}"));
+    }
+    assert_eq!(code(&mut client, "SELECT queue_internal.task_changed()"), "39P01");
+    round(&mut client, "without them", "");
+}
+
 #[test]
 fn row_level_security_holds_for_those_it_is_for() {
     let cluster = cluster("altered-tenants");

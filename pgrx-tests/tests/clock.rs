@@ -94,6 +94,31 @@ fn leases_of_the_future_are_cut() {
     });
 }
 
+/// A completion that midnight finds waiting for a lock is in the history of the day that it says.
+#[test]
+fn every_row_of_the_history_is_in_its_day() {
+    let Some((cluster, clock)) = cluster("clock-midnight") else { return };
+    let mut holder = cluster.connect();
+    run(&mut holder, "SELECT queue.push('default'); CALL queue.maintain()");
+    let token = claim(&mut holder, "3 days").expect("a task");
+    run(&mut holder, "BEGIN; SELECT FROM queue.tasks FOR UPDATE");
+    let config = cluster.config("postgres");
+    let completion = std::thread::spawn(move || {
+        let mut client = config.connect(NoTls).expect("connect");
+        client.execute("SELECT queue.complete(1, $1)", &[&token]).expect("complete");
+    });
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT queue.complete%' \
+                   AND wait_event_type = 'Lock'";
+    let mut other = cluster.connect();
+    eventually("it waits", SOON, || number(&mut other, waiting) == 1);
+    clock.set(24 * HOUR, 1.0);
+    run(&mut holder, "ROLLBACK");
+    completion.join().expect("completed");
+    let in_its_day = "SELECT count(*) FROM queue.history AS h JOIN pg_class AS c ON c.oid = h.tableoid
+                      WHERE c.relname = 'history_' || to_char(h.finished_at AT TIME ZONE 'UTC', 'YYYYMMDD')";
+    assert_eq!(number(&mut holder, in_its_day), 1);
+}
+
 /// After the clock was put back by ten years a push is told, a lease ends, the sweeps go on, and nobody is
 /// busy.
 #[test]

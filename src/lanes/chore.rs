@@ -1,7 +1,7 @@
 //! What is due in a lane by itself, and what of that the worker has to do.
 
 use super::directory::{hashes, locked};
-use super::{Bounds, IDLE, NAME, Queue, Slot, Wake};
+use super::{IDLE, NAME, Queue, Slot, Wake};
 use pgrx::prelude::*;
 
 /// How many leases of a lane the worker ends at a time.
@@ -14,7 +14,7 @@ pub struct Chore {
     expired: usize,
     wake: Option<Wake>,
     next: i64,
-    reread: Option<(Bounds, [u8; NAME], usize)>,
+    reread: Option<([u8; NAME], usize)>,
     relation: u32,
 }
 
@@ -34,20 +34,20 @@ impl Chore {
         if self.expired == CHORE { 0 } else { self.next }
     }
 
-    /// The queue that has to be read anew, and how.
-    pub fn reread(&self) -> Option<(Bounds, Queue<'_>)> {
-        let (bounds, name, length) = self.reread.as_ref()?;
-        Some((*bounds, Queue::new(self.relation.into(), &name[..*length])))
+    /// The queue that has to be read anew. That is begun where it is done: until it ends, claims may wait for it.
+    pub fn reread(&self) -> Option<Queue<'_>> {
+        let (name, length) = self.reread.as_ref()?;
+        Some(Queue::new(self.relation.into(), &name[..*length]))
     }
 }
 
 /// Does what is due in the lanes of this database; what is left for the worker it gets one by one.
 pub fn tend(now: i64, sweep_interval: i64, mut act: impl FnMut(Chore)) {
-    // SAFETY: plain reads of constants of the process.
-    let (database, me) = unsafe { (pg_sys::MyDatabaseId.to_u32(), pg_sys::MyProcPid) };
+    // SAFETY: a plain read of a constant of the process.
+    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
     for index in 0..hashes().len() {
         let chore = locked(index, |slot| {
-            (slot.hash != 0 && slot.database == database).then(|| slot.tend(now, sweep_interval, me))
+            (slot.hash != 0 && slot.database == database).then(|| slot.tend(now, sweep_interval))
         });
         if let Some(mut chore) = chore {
             chore.wake.take().into_iter().for_each(Wake::now);
@@ -58,7 +58,7 @@ pub fn tend(now: i64, sweep_interval: i64, mut act: impl FnMut(Chore)) {
 
 impl Slot {
     /// Does what is due by itself; returns what the worker has to do.
-    fn tend(&mut self, now: i64, sweep_interval: i64, me: i32) -> Chore {
+    fn tend(&mut self, now: i64, sweep_interval: i64) -> Chore {
         let mut ids = [0; CHORE];
         let expired = self.lane.leases.take_expired(now, &mut ids);
         self.counters.expired += expired as u64;
@@ -66,13 +66,13 @@ impl Slot {
             self.lane.leases.unknown() <= now || !self.waiters.is_empty() && self.lane.timed_unknown(now);
         let in_use = !self.waiters.is_empty() || now - self.used_at < IDLE;
         let sweep = in_use && now >= self.lane.next_reading(sweep_interval, now);
-        let bounds = if unknown || sweep { self.lane.reread(now, me) } else { None };
+        let reread = (unknown || sweep) && self.lane.refiller() == 0;
         self.lane.let_in(now);
         let wake = if self.lane.line_length() > 0 { self.wake_in_turn() } else { None };
         // A reading tells of itself, and is not to be repeated at once if it fails.
-        let next = self.next_time().max(if bounds.is_some() { now + 100_000 } else { now + 1000 });
+        let next = self.next_time().max(if reread { now + 100_000 } else { now + 1000 });
         let next = if in_use { next.min(self.lane.next_reading(sweep_interval, now)) } else { next };
-        let name = bounds.map(|bounds| (bounds, self.name, self.name_length));
-        Chore { lane: self.hash, ids, expired, wake, next, reread: name, relation: self.relation }
+        let reread = reread.then_some((self.name, self.name_length));
+        Chore { lane: self.hash, ids, expired, wake, next, reread, relation: self.relation }
     }
 }

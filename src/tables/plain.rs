@@ -30,7 +30,7 @@ pub enum Reason {
     NoLane,
     /// Signals have to be settled first.
     Signals,
-    /// This transaction itself pushed or put back tasks.
+    /// This transaction itself pushed or put back tasks, or this statement changed one.
     OwnTasks,
     /// A lease ran out.
     Expired,
@@ -180,8 +180,7 @@ pub fn partition_at(history: pg_sys::Oid, time: i64) -> Result<Today, Reason> {
         let schema = pg_sys::get_rel_namespace(history);
         let named = |name: &CStr| pg_sys::get_relname_relid(name.as_ptr(), schema);
         let parent = pg_sys::table_open(history, pg_sys::NoLock as i32);
-        let partitions = pg_sys::RelationGetPartitionDesc(parent, true);
-        let attached = std::slice::from_raw_parts((*partitions).oids, (*partitions).nparts as usize);
+        let attached = partitions_of(parent);
         let mut candidates = [named(&of_the_day), named(c"history_default")].into_iter();
         let table = candidates.find(|table| attached.contains(table));
         pg_sys::table_close(parent, pg_sys::NoLock as i32);
@@ -189,6 +188,21 @@ pub fn partition_at(history: pg_sys::Oid, time: i64) -> Result<Today, Reason> {
         pg_sys::LockRelationOid(table, pg_sys::RowExclusiveLock as i32);
         look_at(table, columns::HISTORY, &[], 0)?;
         Ok(Today { table, since: day * DAY, until: (day + 1) * DAY })
+    }
+}
+
+/// The partitions of a partitioned table.
+///
+/// # Safety
+/// The relation is open as long as the result is used.
+pub unsafe fn partitions_of<'a>(relation: pg_sys::Relation) -> &'a [pg_sys::Oid] {
+    // SAFETY: as many as it says; without any, it has no array.
+    unsafe {
+        let partitions = &*pg_sys::RelationGetPartitionDesc(relation, true);
+        match partitions.nparts {
+            0 => &[],
+            count => std::slice::from_raw_parts(partitions.oids, count as usize),
+        }
     }
 }
 

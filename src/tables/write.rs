@@ -13,6 +13,8 @@ pub enum Change {
     Locked,
     /// Somebody else has changed or deleted it since it was read.
     Stale,
+    /// The statement that calls has changed or deleted it, and does not see that yet.
+    Own,
 }
 
 impl From<pg_sys::TM_Result::Type> for Change {
@@ -21,6 +23,7 @@ impl From<pg_sys::TM_Result::Type> for Change {
         match result {
             TM_Result::TM_Ok => Self::Done,
             TM_Result::TM_BeingModified | TM_Result::TM_WouldBlock => Self::Locked,
+            TM_Result::TM_SelfModified => Self::Own,
             _ => Self::Stale,
         }
     }
@@ -66,6 +69,17 @@ impl Indexes {
             });
             Self(all)
         }
+    }
+
+    /// Those among them that summarize blocks: an update within its block that changes only columns of theirs
+    /// concerns no other.
+    #[cfg(not(any(feature = "pg14", feature = "pg15")))]
+    fn summarizing(self) -> Self {
+        // SAFETY: opened above.
+        let summarizes = |index: &pg_sys::Relation| unsafe { (*(**index).rd_indam).amsummarizing };
+        let (kept, others) = self.0.into_iter().partition(summarizes);
+        Self(others).close();
+        Self(kept)
     }
 
     /// Makes the entries of a row. `wanted` says of an index with a condition whether the row fits it.
@@ -230,10 +244,15 @@ pub unsafe fn update<const N: usize>(
             attempt(true);
         }
         #[cfg(not(any(feature = "pg14", feature = "pg15")))]
-        let indexes_change = indexes_change != pg_sys::TU_UpdateIndexes::TU_None;
+        let (indexes_change, which) = (indexes_change != pg_sys::TU_UpdateIndexes::TU_None, indexes_change);
         point!(UpdateWritten);
         if result == pg_sys::TM_Result::TM_Ok && indexes_change {
             let indexes = Indexes::open(relation);
+            #[cfg(not(any(feature = "pg14", feature = "pg15")))]
+            let indexes = match which {
+                pg_sys::TU_UpdateIndexes::TU_Summarizing => indexes.summarizing(),
+                _ => indexes,
+            };
             indexes.insert(relation, &row.values, &row.nulls, &raw mut (*slot).tts_tid, wanted);
             indexes.close();
         }

@@ -197,6 +197,7 @@ impl Pending {
         for lane in &self.taught[..std::mem::take(&mut self.taught_count)] {
             if *lane == 0 {
                 lanes::doubt();
+                continue;
             }
             let wake = lanes::with(*lane, |slot| {
                 slot.lane.doubt();

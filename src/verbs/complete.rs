@@ -267,8 +267,11 @@ impl Finisher {
                 return Step::NotRunning;
             } else if let Err(reason) = self.judge(&row) {
                 return Step::Core(reason);
-            } else if write::delete(self.tasks, (*slot).tts_tid) != Change::Done {
-                return Step::Changed;
+            }
+            match write::delete(self.tasks, (*slot).tts_tid) {
+                Change::Done => {}
+                Change::Own => return Step::Core(Reason::OwnTasks),
+                Change::Stale | Change::Locked => return Step::Changed,
             }
             self.archive(&row, (*slot).tts_tid, result);
         }
@@ -306,8 +309,9 @@ impl Finisher {
             if self.settings.as_ref().is_none_or(|(_, settings)| settings.keep_history) {
                 let table = self.tables.today.table;
                 let history = self.history.get_or_insert_with(|| Inserter::open(table, pg_sys::InvalidOid));
-                let mut kept = in_history(row, result);
-                let finished_at = kept.long(FINISHED_AT);
+                // Also when it is midnight since the call began.
+                let finished_at = self.tables.today.within(now());
+                let mut kept = in_history(row, finished_at, result);
                 let ended = Item::ended(b"completed", finished_at, finished_at);
                 ended.into_iter().for_each(|item| transaction::counted(&queue, item, 1));
                 history.add(&mut kept);
@@ -359,11 +363,8 @@ fn runs(row: &Row<{ task::COUNT }>, token: i32) -> bool {
     row.is(task::STATE, b"running") && row.int(task::TOKEN) == token
 }
 
-/// The column of queue.history, counted from 0.
-const FINISHED_AT: usize = 11;
-
 /// The row of the history for a completed task.
-fn in_history(row: &Row<{ task::COUNT }>, result: Option<pg_sys::Datum>) -> Row<19> {
+fn in_history(row: &Row<{ task::COUNT }>, finished_at: i64, result: Option<pg_sys::Datum>) -> Row<19> {
     const COLUMNS: [Option<usize>; 19] = [
         Some(task::ID),
         Some(task::QUEUE),
@@ -386,13 +387,14 @@ fn in_history(row: &Row<{ task::COUNT }>, result: Option<pg_sys::Datum>) -> Row<
         None,
     ];
     const STATE: usize = 2;
+    const FINISHED_AT: usize = 11;
     const RESULT: usize = 18;
     let mut kept = Row::empty();
     for (place, column) in COLUMNS.into_iter().enumerate() {
         kept.set_option(place, column.and_then(|column| row.get(column)));
     }
     kept.set(STATE, text(b"completed"));
-    kept.set(FINISHED_AT, now());
+    kept.set(FINISHED_AT, finished_at);
     kept.set_option(RESULT, result);
     kept
 }

@@ -52,18 +52,21 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
                             }
                             let wanted = |index| write::fits(&tables, &row, index);
                             let mut place = (*slot).tts_tid;
-                            let changed = write::update(table, &mut place, &row, true, wanted);
-                            (changed == Change::Done).then(|| {
-                                scan::left_at(id, place);
-                                let key = Key {
-                                    priority: row.int(task::PRIORITY),
-                                    run_at: row.long(task::RUN_AT),
-                                    id,
-                                };
-                                transaction::extended(&Queue::new(tables.tasks, name), key, until);
-                                point!(ExtendNoted);
-                                Ok((until, row.get(task::CANCEL_REQUESTED_AT).is_some()))
-                            })
+                            match write::update(table, &mut place, &row, true, wanted) {
+                                Change::Done => {
+                                    scan::left_at(id, place);
+                                    let key = Key {
+                                        priority: row.int(task::PRIORITY),
+                                        run_at: row.long(task::RUN_AT),
+                                        id,
+                                    };
+                                    transaction::extended(&Queue::new(tables.tasks, name), key, until);
+                                    point!(ExtendNoted);
+                                    Some(Ok((until, row.get(task::CANCEL_REQUESTED_AT).is_some())))
+                                }
+                                Change::Own => Some(Err(Reason::OwnTasks)),
+                                Change::Stale | Change::Locked => None,
+                            }
                         }
                     }
                 }

@@ -101,7 +101,7 @@ impl Lessor<'_> {
             let mut place = (*slot).tts_tid;
             match write::update(self.table, &mut place, &row, false, wanted) {
                 Change::Done => scan::left_at(key.id, place),
-                Change::Stale => return Ok(None),
+                Change::Stale | Change::Own => return Ok(None),
                 Change::Locked => {
                     let pause = ((moment - key.run_at) / 10).clamp(*POSTPONE.start(), *POSTPONE.end());
                     lanes::with(self.queue.hash(), |slot| slot.lane.postpone(key, moment + pause));

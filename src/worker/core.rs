@@ -1,5 +1,6 @@
 //! The worker's calls into the core: what they mean is written in `sql/`.
 
+use crate::clock::now;
 use crate::shared::{self, NEVER, QueueBits};
 use crate::{expiry, lanes, refill, tables};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone};
@@ -68,11 +69,13 @@ pub fn expire(lane: u64, ids: &[i64]) -> u64 {
 }
 
 /// Reads a queue's tasks anew for its lane.
-pub fn reread(queue: &lanes::Queue<'_>, bounds: lanes::Bounds) {
-    match tables::open(tables::Use::Claim) {
+pub fn reread(queue: &lanes::Queue<'_>) {
+    let Ok(tables) = tables::open(tables::Use::Claim) else { return };
+    // SAFETY: a plain read of a constant of the process.
+    let me = unsafe { pg_sys::MyProcPid };
+    if let Some(bounds) = lanes::with(queue.hash(), |slot| slot.lane.reread(now(), me)).flatten() {
         // SAFETY: in a transaction of the worker's own.
-        Ok(tables) => unsafe { refill::run(&tables, queue, bounds) },
-        Err(_) => refill::give_up(queue),
+        unsafe { refill::run(&tables, queue, bounds) }
     }
 }
 

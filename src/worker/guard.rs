@@ -4,6 +4,7 @@
 //! on any table that somebody else may have put there. The privilege TRIGGER is enough to make one, and its
 //! function and its WHEN would run with all the rights of who fires it.
 
+use crate::tables::partitions_of;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -97,9 +98,7 @@ unsafe fn look_at(table: pg_sys::Oid) {
             }
         }
         if (*(*relation).rd_rel).relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE {
-            let partitions = pg_sys::RelationGetPartitionDesc(relation, true);
-            let all = std::slice::from_raw_parts((*partitions).oids, (*partitions).nparts as usize);
-            all.iter().for_each(|partition| look_at(*partition));
+            partitions_of(relation).iter().for_each(|partition| look_at(*partition));
         }
         pg_sys::relation_close(relation, pg_sys::NoLock as i32);
     }

@@ -68,6 +68,33 @@ fn batches_cut_short_lose_nothing_and_keep_nothing() {
     assert_eq!(found.len() as i32, total);
 }
 
+/// The worker reads one lane after the other, and may be ended at any of them.
+#[test]
+fn a_worker_ended_while_it_reads_lanes_leaves_none_that_claims_wait_for() {
+    const QUEUES: usize = 6;
+    const TASKS: i32 = 1500;
+    let cluster = with_settings("lanes-read-anew", "queue.sweep_interval = '1s'");
+    let (mut client, mut holder) = (cluster.connect(), cluster.connect());
+    let queues: Vec<String> = (0..QUEUES).map(|n| format!("q{n}")).collect();
+    for queue in &queues {
+        run(&mut client, &format!("SELECT queue.create('{queue}')"));
+        push(&mut client, queue, TASKS);
+        assert_eq!(claim(&mut client, queue, 1).len(), 1);
+    }
+    for _ in 0..3 {
+        run(&mut holder, "BEGIN; LOCK TABLE queue.tasks IN ACCESS EXCLUSIVE MODE");
+        let ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                     WHERE backend_type = 'queue_ext worker' AND wait_event_type = 'Lock'";
+        eventually("the worker is ended", SOON, || count(&mut client, ended) == 1);
+        run(&mut holder, "ROLLBACK");
+    }
+    // More than a lane knows without reading on.
+    run(&mut client, "SET statement_timeout = '10s'");
+    for queue in &queues {
+        assert_eq!(claim(&mut client, queue, TASKS).len() as i32, TASKS - 1, "{queue}");
+    }
+}
+
 fn all_claimable(cluster: &Cluster, expected: usize) {
     let mut client = cluster.connect();
     let mut found = 0;

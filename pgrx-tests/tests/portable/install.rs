@@ -67,7 +67,10 @@ fn blocks(section: &str) -> Vec<String> {
     let start = readme.find(&format!("\n## {section}\n")).expect("the section");
     let text = &readme[start + 4..];
     let text = &text[..text.find("\n## ").unwrap_or(text.len())];
-    text.split("```sql test=portable\n").skip(1).map(|rest| rest.split("```").next().expect("an end").to_owned()).collect()
+    text.split("```sql test=portable\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().expect("an end").to_owned())
+        .collect()
 }
 
 #[test]

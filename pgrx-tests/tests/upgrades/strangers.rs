@@ -135,7 +135,8 @@ fn served(client: &mut Client) -> i64 {
 
 /// A server with the extension in `postgres` and in a database of that name.
 fn cluster(name: &str, other: &str) -> Cluster {
-    let settings = Settings { preload: true, extra: "queue.sweep_interval = '1s'\nmax_worker_processes = 32" };
+    let settings =
+        Settings { preload: true, extra: "queue.sweep_interval = '1s'\nmax_worker_processes = 32" };
     let mut cluster = Cluster::start_with(name, &settings);
     run(&mut cluster.connect(), "CREATE EXTENSION queue_ext");
     run(&mut cluster.connect(), &format!("CREATE DATABASE {other}"));
