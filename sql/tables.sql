@@ -252,6 +252,12 @@ CREATE TABLE queue.rights (
     CONSTRAINT rights_kind_check CHECK (kind IN ('producer', 'worker', 'operator'))
 );
 
+-- Has a row once a right is for one queue alone: since when row-level security guards the tables. It is no part of
+-- queue.rights, because a dump brings the privileges of the roles along whether or not it brings their rights.
+CREATE TABLE queue_internal.guarded (
+    since timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 -- What a claim hands out.
 CREATE TYPE queue.claimed_task AS (
     id           bigint,

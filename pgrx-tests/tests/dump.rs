@@ -235,6 +235,57 @@ fn a_dump_in_parts_is_the_queue_as_it_was() {
     estate::goes_on(&mut client);
 }
 
+/// A dump brings the privileges of roles along, but the rights that limit them are rows.
+#[test]
+fn a_dump_whose_rights_cannot_all_be_restored_opens_no_queue() {
+    let source = Cluster::start("dump-rights-source");
+    let mut client = source.connect();
+    client
+        .batch_execute(
+            "SELECT queue.create('a'), queue.create('b'); SELECT queue.push('a'), queue.push('b');
+             CREATE ROLE one LOGIN; CREATE ROLE two LOGIN;
+             SELECT queue.grant_worker('one', 'a'); SELECT queue.grant_worker('two', 'b')",
+        )
+        .expect("rights");
+    let target = Cluster::start_with("dump-rights-target", &Settings::default());
+    target.connect().batch_execute("CREATE ROLE one LOGIN").expect("a role is not part of a dump");
+    let [from, to] = [&source, &target].map(|cluster| cluster.folder().to_str().expect("a path").to_owned());
+    let restored = |database: &str, how: &[&str]| {
+        let file = format!("{from}/rights.sql");
+        source.run("pg_dump", &[&["-h", &from, "-U", "postgres", "-f", &file, "postgres"], how].concat());
+        let owner = self::database(&target, database, "");
+        target.run("psql", &["-X", "-q", "-h", &to, "-U", "postgres", "-d", database, "-f", &file]);
+        let config = target.config(database).user("one").to_owned();
+        (owner, config.connect(postgres::NoTls).expect("connect"))
+    };
+    let number = |client: &mut Client, query: &str| -> Option<i64> {
+        client.query_one(query, &[]).ok().map(|row| row.get(0))
+    };
+    const SEEN: &str = "SELECT count(*) FROM queue.tasks";
+    const RIGHTS: &str = "SELECT count(*) FROM queue.health() WHERE name = 'rights' AND status = 'critical'";
+
+    // A role is missing there: no row can be restored. Who has privileges sees nothing.
+    let (mut owner, mut one) = restored("missing", &[]);
+    assert_eq!(number(&mut owner, SEEN), Some(2));
+    assert_eq!(number(&mut one, SEEN), Some(0));
+    assert_eq!(number(&mut owner, RIGHTS), Some(0), "nobody sees too much");
+
+    // A role was dropped before: its right is left out, and the others hold.
+    client.batch_execute("DROP OWNED BY two; DROP ROLE two").expect("drop");
+    let (mut owner, mut one) = restored("dropped", &[]);
+    assert_eq!(number(&mut owner, "SELECT count(*) FROM queue.rights"), Some(1));
+    assert_eq!(number(&mut one, SEEN), Some(1));
+
+    // A schema without its data: health says so, until rights are given.
+    let (mut owner, mut one) = restored("schema", &["--schema-only"]);
+    owner.batch_execute("SELECT queue.create('a'), queue.create('b'); SELECT queue.push('b')").expect("push");
+    assert_eq!(number(&mut one, SEEN), Some(1), "which is what health warns of");
+    assert_eq!(number(&mut owner, RIGHTS), Some(1));
+    owner.batch_execute("SELECT queue.grant_worker('one', 'a')").expect("grant");
+    assert_eq!(number(&mut owner, RIGHTS), Some(0));
+    assert_eq!(number(&mut one, SEEN), Some(0));
+}
+
 #[test]
 fn a_dump_under_load_has_what_was_pushed_before_it() {
     let mut source = Cluster::start("dump-load-source");

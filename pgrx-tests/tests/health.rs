@@ -6,8 +6,18 @@ use postgres::{Client, NoTls};
 use queue_ext_tests::{Cluster, Settings, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
-const CHECKS: [&str; 9] =
-    ["version", "engine", "worker", "lanes", "due tasks", "leases", "dead letters", "horizon", "partitions"];
+const CHECKS: [&str; 10] = [
+    "version",
+    "engine",
+    "worker",
+    "lanes",
+    "due tasks",
+    "leases",
+    "dead letters",
+    "horizon",
+    "partitions",
+    "rights",
+];
 
 fn with_settings(name: &str, preload: bool, extra: &'static str) -> Cluster {
     let cluster = Cluster::start_with(name, &Settings { preload, extra });
@@ -115,7 +125,7 @@ fn queues_without_a_lane_are_named() {
 
 #[test]
 fn trouble_with_tasks_is_named_while_it_lasts() {
-    let cluster = with_settings("health-tasks", true, "queue.worker_enabled = off\nqueue.history_ahead = 1");
+    let cluster = with_settings("health-tasks", true, "queue.worker_enabled = off\nqueue.history_ahead = 2");
     let mut client = cluster.connect();
     assert_eq!(check(&mut client, "partitions", true)[0][1], "nothing has finished yet");
     run(&mut client, "SELECT queue.push('default')");
@@ -181,6 +191,7 @@ fn whoever_pins_the_horizon_is_named() {
         "transaction 'forgotten' was prepared",
         "ROLLBACK PREPARED 'forgotten'",
     );
+    assert!(is_ok_now(&mut client, "horizon", false), "ten minutes have not passed");
     run(&mut old, "ROLLBACK PREPARED 'forgotten'");
     is_ok(&mut client, "horizon");
 }

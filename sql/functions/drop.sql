@@ -27,22 +27,26 @@ BEGIN
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.tokens AS s WHERE s.queue = "drop".name;
+    IF NOT force AND (EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
+                      OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name)) THEN
+        RAISE EXCEPTION 'queue "%" has tasks', name
+            USING ERRCODE = 'object_in_use',
+                  HINT = format('SELECT queue.drop(%L, force => true) deletes them, running tasks '
+                                'and dead letters included.', name);
+    END IF;
     IF force THEN
         INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
         SELECT d.queue, d.task_id, d.predecessor_id, 'purged'
         FROM queue_internal.dependencies AS d JOIN queue.tasks AS t ON t.id = d.predecessor_id
         WHERE t.queue = "drop".name AND d.queue <> "drop".name;
-        DELETE FROM queue_internal.dependencies AS d WHERE d.queue = "drop".name;
-        DELETE FROM queue_internal.signals AS s WHERE s.queue = "drop".name;
-        DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
+    END IF;
+    DELETE FROM queue_internal.dependencies AS d WHERE d.queue = "drop".name;
+    DELETE FROM queue_internal.signals AS s WHERE s.queue = "drop".name;
+    -- Those too that outlive their task for a while: they would keep a later queue of that name from its tasks.
+    DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
+    IF force THEN
         DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name;
         DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name;
-    ELSIF EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
-          OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name) THEN
-        RAISE EXCEPTION 'queue "%" has tasks', name
-            USING ERRCODE = 'object_in_use',
-                  HINT = format('SELECT queue.drop(%L, force => true) deletes them, running tasks '
-                                'and dead letters included.', name);
     END IF;
 END
 $$;

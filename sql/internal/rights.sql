@@ -1,13 +1,16 @@
 -- How the rights of producers, workers and operators take effect: as privileges on the tables and
 -- functions, and as one row-level policies on each table. Both follow the rows of
 -- queue.rights, also when a dump brings those rows. Row-level security is switched on by the first
--- right that is for one queue alone; until then nobody pays for it. What the policies say of each
--- table stands in guards().
+-- right that is for one queue alone, which leaves a row in queue_internal.guarded; until then nobody
+-- pays for it. What the policies say of each table stands in guards().
 
 CREATE FUNCTION queue_internal.grant_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 BEGIN
-    PERFORM queue_internal.check_grantee(role, queue);
+    PERFORM queue_internal.check_grantee(role);
+    IF queue IS NOT NULL THEN
+        PERFORM queue_internal.open_queue(queue);
+    END IF;
     INSERT INTO queue.rights (role, kind, queue)
     VALUES (quote_ident(role)::regrole, grant_right.kind, grant_right.queue)
     ON CONFLICT DO NOTHING;
@@ -18,10 +21,14 @@ COMMENT ON FUNCTION queue_internal.grant_right(text, name, text) IS 'Gives a rol
 CREATE FUNCTION queue_internal.revoke_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 BEGIN
-    PERFORM queue_internal.check_grantee(role, queue);
+    PERFORM queue_internal.check_grantee(role);
     DELETE FROM queue.rights AS r
     WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind
       AND r.queue IS NOT DISTINCT FROM revoke_right.queue;
+    -- A right may be older than its queue, which was dropped.
+    IF NOT FOUND AND queue IS NOT NULL THEN
+        PERFORM queue_internal.open_queue(queue);
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.revoke_right(text, name, text) IS 'Takes a right from a role.';
@@ -31,8 +38,12 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
         PERFORM queue_internal.withdraw_right(OLD);
-    ELSE
+    ELSIF EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = NEW.role) THEN
         PERFORM queue_internal.apply_right(NEW);
+    ELSE
+        -- From a dump: without this one, the others would not be restored either.
+        RAISE WARNING 'a right is left out, because its role % does not exist', NEW.role;
+        DELETE FROM queue.rights AS r WHERE r.role = NEW.role;
     END IF;
     RETURN NULL;
 END
@@ -42,6 +53,25 @@ COMMENT ON FUNCTION queue_internal.rights_changed() IS 'Makes privileges and pol
 CREATE TRIGGER rights_changed AFTER INSERT OR DELETE ON queue.rights
     FOR EACH ROW EXECUTE FUNCTION queue_internal.rights_changed();
 COMMENT ON TRIGGER rights_changed ON queue.rights IS 'Makes privileges and policies follow the table.';
+
+CREATE FUNCTION queue_internal.guard() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    guarded text;
+BEGIN
+    PERFORM queue_internal.lock_guarded_tables();
+    FOR guarded IN SELECT DISTINCT g.relation FROM queue_internal.guards(NULL) AS g LOOP
+        EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', guarded);
+    END LOOP;
+    -- One row is enough, wherever it comes from.
+    RETURN CASE WHEN NOT EXISTS (SELECT FROM queue_internal.guarded) THEN NEW END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.guard() IS 'Switches row-level security on.';
+
+CREATE TRIGGER guard BEFORE INSERT ON queue_internal.guarded
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.guard();
+COMMENT ON TRIGGER guard ON queue_internal.guarded IS 'Switches row-level security on.';
 
 -- All the tables or none of them, again and again until the lock_timeout is over: who waits for one
 -- table while he holds another can run into a deadlock with any verb.
@@ -78,10 +108,10 @@ DECLARE
     number bigint;
 BEGIN
     PERFORM queue_internal.lock_guarded_tables();
+    IF given.queue IS NOT NULL THEN
+        INSERT INTO queue_internal.guarded DEFAULT VALUES;
+    END IF;
     FOR guard IN SELECT * FROM queue_internal.guards(given.queue) LOOP
-        IF given.queue IS NOT NULL THEN
-            EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', guard.relation);
-        END IF;
         number := given.role::oid;
         WHILE EXISTS (SELECT FROM pg_policy AS p WHERE p.polrelid = guard.relation::regclass
                       AND p.polname = queue_internal.policy_name(given, guard.command, number)) LOOP
@@ -112,9 +142,11 @@ BEGIN
     END IF;
     PERFORM queue_internal.lock_guarded_tables();
     FOR guard IN SELECT * FROM queue_internal.guards(taken.queue) LOOP
-        SELECT p.polname INTO STRICT policy FROM pg_policy AS p
+        SELECT p.polname INTO policy FROM pg_policy AS p
         WHERE p.polrelid = guard.relation::regclass AND p.polroles = ARRAY[taken.role::oid]
           AND regexp_replace(p.polname, ' \d+', ' 0') = queue_internal.policy_name(taken, guard.command, 0);
+        -- After DROP OWNED BY the role.
+        CONTINUE WHEN policy IS NULL;
         EXECUTE format('DROP POLICY %I ON %s', policy, guard.relation);
     END LOOP;
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', taken.role);
@@ -130,7 +162,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.withdraw_right(queue.rights) IS
     'Drops the policies of a right and takes its privileges back.';
 
-CREATE FUNCTION queue_internal.check_grantee(role name, queue text) RETURNS void
+CREATE FUNCTION queue_internal.check_grantee(role name) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_name('role', role::text);
@@ -138,13 +170,9 @@ BEGIN
         RAISE EXCEPTION 'role "%" does not exist', role
             USING ERRCODE = 'undefined_object', HINT = format('Create it with CREATE ROLE %I.', role);
     END IF;
-    IF queue IS NOT NULL THEN
-        PERFORM queue_internal.open_queue(queue);
-    END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_grantee(name, text) IS
-    'Checks the role and the queue of a right.';
+COMMENT ON FUNCTION queue_internal.check_grantee(name) IS 'Checks the role of a right.';
 
 -- What a right on the queue lets its role see and write, null meaning all queues: what stands in the
 -- policies of its commands as USING and as WITH CHECK.
@@ -152,8 +180,9 @@ COMMENT ON FUNCTION queue_internal.check_grantee(name, text) IS
 -- Two tables have to do with two queues at a time. A dependency is of the task that waits, and says so
 -- in "queue"; but whoever ends its predecessor has to find it, and to leave a signal in the other's
 -- queue. So it may be read from both sides, and a signal may go to a foreign queue if there is such a
--- dependency that the role may see. A dependency on a task of a hidden queue is refused, or it would
--- tell when that task ends; and so is one of a hidden task, which could be ended by way of it.
+-- dependency that the role may see. A dependency on a task that the role cannot see in that queue is
+-- refused, or it would tell when that task ends; and so is one of a hidden task, which could be ended
+-- by way of it.
 CREATE FUNCTION queue_internal.guards(
     queue text, OUT relation text, OUT command text, OUT visible text, OUT written text)
 RETURNS SETOF record
@@ -164,9 +193,11 @@ DECLARE
     between CONSTANT text :=
         CASE WHEN every THEN 'true' ELSE format('queue = %1$L OR predecessor_queue = %1$L', queue) END;
     linked  CONSTANT text := CASE WHEN every THEN 'true' ELSE own
-        || ' AND EXISTS (SELECT FROM queue.queues AS q WHERE q.name = predecessor_queue)'
-           ' AND EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = dependencies.task_id'
-           ' AND t.queue = dependencies.queue)' END;
+        || ' AND EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = task_id AND t.queue = dependencies.queue)'
+        || (SELECT format(' AND (%s)', string_agg(format(
+                'EXISTS (SELECT FROM queue.%s AS p WHERE p.id = predecessor_id AND p.queue = predecessor_queue)',
+                place.name), ' OR ' ORDER BY place.number))
+            FROM unnest(ARRAY['tasks', 'dead_letters', 'history']) WITH ORDINALITY AS place (name, number)) END;
     told    CONSTANT text := CASE WHEN every THEN 'true' ELSE own
         || ' OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = signals.predecessor_id'
            ' AND d.task_id = signals.task_id AND d.queue = signals.queue)' END;

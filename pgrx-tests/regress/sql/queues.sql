@@ -38,6 +38,20 @@ SELECT pg_temp.refused($$SELECT queue.drop('mail')$$);
 SELECT count(*) FROM queue.tasks WHERE queue = 'mail';
 SELECT queue.drop('mail', force => true);
 SELECT count(*) FROM queue.all_tasks WHERE queue = 'mail' AND state <> 'completed';
+-- A later queue of that name has nothing of it; but rights are for a name, and can be taken back before.
+SELECT queue.create('mail');
+SELECT queue.push('mail', key => 'k', key_ttl => '1 hour') IS NOT NULL AS pushed;
+SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'mail');
+CREATE ROLE queue_regress_dropped;
+SELECT queue.grant_worker('queue_regress_dropped', 'mail');
+SELECT queue.drop('mail');
+SELECT queue.revoke_worker('queue_regress_dropped', 'mail');
+SELECT pg_temp.refused($$SELECT queue.revoke_worker('queue_regress_dropped', 'mail')$$);
+DROP ROLE queue_regress_dropped;
+SELECT queue.create('mail');
+SELECT queue.push('mail', '"again"', key => 'k');
+SELECT payload, queue.complete(id, token) FROM queue.claim('1 minute', 'mail');
+SELECT queue.drop('mail');
 
 -- Purging: all but what runs.
 SELECT queue.create('mail', '{"max_attempts": 1}');

@@ -163,7 +163,7 @@ fn a_task_that_cannot_be_ended_is_in_nobodys_way() {
         format!(
             "WARNING:  the lease of task {stuck} ran out, but its attempt cannot be ended: duplicate key"
         ),
-        "WARNING:  what happened in queue \"a\" cannot be settled: duplicate key".to_owned(),
+        format!("WARNING:  task {waiting} of queue \"a\" cannot go on: duplicate key"),
     ] {
         eventually(&warning, SOON, || cluster.log().contains(&warning));
     }

@@ -211,6 +211,11 @@ fn nothing_that_is_made_up_about_another_queue_is_believed() {
             let forged = forger.batch_execute(&bolt.fill_in(statement));
             made_up += i32::from(forged.is_ok());
         }
+        // It would tell when the hidden task ends.
+        let listening = "INSERT INTO queue_internal.dependencies
+                         SELECT QUEUED, min(id), 'acme', 'acme', 'cancel' FROM queue.tasks WHERE queue = 'acme'";
+        let refusal = forger.batch_execute(&bolt.fill_in(listening)).expect_err("a task of another queue");
+        assert_eq!(refusal.code().map(|code| code.code()), Some("42501"), "{role}: {refusal}");
     }
     assert!(made_up > 10, "some of it is written, about one's own queue: {made_up}");
     run(admin, round);

@@ -75,7 +75,7 @@ BEGIN
     FOREACH relation IN ARRAY ARRAY[
         'queue.queues', 'queue.bindings', 'queue.schedules', 'queue.dead_letters', 'queue.history_default',
         'queue_internal.keys', 'queue_internal.slots', 'queue_internal.tokens', 'queue_internal.dependencies',
-        'queue_internal.signals', 'queue.tasks', 'queue.rights', 'queue_internal.settings', 'queue_internal.upkeep'
+        'queue_internal.signals', 'queue.tasks', 'queue.rights', 'queue_internal.guarded', 'queue_internal.settings', 'queue_internal.upkeep'
     ] LOOP
         -- The columns that both have; what the server numbers, it numbers anew.
         SELECT pg_catalog.string_agg(pg_catalog.quote_ident(o.attname), ', ' ORDER BY o.attnum) INTO columns
