@@ -9,19 +9,22 @@ trap 'stopping=yes' TERM
 complaint=$(mktemp)
 trap 'rm -f "$complaint"' EXIT
 
-# Runs a statement, in which :id or :'error' stands for a variable of psql: those given as name=value.
+# Runs a statement, in which :id or :'error' stands for a variable of psql: those given as name=value. What it prints
+# is in $answer. A SIGTERM for all processes, as a supervisor sends it, does not end psql in the middle of a statement.
 sql() {
-    psql -XqAt -v ON_ERROR_STOP=1 -v VERBOSITY=verbose "${@:2}" "$DATABASE_URL" <<< "$1"
+    answer=$(trap '' TERM; exec psql -XqAt -v ON_ERROR_STOP=1 -v VERBOSITY=verbose "${@:2}" "$DATABASE_URL" <<< "$1") && return
+    [ $? = 143 ] && sql "$@" # The signal came before psql was started.
 }
 
 handle() {
-    local lease=(-v "id=$1" -v "token=$2") pages page cancel
-    pages=$(sql "SELECT coalesce(((queue.get(:id)).payload ->> 'pages')::int, 1)" "${lease[@]}") || return
+    local lease=(-v "id=$1" -v "token=$2") pages page
+    sql "SELECT coalesce((payload ->> 'pages')::int, 1) FROM queue.tasks WHERE id = :id" "${lease[@]}" || return
+    pages=$answer
     for ((page = 1; page <= pages; page++)); do
         sleep 0.02 # The work, a piece at a time.
-        cancel=$(sql "SELECT cancel_requested FROM queue.extend(:id, :token, progress => jsonb_build_object('page', $page))" \
-            "${lease[@]}") || return
-        if [ "$cancel" = t ]; then
+        sql "SELECT cancel_requested FROM queue.extend(:id, :token, progress => jsonb_build_object('page', $page))" \
+            "${lease[@]}" || return
+        if [ "$answer" = t ]; then
             sql "SELECT queue.cancelled(:id, :token)" "${lease[@]}"
             return
         elif [ "$stopping" ]; then
@@ -31,21 +34,22 @@ handle() {
     done
     # What the work writes commits together with the task, or not at all.
     sql "BEGIN;
-         INSERT INTO letters_sent (address) SELECT (queue.get(:id)).payload ->> 'to';
+         INSERT INTO letters_sent (address) SELECT payload ->> 'to' FROM queue.tasks WHERE id = :id;
          SELECT queue.complete(:id, :token);
          COMMIT" "${lease[@]}"
 }
 
 report() {
     sql "SELECT queue.fail(:id, :token, :'error')" -v "id=$1" -v "token=$2" -v "error=$(< "$complaint")" \
-        > /dev/null 2> "$complaint" || grep -q QX001 "$complaint" # The lease is lost: somebody else has the task now.
+        2> "$complaint" || [[ $(< "$complaint") = *QX001* ]] # The lease is lost: somebody else has the task now.
 }
 
 until [ "$stopping" ]; do
-    task=$(sql "SELECT id, token FROM queue.claim(worker => :'name')" -v "name=$name")
-    if [ -z "$task" ]; then
-        sql "CALL queue.wait(timeout => '1 second')" > /dev/null
+    sql "SELECT id, token FROM queue.claim(worker => :'name')" -v "name=$name"
+    if [ -z "$answer" ]; then
+        sql "CALL queue.wait(timeout => '1 second')"
         continue
     fi
-    handle "${task%|*}" "${task#*|}" > /dev/null 2> "$complaint" || report "${task%|*}" "${task#*|}"
+    task=$answer
+    handle "${task%|*}" "${task#*|}" 2> "$complaint" || report "${task%|*}" "${task#*|}"
 done

@@ -10,7 +10,7 @@ use queue_ext_tests::{Cluster, Settings, brief};
 
 #[path = "examples/post.rs"]
 mod post;
-use post::Post;
+use post::{MAILER, Post};
 
 /// How often a worker of each is killed with a task in its hands.
 const KILLS: usize = 4;
@@ -26,15 +26,15 @@ struct Example {
 }
 
 fn uri(host: &str, database: &str) -> String {
-    format!("postgresql://postgres@{host}/{database}")
+    format!("postgresql://{MAILER}@{host}/{database}")
 }
 
 fn jdbc(host: &str, database: &str) -> String {
-    format!("jdbc:postgresql://{host}/{database}?user=postgres")
+    format!("jdbc:postgresql://{host}/{database}?user={MAILER}")
 }
 
 fn pdo(host: &str, database: &str) -> String {
-    format!("pgsql:host={host};dbname={database};user=postgres")
+    format!("pgsql:host={host};dbname={database};user={MAILER}")
 }
 
 #[rustfmt::skip]
@@ -120,6 +120,10 @@ fn every_example_sends_every_letter_once_whatever_befalls_it() {
     // Each database has a worker of the extension's.
     let extra = format!("listen_addresses = '{host}'\nmax_worker_processes = {}", EXAMPLES.len() + 8).leak();
     let cluster = Cluster::start_with("examples", &Settings { preload: true, extra });
+    cluster
+        .connect()
+        .batch_execute(&format!("CREATE ROLE {MAILER} LOGIN"))
+        .expect("create the workers' role");
     let chosen = if brief() { &EXAMPLES[..2] } else { EXAMPLES };
     let rows: Vec<String> = thread::scope(|scope| {
         let (cluster, host) = (&cluster, &host);

@@ -1,7 +1,7 @@
 -- queue_ext @CARGO_VERSION@, the SQL-only edition: a job queue in plain SQL, for servers on which no extension can
 -- be installed. Run it as a role that may create schemas in the database, such as its owner:
 --
---     psql -v ON_ERROR_STOP=1 -f THIS_FILE
+--     psql -q -v ON_ERROR_STOP=1 -f THIS_FILE
 --
 -- It is one transaction: all of it or nothing. Made by "make portable" out of the files in sql/.
 
@@ -24,7 +24,8 @@ BEGIN
         END IF;
         EXECUTE 'SELECT queue.engine_stats() ->> ''version''' INTO there;
         IF there = '@CARGO_VERSION@' THEN
-            RAISE EXCEPTION 'queue_ext % is in this database already', there USING ERRCODE = 'duplicate_schema';
+            RAISE EXCEPTION 'queue_ext % is in this database already', there
+                USING ERRCODE = 'duplicate_schema', HINT = 'There is nothing to install: nothing was changed.';
         END IF;
         RAISE EXCEPTION 'another version of queue_ext is in this database: %', there
             USING ERRCODE = 'duplicate_schema',

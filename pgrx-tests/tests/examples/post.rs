@@ -14,6 +14,9 @@ const SOON: Duration = Duration::from_secs(120);
 /// More pages than anybody prints in that time.
 const BOOK: i32 = 10_000;
 
+/// Who the workers are: they have a worker's right, and may write what workers write.
+pub const MAILER: &str = "mailer";
+
 pub struct Post {
     client: RefCell<Client>,
     start: Start,
@@ -70,6 +73,11 @@ impl Post {
                         queue.push('default', '{\"to\": \"slow\"}')",
             )
             .expect("open");
+        client
+            .batch_execute(&format!(
+                "GRANT INSERT ON letters_sent TO {MAILER}; SELECT queue.grant_worker('{MAILER}')"
+            ))
+            .expect("the workers' rights");
         Self { client: RefCell::new(client), start, url, hired: 0, pushed: 0 }
     }
 

@@ -97,6 +97,11 @@ fn settings_are_kept_in_the_database() {
     owner
         .batch_execute("SELECT queue.set('max_lease', NULL); SELECT queue.claim('2 minutes')")
         .expect("the default");
+    // Nor where the owner has said nothing.
+    let error = worker
+        .batch_execute("SET queue.max_lease = '400 days'; SELECT queue.claim('8 days')")
+        .expect_err("too long");
+    assert_eq!(error.code().map(|code| code.code()), Some("54000"), "{error}");
 }
 
 #[test]
