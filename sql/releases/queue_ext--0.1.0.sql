@@ -1358,8 +1358,7 @@ COMMENT ON FUNCTION queue_internal.let_go(queue.tasks) IS 'Puts a waiting task i
 --             worker does it then.
 --   Promise:  a signal that cannot be settled, because of a constraint or a trigger that somebody added, is in
 --             no other's way, and the log says why; and those that have to wait, for a predecessor that somebody
---             has locked, do not hide those behind them: for half a millisecond per signal wanted they are
---             looked through
+--             has locked, hide no group, and no others but by the thousand
 
 CREATE FUNCTION queue_internal.settle_signals(source queue.queues, max_signals integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1379,19 +1378,23 @@ COMMENT ON FUNCTION queue_internal.settle_signals(queue.queues, integer) IS
 CREATE FUNCTION queue_internal.settle(source queue.queues, max_signals integer, each boolean) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    until      CONSTANT timestamptz := clock_timestamp() + max_signals * interval '0.5 ms';
+    -- After so many that were looked at, only groups are.
+    max_looks  CONSTANT integer := 10 * max_signals;
     -- Each holds an advisory lock, of which the server has a limited number.
     max_groups CONSTANT integer := 32;
     signal     queue_internal.signals;
     groups     integer := 0;
     last       bigint := 0;
+    looks      integer := 0;
     settled    bigint := 0;
 BEGIN
-    WHILE settled < max_signals AND groups < max_groups AND clock_timestamp() < until LOOP
+    WHILE settled < max_signals AND groups < max_groups LOOP
         SELECT s.* INTO signal FROM queue_internal.signals AS s
-        WHERE s.queue = source.name AND s.id > last ORDER BY s.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+        WHERE s.queue = source.name AND s.id > last AND (looks < max_looks OR s.task_id IS NULL)
+        ORDER BY s.id LIMIT 1 FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
         last := signal.id;
+        looks := looks + 1;
         groups := groups + (signal.task_id IS NULL)::integer;
         IF each THEN
             BEGIN
@@ -3405,13 +3408,13 @@ CREATE FUNCTION queue_internal.revoke_right(kind text, role name, queue text) RE
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 BEGIN
     PERFORM queue_internal.check_grantee(role);
-    -- The queue may have been dropped.
-    IF queue IS NOT NULL THEN
-        PERFORM queue_internal.check_name('queue', queue);
-    END IF;
     DELETE FROM queue.rights AS r
     WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind
       AND r.queue IS NOT DISTINCT FROM revoke_right.queue;
+    -- A right may be older than its queue, which was dropped.
+    IF NOT FOUND AND queue IS NOT NULL THEN
+        PERFORM queue_internal.open_queue(queue);
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.revoke_right(text, name, text) IS 'Takes a right from a role.';
@@ -5565,6 +5568,21 @@ BEGIN
          'Rows without one go to queue.history_default. CALL queue.maintain() makes them, unless somebody keeps '
          'queue.history locked.')
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
+
+    -- queue.grant_...() alone gives that schema to a role, with policies; a dump brings the privilege along.
+    RETURN QUERY
+    SELECT 'rights', CASE WHEN r.roles IS NULL THEN 'ok' ELSE 'critical' END,
+           CASE WHEN r.roles IS NULL THEN 'no role has privileges without a right'
+                ELSE format('%s have privileges and no right, and see all queues', r.roles) END,
+           CASE WHEN r.roles IS NOT NULL THEN
+               'So it is where a schema was restored without its data. Give each role its rights again, with '
+               'queue.grant_worker() and its like, or REVOKE ALL ON SCHEMA queue, queue_internal FROM it.' END
+    FROM (SELECT string_agg(quote_ident(g.rolname), ', ' ORDER BY g.rolname)
+          FROM pg_namespace AS n, LATERAL aclexplode(n.nspacl) AS a JOIN pg_roles AS g ON g.oid = a.grantee
+          WHERE n.nspname = 'queue_internal' AND a.grantee <> n.nspowner AND a.privilege_type = 'USAGE'
+            AND NOT (SELECT c.relrowsecurity FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass)
+            AND NOT EXISTS (SELECT FROM pg_policy AS p
+                            WHERE p.polrelid = 'queue.tasks'::regclass AND a.grantee = ANY (p.polroles))) AS r (roles);
 END
 $$;
 COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint, bigint) IS

@@ -32,6 +32,7 @@ const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     ("queue.schedules",                "",       "",       "rawd",    ""),
     ("queue.bindings",                 "r",      "",       "rawd",    ""),
     ("queue.rights",                   "",       "",       "",        ""),
+    ("queue_internal.guarded",         "",       "",       "",        ""),
     ("queue.all_tasks",                "",       "",       "r",       ""),
     ("queue.stats",                    "",       "",       "r",       "r"),
     ("queue.workers",                  "",       "",       "r",       "r"),

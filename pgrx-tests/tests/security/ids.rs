@@ -170,7 +170,7 @@ fn a_task_that_cannot_be_ended_is_in_nobodys_way() {
     let named = "SELECT detail FROM queue.health(overdue_for => '1 ms') WHERE name = 'leases'";
     assert!(column(&mut admin, named)[0].starts_with("queue \"a\": one of worker"), "health names it");
     // By hand it is the same; and the other tasks of the queue are handed out.
-    run(&mut admin, &format!("SELECT queue.reap(); DELETE FROM queue.history WHERE id = {waiting}"));
+    run(&mut admin, "SELECT queue.reap()");
     run(&mut admin, "CALL queue.maintain()");
     for fast_path in ["on", "off"] {
         let id = push(&mut admin, "a", "");
@@ -181,6 +181,23 @@ fn a_task_that_cannot_be_ended_is_in_nobodys_way() {
     run(&mut admin, &format!("DELETE FROM queue.dead_letters WHERE id = {stuck}; SELECT queue.reap()"));
     let state = format!("SELECT state FROM queue.get({stuck})");
     assert_eq!(column(&mut admin, &state), ["failed"]);
+    run(&mut admin, &format!("DELETE FROM queue.history WHERE id = {waiting}"));
+    run(&mut admin, "CALL queue.maintain()");
+    let state = format!("SELECT state FROM queue.get({waiting})");
+    assert_eq!(column(&mut admin, &state), ["cancelled"]);
+}
+
+/// Nobody can tell what becomes of a predecessor that somebody has locked; but of others.
+#[test]
+fn what_has_to_wait_for_a_lock_hides_nothing_behind_it() {
+    let (cluster, mut admin) = two_queues("security-hidden", NO_WORKER);
+    let first = push(&mut admin, "a", "");
+    let mut holder = cluster.connect();
+    run(&mut holder, "BEGIN");
+    assert_eq!(number(&mut holder, "SELECT id FROM queue.claim('1 hour', 'a')"), first);
+    (0..60).for_each(|_| _ = push(&mut admin, "a", &format!(", after => '{{{first}}}'")));
+    let grouped = push(&mut admin, "a", ", group_key => 'g'");
+    assert_eq!(number(&mut admin, "SELECT id FROM queue.claim('1 hour', 'a')"), grouped);
 }
 
 /// What docs/security.md warns of.
