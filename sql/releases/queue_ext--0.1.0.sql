@@ -1171,6 +1171,7 @@ RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1197,7 +1198,7 @@ COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text
 
 -- What one signal about a waiting task leads to. False if it has to be looked at again.
 CREATE FUNCTION queue_internal.settle_dependent(signal queue_internal.signals) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task  queue.tasks;
     ended record;
@@ -1262,6 +1263,7 @@ RETURNS SETOF record
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1305,7 +1307,7 @@ COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
 -- given back at once, so that no ending waits for them. One that was moved at such a moment is in
 -- another queue than the dependency says, and a worker of that queue alone would not find it.
 CREATE FUNCTION queue_internal.predecessors_will_signal(task_id bigint, queue text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     free  bigint;
     total bigint;
@@ -1438,6 +1440,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1531,6 +1534,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1665,6 +1669,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1988,6 +1993,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -2117,6 +2123,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -2162,7 +2169,7 @@ COMMENT ON FUNCTION queue_internal.is_ready(text[]) IS
 
 CREATE FUNCTION queue_internal.expire(
     ids bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task_id bigint;
 BEGIN
@@ -2269,6 +2276,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -3300,6 +3308,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET jit = off
 AS $$
 DECLARE
     ids     bigint[];
@@ -4165,6 +4174,7 @@ RETURNS SETOF bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
@@ -4299,6 +4309,7 @@ RETURNS TABLE (id bigint, lease_until timestamptz, cancel_requested boolean)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     moment timestamptz;
@@ -5349,7 +5360,11 @@ CREATE FUNCTION queue.health(
     failed      bigint   DEFAULT 10,
     held_back   bigint   DEFAULT 1000000)
 RETURNS TABLE (name text, status text, detail text, hint text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+-- For queue.stats, of which most branches do not run: to compile them takes longer than all the rest.
+SET jit = off
+AS $$
 DECLARE
     due_for     CONSTANT interval := coalesce(due_for, '10 minutes');
     overdue_for CONSTANT interval := coalesce(overdue_for, '1 minute');
