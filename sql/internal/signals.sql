@@ -9,7 +9,7 @@
 --             worker does it then.
 
 CREATE FUNCTION queue_internal.settle_signals(source queue.queues, max_signals integer) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     -- Each holds an advisory lock, of which the server has a limited number.
     max_groups CONSTANT integer := 32;

@@ -468,7 +468,7 @@ COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text) IS
     'Raises QX005, or QX003 if there is no such task.';
 
 CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token integer) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     live   record;
     fact   text;
@@ -500,7 +500,7 @@ COMMENT ON FUNCTION queue_internal.raise_lease_lost(bigint, integer) IS
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
 CREATE FUNCTION queue_internal.state_of(id bigint) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     state text;
 BEGIN
@@ -939,7 +939,7 @@ COMMENT ON FUNCTION queue_internal.check_key(text, text) IS
 -- Waits for a transaction that is just taking the key for another task: if it rolls back, the key
 -- is free, and the push that came second is not lost.
 CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     holder record;
 BEGIN
@@ -1354,7 +1354,7 @@ COMMENT ON FUNCTION queue_internal.let_go(queue.tasks) IS 'Puts a waiting task i
 --             worker does it then.
 
 CREATE FUNCTION queue_internal.settle_signals(source queue.queues, max_signals integer) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     -- Each holds an advisory lock, of which the server has a limited number.
     max_groups CONSTANT integer := 32;
@@ -1725,7 +1725,7 @@ COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
 
 -- Deletes the task and writes about it in one statement: see the policy "of_a_task" (rights.sql).
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     kept    boolean;
     awaited boolean;
@@ -1755,7 +1755,7 @@ COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
 -- is free, and those that wait for it are told. Must come in a statement after the one that locked
 -- or deleted the task: see predecessors_will_signal().
 CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL THEN
         PERFORM queue_internal.release_key(task, outcome = 'purged');
@@ -1788,7 +1788,7 @@ COMMENT ON FUNCTION queue_internal.cancel_now(queue.tasks) IS
     'Moves a task to the history as cancelled.';
 
 CREATE FUNCTION queue_internal.cancel_or_ask(task queue.tasks) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.state = 'running' THEN
         UPDATE queue.tasks AS t
@@ -1805,7 +1805,7 @@ COMMENT ON FUNCTION queue_internal.cancel_or_ask(queue.tasks) IS
     'Cancels a task, or notes for the worker of a running one that it shall stop; returns its state.';
 
 CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     DELETE FROM queue.tasks AS t WHERE t.id = task.id;
     PERFORM queue_internal.leave(task, 'purged');
@@ -1814,7 +1814,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.discard(queue.tasks) IS 'Deletes a task without a trace.';
 
 CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.dead_letters (
@@ -1830,7 +1830,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.bury(queue.tasks) IS 'Moves a task to the dead letters.';
 
 CREATE FUNCTION queue_internal.put_back(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     UPDATE queue.tasks AS t
     SET state = 'queued', attempt = task.attempt, run_at = task.run_at, errors = task.errors,
@@ -1845,7 +1845,7 @@ COMMENT ON FUNCTION queue_internal.put_back(queue.tasks) IS
     'Puts a running task back into its queue, with the attempt, run_at and errors given.';
 
 CREATE FUNCTION queue_internal.reorder(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     UPDATE queue.tasks AS t
     SET priority = task.priority, run_at = task.run_at, updated_at = clock_timestamp()
@@ -1857,7 +1857,7 @@ COMMENT ON FUNCTION queue_internal.reorder(queue.tasks) IS
 
 -- False, and the task stays, if another one has its key there.
 CREATE FUNCTION queue_internal.move(task queue.tasks, to_queue text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL AND task.queue <> to_queue THEN
         IF NOT queue_internal.take_key(to_queue, task.key, task.id) THEN
@@ -1932,7 +1932,7 @@ COMMENT ON FUNCTION queue_internal.end_attempt(queue.tasks, text, interval, bool
 --   Errors:   QX001, QX003
 
 CREATE FUNCTION queue_internal.leased_task(id bigint, token integer) RETURNS queue.tasks
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
 BEGIN
@@ -3853,7 +3853,7 @@ CREATE FUNCTION queue_internal.push_linked(
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text)
 RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     source CONSTANT queue.queues := queue_internal.open_queue(queue);
     waits  CONSTANT boolean := after <> '{}';
@@ -4144,7 +4144,7 @@ COMMENT ON FUNCTION queue_internal.check_claim(integer, text) IS
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.complete(id bigint, token integer, result jsonb DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
 BEGIN
@@ -4401,7 +4401,7 @@ COMMENT ON FUNCTION queue.cancelled(bigint, integer) IS
 --             queue.history (inserts)
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
 BEGIN
@@ -4427,7 +4427,7 @@ COMMENT ON FUNCTION queue.cancel(bigint) IS
 --   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
 
 CREATE FUNCTION queue.retry(id bigint) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     PERFORM queue_internal.check_id(id);
     -- Again where the key came free after it was found taken.
@@ -4449,7 +4449,7 @@ COMMENT ON FUNCTION queue.retry(bigint) IS 'Puts a task back from the dead lette
 -- the same key. They have to be told apart before: no task is there yet that could hold the key against
 -- the next one.
 CREATE FUNCTION queue_internal.revive(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     revived bigint;
 BEGIN
@@ -4525,7 +4525,7 @@ COMMENT ON FUNCTION queue.reap() IS 'Puts back every task whose lease ran out; r
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
 CREATE FUNCTION queue.get(id bigint) RETURNS queue.all_tasks
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.all_tasks;
 BEGIN
@@ -4601,7 +4601,7 @@ COMMENT ON FUNCTION queue_internal.check_wait_result(bigint, interval) IS
 -- One snapshot for all tables, since it is STABLE: a task on its way from one to the other is missed
 -- in neither.
 CREATE FUNCTION queue_internal.outcome(id bigint, OUT state text, OUT result jsonb)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     state := queue_internal.state_of(id);
     IF state = 'completed' THEN
