@@ -13,6 +13,7 @@ RETURNS SETOF bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);

@@ -16,6 +16,7 @@ RETURNS TABLE (id bigint, lease_until timestamptz, cancel_requested boolean)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     moment timestamptz;

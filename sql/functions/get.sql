@@ -6,7 +6,7 @@
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
 CREATE FUNCTION queue.get(id bigint) RETURNS queue.all_tasks
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.all_tasks;
 BEGIN

@@ -11,30 +11,33 @@
 CREATE PROCEDURE queue.maintain()
 LANGUAGE plpgsql AS $$
 BEGIN
+    -- Signals are settled at this level alone, whatever the default is. Each transaction hands it to the next.
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     WHILE (queue_internal.reap(1000)).reaped OPERATOR(pg_catalog.=) 1000 LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
-    COMMIT;
+    COMMIT AND CHAIN;
     WHILE queue.run_schedules() OPERATOR(pg_catalog.>) 0 LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
-    COMMIT;
+    COMMIT AND CHAIN;
     WHILE queue_internal.settle_all(1000) OPERATOR(pg_catalog.>) 0 LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
-    COMMIT;
+    COMMIT AND CHAIN;
     PERFORM queue_internal.extend_history();
-    COMMIT;
+    COMMIT AND CHAIN;
     WHILE queue_internal.retire_history(1000) LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
-    COMMIT;
+    COMMIT AND CHAIN;
     WHILE queue_internal.retire_dead_letters(1000) LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
-    COMMIT;
+    COMMIT AND CHAIN;
     WHILE queue_internal.retire_keys(1000) LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
 END
 $$;

@@ -60,7 +60,7 @@ CREATE FUNCTION queue_internal.push_linked(
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text)
 RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     source CONSTANT queue.queues := queue_internal.open_queue(queue);
     waits  CONSTANT boolean := after <> '{}';

@@ -9,7 +9,7 @@
 --   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
 
 CREATE FUNCTION queue.retry(id bigint) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     PERFORM queue_internal.check_id(id);
     -- Again where the key came free after it was found taken.
@@ -31,7 +31,7 @@ COMMENT ON FUNCTION queue.retry(bigint) IS 'Puts a task back from the dead lette
 -- the same key. They have to be told apart before: no task is there yet that could hold the key against
 -- the next one.
 CREATE FUNCTION queue_internal.revive(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     revived bigint;
 BEGIN

@@ -17,6 +17,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE

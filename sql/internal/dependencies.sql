@@ -14,6 +14,7 @@ RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -40,7 +41,7 @@ COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text
 
 -- What one signal about a waiting task leads to. False if it has to be looked at again.
 CREATE FUNCTION queue_internal.settle_dependent(signal queue_internal.signals) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task  queue.tasks;
     ended record;
@@ -105,6 +106,7 @@ RETURNS SETOF record
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -148,7 +150,7 @@ COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
 -- given back at once, so that no ending waits for them. One that was moved at such a moment is in
 -- another queue than the dependency says, and a worker of that queue alone would not find it.
 CREATE FUNCTION queue_internal.predecessors_will_signal(task_id bigint, queue text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     free  bigint;
     total bigint;

@@ -13,7 +13,7 @@ COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
 
 -- Deletes the task and writes about it in one statement: see the policy "of_a_task" (rights.sql).
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     kept    boolean;
     awaited boolean;
@@ -43,7 +43,7 @@ COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
 -- is free, and those that wait for it are told. Must come in a statement after the one that locked
 -- or deleted the task: see predecessors_will_signal().
 CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL THEN
         PERFORM queue_internal.release_key(task, outcome = 'purged');
@@ -76,7 +76,7 @@ COMMENT ON FUNCTION queue_internal.cancel_now(queue.tasks) IS
     'Moves a task to the history as cancelled.';
 
 CREATE FUNCTION queue_internal.cancel_or_ask(task queue.tasks) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.state = 'running' THEN
         UPDATE queue.tasks AS t
@@ -93,7 +93,7 @@ COMMENT ON FUNCTION queue_internal.cancel_or_ask(queue.tasks) IS
     'Cancels a task, or notes for the worker of a running one that it shall stop; returns its state.';
 
 CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     DELETE FROM queue.tasks AS t WHERE t.id = task.id;
     PERFORM queue_internal.leave(task, 'purged');
@@ -102,7 +102,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.discard(queue.tasks) IS 'Deletes a task without a trace.';
 
 CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.dead_letters (
@@ -118,7 +118,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.bury(queue.tasks) IS 'Moves a task to the dead letters.';
 
 CREATE FUNCTION queue_internal.put_back(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     UPDATE queue.tasks AS t
     SET state = 'queued', attempt = task.attempt, run_at = task.run_at, errors = task.errors,
@@ -133,7 +133,7 @@ COMMENT ON FUNCTION queue_internal.put_back(queue.tasks) IS
     'Puts a running task back into its queue, with the attempt, run_at and errors given.';
 
 CREATE FUNCTION queue_internal.reorder(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     UPDATE queue.tasks AS t
     SET priority = task.priority, run_at = task.run_at, updated_at = clock_timestamp()
@@ -145,7 +145,7 @@ COMMENT ON FUNCTION queue_internal.reorder(queue.tasks) IS
 
 -- False, and the task stays, if another one has its key there.
 CREATE FUNCTION queue_internal.move(task queue.tasks, to_queue text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL AND task.queue <> to_queue THEN
         IF NOT queue_internal.take_key(to_queue, task.key, task.id) THEN

@@ -95,7 +95,7 @@ COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text) IS
     'Raises QX005, or QX003 if there is no such task.';
 
 CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token integer) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     live   record;
     fact   text;

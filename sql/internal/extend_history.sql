@@ -61,7 +61,7 @@ COMMENT ON FUNCTION queue_internal.history_partitions() IS
 -- Why today's partition takes the lock of the whole history: a completion that has looked for its
 -- partition, and found only the default one, would fail when this one appears.
 CREATE FUNCTION queue_internal.add_history_partition(day date) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
     name  text := 'history_' || to_char(day, 'YYYYMMDD');
     since timestamptz := day::timestamp AT TIME ZONE 'UTC';

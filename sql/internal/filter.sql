@@ -12,11 +12,12 @@
 --             ids                    an array of ids
 --   Errors:   22004, 22023, 54000 naming the option; QX002 no such queue
 --   Why an empty filter is refused: a program that forgot to fill it in would mean everything.
---   Why times are written as values: every batch has to mean the same moment.
+--   Why times are written as values: every batch has to mean the same moment. In ISO: other styles name zones by
+--             abbreviations, and CST is read as another zone than it was written for.
 --   Why payloads are not, but are taken from $3, the filter: a log may show the statement.
 
 CREATE FUNCTION queue_internal.filter_condition(filter jsonb, states text[], dead boolean) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
     parts  text[] := '{}';

@@ -20,7 +20,7 @@ COMMENT ON FUNCTION queue_internal.check_key(text, text) IS
 -- Waits for a transaction that is just taking the key for another task: if it rolls back, the key
 -- is free, and the push that came second is not lost.
 CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     holder record;
 BEGIN

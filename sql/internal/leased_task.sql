@@ -5,7 +5,7 @@
 --   Errors:   QX001, QX003
 
 CREATE FUNCTION queue_internal.leased_task(id bigint, token integer) RETURNS queue.tasks
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
 BEGIN

@@ -27,7 +27,7 @@ COMMENT ON FUNCTION queue_internal.settle_signals(queue.queues, integer) IS
 
 -- With "each", each in a subtransaction of its own.
 CREATE FUNCTION queue_internal.settle(source queue.queues, max_signals integer, each boolean) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     -- After so many that were looked at, only groups are.
     max_looks  CONSTANT integer := 10 * max_signals;
@@ -65,7 +65,7 @@ COMMENT ON FUNCTION queue_internal.settle(queue.queues, integer, boolean) IS
     'Settles signals of a queue, up to so many; returns how many.';
 
 CREATE FUNCTION queue_internal.settle_signal(source queue.queues, signal queue_internal.signals) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     ids bigint[];
 BEGIN

@@ -61,7 +61,7 @@ COMMENT ON FUNCTION queue_internal.check_wait_result(bigint, interval) IS
 -- One snapshot for all tables, since it is STABLE: a task on its way from one to the other is missed
 -- in neither.
 CREATE FUNCTION queue_internal.outcome(id bigint, OUT state text, OUT result jsonb)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     state := queue_internal.state_of(id);
     IF state = 'completed' THEN

@@ -12,7 +12,7 @@ CREATE PROCEDURE queue.maintain()
 LANGUAGE plpgsql AS $$
 BEGIN
     CALL queue_internal.maintain();
-    COMMIT;
+    COMMIT AND CHAIN;
     PERFORM queue_internal.end_upkeep();
 END
 $$;

@@ -474,7 +474,7 @@ COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text) IS
     'Raises QX005, or QX003 if there is no such task.';
 
 CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token integer) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     live   record;
     fact   text;
@@ -506,7 +506,7 @@ COMMENT ON FUNCTION queue_internal.raise_lease_lost(bigint, integer) IS
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
 CREATE FUNCTION queue_internal.state_of(id bigint) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     state text;
 BEGIN
@@ -945,7 +945,7 @@ COMMENT ON FUNCTION queue_internal.check_key(text, text) IS
 -- Waits for a transaction that is just taking the key for another task: if it rolls back, the key
 -- is free, and the push that came second is not lost.
 CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     holder record;
 BEGIN
@@ -1177,6 +1177,7 @@ RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1203,7 +1204,7 @@ COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text
 
 -- What one signal about a waiting task leads to. False if it has to be looked at again.
 CREATE FUNCTION queue_internal.settle_dependent(signal queue_internal.signals) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task  queue.tasks;
     ended record;
@@ -1268,6 +1269,7 @@ RETURNS SETOF record
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1311,7 +1313,7 @@ COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
 -- given back at once, so that no ending waits for them. One that was moved at such a moment is in
 -- another queue than the dependency says, and a worker of that queue alone would not find it.
 CREATE FUNCTION queue_internal.predecessors_will_signal(task_id bigint, queue text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     free  bigint;
     total bigint;
@@ -1376,7 +1378,7 @@ COMMENT ON FUNCTION queue_internal.settle_signals(queue.queues, integer) IS
 
 -- With "each", each in a subtransaction of its own.
 CREATE FUNCTION queue_internal.settle(source queue.queues, max_signals integer, each boolean) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     -- After so many that were looked at, only groups are.
     max_looks  CONSTANT integer := 10 * max_signals;
@@ -1414,7 +1416,7 @@ COMMENT ON FUNCTION queue_internal.settle(queue.queues, integer, boolean) IS
     'Settles signals of a queue, up to so many; returns how many.';
 
 CREATE FUNCTION queue_internal.settle_signal(source queue.queues, signal queue_internal.signals) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     ids bigint[];
 BEGIN
@@ -1480,6 +1482,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1573,6 +1576,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1707,6 +1711,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1762,7 +1767,7 @@ COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
 
 -- Deletes the task and writes about it in one statement: see the policy "of_a_task" (rights.sql).
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     kept    boolean;
     awaited boolean;
@@ -1792,7 +1797,7 @@ COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
 -- is free, and those that wait for it are told. Must come in a statement after the one that locked
 -- or deleted the task: see predecessors_will_signal().
 CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL THEN
         PERFORM queue_internal.release_key(task, outcome = 'purged');
@@ -1825,7 +1830,7 @@ COMMENT ON FUNCTION queue_internal.cancel_now(queue.tasks) IS
     'Moves a task to the history as cancelled.';
 
 CREATE FUNCTION queue_internal.cancel_or_ask(task queue.tasks) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.state = 'running' THEN
         UPDATE queue.tasks AS t
@@ -1842,7 +1847,7 @@ COMMENT ON FUNCTION queue_internal.cancel_or_ask(queue.tasks) IS
     'Cancels a task, or notes for the worker of a running one that it shall stop; returns its state.';
 
 CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     DELETE FROM queue.tasks AS t WHERE t.id = task.id;
     PERFORM queue_internal.leave(task, 'purged');
@@ -1851,7 +1856,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.discard(queue.tasks) IS 'Deletes a task without a trace.';
 
 CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.dead_letters (
@@ -1867,7 +1872,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.bury(queue.tasks) IS 'Moves a task to the dead letters.';
 
 CREATE FUNCTION queue_internal.put_back(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     UPDATE queue.tasks AS t
     SET state = 'queued', attempt = task.attempt, run_at = task.run_at, errors = task.errors,
@@ -1882,7 +1887,7 @@ COMMENT ON FUNCTION queue_internal.put_back(queue.tasks) IS
     'Puts a running task back into its queue, with the attempt, run_at and errors given.';
 
 CREATE FUNCTION queue_internal.reorder(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     UPDATE queue.tasks AS t
     SET priority = task.priority, run_at = task.run_at, updated_at = clock_timestamp()
@@ -1894,7 +1899,7 @@ COMMENT ON FUNCTION queue_internal.reorder(queue.tasks) IS
 
 -- False, and the task stays, if another one has its key there.
 CREATE FUNCTION queue_internal.move(task queue.tasks, to_queue text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL AND task.queue <> to_queue THEN
         IF NOT queue_internal.take_key(to_queue, task.key, task.id) THEN
@@ -1969,7 +1974,7 @@ COMMENT ON FUNCTION queue_internal.end_attempt(queue.tasks, text, interval, bool
 --   Errors:   QX001, QX003
 
 CREATE FUNCTION queue_internal.leased_task(id bigint, token integer) RETURNS queue.tasks
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
 BEGIN
@@ -2030,6 +2035,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -2159,6 +2165,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -2204,7 +2211,7 @@ COMMENT ON FUNCTION queue_internal.is_ready(text[]) IS
 
 CREATE FUNCTION queue_internal.expire(
     ids bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task_id bigint;
 BEGIN
@@ -2311,6 +2318,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -2408,7 +2416,7 @@ COMMENT ON FUNCTION queue_internal.history_partitions() IS
 -- Why today's partition takes the lock of the whole history: a completion that has looked for its
 -- partition, and found only the default one, would fail when this one appears.
 CREATE FUNCTION queue_internal.add_history_partition(day date) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
     name  text := 'history_' || to_char(day, 'YYYYMMDD');
     since timestamptz := day::timestamp AT TIME ZONE 'UTC';
@@ -3105,11 +3113,12 @@ COMMENT ON FUNCTION queue_internal.open_schedule(text) IS
 --             ids                    an array of ids
 --   Errors:   22004, 22023, 54000 naming the option; QX002 no such queue
 --   Why an empty filter is refused: a program that forgot to fill it in would mean everything.
---   Why times are written as values: every batch has to mean the same moment.
+--   Why times are written as values: every batch has to mean the same moment. In ISO: other styles name zones by
+--             abbreviations, and CST is read as another zone than it was written for.
 --   Why payloads are not, but are taken from $3, the filter: a log may show the statement.
 
 CREATE FUNCTION queue_internal.filter_condition(filter jsonb, states text[], dead boolean) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
     parts  text[] := '{}';
@@ -3342,6 +3351,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET jit = off
 AS $$
 DECLARE
     ids     bigint[];
@@ -3917,7 +3927,7 @@ CREATE FUNCTION queue_internal.push_linked(
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text)
 RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     source CONSTANT queue.queues := queue_internal.open_queue(queue);
     waits  CONSTANT boolean := after <> '{}';
@@ -4208,7 +4218,7 @@ COMMENT ON FUNCTION queue_internal.check_claim(integer, text) IS
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.complete(id bigint, token integer, result jsonb DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
 BEGIN
@@ -4238,6 +4248,7 @@ RETURNS SETOF bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
@@ -4372,6 +4383,7 @@ RETURNS TABLE (id bigint, lease_until timestamptz, cancel_requested boolean)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     moment timestamptz;
@@ -4463,7 +4475,7 @@ COMMENT ON FUNCTION queue.cancelled(bigint, integer) IS
 --             queue.history (inserts)
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
 BEGIN
@@ -4489,7 +4501,7 @@ COMMENT ON FUNCTION queue.cancel(bigint) IS
 --   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
 
 CREATE FUNCTION queue.retry(id bigint) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     PERFORM queue_internal.check_id(id);
     -- Again where the key came free after it was found taken.
@@ -4511,7 +4523,7 @@ COMMENT ON FUNCTION queue.retry(bigint) IS 'Puts a task back from the dead lette
 -- the same key. They have to be told apart before: no task is there yet that could hold the key against
 -- the next one.
 CREATE FUNCTION queue_internal.revive(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     revived bigint;
 BEGIN
@@ -4587,7 +4599,7 @@ COMMENT ON FUNCTION queue.reap() IS 'Puts back every task whose lease ran out; r
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
 CREATE FUNCTION queue.get(id bigint) RETURNS queue.all_tasks
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.all_tasks;
 BEGIN
@@ -4663,7 +4675,7 @@ COMMENT ON FUNCTION queue_internal.check_wait_result(bigint, interval) IS
 -- One snapshot for all tables, since it is STABLE: a task on its way from one to the other is missed
 -- in neither.
 CREATE FUNCTION queue_internal.outcome(id bigint, OUT state text, OUT result jsonb)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     state := queue_internal.state_of(id);
     IF state = 'completed' THEN
@@ -5374,30 +5386,33 @@ COMMENT ON FUNCTION queue.revoke_operator(name, text) IS 'Takes back what queue.
 CREATE PROCEDURE queue.maintain()
 LANGUAGE plpgsql AS $$
 BEGIN
+    -- Signals are settled at this level alone, whatever the default is. Each transaction hands it to the next.
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     WHILE (queue_internal.reap(1000)).reaped OPERATOR(pg_catalog.=) 1000 LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
-    COMMIT;
+    COMMIT AND CHAIN;
     WHILE queue.run_schedules() OPERATOR(pg_catalog.>) 0 LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
-    COMMIT;
+    COMMIT AND CHAIN;
     WHILE queue_internal.settle_all(1000) OPERATOR(pg_catalog.>) 0 LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
-    COMMIT;
+    COMMIT AND CHAIN;
     PERFORM queue_internal.extend_history();
-    COMMIT;
+    COMMIT AND CHAIN;
     WHILE queue_internal.retire_history(1000) LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
-    COMMIT;
+    COMMIT AND CHAIN;
     WHILE queue_internal.retire_dead_letters(1000) LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
-    COMMIT;
+    COMMIT AND CHAIN;
     WHILE queue_internal.retire_keys(1000) LOOP
-        COMMIT;
+        COMMIT AND CHAIN;
     END LOOP;
 END
 $$;

@@ -9,7 +9,7 @@
 -- longer than that. "fresh" asks for a look from the front.
 CREATE FUNCTION queue_internal.first_task(
     in_bucket integer, in_queue text, fresh boolean, OUT level integer, OUT head timestamptz)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
     name  CONSTANT text := format('queue_low_water.b%s_%s', in_bucket, md5(in_queue));
     -- priority, run_at, since when

@@ -15,6 +15,13 @@ CALL queue.cancel_where('{"ids": [1, 2, 99]}', dry_run => true);
 CALL queue.cancel_where('{"ids": []}', dry_run => true);
 CALL queue.cancel_where('{"older_than": "1 hour"}', dry_run => true);
 CALL queue.cancel_where('{"newer_than": "1 hour"}', dry_run => true);
+-- Whatever the session writes its times like.
+SET datestyle = 'SQL, DMY';
+SET timezone = 'Asia/Shanghai';
+CALL queue.cancel_where('{"older_than": "1 hour"}', dry_run => true);
+CALL queue.cancel_where('{"state": "scheduled"}', dry_run => true);
+RESET datestyle;
+RESET timezone;
 UPDATE queue.tasks SET created_at = created_at - interval '2 hours', key = 'k-' || id, group_key = 'g_' || id WHERE id IN (1, 7);
 CALL queue.cancel_where('{"older_than": "1 hour", "newer_than": "3 hours"}', dry_run => true);
 CALL queue.cancel_where('{"key": "k-%"}', dry_run => true);

@@ -26,6 +26,11 @@ WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
   AND p.prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c')
   AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
 ORDER BY p.pronamespace::regnamespace::text COLLATE "C", p.proname, pg_get_function_identity_arguments(p.oid) COLLATE "C";
+-- What the planner was told not to do counts as very expensive where there is no other way, and jit would compile it.
+SELECT p.oid::regprocedure AS with_jit FROM pg_proc AS p
+WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+  AND p.proconfig::text ~ 'enable_' AND NOT 'jit=off' = ANY (p.proconfig)
+ORDER BY p.oid::regprocedure::text COLLATE "C";
 -- None runs with more rights than its caller.
 SELECT count(*) FROM pg_proc WHERE pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND prosecdef;
 -- The public functions, as the contract writes them.

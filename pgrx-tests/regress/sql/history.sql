@@ -8,7 +8,16 @@ SELECT count(*) FROM queue_internal.history_partitions();
 SELECT queue.push('default', '"early"');
 SELECT queue.complete(id, token) FROM queue.claim('1 minute');
 SELECT tableoid::regclass, payload FROM queue.history;
+SET datestyle = 'SQL, DMY';
+SET timezone = 'Asia/Shanghai';
 SELECT queue_internal.extend_history();
+SET datestyle = 'ISO';
+SET timezone = 'UTC';
+SELECT bool_and(pg_get_expr(c.relpartbound, c.oid) = format('FOR VALUES FROM (''%s 00:00:00+00'') TO (''%s 00:00:00+00'')', p.day, p.day + 1)
+                AND obj_description(c.oid, 'pg_class') = format('The history of %s (UTC).', p.day)) AS right_days
+FROM queue_internal.history_partitions() AS p JOIN pg_class AS c ON c.relname = p.name;
+RESET datestyle;
+RESET timezone;
 SELECT day - (now() AT TIME ZONE 'UTC')::date AS day, attached FROM queue_internal.history_partitions() ORDER BY 1;
 SELECT count(*) FROM queue.history_default;
 SELECT payload FROM queue.history;
@@ -39,6 +48,11 @@ SELECT n, 'q' || n % 3, 0, now(), 1, 1, now(), now() - n * interval '1 day', '{}
 SELECT queue_internal.retire_dead_letters(20), queue_internal.retire_dead_letters(20);
 SELECT count(*), max(now() - failed_at) < '31 days' AS young FROM queue.dead_letters;
 
--- All of it by hand, where there is no worker.
+-- All of it by hand, where there is no worker; signals too, which are settled at READ COMMITTED alone.
+SELECT count(queue.push('default', group_key => 'g'));
+SET default_transaction_isolation = 'repeatable read';
 CALL queue.maintain();
+SHOW transaction_isolation;
+RESET default_transaction_isolation;
+SELECT count(*) FROM queue_internal.signals;
 SELECT pg_temp.refused('CALL queue.maintain()') LIKE '2D000%' AS not_in_a_transaction;
