@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use postgres::Client;
+use queue_ext_tests::cluster::signal;
 use queue_ext_tests::{Cluster, Settings, eventually};
 
 const SOON: Duration = Duration::from_secs(5);
@@ -131,6 +132,40 @@ fn extension_is_dropped_and_created_while_the_worker_works() {
         .filter(|line| line.contains("queue_ext") && (line.contains("ERROR") || line.contains("FATAL")))
         .count();
     assert_eq!(lines, 0, "the worker minds nothing of this:\n{}", cluster.log());
+}
+
+/// The launcher, once it has nothing to do.
+fn resting_launcher(client: &mut Client) -> Option<i32> {
+    let query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'queue_ext launcher' AND wait_event_type = 'Extension'";
+    client.query_opt(query, &[]).expect("pg_stat_activity").map(|row| row.get(0))
+}
+
+#[test]
+fn an_extension_created_while_its_database_is_probed_gets_its_worker() {
+    let mut cluster = Cluster::start("lifecycle-probed");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE DATABASE fresh").expect("create");
+    let (mut locker, mut creator) = (cluster.connect_to("fresh"), cluster.connect_to("fresh"));
+    locker.batch_execute("BEGIN; LOCK TABLE pg_extension IN ACCESS EXCLUSIVE MODE").expect("lock");
+    // The next launcher looks into all databases at once.
+    let old = resting_launcher(&mut client).expect("a launcher");
+    client.execute("SELECT pg_terminate_backend($1)", &[&old]).expect("terminate");
+    let probe = "SELECT pid FROM pg_stat_activity AS probe
+        WHERE backend_type = 'queue_ext worker' AND datname = 'fresh' AND wait_event_type = 'Lock'
+          AND backend_start > (SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'queue_ext launcher')";
+    eventually("the probe waits", SOON, || client.query_opt(probe, &[]).expect("probe").is_some());
+    let mut launcher = 0;
+    eventually("the launcher rests", SOON, || {
+        launcher = resting_launcher(&mut client).unwrap_or(0);
+        launcher != 0
+    });
+    // It learns that the probe found nothing only after it hears of the extension.
+    signal(launcher, libc::SIGSTOP);
+    locker.batch_execute("ROLLBACK").expect("roll back");
+    eventually("the probe has ended", SOON, || worker_of(&mut client, "fresh").is_none());
+    creator.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    signal(launcher, libc::SIGCONT);
+    cluster.await_worker("fresh");
 }
 
 #[test]
