@@ -2306,7 +2306,8 @@ COMMENT ON FUNCTION queue_internal.due_queues(timestamptz, timestamptz) IS
 -- queue_internal.extend_history()
 --
 --   Makes the partitions of queue.history for today and the coming days, as many as the setting
---   "queue.history_ahead" says, and returns whether they are all there.
+--   "queue.history_ahead" says, and returns whether they are all there; null as long as there was no
+--   task.
 --
 --   Off the path of claims: each partition is attached under a short lock_timeout, and what could
 --   not be done is left for the next time. Until then queue.history_default takes the rows.
@@ -2329,7 +2330,7 @@ BEGIN
     ELSIF NOT EXISTS (SELECT FROM queue.tasks)
           AND NOT EXISTS (SELECT FROM queue.history_default)
           AND NOT EXISTS (SELECT FROM queue_internal.history_partitions()) THEN
-        RETURN false;
+        RETURN NULL;
     END IF;
     FOR day IN
         SELECT today + n FROM generate_series(0, ahead) AS n
@@ -5349,7 +5350,11 @@ CREATE FUNCTION queue.health(
     failed      bigint   DEFAULT 10,
     held_back   bigint   DEFAULT 1000000)
 RETURNS TABLE (name text, status text, detail text, hint text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+-- For queue.stats, of which most branches do not run: to compile them takes longer than all the rest.
+SET jit = off
+AS $$
 DECLARE
     due_for     CONSTANT interval := coalesce(due_for, '10 minutes');
     overdue_for CONSTANT interval := coalesce(overdue_for, '1 minute');

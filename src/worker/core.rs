@@ -117,9 +117,9 @@ pub fn open_queues(bits: &QueueBits) -> Vec<String> {
     names
 }
 
-/// Makes the partitions of the coming days; returns whether they are all there.
-pub fn extend_history() -> bool {
-    write("SELECT queue_internal.extend_history()", &[], |row| Ok(row.get(1)?.unwrap_or(false)))
+/// Makes the partitions of the coming days; returns whether they are all there, nothing before the first task.
+pub fn extend_history() -> Option<bool> {
+    write("SELECT queue_internal.extend_history()", &[], |row| row.get(1))
 }
 
 /// Drops history past its retention; returns whether there may be more.
