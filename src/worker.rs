@@ -178,7 +178,9 @@ impl Worker {
 
     /// Does what is due.
     fn round(&mut self) -> Installed {
-        let pushed = self.database.pushed.take();
+        // Not more often than it may be told: under load there is something new at any time.
+        let heard = now() >= self.notify_from;
+        let pushed = if heard { self.database.pushed.take() } else { QueueBits::default() };
         // Sessions announce a schedule's next run as they do a task for later. Taken before any
         // transaction's snapshot, and kept, because not every round looks for the next ones anew.
         let announced = self.database.next_run.take();
@@ -359,9 +361,15 @@ impl Worker {
     }
 
     /// Sends the notifications, at most one per queue and interval.
-    fn notify(&mut self, _pushed: &QueueBits) -> Installed {
+    fn notify(&mut self, pushed: &QueueBits) -> Installed {
         let moment = now();
-        if self.to_notify.is_empty() || moment < self.notify_from {
+        let nothing = self.to_notify.is_empty() && *pushed == [0; 4];
+        if nothing || moment < self.notify_from {
+            return Installed::Yes;
+        }
+        let next = moment.saturating_add(microseconds(settings::notify_interval()));
+        if self.to_notify.is_empty() {
+            self.notify_from = next;
             return Installed::Yes;
         }
         let queues: Vec<String> = self.to_notify.iter().cloned().collect();
@@ -370,7 +378,7 @@ impl Worker {
         if step.result.is_some() {
             self.to_notify.clear();
             self.database.counters.notifications.fetch_add(count, Ordering::Relaxed);
-            self.notify_from = moment.saturating_add(microseconds(settings::notify_interval()));
+            self.notify_from = next;
         }
         step.installed
     }

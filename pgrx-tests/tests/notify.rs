@@ -108,22 +108,36 @@ fn listeners_hear_of_what_can_be_claimed() {
 }
 
 #[test]
-fn a_thousand_pushes_are_few_notifications() {
+fn a_thousand_pushes_are_few_notifications_and_few_rounds_of_the_worker() {
     let cluster = Cluster::start("notify-coalesced");
     let mut client = cluster.connect();
     let mut listener = listen(&cluster, "queue_default");
-    let started = Instant::now();
-    for _ in 0..1000 {
-        client.query("SELECT queue.push('default')", &[]).expect("push");
+    let rounds = |client: &mut Client| {
+        let stats: serde_json::Value =
+            client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
+        stats["worker"]["rounds"].as_u64().expect("rounds")
+    };
+    // Nobody is told of what is pushed while the queue is paused.
+    for paused in [false, true] {
+        if paused {
+            client.batch_execute("SELECT queue.pause('default')").expect("pause");
+        }
+        let (before, started) = (rounds(&mut client), Instant::now());
+        for _ in 0..1000 {
+            client.query("SELECT queue.push('default')", &[]).expect("push");
+        }
+        let took = started.elapsed();
+        let rounds = rounds(&mut client) - before;
+        let mut heard = 0;
+        while next(&mut listener, Duration::from_millis(500)).is_some() {
+            heard += 1;
+        }
+        // At most one every 100 ms, and one for what came last.
+        let most = took.as_millis() / 100 + 2;
+        let least = u128::from(!paused);
+        assert!((least..=most).contains(&heard), "{heard} notifications in {took:?}, paused: {paused}");
+        assert!(u128::from(rounds) <= 3 * most, "{rounds} rounds in {took:?}, paused: {paused}");
     }
-    let took = started.elapsed();
-    let mut heard = 0;
-    while next(&mut listener, Duration::from_millis(500)).is_some() {
-        heard += 1;
-    }
-    // At most one every 100 ms, and one for what came last.
-    let most = took.as_millis() / 100 + 2;
-    assert!((1..=most).contains(&heard), "{heard} notifications in {took:?}");
 }
 
 #[test]
