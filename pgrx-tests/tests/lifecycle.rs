@@ -190,6 +190,43 @@ fn settings_reload() {
 }
 
 #[test]
+fn settings_of_the_database_do_not_reach_the_worker() {
+    let mut cluster = Cluster::start("lifecycle-session");
+    let mut client = cluster.connect();
+    let new = queue_ext_tests::cluster::major_version() >= 17;
+    let more = if new { "ALTER DATABASE postgres SET transaction_timeout = '1min';" } else { "" };
+    client
+        .batch_execute(&format!(
+            "ALTER DATABASE postgres SET statement_timeout = '1min'; ALTER DATABASE postgres SET lock_timeout = '1min';
+             ALTER DATABASE postgres SET session_replication_role = replica; {more}
+             CREATE TABLE public.seen (name text, setting text);
+             CREATE FUNCTION public.see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 INSERT INTO public.seen SELECT name, setting FROM pg_settings
+                 WHERE name ~ '^(statement|lock|transaction)_timeout$' OR name = 'session_replication_role';
+                 RETURN NULL; END $$"
+        ))
+        .expect("set");
+    let pid = cluster.await_worker("postgres");
+    client.execute("SELECT pg_terminate_backend($1)", &[&pid]).expect("terminate");
+    await_new_worker(&mut client, "postgres", pid);
+    client
+        .batch_execute(
+            "SELECT queue.push('default'); SELECT count(*) FROM queue.claim('100 ms');
+             CREATE TRIGGER see AFTER UPDATE ON queue.tasks FOR EACH STATEMENT EXECUTE FUNCTION public.see()",
+        )
+        .expect("claim");
+    let mut seen: Option<String> = None;
+    eventually("the worker puts the task back, and fires the trigger", SOON, || {
+        let query = "SELECT string_agg(DISTINCT name || ' ' || setting, ', ') FROM public.seen";
+        seen = client.query_one(query, &[]).expect("seen").get(0);
+        seen.is_some()
+    });
+    let more = if new { ", transaction_timeout 0" } else { "" };
+    let expected = format!("lock_timeout 0, session_replication_role origin, statement_timeout 0{more}");
+    assert_eq!(seen, Some(expected));
+}
+
+#[test]
 fn a_standby_waits_for_its_promotion() {
     let mut cluster = Cluster::start("lifecycle-primary");
     let mut client = cluster.connect();
