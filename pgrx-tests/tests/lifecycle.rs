@@ -109,6 +109,75 @@ fn refusal(client: &mut Client, statement: &str) -> Option<String> {
 }
 
 #[test]
+fn a_worker_makes_way_for_those_alone_who_may_have_its_database() {
+    let mut cluster = Cluster::start("lifecycle-rights");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "CREATE ROLE keeper LOGIN CREATEDB; CREATE ROLE maker LOGIN CREATEDB; CREATE ROLE nobody LOGIN",
+        )
+        .expect("roles");
+    client.batch_execute("CREATE DATABASE shop OWNER keeper").expect("create");
+    cluster.connect_to("shop").batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    let pid = cluster.await_worker("shop");
+    let connect = |user| cluster.config("postgres").user(user).connect(postgres::NoTls).expect("connect");
+    let (mut keeper, mut maker, mut nobody) = (connect("keeper"), connect("maker"), connect("nobody"));
+    let mut stays = |session: &mut Client, statement: &str, code: &str| {
+        assert_eq!(refusal(session, statement).as_deref(), Some(code), "{statement}");
+        assert_eq!(worker_of(&mut client, "shop"), Some(pid), "{statement}");
+    };
+    for statement in [
+        "DROP DATABASE shop",
+        "DROP DATABASE shop WITH (FORCE)",
+        "ALTER DATABASE shop RENAME TO mine",
+        "ALTER DATABASE shop SET TABLESPACE pg_default",
+        "CREATE DATABASE mine TEMPLATE shop",
+    ] {
+        stays(&mut nobody, statement, "42501");
+        stays(&mut maker, statement, "42501");
+    }
+    stays(&mut keeper, "DO $$ BEGIN EXECUTE 'CREATE DATABASE copy TEMPLATE shop'; END $$", "25001");
+    keeper.batch_execute("BEGIN").expect("begin");
+    stays(&mut keeper, "DROP DATABASE shop", "25001");
+    keeper.batch_execute("ROLLBACK").expect("roll back");
+    keeper.batch_execute("CREATE DATABASE copy TEMPLATE shop").expect("a copy");
+    keeper
+        .batch_execute("BEGIN; ALTER DATABASE shop RENAME TO store; COMMIT")
+        .expect("rename in a transaction");
+    cluster.await_worker("store");
+    client.batch_execute("ALTER DATABASE store IS_TEMPLATE true").expect("template");
+    assert_eq!(refusal(&mut nobody, "CREATE DATABASE mine TEMPLATE store").as_deref(), Some("42501"));
+    maker.batch_execute("CREATE DATABASE another TEMPLATE store").expect("a copy of a template");
+    client.batch_execute("ALTER DATABASE store IS_TEMPLATE false").expect("no template");
+    keeper.batch_execute("DROP DATABASE store").expect("drop");
+}
+
+#[test]
+fn a_database_is_dropped_while_its_worker_is_long_at_something() {
+    let mut cluster = Cluster::start("lifecycle-busy");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE DATABASE shop").expect("create");
+    let mut shop = cluster.connect_to("shop");
+    shop.batch_execute(
+        "CREATE EXTENSION queue_ext;
+         CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN PERFORM pg_sleep(4); RETURN NULL; END';
+         CREATE TRIGGER slow AFTER DELETE ON queue.dead_letters FOR EACH STATEMENT EXECUTE FUNCTION public.slow();
+         INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, failed_at, payload)
+         VALUES (-1, 'default', 0, now(), 1, 1, now(), now() - interval '1 year', '{}')",
+    )
+    .expect("a slow trigger");
+    drop(shop);
+    let pid = cluster.await_worker("shop");
+    client.execute("SELECT pg_terminate_backend($1)", &[&pid]).expect("terminate");
+    eventually("it is busy", SOON, || {
+        let query = "SELECT FROM pg_stat_activity WHERE datname = 'shop' AND query = 'applying retention' AND wait_event = 'PgSleep'";
+        client.query_opt(query, &[]).expect("pg_stat_activity").is_some()
+    });
+    client.batch_execute("DROP DATABASE shop").expect("drop");
+}
+
+#[test]
 fn an_interrupted_drop_leaves_nothing_for_the_launcher_to_try() {
     let mut cluster = Cluster::start("lifecycle-interrupted");
     let mut client = cluster.connect();
@@ -123,6 +192,18 @@ fn an_interrupted_drop_leaves_nothing_for_the_launcher_to_try() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(!cluster.log().contains("cannot connect to invalid database"), "{}", cluster.log());
     client.batch_execute("DROP DATABASE shop").expect("drop");
+}
+
+#[test]
+fn an_extension_created_in_a_prepared_transaction_gets_its_worker() {
+    let settings = Settings { preload: true, extra: "max_prepared_transactions = 1" };
+    let mut cluster = Cluster::start_with("lifecycle-prepared", &settings);
+    let mut client = cluster.connect();
+    client.batch_execute("BEGIN; CREATE EXTENSION queue_ext; PREPARE TRANSACTION 'p'").expect("prepare");
+    // The launcher looks now, and finds nothing.
+    std::thread::sleep(Duration::from_secs(1));
+    client.batch_execute("COMMIT PREPARED 'p'").expect("commit");
+    cluster.await_worker("postgres");
 }
 
 #[test]
