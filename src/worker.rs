@@ -36,8 +36,7 @@ const LEASE_SCAN_EVERY: i64 = 60_000_000;
 /// How often partitions and retention are looked after.
 const UPKEEP_EVERY: i64 = 60_000_000;
 /// What may be past its retention. Each returns whether there may be more.
-const RETENTION: [fn(i32) -> bool; 3] =
-    [core::retire_history, core::retire_dead_letters, core::retire_keys];
+const RETENTION: [fn(i32) -> bool; 3] = [core::retire_history, core::retire_dead_letters, core::retire_keys];
 /// How soon to look again for schedules that are due and that somebody else holds locked.
 const RETRY_SCHEDULES: i64 = 1_000_000;
 /// How soon to look again while somebody else holds the extension locked.
