@@ -1,9 +1,11 @@
 //! What has to be done about commands of others: it keeps the workers out of the way of commands on whole
-//! databases, and has the lanes look anew after COMMIT PREPARED.
+//! databases, has the lanes look anew after COMMIT PREPARED and after what silences triggers, and tells the
+//! launcher of an extension that was created in a prepared transaction.
 //!
 //! DROP DATABASE, CREATE DATABASE ... TEMPLATE, and renaming or moving a database fail while
 //! another session is connected to it, and a worker is one. Before such a command runs, the
-//! worker of that database is asked to leave, and kept out while the command takes its own locks.
+//! worker of that database is asked to leave, and kept out while the command takes its own locks. Not for
+//! a command that is going to be refused: anybody could keep the worker away with those.
 
 use crate::clock::now;
 use crate::lanes;
@@ -11,11 +13,12 @@ use crate::shared;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-/// How long the worker stays away. The command locks the database long before this is over, and
-/// from then on a new worker waits for that lock.
+/// How long the worker stays away after it has left. The command locks the database long before this is
+/// over, and from then on a new worker waits for that lock.
 const KEEP_OUT_MICROSECONDS: i64 = 3_000_000;
-const LEAVE_WITHIN_MICROSECONDS: i64 = 5_000_000;
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 type Hook = unsafe extern "C-unwind" fn(
     *mut pg_sys::PlannedStmt,
@@ -71,7 +74,10 @@ unsafe extern "C-unwind" fn process_utility(
     // once at start-up.
     unsafe {
         if concerns_a_database((*statement).utilityStmt) {
-            make_way((*statement).utilityStmt);
+            make_way(
+                (*statement).utilityStmt,
+                context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL,
+            );
         }
         let ends_prepared = ends_prepared_transaction((*statement).utilityStmt);
         let silences = silences_triggers((*statement).utilityStmt);
@@ -79,6 +85,7 @@ unsafe extern "C-unwind" fn process_utility(
         next(statement, query, read_only_tree, context, parameters, environment, destination, completion);
         if ends_prepared {
             lanes::doubt();
+            announce_extension();
         }
         if ends_prepared || silences {
             lanes::doubt_accounts();
@@ -139,20 +146,88 @@ unsafe fn silences_triggers(node: *mut pg_sys::Node) -> bool {
     }
 }
 
+/// A transaction that was prepared may have created the extension, and no launcher that looked before could
+/// see it.
+#[pg_guard]
+unsafe extern "C-unwind" fn announce_extension() {
+    // SAFETY: a catalog lookup in the statement's transaction.
+    let (database, extension) =
+        unsafe { (pg_sys::MyDatabaseId, pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true)) };
+    if let Some(shared) = shared::get()
+        && extension != pg_sys::InvalidOid
+        && shared.database(database).is_none()
+    {
+        shared.announce_created(database);
+    }
+}
+
 /// Asks the worker of the statement's database to leave, and waits until it has.
 #[pg_guard]
-unsafe extern "C-unwind" fn make_way(node: *mut pg_sys::Node) {
+unsafe extern "C-unwind" fn make_way(node: *mut pg_sys::Node, top_level: bool) {
     // SAFETY: the caller's statement; the name is a zero-terminated string in it.
     let oid = unsafe {
         let name = database_name(node);
         if name.is_null() { pg_sys::InvalidOid } else { pg_sys::get_database_oid(name, true) }
     };
     let Some(database) = shared::get().and_then(|shared| shared.database(oid)) else { return };
-    let started = now();
-    database.keep_out_until.store(started + KEEP_OUT_MICROSECONDS, Ordering::SeqCst);
-    database.worker.wake();
-    while database.worker.pid() != 0 && now() - started < LEAVE_WITHIN_MICROSECONDS {
-        crate::process::sleep(crate::process::Sleep::Leave, std::time::Duration::from_millis(5));
+    // SAFETY: the caller's statement, of which the database was found.
+    if unsafe { is_refused(node, oid, top_level) } {
+        return;
+    }
+    let started = Instant::now();
+    loop {
+        // Each time anew: the worker may be long at something, or have come only now.
+        database.keep_out_until.store(now() + KEEP_OUT_MICROSECONDS, Ordering::SeqCst);
+        if database.worker.pid() == 0 || started.elapsed() >= LEAVE_WITHIN {
+            return;
+        }
+        database.worker.wake();
+        crate::process::sleep(crate::process::Sleep::Leave, Duration::from_millis(5));
+    }
+}
+
+/// Whether the server refuses the statement, for where it stands or for the lack of rights on the database.
+unsafe fn is_refused(node: *mut pg_sys::Node, database: pg_sys::Oid, top_level: bool) -> bool {
+    use pg_sys::NodeTag::*;
+    // SAFETY: catalog lookups; the node's tag tells its type.
+    unsafe {
+        let user = pg_sys::GetUserId();
+        #[cfg(any(feature = "pg14", feature = "pg15"))]
+        let owned = pg_sys::pg_database_ownercheck(database, user);
+        #[cfg(not(any(feature = "pg14", feature = "pg15")))]
+        let owned = pg_sys::object_ownercheck(pg_sys::DatabaseRelationId, database, user);
+        match (*node).type_ {
+            T_RenameStmt => !owned,
+            _ if pg_sys::IsInTransactionBlock(top_level) => true,
+            T_CreatedbStmt => !(owned || is_template(database)) || !may_create_databases(user),
+            _ => !owned,
+        }
+    }
+}
+
+unsafe fn is_template(database: pg_sys::Oid) -> bool {
+    // SAFETY: a catalog lookup; the row has the layout of FormData_pg_database.
+    unsafe {
+        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::DATABASEOID as i32, database.into());
+        if row.is_null() {
+            return false;
+        }
+        let template = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_database>(row)).datistemplate;
+        pg_sys::ReleaseSysCache(row);
+        template
+    }
+}
+
+unsafe fn may_create_databases(user: pg_sys::Oid) -> bool {
+    // SAFETY: a catalog lookup; the row has the layout of FormData_pg_authid.
+    unsafe {
+        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::AUTHOID as i32, user.into());
+        if row.is_null() {
+            return false;
+        }
+        let may = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_authid>(row)).rolcreatedb;
+        pg_sys::ReleaseSysCache(row);
+        may || pg_sys::superuser()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::clock::now;
 use crate::lanes;
 use crate::process;
 use crate::settings;
-use crate::shared::{self, Shared};
+use crate::shared::{self, MAX_DATABASES, Shared};
 use pgrx::bgworkers::{
     BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime, DynamicBackgroundWorker,
 };
@@ -53,7 +53,7 @@ pub extern "C-unwind" fn launcher_main(_argument: pg_sys::Datum) {
     shared.launcher.enter();
     // SAFETY: the function only touches atomics in shared memory, which outlives the process.
     unsafe { pg_sys::before_shmem_exit(Some(leave), pg_sys::Datum::from(0)) };
-    let mut launcher = Launcher { shared, places: HashMap::new(), warned: false };
+    let mut launcher = Launcher { shared, places: HashMap::new(), warned: Vec::new() };
     let mut looked: Option<Instant> = None;
     loop {
         process::reload_settings();
@@ -81,8 +81,17 @@ unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
 struct Launcher {
     shared: &'static Shared,
     places: HashMap<pg_sys::Oid, Place>,
-    /// Whether the lack of worker slots has been told since it began.
-    warned: bool,
+    /// What has been told since it began.
+    warned: Vec<Refusal>,
+}
+
+/// Why there is no worker in a database where one was to start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// All of max_worker_processes are taken.
+    Slot,
+    /// As many databases as there is shared memory for have one.
+    Place,
 }
 
 /// What the launcher knows of one database.
@@ -94,8 +103,8 @@ struct Place {
     announced: bool,
     /// The extension is there, or was.
     known: bool,
-    /// There was no room for a worker when one was to start.
-    refused: bool,
+    /// Why there was no worker when one was to start.
+    refused: Option<Refusal>,
     not_before: Instant,
     pause: Duration,
 }
@@ -107,7 +116,7 @@ impl Place {
             absent: false,
             announced: false,
             known: false,
-            refused: false,
+            refused: None,
             not_before: Instant::now(),
             pause: FIRST_PAUSE,
         }
@@ -156,8 +165,13 @@ impl Launcher {
             if place.worker.is_some() || place.absent || !settings::worker_enabled() {
                 continue;
             }
+            // First, since one of which nothing is known must not take the place of one with the extension.
+            if !place.known && probes >= PROBES {
+                next = next.min(PROBE_PAUSE);
+                continue;
+            }
             let Some(database) = self.shared.database_or_new(*oid) else {
-                place.refused = true;
+                place.refused = Some(Refusal::Place);
                 continue;
             };
             let kept_out = database.keep_out_until.load(Ordering::SeqCst) - now();
@@ -167,15 +181,11 @@ impl Launcher {
                 next = next.min(wait);
                 continue;
             }
-            if !place.known && probes >= PROBES {
-                next = next.min(PROBE_PAUSE);
-                continue;
-            }
             place.announced = false;
             place.worker = start_worker(*oid).map(|worker| (worker, Instant::now()));
-            place.refused = place.worker.is_none();
+            place.refused = place.worker.is_none().then_some(Refusal::Slot);
             probes += usize::from(place.is_probed());
-            if place.refused {
+            if place.refused.is_some() {
                 place.not_before = Instant::now() + LOOK_EVERY;
             }
         }
@@ -184,17 +194,30 @@ impl Launcher {
     }
 
     fn warn_once(&mut self) {
-        let refused = self.places.values().any(|place| place.refused);
-        if refused && !self.warned {
-            ereport!(
+        let is_there = |refusal: &Refusal| self.places.values().any(|place| place.refused == Some(*refusal));
+        let refusals: Vec<_> = [Refusal::Slot, Refusal::Place].into_iter().filter(is_there).collect();
+        refusals.iter().filter(|refusal| !self.warned.contains(refusal)).for_each(|refusal| refusal.warn());
+        self.warned = refusals;
+    }
+}
+
+impl Refusal {
+    fn warn(self) {
+        match self {
+            Self::Slot => ereport!(
                 PgLogLevel::WARNING,
                 PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
                 "no background worker is free for every database that may have queue_ext",
                 "Leases still expire there when tasks are claimed, or by calling queue.reap(). \
                  Raising \"max_worker_processes\" gives each database its worker."
-            );
+            ),
+            Self::Place => ereport!(
+                PgLogLevel::WARNING,
+                PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+                format!("no more than {MAX_DATABASES} databases of a server can have a worker of queue_ext"),
+                "In the others leases still expire when tasks are claimed, or by calling queue.maintain()."
+            ),
         }
-        self.warned = refused;
     }
 }
 
@@ -254,6 +277,10 @@ fn start_worker(oid: pg_sys::Oid) -> Option<DynamicBackgroundWorker> {
         .ok()
 }
 
+/// The connection limit of a database that a DROP DATABASE was interrupted in. The older minor versions,
+/// which do not know it, have no name for it.
+const INVALID: i32 = -2;
+
 /// The databases one can connect to, templates left out: a worker there would be in the way of
 /// CREATE DATABASE.
 fn connectable_databases() -> Vec<pg_sys::Oid> {
@@ -276,7 +303,7 @@ fn connectable_databases() -> Vec<pg_sys::Oid> {
                 break;
             }
             let row = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
-            if (*row).datallowconn && !(*row).datistemplate {
+            if (*row).datallowconn && !(*row).datistemplate && (*row).datconnlimit != INVALID {
                 found.push((*row).oid);
             }
         }

@@ -99,8 +99,8 @@ pub fn reload_settings() {
     }
 }
 
-/// Runs `body` in a transaction of its own. An ERROR in it ends the process, which the launcher
-/// starts again: nothing half-done survives in its memory.
+/// Runs `body` in a transaction of its own. An ERROR in it that nobody catches ends the process, which the
+/// launcher starts again: nothing half-done survives in its memory.
 pub fn transaction<R>(body: impl FnOnce() -> R) -> R {
     // SAFETY: start and commit are paired; an ERROR in between does not come back here.
     unsafe {
@@ -113,6 +113,15 @@ pub fn transaction<R>(body: impl FnOnce() -> R) -> R {
         // Otherwise autovacuum would never learn of the rows that the worker touched.
         pg_sys::pgstat_report_stat(false);
         result
+    }
+}
+
+/// Rolls back the transaction of [`transaction`], after an ERROR in it was caught.
+pub fn roll_back() {
+    // SAFETY: what the main loops of Postgres's own processes do after an ERROR.
+    unsafe {
+        pg_sys::AbortCurrentTransaction();
+        pg_sys::pgstat_report_stat(false);
     }
 }
 

@@ -11,7 +11,7 @@ use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// How many databases of one server can have a worker. About 120 bytes each.
+/// How many databases of one server can have a worker. A few hundred bytes each.
 pub const MAX_DATABASES: usize = 64;
 
 /// "Not before anything else": the time of something that is not known to come.

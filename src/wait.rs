@@ -19,8 +19,8 @@ use crate::tables::rows::text_of;
 use crate::verbs::claim;
 use pgrx::prelude::*;
 
-/// Without the lists, for instance without the library preloaded: how long the first pause is, by how
-/// much the others grow, and how long they become. In microseconds.
+/// Without the lists, for instance without the library preloaded: how long the first pause is, and how
+/// long those after it become, each half as long again as the one before. In microseconds.
 const FIRST_PAUSE: i64 = 5_000;
 const LONGEST_PAUSE: i64 = 200_000;
 

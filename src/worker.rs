@@ -6,7 +6,9 @@
 //!
 //! Each round takes what sessions announced in shared memory, does what is due in short
 //! transactions, and sleeps until the next thing is due. What nobody could announce is found by a
-//! sweep. An ERROR ends the process and the launcher starts a fresh one.
+//! sweep. No step does more than a batch in a round, so that much of one thing is in no other's way. An
+//! ERROR ends the process and the launcher starts a fresh one; only in what looks after the history it is
+//! a WARNING, since such a fault may last.
 
 mod core;
 mod guard;
@@ -32,6 +34,8 @@ const LEASE_SCAN_SHARE: i64 = 20;
 const LEASE_SCAN_EVERY: i64 = 60_000_000;
 /// How often partitions and retention are looked after.
 const UPKEEP_EVERY: i64 = 60_000_000;
+/// What may be past its retention. Each returns whether there may be more.
+const RETENTION: [fn(i32) -> bool; 3] = [core::retire_history, core::retire_dead_letters, core::retire_keys];
 /// How soon to look again for schedules that are due and that somebody else holds locked.
 const RETRY_SCHEDULES: i64 = 1_000_000;
 /// How soon to look again while somebody else holds the extension locked.
@@ -92,8 +96,12 @@ struct Worker {
     /// When everything was last looked at.
     swept_at: i64,
     next_upkeep: i64,
-    /// Whether the partitions for the coming days are there.
-    history_ready: bool,
+    /// Whether there was no task yet for which to make partitions.
+    history_awaited: bool,
+    /// What there may be more of to delete right now.
+    to_retire: Vec<fn(i32) -> bool>,
+    /// Whether there may be more to settle right now.
+    unsettled: bool,
     /// Queues to notify, and when.
     to_notify: BTreeSet<String>,
     notify_from: i64,
@@ -114,7 +122,9 @@ impl Worker {
             next_schedule: NEVER,
             swept_at: i64::MIN,
             next_upkeep: 0,
-            history_ready: false,
+            history_awaited: false,
+            to_retire: Vec::new(),
+            unsettled: false,
             to_notify: BTreeSet::new(),
             notify_from: 0,
         }
@@ -166,7 +176,9 @@ impl Worker {
 
     /// Does what is due.
     fn round(&mut self) -> Installed {
-        let pushed = self.database.pushed.take();
+        // Not more often than it may be told: under load there is something new at any time.
+        let heard = now() >= self.notify_from;
+        let pushed = if heard { self.database.pushed.take() } else { QueueBits::default() };
         // Sessions announce a schedule's next run as they do a task for later. Taken before any
         // transaction's snapshot, and kept, because not every round looks for the next ones anew.
         let announced = self.database.next_run.take();
@@ -178,7 +190,9 @@ impl Worker {
             Self::run_schedules,
             Self::settle,
             Self::look_for_due,
+            Self::notify,
             Self::keep_history,
+            Self::retire,
         ];
         for step in steps {
             match step(self, &pushed) {
@@ -190,7 +204,7 @@ impl Worker {
                 }
             }
         }
-        self.notify()
+        Installed::Yes
     }
 
     /// Ends the leases that ran out, wakes those who wait for a task that came due, and reads anew what no
@@ -229,29 +243,25 @@ impl Worker {
         installed
     }
 
-    /// Puts back the tasks whose lease ran out, a batch per transaction.
+    /// Puts back tasks whose lease ran out.
     fn reap(&mut self, _pushed: &QueueBits) -> Installed {
-        let due = self.lease_scan_due();
-        if due > now() {
+        if self.lease_scan_due() > now() {
             return Installed::Yes;
         }
         // Not by the clock, which may be put forward by years meanwhile.
         let started = Instant::now();
-        loop {
-            // Taken before the transaction's snapshot: a lease announced later is not lost.
-            self.next_lease = self.next_lease.min(self.database.next_lease.take());
-            let step = installed::transaction(c"reaping expired leases", || core::reap(BATCH));
-            let Installed::Yes = step.installed else { return step.installed };
-            let Some((reaped, next_expiry)) = step.result else { return Installed::Yes };
-            self.database.counters.leases_reaped.fetch_add(reaped, Ordering::Relaxed);
-            self.next_lease = next_expiry;
-            if reaped < BATCH as u64 {
-                break;
-            }
+        // Taken before the transaction's snapshot: a lease announced later is not lost.
+        self.next_lease = self.next_lease.min(self.database.next_lease.take());
+        let step = installed::transaction(c"reaping expired leases", || core::reap(BATCH));
+        let Some((reaped, next_expiry)) = step.result else { return step.installed };
+        self.database.counters.leases_reaped.fetch_add(reaped, Ordering::Relaxed);
+        self.next_lease = next_expiry;
+        // After a full batch the next look is still due.
+        if reaped < BATCH as u64 {
+            let ended = now();
+            self.lease_scan_from = ended + LEASE_SCAN_SHARE * microseconds(started.elapsed());
+            self.lease_scan_by = ended + LEASE_SCAN_EVERY;
         }
-        let ended = now();
-        self.lease_scan_from = ended + LEASE_SCAN_SHARE * microseconds(started.elapsed());
-        self.lease_scan_by = ended + LEASE_SCAN_EVERY;
         Installed::Yes
     }
 
@@ -279,18 +289,15 @@ impl Worker {
 
     /// Lets tasks go on that waited for a predecessor or for their turn, in case no claim comes.
     fn settle(&mut self, pushed: &QueueBits) -> Installed {
-        if now() < self.next_sweep() && *pushed == [0; 4] {
+        if now() < self.next_sweep() && *pushed == [0; 4] && !self.unsettled {
             return Installed::Yes;
         }
-        loop {
-            let step = installed::transaction(c"settling signals", || {
-                if core::signals_wait() { core::settle_signals(BATCH) } else { 0 }
-            });
-            let Some(settled) = step.result else { return step.installed };
-            if settled == 0 {
-                return Installed::Yes;
-            }
-        }
+        let step = installed::transaction(c"settling signals", || {
+            if core::signals_wait() { core::settle_signals(BATCH) } else { 0 }
+        });
+        let Some(settled) = step.result else { return step.installed };
+        self.unsettled = settled > 0;
+        Installed::Yes
     }
 
     /// Finds the queues that listeners must hear of.
@@ -320,33 +327,46 @@ impl Worker {
         step.installed
     }
 
-    /// Makes and drops partitions, and drops what is past its retention.
+    /// Makes partitions for the coming days, and begins to apply retention.
     fn keep_history(&mut self, pushed: &QueueBits) -> Installed {
         let moment = now();
-        let first_use = !self.history_ready && *pushed != [0; 4];
+        let first_use = self.history_awaited && *pushed != [0; 4];
         if moment < self.next_upkeep && !first_use {
             return Installed::Yes;
         }
-        self.next_upkeep = moment + UPKEEP_EVERY;
-        let step = installed::transaction(c"making history partitions", core::extend_history);
-        let Some(ready) = step.result else { return step.installed };
-        self.history_ready = ready;
-        for task in [core::retire_history, core::retire_dead_letters, core::retire_keys] {
-            loop {
-                let step = installed::transaction(c"applying retention", || task(BATCH));
-                let Some(more) = step.result else { return step.installed };
-                if !more {
-                    break;
-                }
-            }
+        let step = installed::attempt(c"making history partitions", core::extend_history);
+        if step.installed == Installed::Yes {
+            self.next_upkeep = moment + UPKEEP_EVERY;
+            self.history_awaited = step.result.is_some_and(|ready| ready.is_none());
+            self.to_retire = RETENTION.to_vec();
         }
-        Installed::Yes
+        step.installed
+    }
+
+    /// Drops what is past its retention.
+    fn retire(&mut self, _pushed: &QueueBits) -> Installed {
+        let mut installed = Installed::Yes;
+        self.to_retire.retain(|task| {
+            let step = installed::attempt(c"applying retention", || task(BATCH));
+            if step.installed != Installed::Yes {
+                installed = step.installed;
+                return true;
+            }
+            step.result == Some(true)
+        });
+        installed
     }
 
     /// Sends the notifications, at most one per queue and interval.
-    fn notify(&mut self) -> Installed {
+    fn notify(&mut self, pushed: &QueueBits) -> Installed {
         let moment = now();
-        if self.to_notify.is_empty() || moment < self.notify_from {
+        let nothing = self.to_notify.is_empty() && *pushed == [0; 4];
+        if nothing || moment < self.notify_from {
+            return Installed::Yes;
+        }
+        let next = moment.saturating_add(microseconds(settings::notify_interval()));
+        if self.to_notify.is_empty() {
+            self.notify_from = next;
             return Installed::Yes;
         }
         let queues: Vec<String> = self.to_notify.iter().cloned().collect();
@@ -355,7 +375,7 @@ impl Worker {
         if step.result.is_some() {
             self.to_notify.clear();
             self.database.counters.notifications.fetch_add(count, Ordering::Relaxed);
-            self.notify_from = moment.saturating_add(microseconds(settings::notify_interval()));
+            self.notify_from = next;
         }
         step.installed
     }
@@ -377,6 +397,9 @@ impl Worker {
     }
 
     fn next_time(&self) -> i64 {
+        if self.unsettled || !self.to_retire.is_empty() {
+            return 0;
+        }
         let run = self.next_run.min(self.database.next_run.get());
         let notify = if self.to_notify.is_empty() && self.database.pushed.is_empty() {
             NEVER

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use postgres::Client;
+use queue_ext_tests::cluster::signal;
 use queue_ext_tests::{Cluster, Settings, eventually};
 
 const SOON: Duration = Duration::from_secs(5);
@@ -103,6 +104,108 @@ fn databases_come_and_go_with_their_workers() {
     cluster.await_worker("shop");
 }
 
+fn refusal(client: &mut Client, statement: &str) -> Option<String> {
+    Some(client.batch_execute(statement).err()?.code()?.code().to_owned())
+}
+
+#[test]
+fn a_worker_makes_way_for_those_alone_who_may_have_its_database() {
+    let mut cluster = Cluster::start("lifecycle-rights");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "CREATE ROLE keeper LOGIN CREATEDB; CREATE ROLE maker LOGIN CREATEDB; CREATE ROLE nobody LOGIN",
+        )
+        .expect("roles");
+    client.batch_execute("CREATE DATABASE shop OWNER keeper").expect("create");
+    cluster.connect_to("shop").batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    let pid = cluster.await_worker("shop");
+    let connect = |user| cluster.config("postgres").user(user).connect(postgres::NoTls).expect("connect");
+    let (mut keeper, mut maker, mut nobody) = (connect("keeper"), connect("maker"), connect("nobody"));
+    let mut stays = |session: &mut Client, statement: &str, code: &str| {
+        assert_eq!(refusal(session, statement).as_deref(), Some(code), "{statement}");
+        assert_eq!(worker_of(&mut client, "shop"), Some(pid), "{statement}");
+    };
+    for statement in [
+        "DROP DATABASE shop",
+        "DROP DATABASE shop WITH (FORCE)",
+        "ALTER DATABASE shop RENAME TO mine",
+        "ALTER DATABASE shop SET TABLESPACE pg_default",
+        "CREATE DATABASE mine TEMPLATE shop",
+    ] {
+        stays(&mut nobody, statement, "42501");
+        stays(&mut maker, statement, "42501");
+    }
+    stays(&mut keeper, "DO $$ BEGIN EXECUTE 'CREATE DATABASE copy TEMPLATE shop'; END $$", "25001");
+    keeper.batch_execute("BEGIN").expect("begin");
+    stays(&mut keeper, "DROP DATABASE shop", "25001");
+    keeper.batch_execute("ROLLBACK").expect("roll back");
+    keeper.batch_execute("CREATE DATABASE copy TEMPLATE shop").expect("a copy");
+    keeper
+        .batch_execute("BEGIN; ALTER DATABASE shop RENAME TO store; COMMIT")
+        .expect("rename in a transaction");
+    cluster.await_worker("store");
+    client.batch_execute("ALTER DATABASE store IS_TEMPLATE true").expect("template");
+    assert_eq!(refusal(&mut nobody, "CREATE DATABASE mine TEMPLATE store").as_deref(), Some("42501"));
+    maker.batch_execute("CREATE DATABASE another TEMPLATE store").expect("a copy of a template");
+    client.batch_execute("ALTER DATABASE store IS_TEMPLATE false").expect("no template");
+    keeper.batch_execute("DROP DATABASE store").expect("drop");
+}
+
+#[test]
+fn a_database_is_dropped_while_its_worker_is_long_at_something() {
+    let mut cluster = Cluster::start("lifecycle-busy");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE DATABASE shop").expect("create");
+    let mut shop = cluster.connect_to("shop");
+    shop.batch_execute(
+        "CREATE EXTENSION queue_ext;
+         CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN PERFORM pg_sleep(4); RETURN NULL; END';
+         CREATE TRIGGER slow AFTER DELETE ON queue.dead_letters FOR EACH STATEMENT EXECUTE FUNCTION public.slow();
+         INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, failed_at, payload)
+         VALUES (-1, 'default', 0, now(), 1, 1, now(), now() - interval '1 year', '{}')",
+    )
+    .expect("a slow trigger");
+    drop(shop);
+    let pid = cluster.await_worker("shop");
+    client.execute("SELECT pg_terminate_backend($1)", &[&pid]).expect("terminate");
+    eventually("it is busy", SOON, || {
+        let query = "SELECT FROM pg_stat_activity WHERE datname = 'shop' AND query = 'applying retention' AND wait_event = 'PgSleep'";
+        client.query_opt(query, &[]).expect("pg_stat_activity").is_some()
+    });
+    client.batch_execute("DROP DATABASE shop").expect("drop");
+}
+
+#[test]
+fn an_interrupted_drop_leaves_nothing_for_the_launcher_to_try() {
+    let mut cluster = Cluster::start("lifecycle-interrupted");
+    let mut client = cluster.connect();
+    // As an interrupted DROP DATABASE leaves it.
+    client.batch_execute("CREATE DATABASE shop").expect("create");
+    client.batch_execute("UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'shop'").expect("update");
+    let pid = cluster.await_worker("postgres");
+    client
+        .batch_execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'queue_ext launcher'")
+        .expect("terminate the launcher");
+    await_new_worker(&mut client, "postgres", pid);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!cluster.log().contains("cannot connect to invalid database"), "{}", cluster.log());
+    client.batch_execute("DROP DATABASE shop").expect("drop");
+}
+
+#[test]
+fn an_extension_created_in_a_prepared_transaction_gets_its_worker() {
+    let settings = Settings { preload: true, extra: "max_prepared_transactions = 1" };
+    let mut cluster = Cluster::start_with("lifecycle-prepared", &settings);
+    let mut client = cluster.connect();
+    client.batch_execute("BEGIN; CREATE EXTENSION queue_ext; PREPARE TRANSACTION 'p'").expect("prepare");
+    // The launcher looks now, and finds nothing.
+    std::thread::sleep(Duration::from_secs(1));
+    client.batch_execute("COMMIT PREPARED 'p'").expect("commit");
+    cluster.await_worker("postgres");
+}
+
 #[test]
 fn extension_is_dropped_and_created_while_the_worker_works() {
     let mut cluster = Cluster::start("lifecycle-extension");
@@ -133,6 +236,40 @@ fn extension_is_dropped_and_created_while_the_worker_works() {
     assert_eq!(lines, 0, "the worker minds nothing of this:\n{}", cluster.log());
 }
 
+/// The launcher, once it has nothing to do.
+fn resting_launcher(client: &mut Client) -> Option<i32> {
+    let query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'queue_ext launcher' AND wait_event_type = 'Extension'";
+    client.query_opt(query, &[]).expect("pg_stat_activity").map(|row| row.get(0))
+}
+
+#[test]
+fn an_extension_created_while_its_database_is_probed_gets_its_worker() {
+    let mut cluster = Cluster::start("lifecycle-probed");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE DATABASE fresh").expect("create");
+    let (mut locker, mut creator) = (cluster.connect_to("fresh"), cluster.connect_to("fresh"));
+    locker.batch_execute("BEGIN; LOCK TABLE pg_extension IN ACCESS EXCLUSIVE MODE").expect("lock");
+    // The next launcher looks into all databases at once.
+    let old = resting_launcher(&mut client).expect("a launcher");
+    client.execute("SELECT pg_terminate_backend($1)", &[&old]).expect("terminate");
+    let probe = "SELECT pid FROM pg_stat_activity AS probe
+        WHERE backend_type = 'queue_ext worker' AND datname = 'fresh' AND wait_event_type = 'Lock'
+          AND backend_start > (SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'queue_ext launcher')";
+    eventually("the probe waits", SOON, || client.query_opt(probe, &[]).expect("probe").is_some());
+    let mut launcher = 0;
+    eventually("the launcher rests", SOON, || {
+        launcher = resting_launcher(&mut client).unwrap_or(0);
+        launcher != 0
+    });
+    // It learns that the probe found nothing only after it hears of the extension.
+    signal(launcher, libc::SIGSTOP);
+    locker.batch_execute("ROLLBACK").expect("roll back");
+    eventually("the probe has ended", SOON, || worker_of(&mut client, "fresh").is_none());
+    creator.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    signal(launcher, libc::SIGCONT);
+    cluster.await_worker("fresh");
+}
+
 #[test]
 fn settings_reload() {
     let mut cluster = Cluster::start("lifecycle-settings");
@@ -155,6 +292,43 @@ fn settings_reload() {
 }
 
 #[test]
+fn settings_of_the_database_do_not_reach_the_worker() {
+    let mut cluster = Cluster::start("lifecycle-session");
+    let mut client = cluster.connect();
+    let new = queue_ext_tests::cluster::major_version() >= 17;
+    let more = if new { "ALTER DATABASE postgres SET transaction_timeout = '1min';" } else { "" };
+    client
+        .batch_execute(&format!(
+            "ALTER DATABASE postgres SET statement_timeout = '1min'; ALTER DATABASE postgres SET lock_timeout = '1min';
+             ALTER DATABASE postgres SET session_replication_role = replica; {more}
+             CREATE TABLE public.seen (name text, setting text);
+             CREATE FUNCTION public.see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 INSERT INTO public.seen SELECT name, setting FROM pg_settings
+                 WHERE name ~ '^(statement|lock|transaction)_timeout$' OR name = 'session_replication_role';
+                 RETURN NULL; END $$"
+        ))
+        .expect("set");
+    let pid = cluster.await_worker("postgres");
+    client.execute("SELECT pg_terminate_backend($1)", &[&pid]).expect("terminate");
+    await_new_worker(&mut client, "postgres", pid);
+    client
+        .batch_execute(
+            "SELECT queue.push('default'); SELECT count(*) FROM queue.claim('100 ms');
+             CREATE TRIGGER see AFTER UPDATE ON queue.tasks FOR EACH STATEMENT EXECUTE FUNCTION public.see()",
+        )
+        .expect("claim");
+    let mut seen: Option<String> = None;
+    eventually("the worker puts the task back, and fires the trigger", SOON, || {
+        let query = "SELECT string_agg(DISTINCT name || ' ' || setting, ', ') FROM public.seen";
+        seen = client.query_one(query, &[]).expect("seen").get(0);
+        seen.is_some()
+    });
+    let more = if new { ", transaction_timeout 0" } else { "" };
+    let expected = format!("lock_timeout 0, session_replication_role origin, statement_timeout 0{more}");
+    assert_eq!(seen, Some(expected));
+}
+
+#[test]
 fn a_standby_waits_for_its_promotion() {
     let mut cluster = Cluster::start("lifecycle-primary");
     let mut client = cluster.connect();
@@ -164,11 +338,8 @@ fn a_standby_waits_for_its_promotion() {
     let mut standby = cluster.standby("lifecycle-standby");
     let mut reader = standby.connect();
     assert_eq!(workers(&mut reader).len(), 0);
-    let code = |result: Result<(), postgres::Error>| {
-        result.expect_err("refused").code().map(|code| code.code().to_owned())
-    };
-    assert_eq!(code(reader.batch_execute("SELECT queue.push('default')")).as_deref(), Some("25006"));
-    assert_eq!(code(reader.batch_execute("SELECT queue.claim()")).as_deref(), Some("25006"));
+    assert_eq!(refusal(&mut reader, "SELECT queue.push('default')").as_deref(), Some("25006"));
+    assert_eq!(refusal(&mut reader, "SELECT queue.claim()").as_deref(), Some("25006"));
     reader
         .batch_execute("SELECT * FROM queue.stats; SELECT * FROM queue.all_tasks")
         .expect("views can be read");
@@ -185,7 +356,8 @@ fn a_standby_waits_for_its_promotion() {
 fn many_databases_are_looked_into_without_taking_every_slot() {
     let mut cluster = Cluster::start("lifecycle-many");
     let mut client = cluster.connect();
-    for n in 0..12 {
+    // More than can have a worker.
+    for n in 0..70 {
         client.batch_execute(&format!("CREATE DATABASE plain_{n}")).expect("create");
     }
     client.batch_execute("CREATE DATABASE shop").expect("create");
@@ -193,12 +365,13 @@ fn many_databases_are_looked_into_without_taking_every_slot() {
     cluster.await_worker("shop");
     cluster.stop("fast");
     cluster.launch();
-    // All thirteen are probed, two at a time, and both with the extension end up with a worker.
-    cluster.await_worker("shop");
-    cluster.await_worker("postgres");
+    // All are probed, two at a time, and both with the extension end up with a worker.
     let mut client = cluster.connect();
-    eventually("the others are left alone", SOON, || workers(&mut client).len() == 2);
-    assert!(!cluster.log().contains("no background worker is free"), "there were slots enough");
+    eventually("both have workers", Duration::from_secs(30), || {
+        worker_of(&mut client, "shop").is_some() && worker_of(&mut client, "postgres").is_some()
+    });
+    eventually("the others are left alone", Duration::from_secs(20), || workers(&mut client).len() == 2);
+    assert!(!cluster.log().contains("WARNING"), "there was room enough:\n{}", cluster.log());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fallible_iterator::FallibleIterator;
 use postgres::Client;
-use queue_ext_tests::Cluster;
+use queue_ext_tests::{Cluster, eventually};
 
 const SOON: Duration = Duration::from_secs(2);
 
@@ -108,20 +108,123 @@ fn listeners_hear_of_what_can_be_claimed() {
 }
 
 #[test]
-fn a_thousand_pushes_are_few_notifications() {
+fn a_thousand_pushes_are_few_notifications_and_few_rounds_of_the_worker() {
     let cluster = Cluster::start("notify-coalesced");
     let mut client = cluster.connect();
     let mut listener = listen(&cluster, "queue_default");
-    let started = Instant::now();
-    for _ in 0..1000 {
-        client.query("SELECT queue.push('default')", &[]).expect("push");
+    let rounds = |client: &mut Client| {
+        let stats: serde_json::Value =
+            client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
+        stats["worker"]["rounds"].as_u64().expect("rounds")
+    };
+    // Nobody is told of what is pushed while the queue is paused.
+    for paused in [false, true] {
+        if paused {
+            client.batch_execute("SELECT queue.pause('default')").expect("pause");
+        }
+        let (before, started) = (rounds(&mut client), Instant::now());
+        for _ in 0..1000 {
+            client.query("SELECT queue.push('default')", &[]).expect("push");
+        }
+        let took = started.elapsed();
+        let rounds = rounds(&mut client) - before;
+        let mut heard = 0;
+        while next(&mut listener, Duration::from_millis(500)).is_some() {
+            heard += 1;
+        }
+        // At most one every 100 ms, and one for what came last.
+        let most = took.as_millis() / 100 + 2;
+        let least = u128::from(!paused);
+        assert!((least..=most).contains(&heard), "{heard} notifications in {took:?}, paused: {paused}");
+        assert!(u128::from(rounds) <= 3 * most, "{rounds} rounds in {took:?}, paused: {paused}");
     }
-    let took = started.elapsed();
-    let mut heard = 0;
-    while next(&mut listener, Duration::from_millis(500)).is_some() {
-        heard += 1;
+}
+
+#[test]
+fn much_of_one_thing_to_do_delays_no_notification() {
+    let mut cluster = Cluster::start("notify-backlog");
+    let mut client = cluster.connect();
+    let mut listener = listen(&cluster, "queue_default");
+    // Triggers make deleting so slow that each of these takes ten seconds or more.
+    for (activity, table, pause, begin) in [
+        (
+            "applying retention",
+            "queue.dead_letters",
+            0.5,
+            "INSERT INTO queue.dead_letters
+                 (id, queue, priority, run_at, attempt, token, created_at, failed_at, payload)
+             SELECT -n, 'default', 0, now(), 1, 1, now(), now() - interval '1 year', '{}'
+             FROM generate_series(1, 20000) AS n;
+             SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'",
+        ),
+        (
+            "settling signals",
+            "queue_internal.signals",
+            0.03,
+            "SELECT queue.create('grouped');
+             SELECT count(queue.push('grouped', group_key => n::text)) FROM generate_series(1, 400) AS n",
+        ),
+    ] {
+        client
+            .batch_execute(&format!(
+                "CREATE OR REPLACE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS
+                     'BEGIN PERFORM pg_sleep({pause}); RETURN NULL; END';
+                 CREATE TRIGGER slow AFTER DELETE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION public.slow();
+                 {begin}"
+            ))
+            .expect("begin");
+        eventually(activity, Duration::from_secs(5), || {
+            let query = "SELECT FROM pg_stat_activity WHERE backend_type = 'queue_ext worker' AND query = $1";
+            client.query_opt(query, &[&activity]).expect("pg_stat_activity").is_some()
+        });
+        client.batch_execute("SELECT queue.push('default')").expect("push");
+        assert!(next(&mut listener, Duration::from_secs(5)).is_some(), "a push beside {activity}");
+        let is_done = |client: &mut Client| {
+            let query = format!("SELECT NOT EXISTS (SELECT FROM {table})");
+            client.query_one(&query, &[]).expect("left").get::<_, bool>(0)
+        };
+        assert!(!is_done(&mut client), "{activity} was over too soon for this test");
+        client.batch_execute(&format!("DROP TRIGGER slow ON {table}")).expect("drop");
+        eventually("all of it is done", Duration::from_secs(10), || is_done(&mut client));
+        client.batch_execute("SELECT queue.purge('default')").expect("purge");
+        while next(&mut listener, Duration::from_millis(300)).is_some() {}
     }
-    // At most one every 100 ms, and one for what came last.
-    let most = took.as_millis() / 100 + 2;
-    assert!((1..=most).contains(&heard), "{heard} notifications in {took:?}");
+    cluster.stop("fast");
+}
+
+#[test]
+fn what_keeps_the_history_from_its_partitions_keeps_no_notification() {
+    let mut cluster = Cluster::start("notify-upkeep");
+    let mut client = cluster.connect();
+    let mut listener = listen(&cluster, "queue_default");
+    client
+        .batch_execute(
+            "CREATE ROLE stranger; GRANT USAGE ON SCHEMA queue TO stranger; GRANT TRIGGER ON queue.history_default TO stranger;
+             GRANT CREATE ON SCHEMA public TO stranger; SET ROLE stranger;
+             CREATE FUNCTION public.own() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END';
+             CREATE TRIGGER own BEFORE DELETE ON queue.history_default FOR EACH ROW EXECUTE FUNCTION public.own();
+             RESET ROLE;
+             CREATE FUNCTION public.refuse() RETURNS event_trigger LANGUAGE plpgsql AS
+                 'BEGIN RAISE EXCEPTION ''not today''; END';
+             CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION public.refuse()",
+        )
+        .expect("faults");
+    let worker = cluster.await_worker("postgres");
+    for _ in 0..20 {
+        client.batch_execute("SELECT queue.push('default')").expect("push");
+        assert!(next(&mut listener, SOON).is_some(), "a push");
+    }
+    assert_eq!(cluster.await_worker("postgres"), worker, "the worker goes on");
+    for warning in [
+        "WARNING:  making history partitions failed: not today",
+        "WARNING:  applying retention failed: trigger \"own\" on table \"history_default\" is not one for the background worker",
+    ] {
+        assert_eq!(cluster.log().matches(warning).count(), 1, "{warning}");
+    }
+    client.batch_execute("DROP EVENT TRIGGER refuse").expect("drop");
+    client.execute("SELECT pg_terminate_backend($1)", &[&worker]).expect("terminate");
+    eventually("the partitions are there", Duration::from_secs(5), || {
+        let query = "SELECT count(*) > 3 FROM queue_internal.history_partitions() WHERE attached";
+        client.query_one(query, &[]).expect("partitions").get(0)
+    });
 }

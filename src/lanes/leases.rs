@@ -2,7 +2,7 @@
 
 use super::NEVER;
 
-/// A lease: the task, the token, and when it ends.
+/// A lease: the task, and when it ends.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {

@@ -9,11 +9,16 @@ use pgrx::spi::{SpiClient, SpiTupleTable};
 use std::ffi::CStr;
 
 /// Settings of the worker's own session.
-const SESSION: [(&CStr, &CStr); 6] = [
+const SESSION: &[(&CStr, &CStr)] = &[
     (c"search_path", c"pg_catalog, pg_temp"),
     // Against ALTER EXTENSION the worker loses a deadlock, and soon.
     (c"deadlock_timeout", c"100ms"),
     (c"statement_timeout", c"0"),
+    (c"lock_timeout", c"0"),
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    (c"transaction_timeout", c"0"),
+    // Otherwise the triggers that count would be silent.
+    (c"session_replication_role", c"origin"),
     (c"default_transaction_isolation", c"read committed"),
     (c"default_transaction_read_only", c"off"),
     (c"jit", c"off"),
@@ -22,7 +27,7 @@ const SESSION: [(&CStr, &CStr); 6] = [
 /// Shields the worker's session from the settings of the server and the database.
 pub fn prepare_session() {
     for (name, value) in SESSION {
-        // SAFETY: static zero-terminated strings.
+        // SAFETY: static zero-terminated strings; a superuser's session, which may set them all.
         unsafe {
             pg_sys::SetConfigOption(
                 name.as_ptr(),
@@ -120,9 +125,9 @@ pub fn open_queues(bits: &QueueBits) -> Vec<String> {
     names
 }
 
-/// Makes the partitions of the coming days; returns whether they are all there.
-pub fn extend_history() -> bool {
-    write("SELECT queue_internal.extend_history()", &[], |row| Ok(row.get(1)?.unwrap_or(false)))
+/// Makes the partitions of the coming days; returns whether they are all there, nothing before the first task.
+pub fn extend_history() -> Option<bool> {
+    write("SELECT queue_internal.extend_history()", &[], |row| row.get(1))
 }
 
 /// Drops history past its retention; returns whether there may be more.

@@ -2,8 +2,10 @@
 
 use super::guard;
 use crate::process;
+use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::prelude::*;
 use std::ffi::CStr;
+use std::panic::AssertUnwindSafe;
 
 /// What a look at the extension found.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,31 @@ pub fn transaction<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
     });
     guard::become_itself();
     step
+}
+
+/// The same for what can as well be done later: an ERROR rolls it back, and becomes a WARNING.
+pub fn attempt<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
+    PgTryBuilder::new(AssertUnwindSafe(|| transaction(activity, body)))
+        .catch_others(|error| {
+            process::roll_back();
+            guard::become_itself();
+            warn(activity, &error);
+            Step { installed: Installed::Yes, result: None }
+        })
+        .execute()
+}
+
+fn warn(activity: &CStr, error: &CaughtError) {
+    let (CaughtError::PostgresError(error)
+    | CaughtError::ErrorReport(error)
+    | CaughtError::RustPanic { ereport: error, .. }) = error;
+    let message = format!("{} failed: {}", activity.to_string_lossy(), error.message());
+    let mut report = ErrorReport::new(error.sql_error_code(), message, "queue_ext")
+        .set_hint(error.hint().unwrap_or("The background worker tries again in a minute."));
+    if let Some(detail) = error.detail() {
+        report = report.set_detail(detail);
+    }
+    report.report(PgLogLevel::WARNING);
 }
 
 fn lock() -> Installed {
