@@ -2316,11 +2316,13 @@ COMMENT ON FUNCTION queue_internal.due_queues(timestamptz, timestamptz) IS
 --   Makes the partitions of queue.history for today and the coming days, as many as the setting
 --   "queue.history_ahead" says, and returns whether they are all there.
 --
---   Off the path of claims: each partition is attached under a short lock_timeout, and what could
---   not be done is left for the next time. Until then queue.history_default takes the rows.
+--   Off the path of claims: one session at a time is at it, each partition is attached under a short
+--   lock_timeout, and what could not be done is left for the next time. Until then queue.history_default takes
+--   the rows.
 --   Why not before the first task: a restore creates the extension, then the partitions of the
 --   dump, then loads the tasks. Partitions made in between would be in its way; and so would any
---   made while a partition of the dump is not attached yet. pg_restore -j may bring the tasks first.
+--   made while a partition of the dump for a day to come is not attached yet; that of a day that is over is
+--   in nobody's way. pg_restore -j may bring the tasks first.
 
 CREATE FUNCTION queue_internal.extend_history() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -2330,13 +2332,14 @@ DECLARE
     complete boolean := true;
     day      date;
 BEGIN
-    IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached)
+    IF NOT pg_try_advisory_xact_lock(hashtext('queue_ext history'), 0)
+       OR EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR EXISTS (SELECT FROM pg_stat_activity AS a
                   WHERE a.datname = current_database() AND a.application_name = 'pg_restore') THEN
         RETURN false;
-    ELSIF NOT EXISTS (SELECT FROM queue.tasks)
-          AND NOT EXISTS (SELECT FROM queue.history_default)
-          AND NOT EXISTS (SELECT FROM queue_internal.history_partitions()) THEN
+    ELSIF NOT EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE p.attached)
+          AND NOT EXISTS (SELECT FROM queue.tasks)
+          AND NOT EXISTS (SELECT FROM queue.history_default) THEN
         RETURN false;
     END IF;
     FOR day IN
@@ -2345,12 +2348,16 @@ BEGIN
         ORDER BY 1
     LOOP
         BEGIN
-            complete := queue_internal.add_history_partition(day) AND complete;
-        EXCEPTION WHEN lock_not_available THEN
+            IF NOT queue_internal.add_history_partition(day) THEN
+                complete := false;
+            END IF;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             complete := false;
         END;
     END LOOP;
     RETURN complete;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    RETURN false;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.extend_history() IS
@@ -2412,8 +2419,8 @@ COMMENT ON FUNCTION queue_internal.add_history_partition(date) IS
 --   those of which somebody has made a view, and deletes up to "max_tasks" such rows from
 --   queue.history_default, where few or none should be.
 --   Returns whether there may be more to do right now.
---   Locks:    dropping needs the lock of queue.history for an instant. It waits 100 ms for it at
---             most, then leaves the partition for the next time.
+--   Locks:    one session at a time is at it. Dropping needs the lock of queue.history for an instant. It waits
+--             100 ms for it at most, then leaves the partition for the next time.
 
 CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -2424,7 +2431,7 @@ DECLARE
     filled    boolean;
     deleted   bigint;
 BEGIN
-    IF retention = '-1' THEN
+    IF retention = '-1' OR NOT pg_try_advisory_xact_lock(hashtext('queue_ext history'), 0) THEN
         RETURN false;
     END IF;
     horizon := clock_timestamp() - retention::interval;
@@ -2447,15 +2454,22 @@ BEGIN
                     EXECUTE format('TRUNCATE queue.%I', partition);
                 END IF;
             END;
-        EXCEPTION WHEN lock_not_available THEN
-            RETURN false;
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN
+                RETURN false;
+            WHEN undefined_table THEN
+                NULL;  -- Somebody has dropped it.
         END;
     END LOOP;
-    DELETE FROM queue.history_default AS h
-    WHERE h.ctid = ANY (ARRAY(
-        SELECT o.ctid FROM queue.history_default AS o
-        WHERE o.finished_at < horizon LIMIT max_tasks FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS deleted = ROW_COUNT;
+    BEGIN
+        DELETE FROM queue.history_default AS h
+        WHERE h.ctid = ANY (ARRAY(
+            SELECT o.ctid FROM queue.history_default AS o
+            WHERE o.finished_at < horizon LIMIT max_tasks FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        RETURN false;
+    END;
     RETURN deleted = max_tasks;
 END
 $$;
@@ -5376,6 +5390,7 @@ DECLARE
     failed      CONSTANT bigint := coalesce(failed, 10);
     held_back   CONSTANT bigint := coalesce(held_back, 1000000);
     moment      CONSTANT timestamptz := clock_timestamp();
+    today       CONSTANT date := (moment AT TIME ZONE 'UTC')::date;
     engine      CONSTANT jsonb := queue.engine_stats();
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
     by_hand     CONSTANT text := 'Have something CALL queue.maintain() every minute meanwhile.';
@@ -5495,11 +5510,16 @@ BEGIN
 
     RETURN QUERY
     SELECT 'partitions', f.status, f.detail, f.hint
-    FROM (SELECT max(right(c.relname, 8)),
-                 bool_or(right(c.relname, 8) = to_char((moment + interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD'))
-          FROM pg_class AS c JOIN pg_inherits AS i ON i.inhrelid = c.oid
-          WHERE i.inhparent = 'queue.history'::regclass AND c.relname ~ '^history_\d{8}$') AS h (last, there),
+    FROM (SELECT max(right(c.relname, 8)) FILTER (WHERE c.relispartition),
+                 bool_or(c.relispartition AND right(c.relname, 8) = to_char(today + 1, 'YYYYMMDD')),
+                 min(c.relname) FILTER (WHERE NOT c.relispartition AND right(c.relname, 8) >= to_char(today, 'YYYYMMDD'))
+          FROM pg_class AS c
+          WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_\d{8}$')
+         AS h (last, there, loose),
     LATERAL (VALUES
+        (h.loose IS NOT NULL, 'warning',
+         format('table queue.%s is not attached to queue.history, and no partition is made while it is not', h.loose),
+         'A dump that is being restored will attach it. Else: ALTER TABLE queue.history ATTACH PARTITION, or DROP TABLE.'),
         (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
         (h.there, 'ok', 'the last is for ' || h.last, NULL),
         (true, 'warning', 'there is none for tomorrow, the last is for ' || h.last,
