@@ -593,12 +593,14 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_same_length(text, anyarray, integer) IS
     'Checks that an array goes with the array "ids".';
 
+-- An interval counts months and days apart. In comparisons a year has 360 days, so that -1 year 361 days is longer than
+-- nothing and yet ends in the past; in seconds it has 365.25.
 CREATE FUNCTION queue_internal.check_delay(argument text, delay interval) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF NOT isfinite(delay) THEN
         PERFORM queue_internal.raise_invalid(argument, 'must be finite', delay::text);
-    ELSIF delay < '0' THEN
+    ELSIF extract(epoch FROM delay) < 0 THEN
         PERFORM queue_internal.raise_invalid(argument, 'must not be negative', delay::text);
     ELSIF delay > '100 years' THEN
         PERFORM queue_internal.raise_too_large(argument, '100 years', delay::text);
@@ -608,8 +610,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_delay(text, interval) IS
     'Checks a delay: not negative, at most 100 years; null passes.';
 
--- An interval counts months and days apart, so 1 month less 29 days is longer than nothing and yet
--- may end in the past. What is returned counts seconds only.
+-- Also 1 month less 29 days may end in the past. What is returned counts seconds only.
 CREATE FUNCTION queue_internal.checked_lease(lease interval, otherwise interval) RETURNS interval
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -619,7 +620,7 @@ BEGIN
         RETURN otherwise;
     ELSIF NOT isfinite(lease) THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be finite', lease::text);
-    ELSIF lease <= '0' THEN
+    ELSIF extract(epoch FROM lease) <= 0 THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be greater than zero', lease::text);
     END IF;
     -- The setting is never less than a minute.
@@ -701,7 +702,7 @@ BEGIN
     END IF;
     IF key_ttl IS NOT NULL AND key IS NULL THEN
         PERFORM queue_internal.raise_invalid('key_ttl', 'needs a key', key_ttl::text);
-    ELSIF key_ttl = '0' THEN
+    ELSIF extract(epoch FROM key_ttl) = 0 THEN
         PERFORM queue_internal.raise_invalid('key_ttl', 'must be greater than zero', key_ttl::text);
     END IF;
     IF after IS NOT NULL THEN
@@ -2695,7 +2696,7 @@ BEGIN
     END;
     IF NOT isfinite(parsed) THEN
         PERFORM queue_internal.raise_option(option, 'must be finite', value, argument);
-    ELSIF parsed < '0' OR parsed = '0' AND NOT zero_allowed THEN
+    ELSIF extract(epoch FROM parsed) < 0 OR extract(epoch FROM parsed) = 0 AND NOT zero_allowed THEN
         PERFORM queue_internal.raise_option(
             option, CASE WHEN zero_allowed THEN 'must not be negative' ELSE 'must be greater than zero' END,
             value, argument);
@@ -3195,7 +3196,7 @@ BEGIN
     EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow THEN
         PERFORM queue_internal.raise_option(option, 'must be an interval, such as "2 hours"', value, 'filter');
     END;
-    IF NOT isfinite(age) OR age NOT BETWEEN '0' AND '1000 years' THEN
+    IF NOT isfinite(age) OR extract(epoch FROM age) < 0 OR age > '1000 years' THEN
         PERFORM queue_internal.raise_option(option, 'must be from 0 to 1000 years', value, 'filter');
     END IF;
     RETURN age;
