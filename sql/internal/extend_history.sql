@@ -85,6 +85,8 @@ BEGIN
         RETURN false;
     END IF;
     EXECUTE format('CREATE TABLE queue.%I (LIKE queue.history_default INCLUDING ALL)', name);
+    -- For those to whom default privileges give it: of the rows, the policies of queue.history tell who may read which.
+    EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', name);
     IF early > 0 THEN
         EXECUTE format(
             'WITH moved AS ('

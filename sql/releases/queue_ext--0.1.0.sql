@@ -2399,6 +2399,8 @@ BEGIN
         RETURN false;
     END IF;
     EXECUTE format('CREATE TABLE queue.%I (LIKE queue.history_default INCLUDING ALL)', name);
+    -- For those to whom default privileges give it: of the rows, the policies of queue.history tell who may read which.
+    EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', name);
     IF early > 0 THEN
         EXECUTE format(
             'WITH moved AS ('
@@ -5780,6 +5782,8 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.tokens', '');
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
 REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
+-- Where default privileges open new tables: a partition is read through queue.history, which has policies.
+ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint, bigint) TO pg_monitor;
