@@ -3,6 +3,8 @@
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
 REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
+-- Where default privileges open new tables: a partition is read through queue.history, which has policies.
+ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint, bigint) TO pg_monitor;

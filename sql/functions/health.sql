@@ -33,6 +33,7 @@ DECLARE
     failed      CONSTANT bigint := coalesce(failed, 10);
     held_back   CONSTANT bigint := coalesce(held_back, 1000000);
     moment      CONSTANT timestamptz := clock_timestamp();
+    today       CONSTANT date := (moment AT TIME ZONE 'UTC')::date;
     engine      CONSTANT jsonb := queue.engine_stats();
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
     by_hand     CONSTANT text := 'Have something CALL queue.maintain() every minute meanwhile.';
@@ -152,11 +153,16 @@ BEGIN
 
     RETURN QUERY
     SELECT 'partitions', f.status, f.detail, f.hint
-    FROM (SELECT max(right(c.relname, 8)),
-                 bool_or(right(c.relname, 8) = to_char((moment + interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD'))
-          FROM pg_class AS c JOIN pg_inherits AS i ON i.inhrelid = c.oid
-          WHERE i.inhparent = 'queue.history'::regclass AND c.relname ~ '^history_\d{8}$') AS h (last, there),
+    FROM (SELECT max(right(c.relname, 8)) FILTER (WHERE c.relispartition),
+                 bool_or(c.relispartition AND right(c.relname, 8) = to_char(today + 1, 'YYYYMMDD')),
+                 min(c.relname) FILTER (WHERE NOT c.relispartition AND right(c.relname, 8) >= to_char(today, 'YYYYMMDD'))
+          FROM pg_class AS c
+          WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_\d{8}$')
+         AS h (last, there, loose),
     LATERAL (VALUES
+        (h.loose IS NOT NULL, 'warning',
+         format('table queue.%s is not attached to queue.history, and no partition is made while it is not', h.loose),
+         'A dump that is being restored will attach it. Else: ALTER TABLE queue.history ATTACH PARTITION, or DROP TABLE.'),
         (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
         (h.there, 'ok', 'the last is for ' || h.last, NULL),
         (true, 'warning', 'there is none for tomorrow, the last is for ' || h.last,

@@ -182,7 +182,7 @@ BEGIN
     END;
     IF NOT isfinite(parsed) THEN
         PERFORM queue_internal.raise_option(option, 'must be finite', value, argument);
-    ELSIF parsed < '0' OR parsed = '0' AND NOT zero_allowed THEN
+    ELSIF extract(epoch FROM parsed) < 0 OR extract(epoch FROM parsed) = 0 AND NOT zero_allowed THEN
         PERFORM queue_internal.raise_option(
             option, CASE WHEN zero_allowed THEN 'must not be negative' ELSE 'must be greater than zero' END,
             value, argument);

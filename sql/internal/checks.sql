@@ -76,12 +76,14 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_same_length(text, anyarray, integer) IS
     'Checks that an array goes with the array "ids".';
 
+-- An interval counts months and days apart. In comparisons a year has 360 days, so that -1 year 361 days is longer than
+-- nothing and yet ends in the past; in seconds it has 365.25.
 CREATE FUNCTION queue_internal.check_delay(argument text, delay interval) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF NOT isfinite(delay) THEN
         PERFORM queue_internal.raise_invalid(argument, 'must be finite', delay::text);
-    ELSIF delay < '0' THEN
+    ELSIF extract(epoch FROM delay) < 0 THEN
         PERFORM queue_internal.raise_invalid(argument, 'must not be negative', delay::text);
     ELSIF delay > '100 years' THEN
         PERFORM queue_internal.raise_too_large(argument, '100 years', delay::text);
@@ -91,8 +93,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_delay(text, interval) IS
     'Checks a delay: not negative, at most 100 years; null passes.';
 
--- An interval counts months and days apart, so 1 month less 29 days is longer than nothing and yet
--- may end in the past. What is returned counts seconds only.
+-- Also 1 month less 29 days may end in the past. What is returned counts seconds only.
 CREATE FUNCTION queue_internal.checked_lease(lease interval, otherwise interval) RETURNS interval
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -102,7 +103,7 @@ BEGIN
         RETURN otherwise;
     ELSIF NOT isfinite(lease) THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be finite', lease::text);
-    ELSIF lease <= '0' THEN
+    ELSIF extract(epoch FROM lease) <= 0 THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be greater than zero', lease::text);
     END IF;
     -- The setting is never less than a minute.

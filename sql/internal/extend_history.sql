@@ -4,11 +4,13 @@
 --   "queue.history_ahead" says, and returns whether they are all there; null as long as there was no
 --   task.
 --
---   Off the path of claims: each partition is attached under a short lock_timeout, and what could
---   not be done is left for the next time. Until then queue.history_default takes the rows.
+--   Off the path of claims: one session at a time is at it, each partition is attached under a short
+--   lock_timeout, and what could not be done is left for the next time. Until then queue.history_default takes
+--   the rows.
 --   Why not before the first task: a restore creates the extension, then the partitions of the
 --   dump, then loads the tasks. Partitions made in between would be in its way; and so would any
---   made while a partition of the dump is not attached yet. pg_restore -j may bring the tasks first.
+--   made while a partition of the dump for a day to come is not attached yet; that of a day that is over is
+--   in nobody's way. pg_restore -j may bring the tasks first.
 
 CREATE FUNCTION queue_internal.extend_history() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -18,13 +20,14 @@ DECLARE
     complete boolean := true;
     day      date;
 BEGIN
-    IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached)
+    IF NOT pg_try_advisory_xact_lock(hashtext('queue_ext history'), 0)
+       OR EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR EXISTS (SELECT FROM pg_stat_activity AS a
                   WHERE a.datname = current_database() AND a.application_name = 'pg_restore') THEN
         RETURN false;
-    ELSIF NOT EXISTS (SELECT FROM queue.tasks)
-          AND NOT EXISTS (SELECT FROM queue.history_default)
-          AND NOT EXISTS (SELECT FROM queue_internal.history_partitions()) THEN
+    ELSIF NOT EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE p.attached)
+          AND NOT EXISTS (SELECT FROM queue.tasks)
+          AND NOT EXISTS (SELECT FROM queue.history_default) THEN
         RETURN NULL;
     END IF;
     FOR day IN
@@ -33,12 +36,16 @@ BEGIN
         ORDER BY 1
     LOOP
         BEGIN
-            complete := queue_internal.add_history_partition(day) AND complete;
-        EXCEPTION WHEN lock_not_available THEN
+            IF NOT queue_internal.add_history_partition(day) THEN
+                complete := false;
+            END IF;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             complete := false;
         END;
     END LOOP;
     RETURN complete;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    RETURN false;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.extend_history() IS
@@ -79,6 +86,8 @@ BEGIN
         RETURN false;
     END IF;
     EXECUTE format('CREATE TABLE queue.%I (LIKE queue.history_default INCLUDING ALL)', name);
+    -- For those to whom default privileges give it: of the rows, the policies of queue.history tell who may read which.
+    EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', name);
     IF early > 0 THEN
         EXECUTE format(
             'WITH moved AS ('

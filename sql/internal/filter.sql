@@ -122,7 +122,7 @@ BEGIN
     EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow THEN
         PERFORM queue_internal.raise_option(option, 'must be an interval, such as "2 hours"', value, 'filter');
     END;
-    IF NOT isfinite(age) OR age NOT BETWEEN '0' AND '1000 years' THEN
+    IF NOT isfinite(age) OR extract(epoch FROM age) < 0 OR age > '1000 years' THEN
         PERFORM queue_internal.raise_option(option, 'must be from 0 to 1000 years', value, 'filter');
     END IF;
     RETURN age;

@@ -4,8 +4,8 @@
 --   those of which somebody has made a view, and deletes up to "max_tasks" such rows from
 --   queue.history_default, where few or none should be.
 --   Returns whether there may be more to do right now.
---   Locks:    dropping needs the lock of queue.history for an instant. It waits 100 ms for it at
---             most, then leaves the partition for the next time.
+--   Locks:    one session at a time is at it. Dropping needs the lock of queue.history for an instant. It waits
+--             100 ms for it at most, then leaves the partition for the next time.
 
 CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -16,7 +16,7 @@ DECLARE
     filled    boolean;
     deleted   bigint;
 BEGIN
-    IF retention = '-1' THEN
+    IF retention = '-1' OR NOT pg_try_advisory_xact_lock(hashtext('queue_ext history'), 0) THEN
         RETURN false;
     END IF;
     horizon := clock_timestamp() - retention::interval;
@@ -39,15 +39,22 @@ BEGIN
                     EXECUTE format('TRUNCATE queue.%I', partition);
                 END IF;
             END;
-        EXCEPTION WHEN lock_not_available THEN
-            RETURN false;
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN
+                RETURN false;
+            WHEN undefined_table THEN
+                NULL;  -- Somebody has dropped it.
         END;
     END LOOP;
-    DELETE FROM queue.history_default AS h
-    WHERE h.ctid = ANY (ARRAY(
-        SELECT o.ctid FROM queue.history_default AS o
-        WHERE o.finished_at < horizon LIMIT max_tasks FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS deleted = ROW_COUNT;
+    BEGIN
+        DELETE FROM queue.history_default AS h
+        WHERE h.ctid = ANY (ARRAY(
+            SELECT o.ctid FROM queue.history_default AS o
+            WHERE o.finished_at < horizon LIMIT max_tasks FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        RETURN false;
+    END;
     RETURN deleted = max_tasks;
 END
 $$;

@@ -64,7 +64,7 @@ BEGIN
     END IF;
     IF key_ttl IS NOT NULL AND key IS NULL THEN
         PERFORM queue_internal.raise_invalid('key_ttl', 'needs a key', key_ttl::text);
-    ELSIF key_ttl = '0' THEN
+    ELSIF extract(epoch FROM key_ttl) = 0 THEN
         PERFORM queue_internal.raise_invalid('key_ttl', 'must be greater than zero', key_ttl::text);
     END IF;
     IF after IS NOT NULL THEN

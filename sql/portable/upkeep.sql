@@ -53,7 +53,7 @@ BEGIN
             IF value::integer NOT BETWEEN 1 AND 365 THEN
                 RAISE data_exception;
             END IF;
-        ELSIF value::interval <= '0' THEN
+        ELSIF extract(epoch FROM value::interval) <= 0 THEN
             RAISE data_exception;
         END IF;
     EXCEPTION WHEN data_exception THEN

@@ -599,12 +599,14 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_same_length(text, anyarray, integer) IS
     'Checks that an array goes with the array "ids".';
 
+-- An interval counts months and days apart. In comparisons a year has 360 days, so that -1 year 361 days is longer than
+-- nothing and yet ends in the past; in seconds it has 365.25.
 CREATE FUNCTION queue_internal.check_delay(argument text, delay interval) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF NOT isfinite(delay) THEN
         PERFORM queue_internal.raise_invalid(argument, 'must be finite', delay::text);
-    ELSIF delay < '0' THEN
+    ELSIF extract(epoch FROM delay) < 0 THEN
         PERFORM queue_internal.raise_invalid(argument, 'must not be negative', delay::text);
     ELSIF delay > '100 years' THEN
         PERFORM queue_internal.raise_too_large(argument, '100 years', delay::text);
@@ -614,8 +616,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_delay(text, interval) IS
     'Checks a delay: not negative, at most 100 years; null passes.';
 
--- An interval counts months and days apart, so 1 month less 29 days is longer than nothing and yet
--- may end in the past. What is returned counts seconds only.
+-- Also 1 month less 29 days may end in the past. What is returned counts seconds only.
 CREATE FUNCTION queue_internal.checked_lease(lease interval, otherwise interval) RETURNS interval
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -625,7 +626,7 @@ BEGIN
         RETURN otherwise;
     ELSIF NOT isfinite(lease) THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be finite', lease::text);
-    ELSIF lease <= '0' THEN
+    ELSIF extract(epoch FROM lease) <= 0 THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be greater than zero', lease::text);
     END IF;
     -- The setting is never less than a minute.
@@ -707,7 +708,7 @@ BEGIN
     END IF;
     IF key_ttl IS NOT NULL AND key IS NULL THEN
         PERFORM queue_internal.raise_invalid('key_ttl', 'needs a key', key_ttl::text);
-    ELSIF key_ttl = '0' THEN
+    ELSIF extract(epoch FROM key_ttl) = 0 THEN
         PERFORM queue_internal.raise_invalid('key_ttl', 'must be greater than zero', key_ttl::text);
     END IF;
     IF after IS NOT NULL THEN
@@ -2359,11 +2360,13 @@ COMMENT ON FUNCTION queue_internal.due_queues(timestamptz, timestamptz) IS
 --   "queue.history_ahead" says, and returns whether they are all there; null as long as there was no
 --   task.
 --
---   Off the path of claims: each partition is attached under a short lock_timeout, and what could
---   not be done is left for the next time. Until then queue.history_default takes the rows.
+--   Off the path of claims: one session at a time is at it, each partition is attached under a short
+--   lock_timeout, and what could not be done is left for the next time. Until then queue.history_default takes
+--   the rows.
 --   Why not before the first task: a restore creates the extension, then the partitions of the
 --   dump, then loads the tasks. Partitions made in between would be in its way; and so would any
---   made while a partition of the dump is not attached yet. pg_restore -j may bring the tasks first.
+--   made while a partition of the dump for a day to come is not attached yet; that of a day that is over is
+--   in nobody's way. pg_restore -j may bring the tasks first.
 
 CREATE FUNCTION queue_internal.extend_history() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -2373,13 +2376,14 @@ DECLARE
     complete boolean := true;
     day      date;
 BEGIN
-    IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached)
+    IF NOT pg_try_advisory_xact_lock(hashtext('queue_ext history'), 0)
+       OR EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR EXISTS (SELECT FROM pg_stat_activity AS a
                   WHERE a.datname = current_database() AND a.application_name = 'pg_restore') THEN
         RETURN false;
-    ELSIF NOT EXISTS (SELECT FROM queue.tasks)
-          AND NOT EXISTS (SELECT FROM queue.history_default)
-          AND NOT EXISTS (SELECT FROM queue_internal.history_partitions()) THEN
+    ELSIF NOT EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE p.attached)
+          AND NOT EXISTS (SELECT FROM queue.tasks)
+          AND NOT EXISTS (SELECT FROM queue.history_default) THEN
         RETURN NULL;
     END IF;
     FOR day IN
@@ -2388,12 +2392,16 @@ BEGIN
         ORDER BY 1
     LOOP
         BEGIN
-            complete := queue_internal.add_history_partition(day) AND complete;
-        EXCEPTION WHEN lock_not_available THEN
+            IF NOT queue_internal.add_history_partition(day) THEN
+                complete := false;
+            END IF;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             complete := false;
         END;
     END LOOP;
     RETURN complete;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    RETURN false;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.extend_history() IS
@@ -2434,6 +2442,8 @@ BEGIN
         RETURN false;
     END IF;
     EXECUTE format('CREATE TABLE queue.%I (LIKE queue.history_default INCLUDING ALL)', name);
+    -- For those to whom default privileges give it: of the rows, the policies of queue.history tell who may read which.
+    EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', name);
     IF early > 0 THEN
         EXECUTE format(
             'WITH moved AS ('
@@ -2455,8 +2465,8 @@ COMMENT ON FUNCTION queue_internal.add_history_partition(date) IS
 --   those of which somebody has made a view, and deletes up to "max_tasks" such rows from
 --   queue.history_default, where few or none should be.
 --   Returns whether there may be more to do right now.
---   Locks:    dropping needs the lock of queue.history for an instant. It waits 100 ms for it at
---             most, then leaves the partition for the next time.
+--   Locks:    one session at a time is at it. Dropping needs the lock of queue.history for an instant. It waits
+--             100 ms for it at most, then leaves the partition for the next time.
 
 CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -2467,7 +2477,7 @@ DECLARE
     filled    boolean;
     deleted   bigint;
 BEGIN
-    IF retention = '-1' THEN
+    IF retention = '-1' OR NOT pg_try_advisory_xact_lock(hashtext('queue_ext history'), 0) THEN
         RETURN false;
     END IF;
     horizon := clock_timestamp() - retention::interval;
@@ -2490,15 +2500,22 @@ BEGIN
                     EXECUTE format('TRUNCATE queue.%I', partition);
                 END IF;
             END;
-        EXCEPTION WHEN lock_not_available THEN
-            RETURN false;
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN
+                RETURN false;
+            WHEN undefined_table THEN
+                NULL;  -- Somebody has dropped it.
         END;
     END LOOP;
-    DELETE FROM queue.history_default AS h
-    WHERE h.ctid = ANY (ARRAY(
-        SELECT o.ctid FROM queue.history_default AS o
-        WHERE o.finished_at < horizon LIMIT max_tasks FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS deleted = ROW_COUNT;
+    BEGIN
+        DELETE FROM queue.history_default AS h
+        WHERE h.ctid = ANY (ARRAY(
+            SELECT o.ctid FROM queue.history_default AS o
+            WHERE o.finished_at < horizon LIMIT max_tasks FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        RETURN false;
+    END;
     RETURN deleted = max_tasks;
 END
 $$;
@@ -2724,7 +2741,7 @@ BEGIN
     END;
     IF NOT isfinite(parsed) THEN
         PERFORM queue_internal.raise_option(option, 'must be finite', value, argument);
-    ELSIF parsed < '0' OR parsed = '0' AND NOT zero_allowed THEN
+    ELSIF extract(epoch FROM parsed) < 0 OR extract(epoch FROM parsed) = 0 AND NOT zero_allowed THEN
         PERFORM queue_internal.raise_option(
             option, CASE WHEN zero_allowed THEN 'must not be negative' ELSE 'must be greater than zero' END,
             value, argument);
@@ -3224,7 +3241,7 @@ BEGIN
     EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow THEN
         PERFORM queue_internal.raise_option(option, 'must be an interval, such as "2 hours"', value, 'filter');
     END;
-    IF NOT isfinite(age) OR age NOT BETWEEN '0' AND '1000 years' THEN
+    IF NOT isfinite(age) OR extract(epoch FROM age) < 0 OR age > '1000 years' THEN
         PERFORM queue_internal.raise_option(option, 'must be from 0 to 1000 years', value, 'filter');
     END IF;
     RETURN age;
@@ -5454,6 +5471,7 @@ DECLARE
     failed      CONSTANT bigint := coalesce(failed, 10);
     held_back   CONSTANT bigint := coalesce(held_back, 1000000);
     moment      CONSTANT timestamptz := clock_timestamp();
+    today       CONSTANT date := (moment AT TIME ZONE 'UTC')::date;
     engine      CONSTANT jsonb := queue.engine_stats();
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
     by_hand     CONSTANT text := 'Have something CALL queue.maintain() every minute meanwhile.';
@@ -5573,11 +5591,16 @@ BEGIN
 
     RETURN QUERY
     SELECT 'partitions', f.status, f.detail, f.hint
-    FROM (SELECT max(right(c.relname, 8)),
-                 bool_or(right(c.relname, 8) = to_char((moment + interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD'))
-          FROM pg_class AS c JOIN pg_inherits AS i ON i.inhrelid = c.oid
-          WHERE i.inhparent = 'queue.history'::regclass AND c.relname ~ '^history_\d{8}$') AS h (last, there),
+    FROM (SELECT max(right(c.relname, 8)) FILTER (WHERE c.relispartition),
+                 bool_or(c.relispartition AND right(c.relname, 8) = to_char(today + 1, 'YYYYMMDD')),
+                 min(c.relname) FILTER (WHERE NOT c.relispartition AND right(c.relname, 8) >= to_char(today, 'YYYYMMDD'))
+          FROM pg_class AS c
+          WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_\d{8}$')
+         AS h (last, there, loose),
     LATERAL (VALUES
+        (h.loose IS NOT NULL, 'warning',
+         format('table queue.%s is not attached to queue.history, and no partition is made while it is not', h.loose),
+         'A dump that is being restored will attach it. Else: ALTER TABLE queue.history ATTACH PARTITION, or DROP TABLE.'),
         (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
         (h.there, 'ok', 'the last is for ' || h.last, NULL),
         (true, 'warning', 'there is none for tomorrow, the last is for ' || h.last,
@@ -5854,6 +5877,8 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.tokens', '');
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
 REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
+-- Where default privileges open new tables: a partition is read through queue.history, which has policies.
+ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint, bigint) TO pg_monitor;

@@ -78,10 +78,10 @@ SELECT pg_temp.calls('queues', ARRAY['queue.claim(NULL, %s)'],
 SELECT pg_temp.calls('lease', ARRAY[
     'queue.claim(%s::interval)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)',
     'queue.extend(1, 1, %s)', 'queue.extend_many(''{1}'', ''{1}'', %s)'],
-    ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
+    ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
 SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)', 'CALL queue.wait(timeout => %s)', 'CALL queue.wait(''{default}''::text[], %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.publish(''a'', delay => %s)', 'queue.push(''default'', delay => %s)', 'queue.push_many(''default'', ''{}'', delay => %s)', 'queue.release(1, 1, %s)'],
-    ARRAY['''-1 s''→22023', '''-1 mon 29 days''→22023', '''1000 years''→54000']);
+    ARRAY['''-1 s''→22023', '''-1 mon 29 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)'], ARRAY['NULL→22004']);
 SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s)'], ARRAY['''-1 s''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('run_at', ARRAY['queue.publish(''a'', run_at => %s)', 'queue.push(''default'', run_at => %s)', 'queue.push_many(''default'', ''{}'', run_at => %s)'],
@@ -139,7 +139,7 @@ SELECT pg_temp.calls('options', ARRAY['queue.create(''fresh'', %s)', 'queue.conf
 INSERT INTO cases
 SELECT format('queue.%s, %%s)', f), part, format('''{"%s": %s}''', part, value), code
 FROM unnest(ARRAY['create(''fresh''', 'configure(''default''']) AS f, (VALUES
-    ('lease', '1', '22023'), ('lease', '"soon"', '22023'), ('lease', '"0"', '22023'), ('lease', '"-1 s"', '22023'), ('lease', '[]', '22023'), ('lease', '"2 years"', '54000'),
+    ('lease', '1', '22023'), ('lease', '"soon"', '22023'), ('lease', '"0"', '22023'), ('lease', '"-1 s"', '22023'), ('lease', '"-24 mons 721 days"', '22023'), ('lease', '[]', '22023'), ('lease', '"2 years"', '54000'),
     ('max_attempts', '0', '22023'), ('max_attempts', '-1', '22023'), ('max_attempts', '1.5', '22023'), ('max_attempts', '"3"', '22023'), ('max_attempts', '10001', '22023'),
     ('max_running', '0', '22023'), ('max_running', '10001', '22023'), ('max_running', '"3"', '22023'), ('max_running_per_group', '0', '22023'), ('max_running_per_group', '0.5', '22023'),
     ('rate_limit', '0', '22023'), ('rate_limit', '10001', '22023'), ('rate_period', '"0"', '22023'), ('rate_period', '60', '22023'), ('rate_period', '"2 years"', '54000'),
@@ -149,7 +149,7 @@ FROM unnest(ARRAY['create(''fresh''', 'configure(''default''']) AS f, (VALUES
 INSERT INTO cases
 SELECT format('queue.%s, %%s)', f), 'backoff.' || part, format('''{"backoff": {"%s": %s}}''', part, value), code
 FROM unnest(ARRAY['create(''fresh''', 'configure(''default''']) AS f, (VALUES
-    ('kind', '"cubic"', '22023'), ('kind', '1', '22023'), ('base', '1', '22023'), ('base', '"-1 s"', '22023'), ('max', '"x"', '22023'), ('max', '"2 years"', '54000'),
+    ('kind', '"cubic"', '22023'), ('kind', '1', '22023'), ('base', '1', '22023'), ('base', '"-1 s"', '22023'), ('base', '"-24 mons 721 days"', '22023'), ('max', '"x"', '22023'), ('max', '"2 years"', '54000'),
     ('jitter', '-0.1', '22023'), ('jitter', '1.1', '22023'), ('jitter', '"x"', '22023'), ('step', '1', '22023')) AS v (part, value, code);
 SELECT pg_temp.calls('options', ARRAY['queue.schedule(''fresh'', ''@daily'', ''default'', options => %s)'],
     ARRAY['NULL→22004', '''[]''→22023', '''null''→22023', '''{"": 1}''→22023', '''{"run_at": "now"}''→22023', '''{"Priority": 1}''→22023']);
@@ -170,7 +170,7 @@ SELECT count(pg_temp.calls('filter', ARRAY[call || ')'],
           '''{"queue": "nowhere"}''→QX002', '''{"queue": ""}''→QX002', '''{"state": "completed"}''→22023'])) FROM bulk;
 INSERT INTO cases SELECT b.call || ')', v.part, format('''{"%s": %s}''', v.part, v.value), v.code FROM bulk AS b, (VALUES
     ('queue', '1', '22023'), ('queue', 'null', '22023'), ('state', '1', '22023'), ('state', 'null', '22023'), ('state', '[]', '22023'), ('all', 'false', '22023'), ('all', '"yes"', '22023'),
-    ('older_than', '1', '22023'), ('older_than', '"soon"', '22023'), ('older_than', '"-1 s"', '22023'), ('older_than', '"1001 years"', '22023'), ('newer_than', '"99999999999999 years"', '22023'),
+    ('older_than', '1', '22023'), ('older_than', '"soon"', '22023'), ('older_than', '"-1 s"', '22023'), ('older_than', '"-24 mons 721 days"', '22023'), ('older_than', '"1001 years"', '22023'), ('newer_than', '"99999999999999 years"', '22023'),
     ('key', '1', '22023'), ('key', '"\\"', '22023'), ('group_key', '{}', '22023'), ('worker', '1', '22023'), ('error', 'true', '22023'), ('headers', '1', '22023'), ('headers', '[]', '22023'),
     ('ids', '1', '22023'), ('ids', '["1"]', '22023'), ('ids', '[0]', '22023'), ('ids', '[1.5]', '22023'), ('ids', '[9223372036854775808]', '22023'), ('ids', '[null]', '22023'), ('ids', '[[1]]', '22023')) AS v (part, value, code);
 SELECT count(pg_temp.calls('filter', ARRAY[call || ')'], ARRAY['jsonb_build_object(''ids'', array_fill(1, ARRAY[100001]))→54000'])) FROM bulk;

@@ -209,6 +209,21 @@ SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', ARRAY['ap
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', ARRAY['api', 'bank'], 10);
 RESET ROLE;
 
+-- Whoever has default privileges on new tables reads nobody's tasks in a partition of the history.
+CREATE ROLE curious;
+SELECT queue.grant_worker('curious', 'mail');
+ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO curious;
+GRANT SELECT ON queue.history_default TO curious;
+SELECT queue_internal.extend_history();
+SELECT queue.complete(c.id, c.token) FROM queue.push('default', '"of others"', priority => -99) AS p, queue.claim('1 minute') AS c;
+SELECT tableoid::regclass AS partition FROM queue.history WHERE payload = '"of others"' \gset
+SET ROLE curious;
+SELECT count(*) FROM :partition;
+RESET ROLE;
+SELECT queue.revoke_worker('curious', 'mail');
+DROP OWNED BY curious;
+DROP ROLE curious;
+
 -- Taken back; a second right of the same role stays.
 SELECT queue.grant_producer('mail_doer');
 SELECT queue.revoke_worker('mail_doer', 'mail');
