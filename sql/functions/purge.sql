@@ -15,13 +15,17 @@ DECLARE
     letters bigint;
 BEGIN
     PERFORM queue_internal.check_queue(name);
+    -- Dead letters first, as redrive takes them before it makes tasks; those that it has locked are left to it.
+    WITH dead AS MATERIALIZED (
+        SELECT d.id FROM queue.dead_letters AS d WHERE d.queue = purge.name ORDER BY d.id FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM queue.dead_letters AS l USING dead AS d WHERE l.id = d.id;
+    GET DIAGNOSTICS letters = ROW_COUNT;
     PERFORM queue_internal.discard(i.task) FROM (
         SELECT t AS task FROM queue.tasks AS t
-        WHERE t.queue = purge.name AND t.state <> 'running' FOR UPDATE SKIP LOCKED
+        WHERE t.queue = purge.name AND t.state <> 'running' ORDER BY t.id FOR UPDATE SKIP LOCKED
     ) AS i;
     GET DIAGNOSTICS tasks = ROW_COUNT;
-    DELETE FROM queue.dead_letters AS d WHERE d.queue = purge.name;
-    GET DIAGNOSTICS letters = ROW_COUNT;
     RETURN tasks + letters;
 END
 $$;

@@ -36,8 +36,12 @@ DECLARE
 BEGIN
     LOOP
         ready := queue_internal.is_ready(queues);
+        -- A signal is for the next claim, which may not be able to settle it yet: whoever waits and claims in turn shall
+        -- not do so without a pause.
+        EXIT WHEN ready AND (pause OPERATOR(pg_catalog.>) 0 OR NOT EXISTS (
+            SELECT FROM queue_internal.signals AS s WHERE s.queue OPERATOR(pg_catalog.=) ANY (queues)));
         pause := queue_internal.next_pause(pause, deadline);
-        EXIT WHEN ready OR pause IS NULL;
+        EXIT WHEN pause IS NULL;
         COMMIT;
         PERFORM pg_catalog.pg_sleep(pause);
         -- One of them may have been dropped.

@@ -3049,8 +3049,8 @@ BEGIN
         due := queue_internal.latest_run(plan.cron, plan.timezone, due, moment);
     END IF;
     WHILE due <= moment AND pushed < 1000 LOOP
-        -- Nobody is on time to the microsecond.
-        IF plan.missed_runs <> 'skip' OR due >= moment - interval '1 minute' THEN
+        -- Who calls queue.maintain() every minute may be late by one.
+        IF plan.missed_runs <> 'skip' OR due >= moment - interval '2 minutes' THEN
             PERFORM queue_internal.push_scheduled(plan, due);
             pushed := pushed + 1;
             last_run := due;
@@ -4976,13 +4976,17 @@ DECLARE
     letters bigint;
 BEGIN
     PERFORM queue_internal.check_queue(name);
+    -- Dead letters first, as redrive takes them before it makes tasks; those that it has locked are left to it.
+    WITH dead AS MATERIALIZED (
+        SELECT d.id FROM queue.dead_letters AS d WHERE d.queue = purge.name ORDER BY d.id FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM queue.dead_letters AS l USING dead AS d WHERE l.id = d.id;
+    GET DIAGNOSTICS letters = ROW_COUNT;
     PERFORM queue_internal.discard(i.task) FROM (
         SELECT t AS task FROM queue.tasks AS t
-        WHERE t.queue = purge.name AND t.state <> 'running' FOR UPDATE SKIP LOCKED
+        WHERE t.queue = purge.name AND t.state <> 'running' ORDER BY t.id FOR UPDATE SKIP LOCKED
     ) AS i;
     GET DIAGNOSTICS tasks = ROW_COUNT;
-    DELETE FROM queue.dead_letters AS d WHERE d.queue = purge.name;
-    GET DIAGNOSTICS letters = ROW_COUNT;
     RETURN tasks + letters;
 END
 $$;

@@ -66,6 +66,8 @@ FROM queue.tasks GROUP BY 1 ORDER BY 1;
 SELECT name, next_run_at = date_trunc('minute', now() - interval '2 hours') + interval '1 day' AS tomorrow, last_run_at IS NOT NULL AS ran
 FROM queue.schedules ORDER BY 1;
 -- A little late is not missed.
+UPDATE queue.schedules SET next_run_at = now() - interval '110 s' WHERE name = 'missed skip';
+SELECT queue.run_schedules();
 SELECT queue.schedule('seconds', '* * * * * *', 'mail', options => '{"missed_runs": "skip"}') > now() AS ahead;
 UPDATE queue.schedules SET next_run_at = '2001-01-01Z' WHERE name = 'seconds';
 SELECT queue.run_schedules() AS of_many;
