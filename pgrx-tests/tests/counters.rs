@@ -234,6 +234,27 @@ fn reading_costs_nothing_before_a_million_tasks() {
     assert!(known * 30 < counted, "{known:?} from counters, {counted:?} by counting");
 }
 
+/// Nobody tells then, and so it is counted.
+#[test]
+fn nothing_is_believed_while_the_triggers_are_disabled() {
+    let cluster = cluster("counters-silent");
+    let mut client = cluster.connect();
+    let queued = "SELECT queued::bigint FROM queue.stats WHERE queue = 'default'";
+    let completed = "SELECT completed_last_hour::bigint FROM queue.stats WHERE queue = 'default'";
+    let mut number = |statements: &str, query: &str| -> i64 {
+        run(&mut client, statements);
+        client.query_one(query, &[]).expect("queue.stats").get(0)
+    };
+    assert_eq!(number("SELECT queue.push('default') FROM generate_series(1, 3)", queued), 3);
+    assert_eq!(number("ALTER TABLE queue.tasks DISABLE TRIGGER USER", queued), 3);
+    assert_eq!(number("DELETE FROM queue.tasks WHERE id = 1", queued), 2);
+    assert_eq!(number("ALTER TABLE queue.tasks ENABLE ALWAYS TRIGGER task_changed", queued), 2);
+    assert_eq!(number("ALTER TABLE queue.history DISABLE TRIGGER history_counted", completed), 0);
+    let archived = "INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, finished_at, payload)
+                    VALUES (1, 'default', 'completed', 0, now(), 1, 1, now(), now(), '0')";
+    assert_eq!(number(archived, completed), 1);
+}
+
 #[test]
 fn only_who_may_read_the_view_is_told() {
     let cluster = cluster("counters-rights");

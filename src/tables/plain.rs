@@ -98,6 +98,8 @@ const TASK_TRIGGERS: &[&CStr] = &[
     c"tasks_inserted",
     c"tasks_restored",
 ];
+/// Those that tell of what is not done natively.
+const TELLING_TRIGGERS: &[&CStr] = &[c"table_emptied", c"task_changed", c"tasks_announced"];
 const HISTORY_TRIGGERS: &[&CStr] = &[c"history_counted", c"history_uncounted", c"table_emptied"];
 /// What the native verbs know of the indexes of tasks that they read by, or write conditionally: how the
 /// definition of each begins and ends. Storage parameters may stand in between.
@@ -156,17 +158,39 @@ pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Rea
     }
 }
 
-/// Whether the tasks can be read, whatever a user has added to them.
+/// Whether the tasks can be read, whatever a user has added to them, and what changes is told.
 ///
 /// # Safety
 /// In a transaction.
 pub unsafe fn are_known(tables: &Tables) -> bool {
-    // SAFETY: the table is open while it is looked at; the lock is kept to the end of the transaction.
+    // SAFETY: a table is open while it is looked at; the lock is kept to the end of the transaction.
     unsafe {
-        let tasks = pg_sys::table_open(tables.tasks, pg_sys::AccessShareLock as i32);
-        let known = columns::begins_with((*tasks).rd_att, columns::TASKS);
-        pg_sys::table_close(tasks, pg_sys::NoLock as i32);
-        known && is_defined_as(tables.tasks_order, INDEXES[1]).is_ok()
+        let looked_at = |table, columns, triggers| {
+            let relation = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
+            let known =
+                columns::begins_with((*relation).rd_att, columns) && fire((*relation).trigdesc, triggers);
+            pg_sys::table_close(relation, pg_sys::NoLock as i32);
+            known
+        };
+        looked_at(tables.tasks, columns::TASKS, TELLING_TRIGGERS)
+            && looked_at(tables.history, columns::HISTORY, HISTORY_TRIGGERS)
+            && is_defined_as(tables.tasks_order, INDEXES[1]).is_ok()
+    }
+}
+
+/// Whether all of these triggers are there and not disabled.
+unsafe fn fire(found: *mut pg_sys::TriggerDesc, expected: &[&CStr]) -> bool {
+    // SAFETY: the caller's open relation.
+    unsafe {
+        if found.is_null() {
+            return false;
+        }
+        let all = std::slice::from_raw_parts((*found).triggers, (*found).numtriggers as usize);
+        let fires = |name: &&CStr| {
+            let named = |trigger: &&pg_sys::Trigger| CStr::from_ptr(trigger.tgname) == *name;
+            all.iter().find(named).is_some_and(|trigger| trigger.tgenabled as u8 != b'D')
+        };
+        expected.iter().all(fires)
     }
 }
 

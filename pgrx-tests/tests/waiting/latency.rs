@@ -67,10 +67,11 @@ fn a_waiter_returns_when_a_task_comes_due_and_when_a_lease_runs_out() {
         due.push(waited.checked_sub(Duration::from_millis(100)).expect("not before it is due"));
         run(&mut client, "DELETE FROM queue.tasks");
     }
-    let [_, _, late] = report("from run_at to the return of queue.wait", &mut due);
-    assert!(late < 50.0, "{late} ms");
-    let [_, _, late] = report("from the end of a lease to the return of queue.wait", &mut leases);
-    assert!(late < 50.0, "{late} ms");
+    // The worker may be making partitions just then, and the machine have other things to do.
+    for (what, times) in [("run_at", &mut due), ("the end of a lease", &mut leases)] {
+        let [p50, _, late] = report(&format!("from {what} to the return of queue.wait"), times);
+        assert!(p50 < 20.0 && late < 250.0, "{what}: {p50} ms, {late} ms");
+    }
 }
 
 #[test]
