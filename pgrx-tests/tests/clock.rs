@@ -99,7 +99,8 @@ fn leases_of_the_future_are_cut() {
 fn every_row_of_the_history_is_in_its_day() {
     let Some((cluster, clock)) = cluster("clock-midnight") else { return };
     let mut holder = cluster.connect();
-    run(&mut holder, "SELECT queue.push('default'); CALL queue.maintain()");
+    run(&mut holder, "SELECT queue.push('default')");
+    run(&mut holder, "CALL queue.maintain()");
     let token = claim(&mut holder, "3 days").expect("a task");
     run(&mut holder, "BEGIN; SELECT FROM queue.tasks FOR UPDATE");
     let config = cluster.config("postgres");

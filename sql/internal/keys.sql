@@ -31,10 +31,11 @@ BEGIN
         IF FOUND THEN
             RETURN true;
         END IF;
+        -- A scalar subquery, because EXISTS may be answered by reading the whole table once.
         SELECT k.task_id, k.expires_at,
                k.task_id = take_key.task_id OR k.expires_at <= clock_timestamp()
-               OR k.expires_at IS NULL AND NOT EXISTS (
-                   SELECT FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) AS gone
+               OR k.expires_at IS NULL
+                  AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) IS NULL AS gone
         INTO holder FROM queue_internal.keys AS k
         WHERE k.queue = take_key.queue AND k.key = take_key.key;
         -- Only from the very holder that was looked at: an UPDATE that waited for another push to take

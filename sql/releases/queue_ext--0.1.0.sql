@@ -957,10 +957,11 @@ BEGIN
         IF FOUND THEN
             RETURN true;
         END IF;
+        -- A scalar subquery, because EXISTS may be answered by reading the whole table once.
         SELECT k.task_id, k.expires_at,
                k.task_id = take_key.task_id OR k.expires_at <= clock_timestamp()
-               OR k.expires_at IS NULL AND NOT EXISTS (
-                   SELECT FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) AS gone
+               OR k.expires_at IS NULL
+                  AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) IS NULL AS gone
         INTO holder FROM queue_internal.keys AS k
         WHERE k.queue = take_key.queue AND k.key = take_key.key;
         -- Only from the very holder that was looked at: an UPDATE that waited for another push to take
@@ -3597,6 +3598,9 @@ COMMENT ON FUNCTION queue_internal.check_grantee(name) IS 'Checks the role of a 
 -- dependency that the role may see. A dependency on a task that the role cannot see in that queue is
 -- refused, or it would tell when that task ends; and so is one of a hidden task, which could be ended
 -- by way of it.
+--
+-- Why scalar subqueries: EXISTS may be answered by reading a whole table once, in a plan that was made while it was
+-- small.
 CREATE FUNCTION queue_internal.guards(
     queue text, OUT relation text, OUT command text, OUT visible text, OUT written text)
 RETURNS SETOF record
@@ -3607,14 +3611,15 @@ DECLARE
     between CONSTANT text :=
         CASE WHEN every THEN 'true' ELSE format('queue = %1$L OR predecessor_queue = %1$L', queue) END;
     linked  CONSTANT text := CASE WHEN every THEN 'true' ELSE own
-        || ' AND EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = task_id AND t.queue = dependencies.queue)'
+        || ' AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = task_id AND t.queue = dependencies.queue) IS NOT NULL'
         || (SELECT format(' AND (%s)', string_agg(format(
-                'EXISTS (SELECT FROM queue.%s AS p WHERE p.id = predecessor_id AND p.queue = predecessor_queue)',
+                '(SELECT p.id FROM queue.%s AS p'
+                ' WHERE p.id = predecessor_id AND p.queue = predecessor_queue LIMIT 1) IS NOT NULL',
                 place.name), ' OR ' ORDER BY place.number))
             FROM unnest(ARRAY['tasks', 'dead_letters', 'history']) WITH ORDINALITY AS place (name, number)) END;
     told    CONSTANT text := CASE WHEN every THEN 'true' ELSE own
-        || ' OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = signals.predecessor_id'
-           ' AND d.task_id = signals.task_id AND d.queue = signals.queue)' END;
+        || ' OR (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = signals.predecessor_id'
+           ' AND d.task_id = signals.task_id AND d.queue = signals.queue) IS NOT NULL' END;
 BEGIN
     RETURN QUERY VALUES
         ('queue.queues', 'ALL', CASE WHEN every THEN 'true' ELSE format('name = %L', queue) END, NULL),
@@ -3641,10 +3646,10 @@ COMMENT ON FUNCTION queue_internal.guards(text) IS
 -- task of his own. Nobody can write about a task of another queue, or it could not be ended any more:
 -- ids are one series. Not for the owner, to whom no policy applies.
 CREATE POLICY of_a_task ON queue.history AS RESTRICTIVE FOR INSERT WITH CHECK (
-    EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = history.id AND t.queue = history.queue));
+    (SELECT t.id FROM queue.tasks AS t WHERE t.id = history.id AND t.queue = history.queue) IS NOT NULL);
 COMMENT ON POLICY of_a_task ON queue.history IS 'Nobody can write about a task that is not his.';
 CREATE POLICY of_a_task ON queue.dead_letters AS RESTRICTIVE FOR INSERT WITH CHECK (
-    EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = dead_letters.id AND t.queue = dead_letters.queue));
+    (SELECT t.id FROM queue.tasks AS t WHERE t.id = dead_letters.id AND t.queue = dead_letters.queue) IS NOT NULL);
 COMMENT ON POLICY of_a_task ON queue.dead_letters IS 'Nobody can write about a task that is not his.';
 
 -- The number is the role's OID, because a role can be renamed; or another one, where that is taken: a dump that
