@@ -150,13 +150,12 @@ unsafe fn silences_triggers(node: *mut pg_sys::Node) -> bool {
 /// see it.
 #[pg_guard]
 unsafe extern "C-unwind" fn announce_extension() {
+    // SAFETY: a plain read of a constant of the process.
+    let database = unsafe { pg_sys::MyDatabaseId };
+    // Where there is a worker, nothing is looked up.
+    let Some(shared) = shared::get().filter(|shared| shared.database(database).is_none()) else { return };
     // SAFETY: a catalog lookup in the statement's transaction.
-    let (database, extension) =
-        unsafe { (pg_sys::MyDatabaseId, pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true)) };
-    if let Some(shared) = shared::get()
-        && extension != pg_sys::InvalidOid
-        && shared.database(database).is_none()
-    {
+    if unsafe { pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true) } != pg_sys::InvalidOid {
         shared.announce_created(database);
     }
 }

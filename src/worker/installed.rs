@@ -59,12 +59,9 @@ fn warn(activity: &CStr, error: &CaughtError) {
     | CaughtError::ErrorReport(error)
     | CaughtError::RustPanic { ereport: error, .. }) = error;
     let message = format!("{} failed: {}", activity.to_string_lossy(), error.message());
-    let mut report = ErrorReport::new(error.sql_error_code(), message, "queue_ext")
-        .set_hint(error.hint().unwrap_or("The background worker tries again in a minute."));
-    if let Some(detail) = error.detail() {
-        report = report.set_detail(detail);
-    }
-    report.report(PgLogLevel::WARNING);
+    // Without its detail, which may show a row.
+    let hint = error.hint().unwrap_or("The background worker tries again in a minute.");
+    ErrorReport::new(error.sql_error_code(), message, "queue_ext").set_hint(hint).report(PgLogLevel::WARNING);
 }
 
 fn lock() -> Installed {
