@@ -31,7 +31,6 @@ DEBIAN = [
     "postgresql-server-dev-15",
     "libpq5",
     "pgbouncer",
-    "libfaketime",
     "libclang1-14",
     "libclang-common-14-dev",
     "libllvm14",

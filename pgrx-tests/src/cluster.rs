@@ -179,9 +179,8 @@ impl Cluster {
     }
 
     /// From its next start on the server goes by a clock that can be set; nothing where there is none.
-    pub fn with_fake_clock(&mut self) -> Option<FakeClock> {
-        self.clock = FakeClock::new(&self.folder);
-        self.clock.clone()
+    pub fn with_fake_clock(&mut self) -> FakeClock {
+        self.clock.insert(FakeClock::new(&self.folder)).clone()
     }
 
     /// Whether the server takes connections; one that has ended is started first.

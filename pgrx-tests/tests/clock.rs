@@ -5,26 +5,23 @@ use std::time::{Duration, Instant};
 
 use fallible_iterator::FallibleIterator;
 use postgres::{Client, NoTls};
-use queue_ext_tests::clock::FakeClock;
+use queue_ext_tests::clock::{FakeClock, Speed};
 use queue_ext_tests::{Cluster, Settings, eventually};
 
 const SOON: Duration = Duration::from_secs(5);
 const HOUR: i64 = 3600;
 const TEN_YEARS: i64 = 3653 * 24 * HOUR;
 
-/// A server with such a clock; nothing where there is no libfaketime.
-fn cluster(name: &str) -> Option<(Cluster, FakeClock)> {
+/// A server with such a clock.
+fn cluster(name: &str) -> (Cluster, FakeClock) {
     let extra = "queue.sweep_interval = '1s'\nqueue.dead_letter_retention = -1";
     let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra });
     cluster.stop("fast");
-    let Some(clock) = cluster.with_fake_clock() else {
-        println!("skipped: this takes PostgreSQL 16 and libfaketime");
-        return None;
-    };
+    let clock = cluster.with_fake_clock();
     cluster.launch();
     cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     cluster.await_worker("postgres");
-    Some((cluster, clock))
+    (cluster, clock)
 }
 
 fn run(client: &mut Client, statements: &str) {
@@ -61,15 +58,15 @@ fn goes_round(client: &mut Client) {
 /// A lease that is over by the clock as it is now is over, whatever the clock was; and stays so.
 #[test]
 fn tokens_decide() {
-    let Some((cluster, clock)) = cluster("clock-tokens") else { return };
+    let (cluster, clock) = cluster("clock-tokens");
     let (mut one, mut other) = (cluster.connect(), cluster.connect());
     run(&mut one, "SELECT queue.push('default')");
     let first = claim(&mut one, "1 hour").expect("a task");
     assert_eq!(claim(&mut other, "1 hour"), None, "the lease runs");
-    clock.set(2 * HOUR, 1.0);
+    clock.set(2 * HOUR, Speed::Real);
     let second = claim(&mut other, "1 hour").expect("the lease is over");
     refused(&mut one, first);
-    clock.set(0, 1.0);
+    clock.set(0, Speed::Real);
     refused(&mut one, first);
     assert_eq!(claim(&mut one, "1 hour"), None, "the second lease is not over");
     let done = other.execute("SELECT queue.complete(1, $1)", &[&second]);
@@ -79,14 +76,14 @@ fn tokens_decide() {
 /// What was given in a future that is over ends within the longest lease.
 #[test]
 fn leases_of_the_future_are_cut() {
-    let Some((cluster, clock)) = cluster("clock-future") else { return };
+    let (cluster, clock) = cluster("clock-future");
     let mut client = cluster.connect();
     run(&mut client, "SELECT queue.push('default')");
-    clock.set(TEN_YEARS, 1.0);
+    clock.set(TEN_YEARS, Speed::Real);
     assert!(claim(&mut client, "1 hour").is_some(), "a task");
     // A worker that has not seen that future looks once a minute all the same.
     goes_round(&mut client);
-    clock.set(0, 1.0);
+    clock.set(0, Speed::Real);
     eventually("no lease lasts longer than the longest", SOON, || {
         let query = "SELECT count(*) FROM queue.tasks WHERE state = 'running'
                      AND lease_until < clock_timestamp() + interval '7 days 1 second'";
@@ -97,7 +94,7 @@ fn leases_of_the_future_are_cut() {
 /// A completion that midnight finds waiting for a lock is in the history of the day that it says.
 #[test]
 fn every_row_of_the_history_is_in_its_day() {
-    let Some((cluster, clock)) = cluster("clock-midnight") else { return };
+    let (cluster, clock) = cluster("clock-midnight");
     let mut holder = cluster.connect();
     run(&mut holder, "SELECT queue.push('default')");
     run(&mut holder, "CALL queue.maintain()");
@@ -112,7 +109,7 @@ fn every_row_of_the_history_is_in_its_day() {
                    AND wait_event_type = 'Lock' AND wait_event IN ('transactionid', 'tuple')";
     let mut other = cluster.connect();
     eventually("it waits", SOON, || number(&mut other, waiting) == 1);
-    clock.set(24 * HOUR, 1.0);
+    clock.set(24 * HOUR, Speed::Real);
     run(&mut holder, "ROLLBACK");
     completion.join().expect("completed");
     let in_its_day = "SELECT count(*) FROM queue.history AS h JOIN pg_class AS c ON c.oid = h.tableoid
@@ -124,7 +121,7 @@ fn every_row_of_the_history_is_in_its_day() {
 /// busy.
 #[test]
 fn back_and_nothing_stops() {
-    let Some((cluster, clock)) = cluster("clock-back") else { return };
+    let (cluster, clock) = cluster("clock-back");
     let (mut client, mut listener) = (cluster.connect(), cluster.connect());
     run(&mut client, "SELECT queue.create('idle')");
     let channel: String = client.query_one("SELECT queue.channel('default')", &[]).expect("channel").get(0);
@@ -143,7 +140,7 @@ fn back_and_nothing_stops() {
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait%' \
                    AND wait_event_type = 'Extension'";
     eventually("they wait", SOON, || number(&mut client, waiting) == 4);
-    clock.set(-TEN_YEARS, 1.0);
+    clock.set(-TEN_YEARS, Speed::Real);
     run(&mut client, "SELECT queue.push('default')");
     heard(&mut listener);
     // The first task was pushed in what is the future now.
@@ -187,19 +184,19 @@ fn processor(pids: &[i32]) -> Duration {
 /// A schedule has each run once, whichever way the clock is set.
 #[test]
 fn schedules_run_once() {
-    let Some((cluster, clock)) = cluster("clock-schedules") else { return };
+    let (cluster, clock) = cluster("clock-schedules");
     let mut client = cluster.connect();
     run(&mut client, "SELECT queue.schedule('tick', '* * * * * *', 'default')");
     let runs = "SELECT count(*) FROM queue.tasks";
     eventually("it runs", SOON, || number(&mut client, runs) >= 2);
-    clock.set(-HOUR, 1.0);
+    clock.set(-HOUR, Speed::Real);
     // Its next run is an hour ahead; the worker looks at it all the same.
     let so_far = number(&mut client, runs);
     goes_round(&mut client);
     assert!(number(&mut client, runs) <= so_far + 1, "a run came twice");
     for ahead in [0, HOUR, TEN_YEARS] {
         let so_far = number(&mut client, runs);
-        clock.set(ahead, 1.0);
+        clock.set(ahead, Speed::Real);
         // What was missed is one run, for the latest.
         eventually("it goes on", SOON, || number(&mut client, runs) >= so_far + 3);
         let times = "SELECT count(DISTINCT headers->>'scheduled_for') FROM queue.tasks";
