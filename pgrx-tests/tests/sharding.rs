@@ -19,6 +19,7 @@ mod verbs;
 fn three_servers_are_one_queue_and_the_loss_of_one_is_no_loss_of_tasks() {
     let Some(mut sharded) = Sharded::start("sharding") else { return };
     verbs::reach_the_shard_that_has_the_task(&sharded);
+    away::what_was_cut_off_is_not_tried_elsewhere(&sharded);
     away::is_missed_by_nobody_and_loses_nothing(&mut sharded);
 }
 

@@ -117,6 +117,23 @@ pub fn is_missed_by_nobody_and_loses_nothing(sharded: &mut Sharded) {
     settle(&mut client, &account);
 }
 
+/// A push whose session on the shard ends under it may have been done: it is not tried on the next one.
+pub fn what_was_cut_off_is_not_tried_elsewhere(sharded: &Sharded) {
+    for shard in &sharded.shards {
+        let hangs_up = "CREATE FUNCTION hang_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                            PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$;
+                        CREATE TRIGGER hang_up BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION hang_up()";
+        run(&mut shard.connect(), hangs_up);
+    }
+    for push in ["SELECT queue.push('default')", "SELECT queue.push_many('default', '{1,2}')"] {
+        // 08001 would say that all were tried.
+        assert_ne!(refused(&mut sharded.router.connect(), push), "08001", "{push}");
+    }
+    for shard in &sharded.shards {
+        run(&mut shard.connect(), "DROP TRIGGER hang_up ON queue.tasks; DROP FUNCTION hang_up()");
+    }
+}
+
 /// Tasks of all shards, leased for long: their ids and tokens.
 fn hold_some(sharded: &Sharded) -> Vec<(i64, i32)> {
     let mut client = sharded.router.connect();
