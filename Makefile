@@ -71,12 +71,12 @@ TLE_FILES := sql/portable/pg_tle/begin.sql $(filter-out %/begin.sql %/end.sql,$(
 YUGABYTE_FILES := $(patsubst sql/tables.sql,sql/tables.sql sql/yugabyte/buckets.sql,$(PORTABLE_FILES))
 YUGABYTE_FILES := $(patsubst sql/indexes.sql,sql/yugabyte/indexes.sql,$(YUGABYTE_FILES))
 YUGABYTE_FILES := $(patsubst sql/internal/ageing.sql,target/yugabyte/ageing.sql,$(YUGABYTE_FILES))
-YUGABYTE_FILES := $(patsubst sql/internal/claim_from.sql,sql/yugabyte/order.sql sql/yugabyte/claim_from.sql,$(YUGABYTE_FILES))
+YUGABYTE_FILES := $(patsubst sql/internal/mark.sql,sql/yugabyte/order.sql,$(YUGABYTE_FILES))
 YUGABYTE_FILES := $(patsubst sql/internal/extend_history.sql,sql/yugabyte/history.sql,$(YUGABYTE_FILES))
 YUGABYTE_FILES := $(filter-out sql/internal/retire_history.sql,$(YUGABYTE_FILES))
 YUGABYTE_FILES := $(patsubst sql/portable/upkeep.sql,sql/portable/upkeep.sql sql/yugabyte/locks.sql,$(YUGABYTE_FILES))
 YUGABYTE_FILES := $(foreach file,$(YUGABYTE_FILES),$(if $(filter $(file),$(addprefix sql/internal/,is_ready.sql \
-	due_queues.sql tasks_inserted.sql restored.sql)),$(subst internal,yugabyte,$(file)),$(file)))
+	claim_from.sql due_queues.sql tasks_inserted.sql restored.sql)),$(subst internal,yugabyte,$(file)),$(file)))
 YUGABYTE_SQL := target/queue_ext-yugabyte--$(VERSION).sql
 
 # What the fetched servers and libclang need besides what the system has.

@@ -11,7 +11,7 @@ CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
 
 -- settle_signals: all signals of a group at once.
-CREATE INDEX signals_group ON queue_internal.signals (queue, group_key) WHERE group_key IS NOT NULL;
+CREATE INDEX signals_group ON queue_internal.signals (queue, group_key, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue_internal.signals_group IS 'The signals of a group.';
 
 -- settle_signals: how a predecessor that left no trace ended.

@@ -75,10 +75,11 @@ extension_sql_file!(
     name = "internal_open_queue",
     requires = ["internal_leased_task"]
 );
+extension_sql_file!("../sql/internal/mark.sql", name = "internal_mark", requires = ["internal_open_queue"]);
 extension_sql_file!(
     "../sql/internal/claim_from.sql",
     name = "internal_claim_from",
-    requires = ["internal_open_queue"]
+    requires = ["internal_mark"]
 );
 extension_sql_file!(
     "../sql/internal/is_ready.sql",

@@ -203,3 +203,44 @@ fn no_period_has_more_starts_than_the_rate_limit() {
         assert!(took < 2 * least + Duration::from_secs(5), "the rate is used: {attempts} starts in {took:?}");
     });
 }
+
+/// While an old snapshot keeps vacuum from taking what was finished, only a few claims pass over all of it: those
+/// that look where the next ones are to begin.
+#[test]
+fn an_old_snapshot_makes_few_claims_pass_over_all_that_was_finished() {
+    const FINISHED: i64 = 8_000;
+    const CLAIMS: i64 = 200;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Groups in the edition without the library: with it, claims look for signals in another way first.
+    for (edition, queue, options, groups) in [
+        (Edition::FastPath, "limited", "{\"max_running\": 1000}", 0),
+        (Edition::SqlOnly, "grouped", "{}", 100),
+    ] {
+        let cluster = edition.cluster(&format!("policies-pinned-{queue}"), Worker::On);
+        edition.install(&cluster, "postgres");
+        let mut client = cluster.connect();
+        let mut old = cluster.connect();
+        old.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT").expect("an old snapshot");
+        client.execute("SELECT queue.create($1, $2::text::jsonb)", &[&queue, &options]).expect("create");
+        push(&mut client, queue, (FINISHED + CLAIMS) as i32, groups);
+        let batch = "SELECT count(queue.complete(id, token)) FROM queue.claim('1 hour', $1, 500)";
+        let mut finished = 0;
+        while finished < FINISHED {
+            finished += client.query_one(batch, &[&queue]).expect("a batch").get::<_, i64>(0);
+        }
+        let (mut passed, mut claimed) = (0, 0);
+        while finished + claimed < FINISHED + CLAIMS {
+            let mut transaction = client.transaction().expect("begin");
+            let one = "SELECT count(queue.complete(id, token)) FROM queue.claim('1 hour', $1)";
+            // These count on until the session reports them, which it does between transactions.
+            let looked_at = "SELECT pg_stat_get_xact_tuples_returned('queue.tasks_order'::regclass)
+                                  + pg_stat_get_xact_tuples_returned('queue_internal.signals_pkey'::regclass)";
+            passed -= transaction.query_one(looked_at, &[]).expect("count").get::<_, i64>(0);
+            claimed += transaction.query_one(one, &[&queue]).expect("a task").get::<_, i64>(0);
+            passed += transaction.query_one(looked_at, &[]).expect("count").get::<_, i64>(0);
+            transaction.commit().expect("commit");
+        }
+        println!("{queue}: {} entries a claim", passed / claimed);
+        assert!(passed / claimed < FINISHED / 5, "{queue}: {} entries a claim", passed / claimed);
+    }
+}

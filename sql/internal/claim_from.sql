@@ -31,7 +31,9 @@ DECLARE
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
-    signalled boolean;
+    mark      queue_internal.mark := queue_internal.mark_of(source.name);
+    start     record;
+    signal    bigint;
     rounds    integer := 0;
     level     integer;
     head      timestamptz;
@@ -46,23 +48,33 @@ BEGIN
     IF limited AND NOT queue_internal.has_room(source) THEN
         RETURN;
     END IF;
+    start := queue_internal.position();
     <<walk>>
     LOOP
-        SELECT t.priority, t.run_at, EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name)
-        INTO level, head, signalled
+        SELECT t.priority, t.run_at,
+               (SELECT s.id FROM queue_internal.signals AS s
+                WHERE s.queue = source.name AND s.id > mark.signal ORDER BY s.id LIMIT 1)
+        INTO level, head, signal
         FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority, t.run_at LIMIT 1;
+        WHERE t.queue = source.name AND t.gate < 2 AND (t.priority, t.run_at) >= (mark.level, mark.head)
+        ORDER BY t.priority, t.run_at LIMIT 1;
         IF level IS NULL THEN
-            signalled := EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name);
+            SELECT s.id INTO signal FROM queue_internal.signals AS s
+            WHERE s.queue = source.name AND s.id > mark.signal ORDER BY s.id LIMIT 1;
         END IF;
         -- One end may lead to another; what would take too long is left to the next claim.
-        IF signalled AND rounds < 16 THEN
+        IF signal IS NOT NULL AND rounds < 16 THEN
             rounds := rounds + 1;
-            IF queue_internal.settle_signals(source, 16 + 4 * max_tasks) > 0 THEN
-                -- What was let into the line just now is due by now, too.
+            IF queue_internal.settle_signals(source, 16 + 4 * max_tasks, signal - 1) > 0 THEN
+                -- What was let into the line just now is due by now, too, and may have moved the mark.
                 moment := clock_timestamp();
+                IF mark.until IS NOT NULL THEN
+                    mark := queue_internal.mark_of(source.name);
+                END IF;
                 CONTINUE;
             END IF;
+            -- Those that are left are somebody else's at the moment, or have to wait.
+            signal := NULL;
         END IF;
         more := false;
         IF source.ageing IS NOT NULL THEN
@@ -121,6 +133,11 @@ BEGIN
                               coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
                               t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
                     granted := granted + 1;
+                    IF granted = 1 AND (queue_internal.position()).passed > start.passed + 1000 THEN
+                        PERFORM queue_internal.set_mark(source.name, (
+                            coalesce(signal - 1, start.signal), level, candidate.run_at,
+                            coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
+                    END IF;
                 END LOOP;
             END IF;
             EXIT walk WHEN granted = max_tasks;
@@ -136,7 +153,10 @@ BEGIN
                 ORDER BY t.priority, t.run_at LIMIT 1;
             END IF;
         END LOOP;
-        EXIT WHEN NOT more;
+        IF NOT more THEN
+            EXIT WHEN granted > 0 OR mark.until IS NULL;
+            mark := queue_internal.front();
+        END IF;
         rounds := 0;
     END LOOP;
 END

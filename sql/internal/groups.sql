@@ -23,8 +23,17 @@ COMMENT ON FUNCTION queue_internal.lock_group(text, text) IS
 -- Opens the gates of a group as far as its limit allows. False if somebody else is at it, or has the
 -- task whose turn it is locked: then the signal has to stay.
 CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 DECLARE
+    -- Not written into the statement: the planner would see that it is below 2, and go through tasks_order.
+    ajar     CONSTANT smallint := 1;
     admitted bigint;
     ready    bigint;
     next     queue.tasks;
@@ -34,13 +43,13 @@ BEGIN
     END IF;
     SELECT count(*), count(*) FILTER (WHERE t.state = 'queued') INTO admitted, ready
     FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.group_key = admit_next.group_key AND t.gate = 1;
+    WHERE t.queue = source.name AND t.group_key = admit_next.group_key AND t.gate = ajar;
     -- The limit was lowered: the latest go back.
     IF admitted > source.max_running_per_group THEN
         UPDATE queue.tasks AS t SET gate = 2
         WHERE t.id IN (
             SELECT l.id FROM queue.tasks AS l
-            WHERE l.queue = source.name AND l.group_key = admit_next.group_key AND l.gate = 1
+            WHERE l.queue = source.name AND l.group_key = admit_next.group_key AND l.gate = ajar
               AND l.state = 'queued'
             ORDER BY l.id DESC LIMIT admitted - source.max_running_per_group FOR UPDATE SKIP LOCKED);
         RETURN true;
@@ -62,6 +71,7 @@ BEGIN
         IF NOT FOUND THEN
             RETURN false;
         END IF;
+        PERFORM queue_internal.keep_in_view(next);
         admitted := admitted + next.gate;
         ready := ready + next.gate;
     END LOOP;
@@ -74,11 +84,14 @@ COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text) IS
 -- The tasks of a group that came due before they were admitted have to queue up like the others. All
 -- of them at once, because a claim would meet them one by one.
 CREATE FUNCTION queue_internal.queue_up(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    -- Not written into the statement, as in admit_next.
+    wide_open CONSTANT smallint := 0;
 BEGIN
     WITH due AS MATERIALIZED (
         SELECT t.id FROM queue.tasks AS t
-        WHERE t.queue = task.queue AND t.group_key = task.group_key AND t.gate = 0
+        WHERE t.queue = task.queue AND t.group_key = task.group_key AND t.gate = wide_open
           AND t.state = 'queued' AND t.run_at <= clock_timestamp()
         LIMIT 1000 FOR UPDATE SKIP LOCKED
     )

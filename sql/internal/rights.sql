@@ -150,7 +150,7 @@ BEGIN
         EXECUTE format('DROP POLICY %I ON %s', policy, guard.relation);
     END LOOP;
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', taken.role);
-    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue FROM %s', taken.role);
+    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue, queue_internal FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON TYPE queue.claimed_task FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON SCHEMA queue, queue_internal FROM %s', taken.role);
@@ -305,6 +305,7 @@ BEGIN
             'SELECT, UPDATE, DELETE ON queue_internal.keys',
             'SELECT, DELETE, UPDATE (predecessor_queue) ON queue_internal.dependencies',
             'SELECT, INSERT, UPDATE, DELETE ON queue_internal.signals',
+            'SELECT ON SEQUENCE queue_internal.signals_id_seq',
             'SELECT, UPDATE ON queue_internal.slots, queue_internal.tokens',
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
@@ -318,6 +319,7 @@ BEGIN
             'SELECT ON ' || views,
             'SELECT, INSERT, DELETE, UPDATE (predecessor_queue) ON queue_internal.dependencies',
             'USAGE, SELECT ON SEQUENCE queue.tasks_id_seq',
+            'SELECT ON SEQUENCE queue_internal.signals_id_seq',
             'EXECUTE ON ROUTINE ' || verbs
         ]
     END LOOP

@@ -1,6 +1,6 @@
--- queue_internal.settle_signals(queue, max_signals)
+-- queue_internal.settle_signals(queue, max_signals, after)
 --
---   Acts upon signals of a queue and deletes them. A claim does so before it looks for tasks; the
+--   Acts upon signals of a queue, those with larger ids than "after", and deletes them. A claim does so before it looks for tasks; the
 --   background worker does it too.
 --   Errors:   none of its own
 --   Touches:  queue_internal.signals (never waits for a lock)
@@ -11,22 +11,25 @@
 --             no other's way, and the log says why; and those that have to wait, for a predecessor that somebody
 --             has locked, hide no group, and no others but by the thousand
 
-CREATE FUNCTION queue_internal.settle_signals(source queue.queues, max_signals integer) RETURNS bigint
+CREATE FUNCTION queue_internal.settle_signals(source queue.queues, max_signals integer, after bigint)
+RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
     END IF;
-    RETURN queue_internal.settle(source, max_signals, false);
+    RETURN queue_internal.settle(source, max_signals, after, false);
 EXCEPTION WHEN OTHERS THEN
-    RETURN queue_internal.settle(source, max_signals, true);
+    RETURN queue_internal.settle(source, max_signals, after, true);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle_signals(queue.queues, integer) IS
+COMMENT ON FUNCTION queue_internal.settle_signals(queue.queues, integer, bigint) IS
     'Lets tasks go on that waited for a predecessor or for their turn; returns how many signals were settled.';
 
 -- With "each", each in a subtransaction of its own.
-CREATE FUNCTION queue_internal.settle(source queue.queues, max_signals integer, each boolean) RETURNS bigint
+CREATE FUNCTION queue_internal.settle(
+    source queue.queues, max_signals integer, after bigint, each boolean)
+RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     -- After so many that were looked at, only groups are.
@@ -35,7 +38,7 @@ DECLARE
     max_groups CONSTANT integer := 32;
     signal     queue_internal.signals;
     groups     integer := 0;
-    last       bigint := 0;
+    last       bigint := after;
     looks      integer := 0;
     settled    bigint := 0;
 BEGIN
@@ -49,22 +52,24 @@ BEGIN
         groups := groups + (signal.task_id IS NULL)::integer;
         IF each THEN
             BEGIN
-                settled := settled + queue_internal.settle_signal(source, signal)::integer;
+                settled := settled + queue_internal.settle_signal(source, signal, after)::integer;
             EXCEPTION WHEN OTHERS THEN
                 RAISE WARNING '% of queue % cannot go on: %',
                     coalesce('task ' || signal.task_id, 'a group'), to_json(source.name), SQLERRM;
             END;
         ELSE
-            settled := settled + queue_internal.settle_signal(source, signal)::integer;
+            settled := settled + queue_internal.settle_signal(source, signal, after)::integer;
         END IF;
     END LOOP;
     RETURN settled;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle(queue.queues, integer, boolean) IS
+COMMENT ON FUNCTION queue_internal.settle(queue.queues, integer, bigint, boolean) IS
     'Settles signals of a queue, up to so many; returns how many.';
 
-CREATE FUNCTION queue_internal.settle_signal(source queue.queues, signal queue_internal.signals) RETURNS boolean
+CREATE FUNCTION queue_internal.settle_signal(
+    source queue.queues, signal queue_internal.signals, after bigint)
+RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     ids bigint[];
@@ -79,17 +84,17 @@ BEGIN
     ELSE
         -- All of the group are one. Those that come after this look are not among them.
         ids := ARRAY(SELECT s.id FROM queue_internal.signals AS s
-                     WHERE s.queue = source.name AND s.group_key = signal.group_key FOR UPDATE SKIP LOCKED);
+                     WHERE s.queue = source.name AND s.group_key = signal.group_key AND s.id > after
+                     FOR UPDATE SKIP LOCKED);
         IF NOT queue_internal.admit_next(source, signal.group_key) THEN
             RETURN false;
         END IF;
-        DELETE FROM queue_internal.signals AS s
-        WHERE s.queue = source.name AND s.group_key = signal.group_key AND s.id = ANY (ids);
+        DELETE FROM queue_internal.signals AS s WHERE s.queue = source.name AND s.id = ANY (ids);
     END IF;
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle_signal(queue.queues, queue_internal.signals) IS
+COMMENT ON FUNCTION queue_internal.settle_signal(queue.queues, queue_internal.signals, bigint) IS
     'Acts upon a signal, and deletes it; false if it has to be looked at again.';
 
 CREATE FUNCTION queue_internal.settle_all(max_signals integer) RETURNS bigint
@@ -102,7 +107,7 @@ BEGIN
         SELECT q.* FROM queue.queues AS q
         WHERE EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = q.name)
     LOOP
-        settled := settled + queue_internal.settle_signals(source, max_signals);
+        settled := settled + queue_internal.settle_signals(source, max_signals, 0);
     END LOOP;
     RETURN settled;
 END

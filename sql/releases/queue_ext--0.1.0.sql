@@ -302,7 +302,7 @@ CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
 
 -- settle_signals: all signals of a group at once.
-CREATE INDEX signals_group ON queue_internal.signals (queue, group_key) WHERE group_key IS NOT NULL;
+CREATE INDEX signals_group ON queue_internal.signals (queue, group_key, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue_internal.signals_group IS 'The signals of a group.';
 
 -- settle_signals: how a predecessor that left no trace ended.
@@ -1081,8 +1081,17 @@ COMMENT ON FUNCTION queue_internal.lock_group(text, text) IS
 -- Opens the gates of a group as far as its limit allows. False if somebody else is at it, or has the
 -- task whose turn it is locked: then the signal has to stay.
 CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 DECLARE
+    -- Not written into the statement: the planner would see that it is below 2, and go through tasks_order.
+    ajar     CONSTANT smallint := 1;
     admitted bigint;
     ready    bigint;
     next     queue.tasks;
@@ -1092,13 +1101,13 @@ BEGIN
     END IF;
     SELECT count(*), count(*) FILTER (WHERE t.state = 'queued') INTO admitted, ready
     FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.group_key = admit_next.group_key AND t.gate = 1;
+    WHERE t.queue = source.name AND t.group_key = admit_next.group_key AND t.gate = ajar;
     -- The limit was lowered: the latest go back.
     IF admitted > source.max_running_per_group THEN
         UPDATE queue.tasks AS t SET gate = 2
         WHERE t.id IN (
             SELECT l.id FROM queue.tasks AS l
-            WHERE l.queue = source.name AND l.group_key = admit_next.group_key AND l.gate = 1
+            WHERE l.queue = source.name AND l.group_key = admit_next.group_key AND l.gate = ajar
               AND l.state = 'queued'
             ORDER BY l.id DESC LIMIT admitted - source.max_running_per_group FOR UPDATE SKIP LOCKED);
         RETURN true;
@@ -1120,6 +1129,7 @@ BEGIN
         IF NOT FOUND THEN
             RETURN false;
         END IF;
+        PERFORM queue_internal.keep_in_view(next);
         admitted := admitted + next.gate;
         ready := ready + next.gate;
     END LOOP;
@@ -1132,11 +1142,14 @@ COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text) IS
 -- The tasks of a group that came due before they were admitted have to queue up like the others. All
 -- of them at once, because a claim would meet them one by one.
 CREATE FUNCTION queue_internal.queue_up(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    -- Not written into the statement, as in admit_next.
+    wide_open CONSTANT smallint := 0;
 BEGIN
     WITH due AS MATERIALIZED (
         SELECT t.id FROM queue.tasks AS t
-        WHERE t.queue = task.queue AND t.group_key = task.group_key AND t.gate = 0
+        WHERE t.queue = task.queue AND t.group_key = task.group_key AND t.gate = wide_open
           AND t.state = 'queued' AND t.run_at <= clock_timestamp()
         LIMIT 1000 FOR UPDATE SKIP LOCKED
     )
@@ -1351,9 +1364,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.let_go(queue.tasks) IS 'Puts a waiting task into its queue.';
--- queue_internal.settle_signals(queue, max_signals)
+-- queue_internal.settle_signals(queue, max_signals, after)
 --
---   Acts upon signals of a queue and deletes them. A claim does so before it looks for tasks; the
+--   Acts upon signals of a queue, those with larger ids than "after", and deletes them. A claim does so before it looks for tasks; the
 --   background worker does it too.
 --   Errors:   none of its own
 --   Touches:  queue_internal.signals (never waits for a lock)
@@ -1364,22 +1377,25 @@ COMMENT ON FUNCTION queue_internal.let_go(queue.tasks) IS 'Puts a waiting task i
 --             no other's way, and the log says why; and those that have to wait, for a predecessor that somebody
 --             has locked, hide no group, and no others but by the thousand
 
-CREATE FUNCTION queue_internal.settle_signals(source queue.queues, max_signals integer) RETURNS bigint
+CREATE FUNCTION queue_internal.settle_signals(source queue.queues, max_signals integer, after bigint)
+RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
     END IF;
-    RETURN queue_internal.settle(source, max_signals, false);
+    RETURN queue_internal.settle(source, max_signals, after, false);
 EXCEPTION WHEN OTHERS THEN
-    RETURN queue_internal.settle(source, max_signals, true);
+    RETURN queue_internal.settle(source, max_signals, after, true);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle_signals(queue.queues, integer) IS
+COMMENT ON FUNCTION queue_internal.settle_signals(queue.queues, integer, bigint) IS
     'Lets tasks go on that waited for a predecessor or for their turn; returns how many signals were settled.';
 
 -- With "each", each in a subtransaction of its own.
-CREATE FUNCTION queue_internal.settle(source queue.queues, max_signals integer, each boolean) RETURNS bigint
+CREATE FUNCTION queue_internal.settle(
+    source queue.queues, max_signals integer, after bigint, each boolean)
+RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     -- After so many that were looked at, only groups are.
@@ -1388,7 +1404,7 @@ DECLARE
     max_groups CONSTANT integer := 32;
     signal     queue_internal.signals;
     groups     integer := 0;
-    last       bigint := 0;
+    last       bigint := after;
     looks      integer := 0;
     settled    bigint := 0;
 BEGIN
@@ -1402,22 +1418,24 @@ BEGIN
         groups := groups + (signal.task_id IS NULL)::integer;
         IF each THEN
             BEGIN
-                settled := settled + queue_internal.settle_signal(source, signal)::integer;
+                settled := settled + queue_internal.settle_signal(source, signal, after)::integer;
             EXCEPTION WHEN OTHERS THEN
                 RAISE WARNING '% of queue % cannot go on: %',
                     coalesce('task ' || signal.task_id, 'a group'), to_json(source.name), SQLERRM;
             END;
         ELSE
-            settled := settled + queue_internal.settle_signal(source, signal)::integer;
+            settled := settled + queue_internal.settle_signal(source, signal, after)::integer;
         END IF;
     END LOOP;
     RETURN settled;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle(queue.queues, integer, boolean) IS
+COMMENT ON FUNCTION queue_internal.settle(queue.queues, integer, bigint, boolean) IS
     'Settles signals of a queue, up to so many; returns how many.';
 
-CREATE FUNCTION queue_internal.settle_signal(source queue.queues, signal queue_internal.signals) RETURNS boolean
+CREATE FUNCTION queue_internal.settle_signal(
+    source queue.queues, signal queue_internal.signals, after bigint)
+RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     ids bigint[];
@@ -1432,17 +1450,17 @@ BEGIN
     ELSE
         -- All of the group are one. Those that come after this look are not among them.
         ids := ARRAY(SELECT s.id FROM queue_internal.signals AS s
-                     WHERE s.queue = source.name AND s.group_key = signal.group_key FOR UPDATE SKIP LOCKED);
+                     WHERE s.queue = source.name AND s.group_key = signal.group_key AND s.id > after
+                     FOR UPDATE SKIP LOCKED);
         IF NOT queue_internal.admit_next(source, signal.group_key) THEN
             RETURN false;
         END IF;
-        DELETE FROM queue_internal.signals AS s
-        WHERE s.queue = source.name AND s.group_key = signal.group_key AND s.id = ANY (ids);
+        DELETE FROM queue_internal.signals AS s WHERE s.queue = source.name AND s.id = ANY (ids);
     END IF;
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle_signal(queue.queues, queue_internal.signals) IS
+COMMENT ON FUNCTION queue_internal.settle_signal(queue.queues, queue_internal.signals, bigint) IS
     'Acts upon a signal, and deletes it; false if it has to be looked at again.';
 
 CREATE FUNCTION queue_internal.settle_all(max_signals integer) RETURNS bigint
@@ -1455,7 +1473,7 @@ BEGIN
         SELECT q.* FROM queue.queues AS q
         WHERE EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = q.name)
     LOOP
-        settled := settled + queue_internal.settle_signals(source, max_signals);
+        settled := settled + queue_internal.settle_signals(source, max_signals, 0);
     END LOOP;
     RETURN settled;
 END
@@ -2011,6 +2029,83 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.open_queue(text) IS 'The queue of that name; raises if there is none.';
+-- Where claims of a session begin, while much that is of no use lies before that.
+--
+--   Finished tasks and settled signals leave entries at the front of their indexes until a vacuum takes
+--   them, and while an old snapshot forbids that, each claim would pass over all of them. So a session whose
+--   claim passed over more than a thousand keeps in mind where it found its first task, and begins there for
+--   twenty times as long as it took: looks from the front then take a twentieth of its time, however much
+--   lies there. What comes before the mark meanwhile, a more urgent task, or a signal whose transaction was
+--   slow to commit, may be overtaken for that long. No claim has nothing because of its mark: it looks again
+--   from the front.
+--
+--   A setting, because it is the session's own; a transaction that rolls back takes its mark along.
+
+CREATE TYPE queue_internal.mark AS (signal bigint, level integer, head timestamptz, until timestamptz);
+COMMENT ON TYPE queue_internal.mark IS
+    'The signal, the priority and the run_at before which claims of a session do not look, and until when.';
+
+CREATE FUNCTION queue_internal.front() RETURNS queue_internal.mark
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURN ROW(0, -2147483648, '-infinity', NULL)::queue_internal.mark;
+COMMENT ON FUNCTION queue_internal.front() IS 'The mark of those that have none.';
+
+-- A clock that was put back makes none last longer.
+CREATE FUNCTION queue_internal.mark_of(queue text) RETURNS queue_internal.mark
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+DECLARE
+    kept CONSTANT text := current_setting('queue_mark.q' || md5(queue), true);
+    mark queue_internal.mark;
+BEGIN
+    IF kept <> '' THEN
+        mark := kept;
+        IF mark.until BETWEEN clock_timestamp() AND clock_timestamp() + interval '1 minute' THEN
+            RETURN mark;
+        END IF;
+    END IF;
+    RETURN queue_internal.front();
+END
+$$;
+COMMENT ON FUNCTION queue_internal.mark_of(text) IS 'Where claims of this session from a queue begin.';
+
+CREATE FUNCTION queue_internal.set_mark(queue text, mark queue_internal.mark) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+BEGIN
+    PERFORM set_config('queue_mark.q' || md5(queue), mark::text, false);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.set_mark(text, queue_internal.mark) IS
+    'Has claims of this session from a queue begin there.';
+
+-- A task that this session lets into the order is not overtaken by what it claims.
+CREATE FUNCTION queue_internal.keep_in_view(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    mark queue_internal.mark := queue_internal.mark_of(task.queue);
+BEGIN
+    IF (task.priority, task.run_at) < (mark.level, mark.head) THEN
+        mark.level := task.priority;
+        mark.head := task.run_at;
+        PERFORM queue_internal.set_mark(task.queue, mark);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.keep_in_view(queue.tasks) IS
+    'Moves the mark of this session back to a task, if it is ahead of it.';
+
+-- How many entries of indexes this session has passed, in search of tasks and signals, and the last signal
+-- that anybody left. Counted and not timed: a session that had to wait for a processor passed over nothing. The
+-- count grows within a transaction; between two, what was counted may be handed over to the statistics.
+CREATE FUNCTION queue_internal.position(OUT passed bigint, OUT signal bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    passed := coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
+            + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.signals_pkey')), 0);
+    signal := coalesce(pg_sequence_last_value(to_regclass('queue_internal.signals_id_seq')), 0);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.position() IS
+    'How many entries of indexes this session has passed in search of tasks and signals, and the last signal.';
 -- queue_internal.claim_from(queue, lease, max_tasks, worker)
 --
 --   Claims up to "max_tasks" due tasks of one queue, in order.
@@ -2044,7 +2139,9 @@ DECLARE
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
-    signalled boolean;
+    mark      queue_internal.mark := queue_internal.mark_of(source.name);
+    start     record;
+    signal    bigint;
     rounds    integer := 0;
     level     integer;
     head      timestamptz;
@@ -2059,23 +2156,33 @@ BEGIN
     IF limited AND NOT queue_internal.has_room(source) THEN
         RETURN;
     END IF;
+    start := queue_internal.position();
     <<walk>>
     LOOP
-        SELECT t.priority, t.run_at, EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name)
-        INTO level, head, signalled
+        SELECT t.priority, t.run_at,
+               (SELECT s.id FROM queue_internal.signals AS s
+                WHERE s.queue = source.name AND s.id > mark.signal ORDER BY s.id LIMIT 1)
+        INTO level, head, signal
         FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority, t.run_at LIMIT 1;
+        WHERE t.queue = source.name AND t.gate < 2 AND (t.priority, t.run_at) >= (mark.level, mark.head)
+        ORDER BY t.priority, t.run_at LIMIT 1;
         IF level IS NULL THEN
-            signalled := EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name);
+            SELECT s.id INTO signal FROM queue_internal.signals AS s
+            WHERE s.queue = source.name AND s.id > mark.signal ORDER BY s.id LIMIT 1;
         END IF;
         -- One end may lead to another; what would take too long is left to the next claim.
-        IF signalled AND rounds < 16 THEN
+        IF signal IS NOT NULL AND rounds < 16 THEN
             rounds := rounds + 1;
-            IF queue_internal.settle_signals(source, 16 + 4 * max_tasks) > 0 THEN
-                -- What was let into the line just now is due by now, too.
+            IF queue_internal.settle_signals(source, 16 + 4 * max_tasks, signal - 1) > 0 THEN
+                -- What was let into the line just now is due by now, too, and may have moved the mark.
                 moment := clock_timestamp();
+                IF mark.until IS NOT NULL THEN
+                    mark := queue_internal.mark_of(source.name);
+                END IF;
                 CONTINUE;
             END IF;
+            -- Those that are left are somebody else's at the moment, or have to wait.
+            signal := NULL;
         END IF;
         more := false;
         IF source.ageing IS NOT NULL THEN
@@ -2134,6 +2241,11 @@ BEGIN
                               coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
                               t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
                     granted := granted + 1;
+                    IF granted = 1 AND (queue_internal.position()).passed > start.passed + 1000 THEN
+                        PERFORM queue_internal.set_mark(source.name, (
+                            coalesce(signal - 1, start.signal), level, candidate.run_at,
+                            coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
+                    END IF;
                 END LOOP;
             END IF;
             EXIT walk WHEN granted = max_tasks;
@@ -2149,7 +2261,10 @@ BEGIN
                 ORDER BY t.priority, t.run_at LIMIT 1;
             END IF;
         END LOOP;
-        EXIT WHEN NOT more;
+        IF NOT more THEN
+            EXIT WHEN granted > 0 OR mark.until IS NULL;
+            mark := queue_internal.front();
+        END IF;
         rounds := 0;
     END LOOP;
 END
@@ -3565,7 +3680,7 @@ BEGIN
         EXECUTE format('DROP POLICY %I ON %s', policy, guard.relation);
     END LOOP;
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', taken.role);
-    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue FROM %s', taken.role);
+    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue, queue_internal FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON TYPE queue.claimed_task FROM %s', taken.role);
     EXECUTE format('REVOKE ALL ON SCHEMA queue, queue_internal FROM %s', taken.role);
@@ -3720,6 +3835,7 @@ BEGIN
             'SELECT, UPDATE, DELETE ON queue_internal.keys',
             'SELECT, DELETE, UPDATE (predecessor_queue) ON queue_internal.dependencies',
             'SELECT, INSERT, UPDATE, DELETE ON queue_internal.signals',
+            'SELECT ON SEQUENCE queue_internal.signals_id_seq',
             'SELECT, UPDATE ON queue_internal.slots, queue_internal.tokens',
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
@@ -3733,6 +3849,7 @@ BEGIN
             'SELECT ON ' || views,
             'SELECT, INSERT, DELETE, UPDATE (predecessor_queue) ON queue_internal.dependencies',
             'USAGE, SELECT ON SEQUENCE queue.tasks_id_seq',
+            'SELECT ON SEQUENCE queue_internal.signals_id_seq',
             'EXECUTE ON ROUTINE ' || verbs
         ]
     END LOOP

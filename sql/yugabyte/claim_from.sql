@@ -33,7 +33,7 @@ BEGIN
         -- One end may lead to another; what would take too long is left to the next claim.
         FOR settling IN 1 .. 16 LOOP
             EXIT WHEN NOT EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name)
-                      OR queue_internal.settle_signals(source, 16 + 4 * max_tasks) = 0;
+                      OR queue_internal.settle_signals(source, 16 + 4 * max_tasks, 0) = 0;
             settled := true;
         END LOOP;
         more := false;

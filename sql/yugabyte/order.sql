@@ -42,6 +42,22 @@ $$;
 COMMENT ON FUNCTION queue_internal.first_task(integer, text, boolean) IS
     'The priority and the run_at of the first task in a bucket of a queue.';
 
+-- A task that is let into the order behind the mark of this session is not to be overtaken by it.
+CREATE FUNCTION queue_internal.keep_in_view(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+DECLARE
+    name  CONSTANT text := format('queue_low_water.b%s_%s', task.bucket, md5(task.queue));
+    water text[] := nullif(current_setting(name, true), '');
+BEGIN
+    IF task.priority = water[1]::integer AND task.run_at < water[2]::timestamptz THEN
+        water[2] := task.run_at;
+        PERFORM set_config(name, water::text, false);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.keep_in_view(queue.tasks) IS
+    'Moves the mark of this session back to a task, if it is ahead of it.';
+
 -- The next priority after one, with the run_at of its first task.
 CREATE FUNCTION queue_internal.next_level(
     in_bucket integer, in_queue text, INOUT level integer, OUT head timestamptz)

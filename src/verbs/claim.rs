@@ -15,6 +15,8 @@ use crate::tables::scan::{Compare, Condition, Scan, open_by_key};
 use crate::tables::{self, Reason, Tables, Use};
 use crate::transaction::{self, Hands};
 use pgrx::prelude::*;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 /// How many leases that ran out one claim ends.
 const EXPIRED: usize = 16;
@@ -307,7 +309,15 @@ impl Claim<'_> {
 /// Fails if there are signals for the core to settle. If not, the lane forgets that there might be, unless
 /// another one came meanwhile, or this transaction itself may have settled them and may yet roll back.
 /// Returns the stamp, which need not be looked after again.
+///
+/// While an old snapshot keeps vacuum from taking those that were settled, a look passes over all of them. After one
+/// that took long the core looks instead, for twenty times as long: it knows where to begin (sql/internal/mark.sql).
 unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Result<u64, Reason> {
+    thread_local!(static LEFT_TO_THE_CORE: Cell<Option<Instant>> = const { Cell::new(None) });
+    let started = Instant::now();
+    if LEFT_TO_THE_CORE.get().is_some_and(|until| started < until) {
+        return Err(Reason::Signals);
+    }
     // SAFETY: the snapshot is newer than the stamp; the index begins with the queue.
     unsafe {
         let (table, key) = open_by_key(tables.signals, &columns::SIGNALS_KEY)?;
@@ -320,6 +330,8 @@ unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Re
         scan.end();
         pg_sys::PopActiveSnapshot();
         pg_sys::table_close(table, pg_sys::NoLock as i32);
+        let took = started.elapsed();
+        LEFT_TO_THE_CORE.set((took > Duration::from_millis(5)).then(|| started + 20 * took));
         if some {
             return Err(Reason::Signals);
         }

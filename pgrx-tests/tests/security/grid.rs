@@ -40,7 +40,7 @@ const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     ("queue_internal.keys",            "raw",    "rwd",    "rawd",    ""),
     ("queue_internal.dependencies",    "ra",     "rd(w)",  "rad(w)",  ""),
     ("queue_internal.signals",         "a",      "rawd",   "rawd",    ""),
-    ("queue_internal.signals_id_seq",  "",       "",       "",        ""),
+    ("queue_internal.signals_id_seq",  "",       "r",      "r",       ""),
     ("queue_internal.slots",           "",       "rw",     "rawd",    ""),
     ("queue_internal.tokens",          "",       "rw",     "rawd",    ""),
 ];

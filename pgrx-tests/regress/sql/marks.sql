@@ -1,0 +1,48 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- A session whose claim passed over much that is of no use begins where it found something, for a while
+-- (sql/internal/mark.sql). Here it is made to: nothing of priority 5 is said to be older than five minutes. What
+-- it finds then is not tested here: it is not the same in all editions.
+CREATE FUNCTION pg_temp.mark(lasts interval, signal integer DEFAULT 1000000) RETURNS void
+LANGUAGE sql SET datestyle = 'ISO' AS $$
+    SELECT set_config('queue_mark.q' || md5('q'),
+                      (signal, 5, clock_timestamp() - interval '5 minutes', clock_timestamp() + lasts)::text, false);
+$$;
+CREATE FUNCTION pg_temp.push(what text, at_priority integer, age interval) RETURNS void LANGUAGE sql AS $$
+    SELECT queue.push('q', to_jsonb(what), at_priority, now() - age);
+$$;
+SELECT queue.create('q', '{"max_running": 100}');
+
+-- No claim has nothing because of it.
+SELECT pg_temp.mark('50 seconds');
+SELECT pg_temp.push('0, new', 0, '1 minute');
+SELECT payload FROM queue.claim('1 hour', 'q');
+SELECT pg_temp.push('5, old', 5, '1 hour');
+SELECT payload FROM queue.claim('1 hour', 'q');
+SELECT payload FROM queue.claim('1 hour', 'q');
+
+-- One that is over, or that lasts too long, since the clock was set, is not believed.
+SELECT pg_temp.push('5, old', 5, '1 hour'), pg_temp.push('5, new', 5, '1 minute');
+SELECT pg_temp.mark('-1 second');
+SELECT payload FROM queue.claim('1 hour', 'q');
+SELECT pg_temp.push('5, old', 5, '1 hour');
+SELECT pg_temp.mark('1 hour');
+SELECT payload FROM queue.claim('1 hour', 'q', 2);
+
+-- A group whose turn comes in this session is not overtaken by others.
+SELECT queue.configure('q', '{"max_running": null}');
+SELECT set_config('queue_mark.q' || md5('q'), '', false);
+SELECT queue.push('q', '"first of a"', 5, now() - interval '20 minutes', group_key => 'a'),
+       queue.push('q', '"second of a"', 5, now() - interval '10 minutes', group_key => 'a'),
+       queue.push('q', '"first of b"', 5, now() - interval '1 minute', group_key => 'b');
+SELECT id, token, payload FROM queue.claim('1 hour', 'q') \gset
+SELECT :'payload' AS payload;
+SELECT pg_temp.mark('50 seconds', 0);
+SELECT queue.complete(:id, :token);
+SELECT payload FROM queue.claim('1 hour', 'q');
+SELECT payload FROM queue.claim('1 hour', 'q');
+
+-- A signal from before the mark is acted upon by a claim that finds nothing else.
+SELECT pg_temp.mark('50 seconds');
+SELECT queue.push('q', '"first of c"', 5, group_key => 'c');
+SELECT payload FROM queue.claim('1 hour', 'q');

@@ -1,0 +1,77 @@
+-- Where claims of a session begin, while much that is of no use lies before that.
+--
+--   Finished tasks and settled signals leave entries at the front of their indexes until a vacuum takes
+--   them, and while an old snapshot forbids that, each claim would pass over all of them. So a session whose
+--   claim passed over more than a thousand keeps in mind where it found its first task, and begins there for
+--   twenty times as long as it took: looks from the front then take a twentieth of its time, however much
+--   lies there. What comes before the mark meanwhile, a more urgent task, or a signal whose transaction was
+--   slow to commit, may be overtaken for that long. No claim has nothing because of its mark: it looks again
+--   from the front.
+--
+--   A setting, because it is the session's own; a transaction that rolls back takes its mark along.
+
+CREATE TYPE queue_internal.mark AS (signal bigint, level integer, head timestamptz, until timestamptz);
+COMMENT ON TYPE queue_internal.mark IS
+    'The signal, the priority and the run_at before which claims of a session do not look, and until when.';
+
+CREATE FUNCTION queue_internal.front() RETURNS queue_internal.mark
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURN ROW(0, -2147483648, '-infinity', NULL)::queue_internal.mark;
+COMMENT ON FUNCTION queue_internal.front() IS 'The mark of those that have none.';
+
+-- A clock that was put back makes none last longer.
+CREATE FUNCTION queue_internal.mark_of(queue text) RETURNS queue_internal.mark
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+DECLARE
+    kept CONSTANT text := current_setting('queue_mark.q' || md5(queue), true);
+    mark queue_internal.mark;
+BEGIN
+    IF kept <> '' THEN
+        mark := kept;
+        IF mark.until BETWEEN clock_timestamp() AND clock_timestamp() + interval '1 minute' THEN
+            RETURN mark;
+        END IF;
+    END IF;
+    RETURN queue_internal.front();
+END
+$$;
+COMMENT ON FUNCTION queue_internal.mark_of(text) IS 'Where claims of this session from a queue begin.';
+
+CREATE FUNCTION queue_internal.set_mark(queue text, mark queue_internal.mark) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+BEGIN
+    PERFORM set_config('queue_mark.q' || md5(queue), mark::text, false);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.set_mark(text, queue_internal.mark) IS
+    'Has claims of this session from a queue begin there.';
+
+-- A task that this session lets into the order is not overtaken by what it claims.
+CREATE FUNCTION queue_internal.keep_in_view(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    mark queue_internal.mark := queue_internal.mark_of(task.queue);
+BEGIN
+    IF (task.priority, task.run_at) < (mark.level, mark.head) THEN
+        mark.level := task.priority;
+        mark.head := task.run_at;
+        PERFORM queue_internal.set_mark(task.queue, mark);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.keep_in_view(queue.tasks) IS
+    'Moves the mark of this session back to a task, if it is ahead of it.';
+
+-- How many entries of indexes this session has passed, in search of tasks and signals, and the last signal
+-- that anybody left. Counted and not timed: a session that had to wait for a processor passed over nothing. The
+-- count grows within a transaction; between two, what was counted may be handed over to the statistics.
+CREATE FUNCTION queue_internal.position(OUT passed bigint, OUT signal bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    passed := coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
+            + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.signals_pkey')), 0);
+    signal := coalesce(pg_sequence_last_value(to_regclass('queue_internal.signals_id_seq')), 0);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.position() IS
+    'How many entries of indexes this session has passed in search of tasks and signals, and the last signal.';
