@@ -11,6 +11,7 @@
 --   A setting, because it is the session's own; a transaction that rolls back takes its mark along.
 
 CREATE TYPE queue_internal.mark AS (signal bigint, level integer, head timestamptz, until timestamptz);
+REVOKE ALL ON TYPE queue_internal.mark FROM PUBLIC;
 COMMENT ON TYPE queue_internal.mark IS
     'The signal, the priority and the run_at before which claims of a session do not look, and until when.';
 

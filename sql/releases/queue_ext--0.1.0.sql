@@ -2042,6 +2042,7 @@ COMMENT ON FUNCTION queue_internal.open_queue(text) IS 'The queue of that name; 
 --   A setting, because it is the session's own; a transaction that rolls back takes its mark along.
 
 CREATE TYPE queue_internal.mark AS (signal bigint, level integer, head timestamptz, until timestamptz);
+REVOKE ALL ON TYPE queue_internal.mark FROM PUBLIC;
 COMMENT ON TYPE queue_internal.mark IS
     'The signal, the priority and the run_at before which claims of a session do not look, and until when.';
 

@@ -77,6 +77,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("schema queue_internal: USAGE", "PWO*"),
     ("schema queue_internal: CREATE", "*"),
     ("type queue.claimed_task: USAGE", "WO*"),
+    ("type queue_internal.mark: USAGE", "*"),
     ("type queue_internal.passed_level: USAGE", "*"),
     ("queue_internal, every other function: EXECUTE", "PWO*"),
     ("queue_internal, every trigger's function: EXECUTE", "*"),
