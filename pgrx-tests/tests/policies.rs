@@ -173,7 +173,14 @@ fn no_instant_has_more_of_a_group_than_allowed_and_at_one_they_run_in_order() {
                  WHERE earlier > id";
         let overtaken: i64 = client.query_one(query, &[]).expect("count").get(0);
         assert_eq!(overtaken, 0, "no task begins before an earlier one of its group has finished");
+        let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
+        let no_worker = client.query_one(worker, &[]).expect("look for a worker").get::<_, i64>(0) == 0;
         eventually("no signal is left", Duration::from_secs(15), || {
+            // The last claim may have met a group that another one was at: who settles its signal is a worker,
+            // or whatever takes a worker's place.
+            if no_worker {
+                client.batch_execute("CALL queue.maintain()").expect("maintain");
+            }
             let query = "SELECT NOT EXISTS (SELECT FROM queue_internal.signals)";
             client.query_one(query, &[]).expect("signals").get(0)
         });
