@@ -215,7 +215,7 @@ fn no_period_has_more_starts_than_the_rate_limit() {
 /// that look where the next ones are to begin.
 #[test]
 fn an_old_snapshot_makes_few_claims_pass_over_all_that_was_finished() {
-    const FINISHED: i64 = 8_000;
+    const FINISHED: i64 = 12_000;
     const CLAIMS: i64 = 200;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // Groups in the edition without the library: with it, claims look for signals in another way first.
@@ -248,6 +248,6 @@ fn an_old_snapshot_makes_few_claims_pass_over_all_that_was_finished() {
             transaction.commit().expect("commit");
         }
         println!("{queue}: {} entries a claim", passed / claimed);
-        assert!(passed / claimed < FINISHED / 5, "{queue}: {} entries a claim", passed / claimed);
+        assert!(passed / claimed < FINISHED / 2, "{queue}: {} entries a claim", passed / claimed);
     }
 }
