@@ -6,6 +6,7 @@
 --   and the tasks scheduled for later behind them are never touched, however many there are.
 --   The search for the next priority finds its first task too, so that the index entries of
 --   finished tasks, which lie at the front until a vacuum, are passed over once and not twice.
+--   A claim that passed over many of them has the next ones begin behind them (mark.sql).
 --   A running task whose lease ran out is met at its own place in the order and ended like any
 --   attempt, so that claims need no reaper.
 --
@@ -32,7 +33,8 @@ DECLARE
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
     mark      queue_internal.mark := queue_internal.mark_of(source.name);
-    start     record;
+    entries   bigint;
+    newest    bigint;
     signal    bigint;
     rounds    integer := 0;
     level     integer;
@@ -48,7 +50,8 @@ BEGIN
     IF limited AND NOT queue_internal.has_room(source) THEN
         RETURN;
     END IF;
-    start := queue_internal.position();
+    entries := queue_internal.entries_passed();
+    newest := queue_internal.newest_signal();
     <<walk>>
     LOOP
         SELECT t.priority, t.run_at,
@@ -133,9 +136,9 @@ BEGIN
                               coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
                               t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
                     granted := granted + 1;
-                    IF granted = 1 AND (queue_internal.position()).passed > start.passed + 1000 THEN
+                    IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
                         PERFORM queue_internal.set_mark(source.name, (
-                            coalesce(signal - 1, start.signal), level, candidate.run_at,
+                            coalesce(signal - 1, newest), level, candidate.run_at,
                             coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
                     END IF;
                 END LOOP;

@@ -63,16 +63,22 @@ $$;
 COMMENT ON FUNCTION queue_internal.keep_in_view(queue.tasks) IS
     'Moves the mark of this session back to a task, if it is ahead of it.';
 
--- How many entries of indexes this session has passed, in search of tasks and signals, and the last signal
--- that anybody left. Counted and not timed: a session that had to wait for a processor passed over nothing. The
--- count grows within a transaction; between two, what was counted may be handed over to the statistics.
-CREATE FUNCTION queue_internal.position(OUT passed bigint, OUT signal bigint)
+-- Counted and not timed: a session that had to wait for a processor passed over nothing. The count grows within
+-- a transaction; between two, what was counted may be handed over to the statistics.
+CREATE FUNCTION queue_internal.entries_passed() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    passed := coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
-            + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.signals_pkey')), 0);
-    signal := coalesce(pg_sequence_last_value(to_regclass('queue_internal.signals_id_seq')), 0);
+    RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
+         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.signals_pkey')), 0);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.position() IS
-    'How many entries of indexes this session has passed in search of tasks and signals, and the last signal.';
+COMMENT ON FUNCTION queue_internal.entries_passed() IS
+    'How many entries of indexes this session has passed, in search of tasks and signals.';
+
+CREATE FUNCTION queue_internal.newest_signal() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(pg_sequence_last_value(to_regclass('queue_internal.signals_id_seq')), 0);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.newest_signal() IS 'The last signal that anybody left, in whatever queue.';

@@ -1,7 +1,7 @@
 -- queue_internal.settle_signals(queue, max_signals, after)
 --
---   Acts upon signals of a queue, those with larger ids than "after", and deletes them. A claim does so before it looks for tasks; the
---   background worker does it too.
+--   Acts upon signals of a queue, those with larger ids than "after", and deletes them. A claim does so
+--   before it looks for tasks; the background worker does it too.
 --   Errors:   none of its own
 --   Touches:  queue_internal.signals (never waits for a lock)
 --   Why not outside READ COMMITTED: with a snapshot from before another transaction's commit, it

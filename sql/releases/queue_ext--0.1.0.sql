@@ -1366,8 +1366,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.let_go(queue.tasks) IS 'Puts a waiting task into its queue.';
 -- queue_internal.settle_signals(queue, max_signals, after)
 --
---   Acts upon signals of a queue, those with larger ids than "after", and deletes them. A claim does so before it looks for tasks; the
---   background worker does it too.
+--   Acts upon signals of a queue, those with larger ids than "after", and deletes them. A claim does so
+--   before it looks for tasks; the background worker does it too.
 --   Errors:   none of its own
 --   Touches:  queue_internal.signals (never waits for a lock)
 --   Why not outside READ COMMITTED: with a snapshot from before another transaction's commit, it
@@ -2094,19 +2094,25 @@ $$;
 COMMENT ON FUNCTION queue_internal.keep_in_view(queue.tasks) IS
     'Moves the mark of this session back to a task, if it is ahead of it.';
 
--- How many entries of indexes this session has passed, in search of tasks and signals, and the last signal
--- that anybody left. Counted and not timed: a session that had to wait for a processor passed over nothing. The
--- count grows within a transaction; between two, what was counted may be handed over to the statistics.
-CREATE FUNCTION queue_internal.position(OUT passed bigint, OUT signal bigint)
+-- Counted and not timed: a session that had to wait for a processor passed over nothing. The count grows within
+-- a transaction; between two, what was counted may be handed over to the statistics.
+CREATE FUNCTION queue_internal.entries_passed() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    passed := coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
-            + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.signals_pkey')), 0);
-    signal := coalesce(pg_sequence_last_value(to_regclass('queue_internal.signals_id_seq')), 0);
+    RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
+         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.signals_pkey')), 0);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.position() IS
-    'How many entries of indexes this session has passed in search of tasks and signals, and the last signal.';
+COMMENT ON FUNCTION queue_internal.entries_passed() IS
+    'How many entries of indexes this session has passed, in search of tasks and signals.';
+
+CREATE FUNCTION queue_internal.newest_signal() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(pg_sequence_last_value(to_regclass('queue_internal.signals_id_seq')), 0);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.newest_signal() IS 'The last signal that anybody left, in whatever queue.';
 -- queue_internal.claim_from(queue, lease, max_tasks, worker)
 --
 --   Claims up to "max_tasks" due tasks of one queue, in order.
@@ -2115,6 +2121,7 @@ COMMENT ON FUNCTION queue_internal.position() IS
 --   and the tasks scheduled for later behind them are never touched, however many there are.
 --   The search for the next priority finds its first task too, so that the index entries of
 --   finished tasks, which lie at the front until a vacuum, are passed over once and not twice.
+--   A claim that passed over many of them has the next ones begin behind them (mark.sql).
 --   A running task whose lease ran out is met at its own place in the order and ended like any
 --   attempt, so that claims need no reaper.
 --
@@ -2141,7 +2148,8 @@ DECLARE
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
     mark      queue_internal.mark := queue_internal.mark_of(source.name);
-    start     record;
+    entries   bigint;
+    newest    bigint;
     signal    bigint;
     rounds    integer := 0;
     level     integer;
@@ -2157,7 +2165,8 @@ BEGIN
     IF limited AND NOT queue_internal.has_room(source) THEN
         RETURN;
     END IF;
-    start := queue_internal.position();
+    entries := queue_internal.entries_passed();
+    newest := queue_internal.newest_signal();
     <<walk>>
     LOOP
         SELECT t.priority, t.run_at,
@@ -2242,9 +2251,9 @@ BEGIN
                               coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
                               t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
                     granted := granted + 1;
-                    IF granted = 1 AND (queue_internal.position()).passed > start.passed + 1000 THEN
+                    IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
                         PERFORM queue_internal.set_mark(source.name, (
-                            coalesce(signal - 1, start.signal), level, candidate.run_at,
+                            coalesce(signal - 1, newest), level, candidate.run_at,
                             coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
                     END IF;
                 END LOOP;
