@@ -123,6 +123,8 @@ mod faults {
         Panic,
         /// The session goes no further until it is cancelled.
         Stop,
+        /// The session takes 20 ms longer.
+        Linger,
         /// Everywhere: a rollback forgets what the transaction had taken from lanes. What the torture's
         /// account must see.
         Forget,
@@ -161,6 +163,7 @@ mod faults {
             Fault::Stop if here => loop {
                 sleep(Sleep::Wait, Duration::from_secs(60));
             },
+            Fault::Linger if here => std::thread::sleep(Duration::from_millis(20)),
             _ => {}
         }
     }

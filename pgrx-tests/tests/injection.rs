@@ -6,6 +6,8 @@
 
 #[path = "injection/scenarios.rs"]
 mod scenarios;
+#[path = "injection/signals.rs"]
+mod signals;
 #[path = "injection/waits.rs"]
 mod waits;
 

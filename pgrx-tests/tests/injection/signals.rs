@@ -1,0 +1,34 @@
+//! A look for signals that takes long, and what comes of it: for a while the core looks, which knows where to begin.
+
+use std::time::{Duration, Instant};
+
+use queue_ext_tests::eventually;
+
+use super::{cluster, ids, number, run, stats, telling};
+
+#[test]
+fn after_a_slow_look_for_signals_the_core_looks_instead_for_a_while() {
+    let Some(cluster) = cluster("injection-signals") else { return };
+    let mut other = cluster.connect();
+    run(&mut other, "ALTER SYSTEM SET queue.worker_enabled = off");
+    run(&mut other, "SELECT pg_reload_conf()");
+    eventually("the worker leaves", super::SOON, || stats(&mut other)["worker"].is_null());
+    run(&mut other, "SELECT queue.create('q')");
+    let (mut one, said) = telling(&cluster);
+    // Claims a task for which a signal was left; says whether the claim looked for signals natively.
+    let mut claims = |fault: &str| {
+        let id = number(&mut other, "SELECT queue.push('q', group_key => 'g')");
+        run(&mut one, &format!("SET queue.fault_at = SignalsSought; SET queue.fault = {fault}"));
+        run(&mut one, "BEGIN");
+        assert_eq!(ids(&mut one, "SELECT id FROM queue.claim('1 hour', 'q')"), [id].into());
+        run(&mut one, &format!("SELECT queue.complete({id}, 1); COMMIT"));
+        said.try_iter().any(|point| point == "SignalsSought")
+    };
+    assert!(claims("tell"), "a native claim looks");
+
+    let before = Instant::now();
+    claims("linger");
+    // For twenty times as long as the look took, of which the fault is 20 ms.
+    eventually("claims look again", super::SOON, || claims("tell"));
+    assert!(before.elapsed() >= Duration::from_millis(400), "not before: {:?}", before.elapsed());
+}
