@@ -117,6 +117,21 @@ fn a_table_that_was_altered_is_served_by_the_core() {
             "CREATE RULE mine AS ON INSERT TO queue.tasks DO ALSO NOTIFY mine",
             "DROP RULE mine ON queue.tasks",
         ),
+        (
+            "a constraint of exclusion",
+            "ALTER TABLE queue.tasks ADD CONSTRAINT mine EXCLUDE USING btree (id WITH =)",
+            "ALTER TABLE queue.tasks DROP CONSTRAINT mine",
+        ),
+        (
+            "a table that a crash empties",
+            "ALTER TABLE queue.tasks SET UNLOGGED",
+            "ALTER TABLE queue.tasks SET LOGGED",
+        ),
+        (
+            "a replica identity",
+            "ALTER TABLE queue.tasks REPLICA IDENTITY NOTHING",
+            "ALTER TABLE queue.tasks REPLICA IDENTITY DEFAULT",
+        ),
     ] {
         run(&mut client, make);
         // Which verb meets what was altered depends on its place.
@@ -146,6 +161,27 @@ fn a_table_that_was_altered_is_served_by_the_core() {
 
 fn round_anyhow(client: &mut Client, what: &str) {
     client.batch_execute(ROUND).unwrap_or_else(|error| panic!("{what}: {error:?}"));
+}
+
+#[test]
+fn what_must_not_be_null_is_refused_alike() {
+    let cluster = cluster("altered-nulls");
+    let mut client = cluster.connect();
+    for (table, column, statement) in [
+        ("queue.tasks", "headers", "SELECT queue.push('default')"),
+        ("queue.history", "result", "SELECT queue.complete(id, token) FROM queue.claim('1 hour')"),
+    ] {
+        run(&mut client, "DELETE FROM queue.tasks; SELECT queue.push('default', headers => '{}')");
+        run(&mut client, &format!("ALTER TABLE {table} ALTER {column} SET NOT NULL"));
+        let came_to = ["on", "off"].map(|fast_path| {
+            run(&mut client, &format!("SET queue.fast_path = {fast_path}"));
+            code(&mut client, statement)
+        });
+        assert_eq!(came_to, ["23502", "23502"], "{statement} where {column} must not be null");
+        run(&mut client, &format!("ALTER TABLE {table} ALTER {column} DROP NOT NULL; RESET queue.fast_path"));
+    }
+    run(&mut client, "DELETE FROM queue.tasks");
+    round(&mut client, "with nulls again", "");
 }
 
 #[test]
