@@ -128,6 +128,11 @@ fn a_table_that_was_altered_is_served_by_the_core() {
             "ALTER TABLE queue.tasks SET LOGGED",
         ),
         (
+            "a trigger of its own that is off",
+            "ALTER TABLE queue.tasks DISABLE TRIGGER tasks_announced",
+            "ALTER TABLE queue.tasks ENABLE TRIGGER tasks_announced",
+        ),
+        (
             "a replica identity",
             "ALTER TABLE queue.tasks REPLICA IDENTITY NOTHING",
             "ALTER TABLE queue.tasks REPLICA IDENTITY DEFAULT",

@@ -284,8 +284,7 @@ unsafe fn has_columns(shape: pg_sys::TupleDesc, columns: &[Column], checks: usiz
             && columns::begins_with(shape, columns)
             && columns.iter().enumerate().all(|(i, (name, _))| {
                 let attribute = super::rows::attribute(shape, i);
-                (*attribute).attgenerated == 0
-                    && !(written && (*attribute).attnotnull && NULLABLE.contains(name))
+                !(written && (*attribute).attnotnull && NULLABLE.contains(name))
             })
             && (constraints.is_null() || usize::from((*constraints).num_check) <= checks)
     }
