@@ -6,7 +6,7 @@
 #   make demo                        see it work, on a throw-away server
 #   make portable                    make the SQL-only edition, for servers where no extension can be installed
 #   make yugabyte                    make the one for YugabyteDB (docs/yugabyte.md)
-#   make test                        run all tests, on throw-away servers of each version
+#   make test                        run the tests, on throw-away servers of each version
 #   make conformance                 run what says what queue_ext means on every edition and version; print a table
 #   make dashboard                   build the page for whoever is on duty, and run it for DATABASE_URL
 #   make torture                     break things under load and account for everything (10 minutes)
@@ -190,11 +190,12 @@ test-$(FIRST): injection $(METRICS)/.done $(BROWSER)/.done $(if $(filter 15,$(FI
 test-%: installed-% $(LANGUAGES)/.done
 	@echo "== testing on PostgreSQL $*"
 	@# The first version plays most of the random histories; the others play some that it does not, and where
-	@# a test has a brief form, that. Those in the middle run the suites whose subject differs with the server.
+	@# a test has a brief form, that. The last one runs nearly every suite again, those in the middle the ones
+	@# whose subject is the server.
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) \
 		EARLIER="$(foreach v,$(PG_VERSIONS),$(if $(filter 1,$(shell test $(v) -lt $* && echo 1)),$(PG_CONFIG_$(v))))" \
 		DRIVERS=$(DRIVERS) $(if $(filter $(FIRST),$*),INJECTION=$(INJECTION),BRIEF=1 HISTORIES=2000 SEED=$*0000) \
-		pgrx-tests/run $(if $(filter $(FIRST) $(lastword $(PG_VERSIONS)),$*),all,server)
+		pgrx-tests/run $(if $(filter $(FIRST),$*),all,$(if $(filter $(lastword $(PG_VERSIONS)),$*),again,server))
 
 demo: target/.exists $(DEBIAN)/.done $(if $(filter 15,$(DEMO_VERSION)),,$(PYPI)/.done)
 	@echo "== building queue_ext for PostgreSQL $(DEMO_VERSION) (about two minutes the first time)"
