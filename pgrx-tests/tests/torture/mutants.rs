@@ -24,14 +24,15 @@ BEGIN
 END
 $$;";
 
-/// Breaks a function, and expects the account to say so.
-fn seen(name: &str, campaign: &str, mutant: &str, invariant: &str) {
+/// Breaks a function, and expects the account to say so, by one of these invariants.
+fn seen(name: &str, campaign: &str, mutant: &str, invariants: &str) {
     if brief() {
         return;
     }
     let verdict = play(campaign, name, ROUND, PATIENCE, &format!("{MUTATE}{mutant}"));
     let found: Vec<_> = verdict.violations.iter().map(|violation| violation.invariant).collect();
-    assert!(found.contains(&invariant), "{name}: {invariant} expected, found {found:?}");
+    let expected = invariants.split(' ').any(|invariant| found.contains(&invariant));
+    assert!(expected, "{name}: {invariants} expected, found {found:?}");
 }
 
 /// The same load with nothing broken: what the mutants are seen by is their own.
@@ -42,11 +43,11 @@ fn the_core_alone_breaks_nothing() {
 }
 
 macro_rules! mutants {
-    ($($(#[$what:meta])* $name:ident: $campaign:literal, $mutant:expr, $invariant:literal;)*) => { $(
+    ($($(#[$what:meta])* $name:ident: $campaign:literal, $mutant:expr, $invariants:literal;)*) => { $(
         $(#[$what])*
         #[test]
         fn $name() {
-            seen(stringify!($name), $campaign, $mutant, $invariant);
+            seen(stringify!($name), $campaign, $mutant, $invariants);
         }
     )* };
 }
@@ -110,10 +111,10 @@ mutants! {
                 pg_temp.mutate('queue_internal.reap', 't.lease_until <= moment', 'false'),
                 pg_temp.mutate('queue_internal.end_expired', 't.lease_until <= clock_timestamp()', 'false')",
         "I13";
-    /// A COMMIT returns before it is durable.
+    /// A COMMIT returns before it is durable: a crash loses a push, an end, or a claim, whose token comes again.
     acknowledged_too_early: "crash",
         "ALTER DATABASE postgres SET synchronous_commit = off",
-        "I1";
+        "I1 I4 I6 I12";
     /// The statistics count everything twice.
     statistics_doubled: "quiet",
         "ALTER VIEW queue.stats RENAME TO honest_stats;
