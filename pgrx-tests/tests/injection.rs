@@ -44,6 +44,13 @@ fn cluster(name: &str) -> Option<Cluster> {
     Some(cluster)
 }
 
+/// Nobody shall end leases, settle signals or read tables but the sessions of the test.
+fn send_the_worker_away(client: &mut Client) {
+    run(client, "ALTER SYSTEM SET queue.worker_enabled = off");
+    run(client, "SELECT pg_reload_conf()");
+    eventually("the worker leaves", SOON, || stats(client)["worker"].is_null());
+}
+
 fn run(client: &mut Client, statements: &str) {
     client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
 }
@@ -279,10 +286,7 @@ impl<'a> Stage<'a> {
 fn a_fault_in_a_verb_leaves_nothing_behind() {
     let Some(cluster) = cluster("injection") else { return };
     let mut other = cluster.connect();
-    // Nobody shall end leases or read tables but the sessions of the test.
-    run(&mut other, "ALTER SYSTEM SET queue.worker_enabled = off");
-    run(&mut other, "SELECT pg_reload_conf()");
-    eventually("the worker leaves", SOON, || stats(&mut other)["worker"].is_null());
+    send_the_worker_away(&mut other);
     // A lane that is never refilled, or stays locked, would keep everybody waiting.
     run(&mut other, "SET statement_timeout = '10s'");
     let started =

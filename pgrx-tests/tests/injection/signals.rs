@@ -4,15 +4,13 @@ use std::time::{Duration, Instant};
 
 use queue_ext_tests::eventually;
 
-use super::{cluster, ids, number, run, stats, telling};
+use super::{SOON, cluster, ids, number, run, send_the_worker_away, telling};
 
 #[test]
 fn after_a_slow_look_for_signals_the_core_looks_instead_for_a_while() {
     let Some(cluster) = cluster("injection-signals") else { return };
     let mut other = cluster.connect();
-    run(&mut other, "ALTER SYSTEM SET queue.worker_enabled = off");
-    run(&mut other, "SELECT pg_reload_conf()");
-    eventually("the worker leaves", super::SOON, || stats(&mut other)["worker"].is_null());
+    send_the_worker_away(&mut other);
     run(&mut other, "SELECT queue.create('q')");
     let (mut one, said) = telling(&cluster);
     // Claims a task for which a signal was left; says whether the claim looked for signals natively.
@@ -29,6 +27,6 @@ fn after_a_slow_look_for_signals_the_core_looks_instead_for_a_while() {
     let before = Instant::now();
     claims("linger");
     // For twenty times as long as the look took, of which the fault is 20 ms.
-    eventually("claims look again", super::SOON, || claims("tell"));
+    eventually("claims look again", SOON, || claims("tell"));
     assert!(before.elapsed() >= Duration::from_millis(400), "not before: {:?}", before.elapsed());
 }
