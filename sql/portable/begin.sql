@@ -18,11 +18,13 @@ BEGIN
             USING ERRCODE = 'duplicate_object',
                   HINT = 'There is nothing to install. docs/portable.md says how to change editions.';
     ELSIF pg_catalog.to_regnamespace('queue') IS NOT NULL OR pg_catalog.to_regnamespace('queue_internal') IS NOT NULL THEN
-        IF pg_catalog.to_regprocedure('queue.engine_stats()') IS NULL THEN
+        -- Read and not called: whoever may create a schema could have made it.
+        there := (SELECT (regexp_match(p.prosrc, '''version'', ''([^'']+)'''))[1] FROM pg_catalog.pg_proc AS p
+                  WHERE p.oid = pg_catalog.to_regprocedure('queue.engine_stats()'));
+        IF there IS NULL THEN
             RAISE EXCEPTION 'there is a schema "queue" or "queue_internal" in this database, which is not queue_ext''s'
                 USING ERRCODE = 'duplicate_schema', HINT = 'Rename it, or use another database.';
         END IF;
-        EXECUTE 'SELECT queue.engine_stats() ->> ''version''' INTO there;
         IF there = '@CARGO_VERSION@' THEN
             RAISE EXCEPTION 'queue_ext % is in this database already', there
                 USING ERRCODE = 'duplicate_schema', HINT = 'There is nothing to install: nothing was changed.';

@@ -43,7 +43,7 @@ fn a_plain_owner_installs_it_and_is_told_what_is_there_already() {
     owner
         .batch_execute(
             "CREATE OR REPLACE FUNCTION queue.engine_stats() RETURNS jsonb LANGUAGE sql
-             RETURN jsonb_build_object('version', '0.0.9')",
+             AS $$SELECT jsonb_build_object('version', '0.0.9')$$",
         )
         .expect("another version");
     let text = said(&psql(&cluster, OWNER, "empty", &file, &STOP));
@@ -59,6 +59,31 @@ fn a_plain_owner_installs_it_and_is_told_what_is_there_already() {
     cluster.connect_to("native").batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     let text = said(&psql(&cluster, OWNER, "native", &file, &STOP));
     assert!(text.contains("the extension queue_ext is installed in this database"), "{text}");
+}
+
+#[test]
+fn installing_calls_nothing_that_somebody_put_into_a_schema_of_that_name() {
+    for edition in [Edition::SqlOnly, Edition::Yugabyte] {
+        let cluster = edition.cluster("portable-squatted", Worker::Off);
+        let mut client = cluster.connect();
+        client
+            .batch_execute(&format!("CREATE ROLE {OWNER} LOGIN; ALTER DATABASE postgres OWNER TO {OWNER}"))
+            .expect("a plain role");
+        let grab = format!("BEGIN ALTER ROLE {OWNER} SUPERUSER; RETURN '{{\"version\": \"0.0.9\"}}'; END");
+        as_owner(&cluster, "postgres")
+            .batch_execute(&format!(
+                "CREATE SCHEMA queue;
+                 CREATE FUNCTION queue.engine_stats() RETURNS jsonb LANGUAGE plpgsql AS $$ {grab} $$"
+            ))
+            .expect("a trap");
+        let text =
+            said(&psql(&cluster, "postgres", "postgres", &edition.script().expect("it has one"), &STOP));
+        assert!(text.contains("which is not queue_ext's"), "{text}");
+        assert!(!ask::<bool>(
+            &mut client,
+            &format!("SELECT rolsuper FROM pg_roles WHERE rolname = '{OWNER}'")
+        ));
+    }
 }
 
 /// The blocks of SQL in a section of the README.

@@ -22,9 +22,11 @@ BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL client_min_messages = warning;
 SET LOCAL lock_timeout = '30s';
+SET LOCAL datestyle = 'ISO';
 
--- What is there, and whose it will be. Nothing of what is there is called: where a superuser moves, it belongs to
--- somebody else, who could have written anything into it.
+-- What is there, and whose it will be. Where a superuser moves, the old edition may belong to somebody else, who could
+-- have put anything in the place of its tables and functions. So nothing of it is called here, and its rows are read
+-- with its owner's rights (end.sql).
 SELECT pg_catalog.set_config('queue_move.to', :'to', true),
        pg_catalog.set_config('queue_move.from', CASE WHEN EXISTS (
            SELECT FROM pg_catalog.pg_extension AS e WHERE e.extname = 'queue_ext') THEN 'native' ELSE 'sql_only' END, true)
@@ -34,6 +36,7 @@ DECLARE
     origin CONSTANT text := current_setting('queue_move.from');
     goal   CONSTANT text := current_setting('queue_move.to');
     there  text;
+    owners oid[];
 BEGIN
     IF goal NOT IN ('native', 'sql_only') THEN
         RAISE EXCEPTION 'the variable "to" must be native or sql_only';
@@ -52,6 +55,19 @@ BEGIN
         RAISE EXCEPTION 'this is version %, and the file is of version @CARGO_VERSION@', there
             USING HINT = 'Bring one of them to the version of the other first.';
     END IF;
+    PERFORM set_config('queue_move.same_version', (there = '@CARGO_VERSION@')::text, true);
+    SELECT array_agg(DISTINCT o.owner) INTO owners FROM (
+        SELECT n.nspowner AS owner FROM pg_namespace AS n WHERE n.nspname IN ('queue', 'queue_internal')
+        UNION ALL
+        SELECT c.relowner FROM pg_class AS c
+        WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+    ) AS o;
+    IF cardinality(owners) <> 1 THEN
+        RAISE EXCEPTION 'the schemas queue and queue_internal and what is in them belong to different roles: %',
+                        (SELECT string_agg(o::regrole::text, ', ') FROM unnest(owners) AS o)
+            USING HINT = 'Give all of it to one of them.';
+    END IF;
+    PERFORM set_config('queue_move.owner', owners[1]::regrole::text, true);
 END
 $$;
 SELECT CASE WHEN r.rolsuper THEN pg_catalog.pg_get_userbyid(d.datdba) ELSE r.rolname END AS owner
@@ -79,16 +95,18 @@ SELECT pg_catalog.current_setting('queue_move.from') = 'native' AS from_native \
     CREATE FUNCTION pg_temp.queue_move() RETURNS void LANGUAGE sql AS '';
     ALTER FUNCTION pg_temp.queue_move() DEPENDS ON EXTENSION queue_ext;
 \endif
--- All of them or none, again and again, for the same reason.
+-- All tables or none, again and again, for the same reason. From here on their owner cannot change them, either.
 DO $$
 DECLARE
     patience CONSTANT timestamptz := clock_timestamp() + interval '30 seconds';
 BEGIN
     LOOP
         BEGIN
-            LOCK TABLE queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings,
-                queue_internal.keys, queue_internal.slots, queue_internal.tokens, queue_internal.dependencies,
-                queue_internal.signals IN ACCESS EXCLUSIVE MODE NOWAIT;
+            EXECUTE (SELECT format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT',
+                                   string_agg(c.oid::regclass::text, ', '))
+                     FROM pg_class AS c
+                     WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+                       AND c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace));
             RETURN;
         EXCEPTION WHEN lock_not_available THEN
             IF clock_timestamp() > patience THEN

@@ -5,107 +5,153 @@
 SET LOCAL search_path = '';
 SET LOCAL check_function_bodies = off;
 
-CREATE FUNCTION pg_temp.before(relation pg_catalog.text) RETURNS pg_catalog.text LANGUAGE sql
-RETURN pg_catalog.regexp_replace(relation, '^(queue|queue_internal)\.', '\1_before.');
+-- The tables of the new edition, their namesakes in the old one, and the sequence. A table that the old edition lacks
+-- stays as it is.
+CREATE TEMP TABLE queue_move_tables ON COMMIT DROP AS
+SELECT n.oid AS fresh, o.oid AS old, n.relname AS name, n.relkind AS kind
+FROM pg_catalog.pg_class AS n JOIN pg_catalog.pg_class AS o
+  ON o.relname = n.relname AND o.relnamespace = (n.relnamespace::regnamespace::text || '_before')::regnamespace
+WHERE n.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+  AND (n.relkind IN ('r', 'p') OR n.oid = 'queue.tasks_id_seq'::regclass);
 
--- What somebody added to the tables would be lost; and reading what he put in their place could run his code.
+-- What a table is made of, each part with its definition. Nothing here runs anything of the table's owner.
+CREATE FUNCTION pg_temp.parts(relation pg_catalog.oid, OUT name pg_catalog.text, OUT definition pg_catalog.text)
+RETURNS SETOF pg_catalog.record LANGUAGE sql AS $$
+    SELECT p.name, pg_catalog.regexp_replace(p.definition, '\m(queue|queue_internal)_before\M', '\1', 'g')
+    FROM (
+        SELECT 'kind', pg_catalog.concat_ws(' ', c.relkind, c.relpersistence, c.reloftype)
+        FROM pg_catalog.pg_class AS c WHERE c.oid = relation
+        UNION ALL
+        SELECT 'column ' || a.attname, pg_catalog.concat_ws(' ', pg_catalog.format_type(a.atttypid, a.atttypmod), a.attcollation,
+               a.attnotnull, a.attidentity, a.attgenerated, pg_catalog.pg_get_expr(v.adbin, v.adrelid))
+        FROM pg_catalog.pg_attribute AS a
+        LEFT JOIN pg_catalog.pg_attrdef AS v ON v.adrelid = a.attrelid AND v.adnum = a.attnum
+        WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped
+        UNION ALL
+        SELECT CASE WHEN i.indexprs IS NULL AND i.indpred IS NULL THEN 'index ' ELSE 'expression index ' END || c.relname,
+               pg_catalog.pg_get_indexdef(c.oid)
+        FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid WHERE i.indrelid = relation
+        UNION ALL
+        SELECT CASE WHEN k.contype IN ('p', 'n') THEN 'primary key ' ELSE 'constraint ' END || k.conname,
+               pg_catalog.pg_get_constraintdef(k.oid)
+        FROM pg_catalog.pg_constraint AS k WHERE k.conrelid = relation
+        UNION ALL
+        SELECT 'foreign key ' || k.conname, k.conrelid::regclass::text
+        FROM pg_catalog.pg_constraint AS k WHERE k.confrelid = relation
+        UNION ALL
+        SELECT 'rule ' || r.rulename, pg_catalog.pg_get_ruledef(r.oid) FROM pg_catalog.pg_rewrite AS r WHERE r.ev_class = relation
+        UNION ALL
+        SELECT 'statistics ' || s.stxname, pg_catalog.pg_get_statisticsobjdef(s.oid)
+        FROM pg_catalog.pg_statistic_ext AS s WHERE s.stxrelid = relation
+        UNION ALL
+        SELECT 'trigger ' || t.tgname, t.tgfoid::regprocedure::text FROM pg_catalog.pg_trigger AS t
+        JOIN pg_catalog.pg_proc AS f ON f.oid = t.tgfoid
+        WHERE t.tgrelid = relation AND NOT t.tgisinternal AND f.pronamespace <> 'queue_internal'::regnamespace
+          AND f.pronamespace <> 'queue_internal_before'::regnamespace
+        UNION ALL
+        SELECT 'child ' || h.inhrelid::regclass, NULL
+        FROM pg_catalog.pg_inherits AS h JOIN pg_catalog.pg_class AS c ON c.oid = h.inhrelid
+        WHERE h.inhparent = relation AND (c.relkind NOT IN ('r', 'i', 'I') OR c.relname !~ '^history_([0-9]{8}|default)')
+    ) AS p (name, definition)
+$$;
+
+-- What somebody added to the tables would be lost, and the days of the history come along as they are: so they must be
+-- bare. The definitions of two versions may differ.
 DO $$
 DECLARE
     relation pg_catalog.text;
     addition pg_catalog.text;
 BEGIN
-    FOR relation IN
-        SELECT g.relation FROM queue_internal.guards(NULL) AS g
-        UNION VALUES ('queue.rights'), ('queue.history_default')
-    LOOP
-        SELECT d.name INTO addition FROM (
-            SELECT 'not a table' FROM pg_catalog.pg_class AS o JOIN pg_catalog.pg_class AS n ON n.oid = relation::regclass
-            WHERE o.oid = pg_temp.before(relation)::regclass AND o.relkind <> n.relkind
-            UNION ALL
-            SELECT 'rule ' || r.rulename FROM pg_catalog.pg_rewrite AS r WHERE r.ev_class = pg_temp.before(relation)::regclass
-            UNION ALL
-            SELECT 'column ' || a.attname FROM pg_catalog.pg_attribute AS a
-            WHERE a.attrelid = pg_temp.before(relation)::regclass AND a.attnum > 0 AND NOT a.attisdropped
-              AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute AS n
-                              WHERE n.attrelid = relation::regclass AND n.attname = a.attname AND NOT n.attisdropped
-                                AND n.atttypid = a.atttypid AND n.attgenerated = a.attgenerated)
-            UNION ALL
-            SELECT 'index ' || i.indexrelid::regclass FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
-            WHERE i.indrelid = pg_temp.before(relation)::regclass
-              AND NOT EXISTS (SELECT FROM pg_catalog.pg_index AS n JOIN pg_catalog.pg_class AS m ON m.oid = n.indexrelid
-                              WHERE n.indrelid = relation::regclass AND m.relname = c.relname)
-            UNION ALL
-            SELECT 'trigger ' || t.tgname FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_proc AS p ON p.oid = t.tgfoid
-            WHERE t.tgrelid = pg_temp.before(relation)::regclass AND NOT t.tgisinternal
-              AND p.pronamespace <> 'queue_internal_before'::regnamespace
-        ) AS d (name) LIMIT 1;
-        IF addition IS NOT NULL THEN
-            RAISE EXCEPTION 'table % has an addition that would be lost: %', relation, addition
-                USING HINT = 'Drop it, and make it again afterwards.';
-        END IF;
-    END LOOP;
-    -- The days of the history come along as they are. So they must be bare.
-    SELECT d.name INTO addition FROM pg_catalog.pg_class AS c, LATERAL (
-        SELECT 'rule ' || r.rulename FROM pg_catalog.pg_rewrite AS r WHERE r.ev_class = c.oid
-        UNION ALL SELECT 'trigger ' || t.tgname FROM pg_catalog.pg_trigger AS t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal
-        UNION ALL SELECT 'constraint ' || k.conname FROM pg_catalog.pg_constraint AS k WHERE k.conrelid = c.oid AND k.contype NOT IN ('p', 'n')
+    SELECT t.fresh::regclass, o.name INTO relation, addition
+    FROM pg_temp.queue_move_tables AS t, LATERAL pg_temp.parts(t.old) AS o
+    WHERE NOT EXISTS (
+        SELECT FROM pg_temp.parts(t.fresh) AS n
+        WHERE n.name = o.name AND (n.definition IS NOT DISTINCT FROM o.definition
+            OR o.name <> 'kind' AND pg_catalog.current_setting('queue_move.same_version') = 'false'))
+    LIMIT 1;
+    IF addition = 'kind' THEN
+        RAISE EXCEPTION '% is not what it should be: it was replaced by something else of that name', relation;
+    ELSIF addition IS NOT NULL THEN
+        RAISE EXCEPTION 'table % has an addition that would be lost: %', relation, addition
+            USING HINT = 'Drop it, and make it again afterwards.';
+    END IF;
+    SELECT c.relname, d.name INTO relation, addition FROM pg_catalog.pg_class AS c, LATERAL (
+        SELECT o.name FROM pg_temp.parts(c.oid) AS o
+        WHERE o.name !~ '^(primary key|index) '
+          AND (o.name, o.definition) NOT IN (SELECT n.name, n.definition FROM pg_temp.parts('queue.history_default'::regclass) AS n
+                                             WHERE n.name ~ '^(kind$|column )')
         UNION ALL SELECT 'policy ' || p.polname FROM pg_catalog.pg_policy AS p WHERE p.polrelid = c.oid
-        UNION ALL SELECT 'index ' || i.indexrelid::regclass FROM pg_catalog.pg_index AS i
-        WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)
-        UNION ALL SELECT 'default of ' || a.attname FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_attrdef AS v
-            ON v.adrelid = a.attrelid AND v.adnum = a.attnum
-        WHERE a.attrelid = c.oid AND (a.attgenerated <> '' OR pg_catalog.pg_get_expr(v.adbin, v.adrelid) <> 'clock_timestamp()')
-    ) AS d (name)
-    WHERE c.relnamespace = 'queue_before'::regnamespace AND c.relname ~ '^history_[0-9]{8}$' LIMIT 1;
+    ) AS d
+    WHERE c.relnamespace = 'queue_before'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_[0-9]{8}$' LIMIT 1;
     IF addition IS NOT NULL THEN
-        RAISE EXCEPTION 'a day of the history has an addition: %', addition
+        RAISE EXCEPTION 'a day of the history, %, has an addition: %', relation, addition
             USING HINT = 'Drop it, and make it again afterwards.';
     END IF;
 END
 $$;
 
--- The fresh queue "default" gives way to whatever was there.
-DELETE FROM queue.queues;
+-- Reads a table of the old edition with its owner's rights. Refreshing a materialized view is the one way of SQL to run a
+-- query as somebody else so that nothing in it can become again who called it, nor leave anything to be done at the
+-- commit (SECURITY_RESTRICTED_OPERATION). Its columns are of the server's types.
+CREATE SCHEMA queue_move;
+CREATE FUNCTION pg_temp.read_old(name pg_catalog.text, query pg_catalog.text) RETURNS pg_catalog.void LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE pg_catalog.format('CREATE MATERIALIZED VIEW queue_move.%I AS %s WITH NO DATA', name, query);
+    EXECUTE pg_catalog.format('ALTER MATERIALIZED VIEW queue_move.%I OWNER TO %s', name,
+                              pg_catalog.current_setting('queue_move.owner'));
+    EXECUTE pg_catalog.format('REFRESH MATERIALIZED VIEW queue_move.%I', name);
+END
+$$;
 
+-- Rows that a policy hides are an error, and in the order in which they were read they are written.
+SET LOCAL row_security = off;
+SET LOCAL synchronize_seqscans = off;
 DO $$
 DECLARE
-    relation pg_catalog.text;
-    columns  pg_catalog.text;
+    moved   record;
+    columns pg_catalog.text;
+    casts   pg_catalog.text;
 BEGIN
-    FOREACH relation IN ARRAY ARRAY[
-        'queue.queues', 'queue.bindings', 'queue.schedules', 'queue.dead_letters', 'queue.history_default',
-        'queue_internal.keys', 'queue_internal.slots', 'queue_internal.tokens', 'queue_internal.dependencies',
-        'queue_internal.signals', 'queue.tasks', 'queue.rights', 'queue_internal.guarded', 'queue_internal.settings', 'queue_internal.upkeep'
-    ] LOOP
-        -- The columns that both have; what the server numbers, it numbers anew.
-        SELECT pg_catalog.string_agg(pg_catalog.quote_ident(o.attname), ', ' ORDER BY o.attnum) INTO columns
+    -- What is there is fresh, the queue "default" for one, and gives way to what was.
+    FOR moved IN SELECT t.fresh FROM pg_temp.queue_move_tables AS t WHERE t.kind = 'r' LOOP
+        EXECUTE pg_catalog.format('DELETE FROM %s', moved.fresh::regclass);
+    END LOOP;
+    -- The tasks last: what they are restored with fills in what is missing, such as keys, and does not repeat it.
+    FOR moved IN
+        SELECT t.* FROM pg_temp.queue_move_tables AS t WHERE t.kind = 'r'
+        ORDER BY t.fresh = 'queue.tasks'::regclass, t.fresh
+    LOOP
+        -- The columns that both have; what the server numbers, it numbers anew, in the same order.
+        SELECT pg_catalog.string_agg(pg_catalog.quote_ident(n.attname), ', ' ORDER BY n.attnum) FILTER (WHERE n.attidentity = ''),
+               pg_catalog.string_agg(pg_catalog.format('o.%I::%s AS %1$I', n.attname, pg_catalog.format_type(n.atttypid, n.atttypmod)),
+                                     ', ' ORDER BY n.attnum)
+               || ' FROM ' || moved.old::regclass || ' AS o'
+               || coalesce(' ORDER BY ' || pg_catalog.string_agg('o.' || pg_catalog.quote_ident(n.attname), ', ')
+                                           FILTER (WHERE n.attidentity <> ''), '')
+        INTO columns, casts
         FROM pg_catalog.pg_attribute AS o JOIN pg_catalog.pg_attribute AS n ON n.attname = o.attname
-        WHERE o.attrelid = pg_catalog.to_regclass(pg_temp.before(relation))
-          AND n.attrelid = pg_catalog.to_regclass(relation) AND o.attnum > 0
-          AND NOT o.attisdropped AND NOT n.attisdropped AND n.attidentity = '';
-        CONTINUE WHEN columns IS NULL;
-        IF relation = 'queue_internal.upkeep' THEN
-            DELETE FROM queue_internal.upkeep;
-        END IF;
-        EXECUTE pg_catalog.format('INSERT INTO %s (%s) SELECT %2$s FROM %s AS o%s', relation, columns,
-            pg_temp.before(relation), CASE relation
-                WHEN 'queue.rights' THEN ' WHERE EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.oid = o.role)'
-                WHEN 'queue_internal.signals' THEN ' ORDER BY o.id'
-                ELSE '' END);
+        WHERE o.attrelid = moved.old AND n.attrelid = moved.fresh AND o.attnum > 0 AND NOT o.attisdropped AND NOT n.attisdropped;
+        PERFORM pg_temp.read_old(moved.name, 'SELECT ' || casts);
+        EXECUTE pg_catalog.format('INSERT INTO %s (%s) SELECT %2$s FROM queue_move.%I AS o%s', moved.fresh::regclass, columns,
+            moved.name, CASE moved.fresh WHEN 'queue.rights'::regclass
+                THEN ' WHERE EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.oid = o.role)' ELSE '' END);
     END LOOP;
 END
 $$;
-SELECT pg_catalog.setval('queue.tasks_id_seq', s.last_value, s.is_called) FROM queue_before.tasks_id_seq AS s \g /dev/null
+SELECT pg_temp.read_old('tasks_id_seq', 'SELECT s.last_value::bigint, s.is_called::boolean FROM queue_before.tasks_id_seq AS s') \g /dev/null
+SELECT pg_catalog.setval('queue.tasks_id_seq', s.last_value, s.is_called) FROM queue_move.tasks_id_seq AS s \g /dev/null
 
 -- The days of the history, as they are.
 DO $$
 DECLARE
-    owner CONSTANT pg_catalog.text :=
+    owner   CONSTANT pg_catalog.text :=
         (SELECT c.relowner::regrole::text FROM pg_catalog.pg_class AS c WHERE c.oid = 'queue.history'::regclass);
-    day   record;
+    day     record;
+    grantee pg_catalog.text;
+    since   pg_catalog.timestamptz;
 BEGIN
     FOR day IN
-        SELECT c.relname AS name, c.relispartition AS attached, pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS span
+        SELECT c.oid, c.relname AS name, c.relispartition AS attached
         FROM pg_catalog.pg_class AS c
         WHERE c.relnamespace = 'queue_before'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_[0-9]{8}$'
     LOOP
@@ -114,8 +160,20 @@ BEGIN
         END IF;
         EXECUTE pg_catalog.format('ALTER TABLE queue_before.%I SET SCHEMA queue', day.name);
         EXECUTE pg_catalog.format('ALTER TABLE queue.%I OWNER TO %s', day.name, owner);
+        -- Whoever may make a trigger on it could have it run by whoever ends a task.
+        FOR grantee IN
+            SELECT DISTINCT CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE x.grantee::regrole::text END
+            FROM (SELECT c.relacl FROM pg_catalog.pg_class AS c WHERE c.oid = day.oid
+                  UNION ALL SELECT a.attacl FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = day.oid) AS acl (items),
+                 LATERAL pg_catalog.aclexplode(acl.items) AS x
+            WHERE x.grantee::regrole::text <> owner
+        LOOP
+            EXECUTE pg_catalog.format('REVOKE ALL ON queue.%I FROM %s CASCADE', day.name, grantee);
+        END LOOP;
         IF day.attached THEN
-            EXECUTE pg_catalog.format('ALTER TABLE queue.history ATTACH PARTITION queue.%I %s', day.name, day.span);
+            since := pg_catalog.to_timestamp(pg_catalog.right(day.name, 8) || ' +00', 'YYYYMMDD TZH');
+            EXECUTE pg_catalog.format('ALTER TABLE queue.history ATTACH PARTITION queue.%I FOR VALUES FROM (%L) TO (%L)',
+                                      day.name, since, since + interval '24 hours');
         END IF;
     END LOOP;
 END
@@ -132,7 +190,8 @@ BEGIN
         WHERE s.name IN ('queue.history_retention', 'queue.dead_letter_retention', 'queue.history_ahead', 'queue.max_lease')
           AND s.setting <> s.boot_val;
     ELSIF pg_catalog.current_setting('queue_move.to') = 'native' THEN
-        FOR setting IN SELECT s.name, s.value FROM queue_internal_before.settings AS s WHERE s.name <> 'poll_interval' LOOP
+        PERFORM pg_temp.read_old('settings', 'SELECT s.name::text, s.value::text FROM queue_internal_before.settings AS s');
+        FOR setting IN SELECT s.name, s.value FROM queue_move.settings AS s WHERE s.name <> 'poll_interval' LOOP
             RAISE WARNING 'to be written into postgresql.conf: queue.% = %', setting.name, pg_catalog.quote_literal(setting.value);
         END LOOP;
     END IF;
@@ -141,6 +200,7 @@ $$;
 
 -- What was there before goes; but nothing else with it.
 SET LOCAL client_min_messages = error;
+DROP SCHEMA queue_move CASCADE;
 DO $$
 DECLARE
     lost pg_catalog.text;
