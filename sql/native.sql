@@ -14,10 +14,10 @@ BEGIN
         'queue.push(text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text)',
         'queue.push_many(text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text, text[], text[])',
         'queue.claim(interval, text, integer, text)',
-        'queue.complete(bigint, integer, jsonb)',
-        'queue.complete_many(bigint[], integer[], jsonb[])',
-        'queue.complete_and_claim(bigint, integer, jsonb, interval, text, text)',
-        'queue.extend(bigint, integer, interval, jsonb)'
+        'queue.complete(bigint, bigint, jsonb)',
+        'queue.complete_many(bigint[], bigint[], jsonb[])',
+        'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text)',
+        'queue.extend(bigint, bigint, interval, jsonb)'
     ]::regprocedure[] LOOP
         SELECT format('queue.%I(%s) RETURNS %s', p.proname, pg_get_function_arguments(p.oid),
                       pg_get_function_result(p.oid))

@@ -73,7 +73,7 @@ CREATE TABLE queue.tasks (
     run_at              timestamptz NOT NULL DEFAULT clock_timestamp(),
     attempt             integer     NOT NULL DEFAULT 0,
     max_attempts        integer,
-    token               integer     NOT NULL DEFAULT 0,
+    token               bigint      NOT NULL DEFAULT 0,
     gate                smallint    NOT NULL DEFAULT 0,
     lease_until         timestamptz,
     worker              text,
@@ -114,7 +114,7 @@ CREATE TABLE queue.history (
     run_at       timestamptz NOT NULL,
     attempt      integer     NOT NULL,
     max_attempts integer,
-    token        integer     NOT NULL,
+    token        bigint      NOT NULL,
     worker       text,
     claimed_at   timestamptz,
     created_at   timestamptz NOT NULL,
@@ -143,7 +143,7 @@ CREATE TABLE queue.dead_letters (
     run_at       timestamptz NOT NULL,
     attempt      integer     NOT NULL,
     max_attempts integer,
-    token        integer     NOT NULL,
+    token        bigint      NOT NULL,
     worker       text,
     claimed_at   timestamptz,
     created_at   timestamptz NOT NULL,
@@ -218,7 +218,7 @@ CREATE TABLE queue_internal.slots (
     slot    integer NOT NULL,
     version bigint  NOT NULL DEFAULT 0,
     task_id bigint,
-    token   integer,
+    token   bigint,
     CONSTRAINT slots_pkey PRIMARY KEY (queue, slot, version)
 );
 
@@ -261,7 +261,7 @@ CREATE TABLE queue_internal.guarded (
 -- What a claim hands out.
 CREATE TYPE queue.claimed_task AS (
     id           bigint,
-    token        integer,
+    token        bigint,
     queue        text,
     payload      jsonb,
     headers      jsonb,

@@ -76,7 +76,7 @@ const ID: &[pg_sys::Oid] = &[INT8OID];
 /// The columns of queue.claimed_task.
 const CLAIMED: &[pg_sys::Oid] = &[
     INT8OID,
-    INT4OID,
+    INT8OID,
     TEXTOID,
     JSONBOID,
     JSONBOID,

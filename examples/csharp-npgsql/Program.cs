@@ -24,14 +24,14 @@ NpgsqlCommand Sql(string statement, params object?[] arguments)
     return command;
 }
 
-async Task<(long Id, int Token, string Payload)?> Claim(string name)
+async Task<(long Id, long Token, string Payload)?> Claim(string name)
 {
     await using var command = Sql("SELECT id, token, payload::text FROM queue.claim(worker => $1)", name);
     await using var row = await command.ExecuteReaderAsync();
-    return await row.ReadAsync() ? (row.GetInt64(0), row.GetInt32(1), row.GetString(2)) : null;
+    return await row.ReadAsync() ? (row.GetInt64(0), row.GetInt64(1), row.GetString(2)) : null;
 }
 
-async Task Handle(long id, int token, string payload)
+async Task Handle(long id, long token, string payload)
 {
     using var letter = JsonDocument.Parse(payload);
     var pages = letter.RootElement.TryGetProperty("pages", out var number) ? number.GetInt32() : 1;

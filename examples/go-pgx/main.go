@@ -19,7 +19,7 @@ import (
 
 type task struct {
 	id      int64
-	token   int32
+	token   int64
 	payload []byte
 }
 

@@ -12,7 +12,7 @@ import sun.misc.Signal;
 public class Worker {
     static volatile boolean stopping = false;
 
-    record Task(long id, int token, String to, String pages) {}
+    record Task(long id, long token, String to, String pages) {}
 
     /** Runs a statement with its arguments, and returns the first column of its first row. */
     static Object sql(Connection db, String statement, Object... arguments) throws SQLException {
@@ -29,7 +29,7 @@ public class Worker {
         try (PreparedStatement prepared = db.prepareStatement(claim)) {
             prepared.setString(1, name);
             ResultSet row = prepared.executeQuery();
-            return row.next() ? new Task(row.getLong(1), row.getInt(2), row.getString(3), row.getString(4)) : null;
+            return row.next() ? new Task(row.getLong(1), row.getLong(2), row.getString(3), row.getString(4)) : null;
         }
     }
 

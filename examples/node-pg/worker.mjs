@@ -10,7 +10,7 @@ process.on("SIGTERM", () => { stopping = true; });
 
 /**
  * @param {pg.Client} db
- * @param {{ id: string, token: number, payload: { to: string, pages?: number } }} task  its id is a bigint: a string
+ * @param {{ id: string, token: string, payload: { to: string, pages?: number } }} task  bigints arrive as strings
  */
 async function handle(db, task) {
   const lease = [task.id, task.token];

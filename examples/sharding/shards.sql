@@ -12,12 +12,12 @@ GRANT USAGE ON SCHEMA queue, queue_shard TO PUBLIC;
 
 -- As on the shards.
 CREATE TYPE queue.claimed_task AS (
-    id bigint, token integer, queue text, payload jsonb, headers jsonb, attempt integer, max_attempts integer,
+    id bigint, token bigint, queue text, payload jsonb, headers jsonb, attempt integer, max_attempts integer,
     priority integer, key text, group_key text, progress jsonb, run_at timestamptz, created_at timestamptz,
     lease_until timestamptz);
 CREATE TYPE queue.task AS (
     id bigint, queue text, state text, priority integer, run_at timestamptz, attempt integer,
-    max_attempts integer, token integer, lease_until timestamptz, worker text, claimed_at timestamptz,
+    max_attempts integer, token bigint, lease_until timestamptz, worker text, claimed_at timestamptz,
     created_at timestamptz, updated_at timestamptz, cancel_requested_at timestamptz, finished_at timestamptz,
     key text, group_key text, headers jsonb, payload jsonb, progress jsonb, errors jsonb, result jsonb);
 
@@ -43,13 +43,13 @@ RETURNS SETOF queue.claimed_task LANGUAGE plproxy AS $$
     SELECT * FROM queue.claim($2, $3, $4, $5);
 $$;
 
-CREATE FUNCTION queue_shard.complete_and_claim(integer, bigint, integer, jsonb, interval, text, text)
+CREATE FUNCTION queue_shard.complete_and_claim(integer, bigint, bigint, jsonb, interval, text, text)
 RETURNS SETOF queue.claimed_task LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON $1;
     SELECT * FROM queue.complete_and_claim($2, $3, $4, $5, $6, $7);
 $$;
 
-CREATE FUNCTION queue_shard.complete_many(integer, bigint[], integer[], jsonb[])
+CREATE FUNCTION queue_shard.complete_many(integer, bigint[], bigint[], jsonb[])
 RETURNS SETOF bigint LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON $1;
     SELECT queue.complete_many($2, $3, $4);

@@ -107,7 +107,7 @@ COMMENT ON FUNCTION queue.claim(interval, text, integer, text) IS
 
 -- Finishing the task and claiming the next one on its shard is one transaction; looking elsewhere is another.
 CREATE FUNCTION queue.complete_and_claim(
-    id bigint, token integer, result jsonb DEFAULT NULL, lease interval DEFAULT NULL,
+    id bigint, token bigint, result jsonb DEFAULT NULL, lease interval DEFAULT NULL,
     queue text DEFAULT 'default', worker text DEFAULT NULL)
 RETURNS SETOF queue.claimed_task LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -118,11 +118,11 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue.complete_and_claim(bigint, integer, jsonb, interval, text, text) IS
+COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text) IS
     'Finishes a task and claims the next one, on the same shard if it has any.';
 
 -- A shard that is away accepts nothing, and its ids are left out like those with a stale token.
-CREATE FUNCTION queue.complete_many(ids bigint[], tokens integer[], results jsonb[] DEFAULT NULL)
+CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     part record;
@@ -145,48 +145,48 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue.complete_many(bigint[], integer[], jsonb[]) IS
+COMMENT ON FUNCTION queue.complete_many(bigint[], bigint[], jsonb[]) IS
     'Finishes many tasks; returns the ids of those whose shard is there and whose token was current.';
 
 -- What concerns one task goes to its shard, and nowhere else.
-CREATE FUNCTION queue.complete(id bigint, token integer, result jsonb DEFAULT NULL) RETURNS void
+CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
     SELECT queue.complete($1, $2, $3);
 $$;
-COMMENT ON FUNCTION queue.complete(bigint, integer, jsonb) IS 'Finishes a task.';
+COMMENT ON FUNCTION queue.complete(bigint, bigint, jsonb) IS 'Finishes a task.';
 
 CREATE FUNCTION queue.fail(
-    id bigint, token integer, error text, retry_in interval DEFAULT NULL, permanent boolean DEFAULT false)
+    id bigint, token bigint, error text, retry_in interval DEFAULT NULL, permanent boolean DEFAULT false)
 RETURNS text LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
     SELECT queue.fail($1, $2, $3, $4, $5);
 $$;
-COMMENT ON FUNCTION queue.fail(bigint, integer, text, interval, boolean) IS
+COMMENT ON FUNCTION queue.fail(bigint, bigint, text, interval, boolean) IS
     'Reports that an attempt failed; returns the state that the task is in now.';
 
-CREATE FUNCTION queue.release(id bigint, token integer, delay interval DEFAULT '0') RETURNS void
+CREATE FUNCTION queue.release(id bigint, token bigint, delay interval DEFAULT '0') RETURNS void
 LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
     SELECT queue.release($1, $2, $3);
 $$;
-COMMENT ON FUNCTION queue.release(bigint, integer, interval) IS 'Gives a task back.';
+COMMENT ON FUNCTION queue.release(bigint, bigint, interval) IS 'Gives a task back.';
 
 CREATE FUNCTION queue.extend(
-    id bigint, token integer, lease interval DEFAULT NULL, progress jsonb DEFAULT NULL,
+    id bigint, token bigint, lease interval DEFAULT NULL, progress jsonb DEFAULT NULL,
     OUT lease_until timestamptz, OUT cancel_requested boolean)
 RETURNS SETOF record LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
     SELECT * FROM queue.extend($1, $2, $3, $4);
 $$;
-COMMENT ON FUNCTION queue.extend(bigint, integer, interval, jsonb) IS
+COMMENT ON FUNCTION queue.extend(bigint, bigint, interval, jsonb) IS
     'Extends a lease, notes progress, and tells whether cancelling was requested.';
 
-CREATE FUNCTION queue.cancelled(id bigint, token integer) RETURNS void LANGUAGE plproxy AS $$
+CREATE FUNCTION queue.cancelled(id bigint, token bigint) RETURNS void LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
     SELECT queue.cancelled($1, $2);
 $$;
-COMMENT ON FUNCTION queue.cancelled(bigint, integer) IS 'Acknowledges that a task was cancelled.';
+COMMENT ON FUNCTION queue.cancelled(bigint, bigint) IS 'Acknowledges that a task was cancelled.';
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);

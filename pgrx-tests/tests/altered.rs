@@ -39,7 +39,7 @@ fn verbs(client: &mut Client, reason: &str) -> (u64, u64) {
 const ROUND: &str = "
 DO $$
 DECLARE
-    pushed bigint[]; task queue.claimed_task; next queue.claimed_task; ids bigint[]; tokens integer[];
+    pushed bigint[]; task queue.claimed_task; next queue.claimed_task; ids bigint[]; tokens bigint[];
 BEGIN
     pushed := queue.push('default', '{\"n\": 1}') || ARRAY(SELECT queue.push_many('default', '{1, 2, 3}'));
     COMMIT;
@@ -496,12 +496,12 @@ fn what_is_done_natively_is_replicated_logically() {
     run(
         &mut copy,
         "CREATE SCHEMA queue; CREATE TABLE queue.tasks (id bigint PRIMARY KEY, queue text, state text, priority integer,
-             run_at timestamptz, attempt integer, max_attempts integer, token integer, gate smallint,
+             run_at timestamptz, attempt integer, max_attempts integer, token bigint, gate smallint,
              lease_until timestamptz, worker text, claimed_at timestamptz, updated_at timestamptz, created_at timestamptz,
              cancel_requested_at timestamptz, key text, group_key text, backoff jsonb, headers jsonb, payload jsonb,
              progress jsonb, errors jsonb);
          CREATE TABLE queue.history (id bigint, queue text, state text, priority integer, run_at timestamptz,
-             attempt integer, max_attempts integer, token integer, worker text, claimed_at timestamptz,
+             attempt integer, max_attempts integer, token bigint, worker text, claimed_at timestamptz,
              created_at timestamptz, finished_at timestamptz, key text, group_key text, headers jsonb, payload jsonb,
              progress jsonb, errors jsonb, result jsonb)",
     );

@@ -33,12 +33,12 @@ fn number(client: &mut Client, query: &str) -> i64 {
 }
 
 /// The token with which somebody got the task, if somebody got one.
-fn claim(client: &mut Client, lease: &str) -> Option<i32> {
+fn claim(client: &mut Client, lease: &str) -> Option<i64> {
     let query = format!("SELECT token FROM queue.claim('{lease}')");
     client.query_opt(&query, &[]).expect("claim").map(|row| row.get(0))
 }
 
-fn refused(client: &mut Client, token: i32) {
+fn refused(client: &mut Client, token: i64) {
     let error = client.execute("SELECT queue.complete(1, $1)", &[&token]).expect_err("a stale token");
     assert_eq!(error.code().expect("a code").code(), "QX001", "{error}");
 }

@@ -44,7 +44,7 @@ struct Driver {
     /// Whether it can put values into a simple statement by itself.
     interpolates: bool,
     /// As what a bigint, an integer, jsonb, a timestamptz, a boolean and a text arrive.
-    types: [&'static str; 6],
+    types: [&'static str; 5],
 }
 
 const URI: (&str, &str) = ("postgresql://postgres@", "/postgres");
@@ -53,19 +53,19 @@ const ALL: &[Mode] = &[Prepared, Simple, Pipelined, Pooled];
 #[rustfmt::skip]
 const DRIVERS: &[Driver] = &[
     Driver { name: "psycopg 3", program: "with_psycopg.py", start: languages::python, url: URI, modes: ALL, interpolates: true,
-        types: ["int", "int", "dict", "datetime", "bool", "str"] },
+        types: ["int", "dict", "datetime", "bool", "str"] },
     Driver { name: "asyncpg", program: "with_asyncpg.py", start: languages::python, url: URI, modes: &[Prepared, Pooled], interpolates: false,
-        types: ["int", "int", "str", "datetime", "bool", "str"] },
+        types: ["int", "str", "datetime", "bool", "str"] },
     Driver { name: "pg (JavaScript)", program: "with_pg.mjs", start: languages::node, url: URI, modes: ALL, interpolates: false,
-        types: ["string", "number", "Object", "Date", "boolean", "string"] },
+        types: ["string", "Object", "Date", "boolean", "string"] },
     Driver { name: "pgx (Go)", program: "with_pgx/main.go", start: languages::go, url: URI, modes: ALL, interpolates: true,
-        types: ["int64", "int32", "map", "time.Time", "bool", "string"] },
+        types: ["int64", "map", "time.Time", "bool", "string"] },
     Driver { name: "JDBC", program: "WithJdbc.java", start: languages::java, url: ("jdbc:postgresql://", "/postgres?user=postgres"), modes: &[Prepared, Simple, Pooled], interpolates: true,
-        types: ["Long", "Integer", "PGobject", "Timestamp", "Boolean", "String"] },
+        types: ["Long", "PGobject", "Timestamp", "Boolean", "String"] },
     Driver { name: "pg (Ruby)", program: "with_pg.rb", start: languages::ruby, url: URI, modes: ALL, interpolates: false,
-        types: ["String", "String", "String", "String", "String", "String"] },
+        types: ["String", "String", "String", "String", "String"] },
     Driver { name: "PDO (PHP)", program: "with_pdo.php", start: languages::php, url: ("pgsql:user=postgres;dbname=postgres;host=", ""), modes: &[Prepared, Simple, Pooled], interpolates: true,
-        types: ["int", "int", "string", "string", "bool", "string"] },
+        types: ["int", "string", "string", "bool", "string"] },
 ];
 
 /// A driver at work.

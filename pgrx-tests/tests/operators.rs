@@ -175,7 +175,7 @@ fn work(mut client: Client) -> Vec<i64> {
             return accepted;
         }
         for task in tasks {
-            let (id, token): (i64, i32) = (task.get(0), task.get(1));
+            let (id, token): (i64, i64) = (task.get(0), task.get(1));
             client.query(&complete, &[&id, &token]).expect("nobody may take a leased task away");
             accepted.push(id);
         }

@@ -62,7 +62,7 @@ fn smoke(server: &Installation) {
     client.batch_execute("SELECT queue.push('default', '{\"n\": 1}')").expect("push");
     let row = client.query_one("SELECT id, token FROM queue.claim('30 seconds')", &[]).expect("claim");
     client
-        .execute("SELECT queue.complete($1, $2)", &[&row.get::<_, i64>(0), &row.get::<_, i32>(1)])
+        .execute("SELECT queue.complete($1, $2)", &[&row.get::<_, i64>(0), &row.get::<_, i64>(1)])
         .expect("complete");
     let loaded: bool = client
         .query_one(

@@ -18,7 +18,7 @@ const CLAIMERS: usize = 64;
 /// One attempt at a task, from its claim to its end, whatever end it took.
 struct Attempt {
     id: i64,
-    token: i32,
+    token: i64,
     group: Option<String>,
     begun: SystemTime,
     ended: SystemTime,
@@ -89,16 +89,16 @@ fn drain(cluster: &Cluster, queue: &'static str, limit: Duration) {
     let [begun, ended] = [|a: &Attempt| a.begun, |a: &Attempt| a.ended]
         .map(|time| attempts.iter().map(time).collect::<Vec<_>>());
     let ids: Vec<i64> = attempts.iter().map(|attempt| attempt.id).collect();
-    let tokens: Vec<i32> = attempts.iter().map(|attempt| attempt.token).collect();
+    let tokens: Vec<i64> = attempts.iter().map(|attempt| attempt.token).collect();
     let groups: Vec<Option<&str>> = attempts.iter().map(|attempt| attempt.group.as_deref()).collect();
     let mut client = cluster.connect();
     client
         .batch_execute(
             "CREATE TABLE IF NOT EXISTS attempts
-                 (queue text, id bigint, token int, group_key text, begun timestamptz, ended timestamptz)",
+                 (queue text, id bigint, token bigint, group_key text, begun timestamptz, ended timestamptz)",
         )
         .expect("a table");
-    let insert = "INSERT INTO attempts SELECT $1, a.* FROM unnest($2::bigint[], $3::int[], $4::text[],
+    let insert = "INSERT INTO attempts SELECT $1, a.* FROM unnest($2::bigint[], $3::bigint[], $4::text[],
                       $5::timestamptz[], $6::timestamptz[]) AS a";
     client.execute(insert, &[&queue, &ids, &tokens, &groups, &begun, &ended]).expect("insert");
 }

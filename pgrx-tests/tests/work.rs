@@ -28,7 +28,7 @@ fn work(mut client: Client) -> Vec<i64> {
             return accepted;
         }
         for task in tasks {
-            let (id, token, n): (i64, i32, i64) = (task.get(0), task.get(1), task.get(2));
+            let (id, token, n): (i64, i64, i64) = (task.get(0), task.get(1), task.get(2));
             match n {
                 n if n % 50 == 0 => drop(client.query(&fail, &[&id, &token]).expect("fail")),
                 // Never answers: its lease has to run out.

@@ -6,7 +6,7 @@
 --             22004, 22023 for the arguments
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
-CREATE FUNCTION queue.cancelled(id bigint, token integer) RETURNS void
+CREATE FUNCTION queue.cancelled(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     task queue.tasks := queue_internal.leased_task(id, token);
@@ -19,5 +19,5 @@ BEGIN
     PERFORM queue_internal.cancel_now(task);
 END
 $$;
-COMMENT ON FUNCTION queue.cancelled(bigint, integer) IS
+COMMENT ON FUNCTION queue.cancelled(bigint, bigint) IS
     'Acknowledges that work on a task was stopped because it was to be cancelled.';

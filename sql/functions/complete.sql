@@ -7,7 +7,7 @@
 --   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023 for the arguments
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
-CREATE FUNCTION queue.complete(id bigint, token integer, result jsonb DEFAULT NULL) RETURNS void
+CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
@@ -21,5 +21,5 @@ BEGIN
     PERFORM queue_internal.archive(task, 'completed', result);
 END
 $$;
-COMMENT ON FUNCTION queue.complete(bigint, integer, jsonb) IS
+COMMENT ON FUNCTION queue.complete(bigint, bigint, jsonb) IS
     'Finishes a task and keeps it, with its result, in the history.';

@@ -8,7 +8,7 @@
 
 CREATE FUNCTION queue.complete_and_claim(
     id     bigint,
-    token  integer,
+    token  bigint,
     result jsonb    DEFAULT NULL,
     lease  interval DEFAULT NULL,
     queue  text     DEFAULT 'default',
@@ -20,5 +20,5 @@ BEGIN
     RETURN QUERY SELECT * FROM queue.claim(lease, queue, 1, worker);
 END
 $$;
-COMMENT ON FUNCTION queue.complete_and_claim(bigint, integer, jsonb, interval, text, text) IS
+COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text) IS
     'Finishes a task and claims the next one in the same transaction.';

@@ -8,7 +8,7 @@
 --   Touches:  queue.tasks (locks in the order of ids, so that two batches cannot deadlock;
 --             deletes), queue.history (inserts)
 
-CREATE FUNCTION queue.complete_many(ids bigint[], tokens integer[], results jsonb[] DEFAULT NULL)
+CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -35,5 +35,5 @@ BEGIN
     SELECT (f.task).id FROM finished AS f JOIN kept AS k USING (position) ORDER BY position;
 END
 $$;
-COMMENT ON FUNCTION queue.complete_many(bigint[], integer[], jsonb[]) IS
+COMMENT ON FUNCTION queue.complete_many(bigint[], bigint[], jsonb[]) IS
     'Finishes many tasks; returns the ids of those whose token was current.';

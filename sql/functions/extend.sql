@@ -9,7 +9,7 @@
 
 CREATE FUNCTION queue.extend(
     id       bigint,
-    token    integer,
+    token    bigint,
     lease    interval DEFAULT NULL,
     progress jsonb    DEFAULT NULL)
 RETURNS TABLE (lease_until timestamptz, cancel_requested boolean)
@@ -26,5 +26,5 @@ BEGIN
     RETURN NEXT;
 END
 $$;
-COMMENT ON FUNCTION queue.extend(bigint, integer, interval, jsonb) IS
+COMMENT ON FUNCTION queue.extend(bigint, bigint, interval, jsonb) IS
     'Extends a lease, notes progress, and tells whether cancelling was requested.';

@@ -9,7 +9,7 @@
 
 CREATE FUNCTION queue.extend_many(
     ids      bigint[],
-    tokens   integer[],
+    tokens   bigint[],
     lease    interval DEFAULT NULL,
     progress jsonb[]  DEFAULT NULL)
 RETURNS TABLE (id bigint, lease_until timestamptz, cancel_requested boolean)
@@ -41,5 +41,5 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue.extend_many(bigint[], integer[], interval, jsonb[]) IS
+COMMENT ON FUNCTION queue.extend_many(bigint[], bigint[], interval, jsonb[]) IS
     'Extends many leases; returns a row for each whose token was current.';

@@ -10,7 +10,7 @@
 
 CREATE FUNCTION queue.fail(
     id        bigint,
-    token     integer,
+    token     bigint,
     error     text,
     retry_in  interval DEFAULT NULL,
     permanent boolean  DEFAULT false)
@@ -34,5 +34,5 @@ BEGIN
         queue_internal.leased_task(id, token), error, retry_in, permanent);
 END
 $$;
-COMMENT ON FUNCTION queue.fail(bigint, integer, text, interval, boolean) IS
+COMMENT ON FUNCTION queue.fail(bigint, bigint, text, interval, boolean) IS
     'Reports that an attempt failed; returns the state that the task is in now.';

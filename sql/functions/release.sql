@@ -6,7 +6,7 @@
 --   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.tasks (updates)
 
-CREATE FUNCTION queue.release(id bigint, token integer, delay interval DEFAULT '0') RETURNS void
+CREATE FUNCTION queue.release(id bigint, token bigint, delay interval DEFAULT '0') RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     task queue.tasks;
@@ -27,5 +27,5 @@ BEGIN
     PERFORM queue_internal.put_back(task);
 END
 $$;
-COMMENT ON FUNCTION queue.release(bigint, integer, interval) IS
+COMMENT ON FUNCTION queue.release(bigint, bigint, interval) IS
     'Gives a task back without spending the attempt.';

@@ -15,7 +15,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_name(text, text) IS
     'Checks the name of a queue, a schedule, a worker or a role: 1 to 128 bytes.';
 
-CREATE FUNCTION queue_internal.check_lease_holder(id bigint, token integer) RETURNS void
+CREATE FUNCTION queue_internal.check_lease_holder(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_id(id);
@@ -26,7 +26,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_lease_holder(bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.check_lease_holder(bigint, bigint) IS
     'Checks the id and the token with which a worker names its lease.';
 
 CREATE FUNCTION queue_internal.check_id(id bigint) RETURNS void

@@ -94,7 +94,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text) IS
     'Raises QX005, or QX003 if there is no such task.';
 
-CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token integer) RETURNS void
+CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     live   record;
@@ -119,5 +119,5 @@ BEGIN
               HINT = 'Stop working on this task. Claim with a longer lease, or call queue.extend() in time.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_lease_lost(bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.raise_lease_lost(bigint, bigint) IS
     'Raises QX001, or QX003 if there is no such task.';

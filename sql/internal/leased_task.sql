@@ -4,7 +4,7 @@
 --   back yet still counts: nobody else has the task, so nothing is gained by refusing.
 --   Errors:   QX001, QX003
 
-CREATE FUNCTION queue_internal.leased_task(id bigint, token integer) RETURNS queue.tasks
+CREATE FUNCTION queue_internal.leased_task(id bigint, token bigint) RETURNS queue.tasks
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
@@ -19,5 +19,5 @@ BEGIN
     RETURN task;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.leased_task(bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.leased_task(bigint, bigint) IS
     'The running task that the token leases, locked; raises if the lease is lost.';

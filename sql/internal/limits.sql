@@ -49,7 +49,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.free_slots(queue.queues, integer) IS 'The places of a queue in which no task runs.';
 
-CREATE FUNCTION queue_internal.take_slot(source queue.queues, task_id bigint, token integer) RETURNS integer
+CREATE FUNCTION queue_internal.take_slot(source queue.queues, task_id bigint, token bigint) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     wanted integer;
@@ -72,12 +72,12 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_slot(queue.queues, bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.take_slot(queue.queues, bigint, bigint) IS
     'Gives a task a place in which to run and returns its number; null if there is none.';
 
 -- Takes what a task that starts needs, a place and a token; returns when it starts, or null if it may
 -- not. A place without a token is given back, or the task would later have two.
-CREATE FUNCTION queue_internal.take_room(source queue.queues, task_id bigint, token integer)
+CREATE FUNCTION queue_internal.take_room(source queue.queues, task_id bigint, token bigint)
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -101,7 +101,7 @@ BEGIN
     RETURN started;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_room(queue.queues, bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.take_room(queue.queues, bigint, bigint) IS
     'Takes a place and a token for a task; returns when it starts, or null if it may not.';
 
 -- When each bucket has a token again, or has one since. A time that lies more than a period ahead was

@@ -85,7 +85,7 @@ CREATE TABLE queue.tasks (
     run_at              timestamptz NOT NULL DEFAULT clock_timestamp(),
     attempt             integer     NOT NULL DEFAULT 0,
     max_attempts        integer,
-    token               integer     NOT NULL DEFAULT 0,
+    token               bigint      NOT NULL DEFAULT 0,
     gate                smallint    NOT NULL DEFAULT 0,
     lease_until         timestamptz,
     worker              text,
@@ -126,7 +126,7 @@ CREATE TABLE queue.history (
     run_at       timestamptz NOT NULL,
     attempt      integer     NOT NULL,
     max_attempts integer,
-    token        integer     NOT NULL,
+    token        bigint      NOT NULL,
     worker       text,
     claimed_at   timestamptz,
     created_at   timestamptz NOT NULL,
@@ -155,7 +155,7 @@ CREATE TABLE queue.dead_letters (
     run_at       timestamptz NOT NULL,
     attempt      integer     NOT NULL,
     max_attempts integer,
-    token        integer     NOT NULL,
+    token        bigint      NOT NULL,
     worker       text,
     claimed_at   timestamptz,
     created_at   timestamptz NOT NULL,
@@ -230,7 +230,7 @@ CREATE TABLE queue_internal.slots (
     slot    integer NOT NULL,
     version bigint  NOT NULL DEFAULT 0,
     task_id bigint,
-    token   integer,
+    token   bigint,
     CONSTRAINT slots_pkey PRIMARY KEY (queue, slot, version)
 );
 
@@ -273,7 +273,7 @@ CREATE TABLE queue_internal.guarded (
 -- What a claim hands out.
 CREATE TYPE queue.claimed_task AS (
     id           bigint,
-    token        integer,
+    token        bigint,
     queue        text,
     payload      jsonb,
     headers      jsonb,
@@ -473,7 +473,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text) IS
     'Raises QX005, or QX003 if there is no such task.';
 
-CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token integer) RETURNS void
+CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     live   record;
@@ -498,7 +498,7 @@ BEGIN
               HINT = 'Stop working on this task. Claim with a longer lease, or call queue.extend() in time.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_lease_lost(bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.raise_lease_lost(bigint, bigint) IS
     'Raises QX001, or QX003 if there is no such task.';
 -- queue_internal.state_of(id)
 --
@@ -538,7 +538,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_name(text, text) IS
     'Checks the name of a queue, a schedule, a worker or a role: 1 to 128 bytes.';
 
-CREATE FUNCTION queue_internal.check_lease_holder(id bigint, token integer) RETURNS void
+CREATE FUNCTION queue_internal.check_lease_holder(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_id(id);
@@ -549,7 +549,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_lease_holder(bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.check_lease_holder(bigint, bigint) IS
     'Checks the id and the token with which a worker names its lease.';
 
 CREATE FUNCTION queue_internal.check_id(id bigint) RETURNS void
@@ -1531,7 +1531,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.free_slots(queue.queues, integer) IS 'The places of a queue in which no task runs.';
 
-CREATE FUNCTION queue_internal.take_slot(source queue.queues, task_id bigint, token integer) RETURNS integer
+CREATE FUNCTION queue_internal.take_slot(source queue.queues, task_id bigint, token bigint) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     wanted integer;
@@ -1554,12 +1554,12 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_slot(queue.queues, bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.take_slot(queue.queues, bigint, bigint) IS
     'Gives a task a place in which to run and returns its number; null if there is none.';
 
 -- Takes what a task that starts needs, a place and a token; returns when it starts, or null if it may
 -- not. A place without a token is given back, or the task would later have two.
-CREATE FUNCTION queue_internal.take_room(source queue.queues, task_id bigint, token integer)
+CREATE FUNCTION queue_internal.take_room(source queue.queues, task_id bigint, token bigint)
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -1583,7 +1583,7 @@ BEGIN
     RETURN started;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_room(queue.queues, bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.take_room(queue.queues, bigint, bigint) IS
     'Takes a place and a token for a task; returns when it starts, or null if it may not.';
 
 -- When each bucket has a token again, or has one since. A time that lies more than a period ahead was
@@ -1993,7 +1993,7 @@ COMMENT ON FUNCTION queue_internal.end_attempt(queue.tasks, text, interval, bool
 --   back yet still counts: nobody else has the task, so nothing is gained by refusing.
 --   Errors:   QX001, QX003
 
-CREATE FUNCTION queue_internal.leased_task(id bigint, token integer) RETURNS queue.tasks
+CREATE FUNCTION queue_internal.leased_task(id bigint, token bigint) RETURNS queue.tasks
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
@@ -2008,7 +2008,7 @@ BEGIN
     RETURN task;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.leased_task(bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.leased_task(bigint, bigint) IS
     'The running task that the token leases, locked; raises if the lease is lost.';
 -- queue_internal.open_queue(name)
 --
@@ -4367,7 +4367,7 @@ COMMENT ON FUNCTION queue_internal.check_claim(integer, text) IS
 --   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023 for the arguments
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
-CREATE FUNCTION queue.complete(id bigint, token integer, result jsonb DEFAULT NULL) RETURNS void
+CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
@@ -4381,7 +4381,7 @@ BEGIN
     PERFORM queue_internal.archive(task, 'completed', result);
 END
 $$;
-COMMENT ON FUNCTION queue.complete(bigint, integer, jsonb) IS
+COMMENT ON FUNCTION queue.complete(bigint, bigint, jsonb) IS
     'Finishes a task and keeps it, with its result, in the history.';
 -- queue.complete_many(ids, tokens, results)
 --
@@ -4393,7 +4393,7 @@ COMMENT ON FUNCTION queue.complete(bigint, integer, jsonb) IS
 --   Touches:  queue.tasks (locks in the order of ids, so that two batches cannot deadlock;
 --             deletes), queue.history (inserts)
 
-CREATE FUNCTION queue.complete_many(ids bigint[], tokens integer[], results jsonb[] DEFAULT NULL)
+CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -4420,7 +4420,7 @@ BEGIN
     SELECT (f.task).id FROM finished AS f JOIN kept AS k USING (position) ORDER BY position;
 END
 $$;
-COMMENT ON FUNCTION queue.complete_many(bigint[], integer[], jsonb[]) IS
+COMMENT ON FUNCTION queue.complete_many(bigint[], bigint[], jsonb[]) IS
     'Finishes many tasks; returns the ids of those whose token was current.';
 -- queue.complete_and_claim(id, token, result, lease, queue, worker)
 --
@@ -4432,7 +4432,7 @@ COMMENT ON FUNCTION queue.complete_many(bigint[], integer[], jsonb[]) IS
 
 CREATE FUNCTION queue.complete_and_claim(
     id     bigint,
-    token  integer,
+    token  bigint,
     result jsonb    DEFAULT NULL,
     lease  interval DEFAULT NULL,
     queue  text     DEFAULT 'default',
@@ -4444,7 +4444,7 @@ BEGIN
     RETURN QUERY SELECT * FROM queue.claim(lease, queue, 1, worker);
 END
 $$;
-COMMENT ON FUNCTION queue.complete_and_claim(bigint, integer, jsonb, interval, text, text) IS
+COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text) IS
     'Finishes a task and claims the next one in the same transaction.';
 -- queue.fail(id, token, error, retry_in, permanent)
 --
@@ -4458,7 +4458,7 @@ COMMENT ON FUNCTION queue.complete_and_claim(bigint, integer, jsonb, interval, t
 
 CREATE FUNCTION queue.fail(
     id        bigint,
-    token     integer,
+    token     bigint,
     error     text,
     retry_in  interval DEFAULT NULL,
     permanent boolean  DEFAULT false)
@@ -4482,7 +4482,7 @@ BEGIN
         queue_internal.leased_task(id, token), error, retry_in, permanent);
 END
 $$;
-COMMENT ON FUNCTION queue.fail(bigint, integer, text, interval, boolean) IS
+COMMENT ON FUNCTION queue.fail(bigint, bigint, text, interval, boolean) IS
     'Reports that an attempt failed; returns the state that the task is in now.';
 -- queue.release(id, token, delay)
 --
@@ -4492,7 +4492,7 @@ COMMENT ON FUNCTION queue.fail(bigint, integer, text, interval, boolean) IS
 --   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.tasks (updates)
 
-CREATE FUNCTION queue.release(id bigint, token integer, delay interval DEFAULT '0') RETURNS void
+CREATE FUNCTION queue.release(id bigint, token bigint, delay interval DEFAULT '0') RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     task queue.tasks;
@@ -4513,7 +4513,7 @@ BEGIN
     PERFORM queue_internal.put_back(task);
 END
 $$;
-COMMENT ON FUNCTION queue.release(bigint, integer, interval) IS
+COMMENT ON FUNCTION queue.release(bigint, bigint, interval) IS
     'Gives a task back without spending the attempt.';
 -- queue.extend_many(ids, tokens, lease, progress)
 --
@@ -4526,7 +4526,7 @@ COMMENT ON FUNCTION queue.release(bigint, integer, interval) IS
 
 CREATE FUNCTION queue.extend_many(
     ids      bigint[],
-    tokens   integer[],
+    tokens   bigint[],
     lease    interval DEFAULT NULL,
     progress jsonb[]  DEFAULT NULL)
 RETURNS TABLE (id bigint, lease_until timestamptz, cancel_requested boolean)
@@ -4558,7 +4558,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue.extend_many(bigint[], integer[], interval, jsonb[]) IS
+COMMENT ON FUNCTION queue.extend_many(bigint[], bigint[], interval, jsonb[]) IS
     'Extends many leases; returns a row for each whose token was current.';
 -- queue.extend(id, token, lease, progress)
 --
@@ -4571,7 +4571,7 @@ COMMENT ON FUNCTION queue.extend_many(bigint[], integer[], interval, jsonb[]) IS
 
 CREATE FUNCTION queue.extend(
     id       bigint,
-    token    integer,
+    token    bigint,
     lease    interval DEFAULT NULL,
     progress jsonb    DEFAULT NULL)
 RETURNS TABLE (lease_until timestamptz, cancel_requested boolean)
@@ -4588,7 +4588,7 @@ BEGIN
     RETURN NEXT;
 END
 $$;
-COMMENT ON FUNCTION queue.extend(bigint, integer, interval, jsonb) IS
+COMMENT ON FUNCTION queue.extend(bigint, bigint, interval, jsonb) IS
     'Extends a lease, notes progress, and tells whether cancelling was requested.';
 -- queue.cancelled(id, token)
 --
@@ -4598,7 +4598,7 @@ COMMENT ON FUNCTION queue.extend(bigint, integer, interval, jsonb) IS
 --             22004, 22023 for the arguments
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
-CREATE FUNCTION queue.cancelled(id bigint, token integer) RETURNS void
+CREATE FUNCTION queue.cancelled(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     task queue.tasks := queue_internal.leased_task(id, token);
@@ -4611,7 +4611,7 @@ BEGIN
     PERFORM queue_internal.cancel_now(task);
 END
 $$;
-COMMENT ON FUNCTION queue.cancelled(bigint, integer) IS
+COMMENT ON FUNCTION queue.cancelled(bigint, bigint) IS
     'Acknowledges that work on a task was stopped because it was to be cancelled.';
 -- queue.cancel(id)
 --
@@ -5808,10 +5808,10 @@ BEGIN
         'queue.push(text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text)',
         'queue.push_many(text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text, text[], text[])',
         'queue.claim(interval, text, integer, text)',
-        'queue.complete(bigint, integer, jsonb)',
-        'queue.complete_many(bigint[], integer[], jsonb[])',
-        'queue.complete_and_claim(bigint, integer, jsonb, interval, text, text)',
-        'queue.extend(bigint, integer, interval, jsonb)'
+        'queue.complete(bigint, bigint, jsonb)',
+        'queue.complete_many(bigint[], bigint[], jsonb[])',
+        'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text)',
+        'queue.extend(bigint, bigint, interval, jsonb)'
     ]::regprocedure[] LOOP
         SELECT format('queue.%I(%s) RETURNS %s', p.proname, pg_get_function_arguments(p.oid),
                       pg_get_function_result(p.oid))

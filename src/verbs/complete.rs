@@ -41,7 +41,7 @@ pub unsafe fn complete_and_claim(arguments: &Arguments) -> Result<Outcome, Reaso
 /// Finishes the task that the first two arguments name.
 unsafe fn finish(arguments: &Arguments) -> Result<(), Reason> {
     let id = arguments.needed(0)?.value() as i64;
-    let token = arguments.needed(1)?.value() as i32;
+    let token = arguments.needed(1)?.value() as i64;
     // SAFETY: in a transaction.
     unsafe {
         let mut finisher = Finisher::open()?;
@@ -76,7 +76,7 @@ pub unsafe fn complete_many(arguments: &Arguments) -> Result<Outcome, Reason> {
     if repeated {
         return Err(Reason::Argument);
     }
-    let task = |place: usize| (ids[place].value() as i64, tokens[place].value() as i32);
+    let task = |place: usize| (ids[place].value() as i64, tokens[place].value() as i64);
     let mut accepted = vec![false; ids.len()];
     // SAFETY: in a transaction. The snapshot serves all of them: who has changed meanwhile is looked at anew.
     unsafe {
@@ -118,7 +118,7 @@ pub unsafe fn complete_many(arguments: &Arguments) -> Result<Outcome, Reason> {
 }
 
 /// Finishes a task by the core's complete_many; says whether it was accepted.
-fn finish_by_core(id: i64, token: i32, result: Option<pg_sys::Datum>) -> bool {
+fn finish_by_core(id: i64, token: i64, result: Option<pg_sys::Datum>) -> bool {
     let query = "SELECT count(*) FROM queue_internal.complete_many(ARRAY[$1], ARRAY[$2], ARRAY[$3])";
     // SAFETY: the result is a jsonb, as it was given to us.
     let result = result.map(|value| unsafe { pgrx::datum::DatumWithOid::new(value, pg_sys::JSONBOID) });
@@ -175,7 +175,7 @@ impl Finisher {
     /// Where the tasks are that run with these tokens; fails if the end of any concerns others.
     unsafe fn find(
         &mut self,
-        tasks: impl Iterator<Item = (i64, i32)>,
+        tasks: impl Iterator<Item = (i64, i64)>,
         places: &mut Vec<Option<pg_sys::ItemPointerData>>,
     ) -> Result<(), Reason> {
         // SAFETY: the table is open and locked, and a snapshot is active.
@@ -204,7 +204,7 @@ impl Finisher {
     }
 
     /// The row of a task where this session left it, if it is still there and runs.
-    unsafe fn recent(&mut self, id: i64, token: i32) -> Option<*mut pg_sys::TupleTableSlot> {
+    unsafe fn recent(&mut self, id: i64, token: i64) -> Option<*mut pg_sys::TupleTableSlot> {
         // SAFETY: a snapshot is active; the place deforms the rows that it finds.
         unsafe {
             let slot = self.places.fetch(scan::was_at(id)?, id, pg_sys::GetActiveSnapshot())?;
@@ -213,7 +213,7 @@ impl Finisher {
     }
 
     /// Finishes a task, wherever it is.
-    unsafe fn finish(&mut self, id: i64, token: i32, result: Option<pg_sys::Datum>) -> Step {
+    unsafe fn finish(&mut self, id: i64, token: i64, result: Option<pg_sys::Datum>) -> Step {
         loop {
             pgrx::check_for_interrupts!();
             // SAFETY: the tables are open and plain; each round sees what was committed before it.
@@ -239,7 +239,7 @@ impl Finisher {
         &mut self,
         place: pg_sys::ItemPointerData,
         id: i64,
-        token: i32,
+        token: i64,
         result: Option<pg_sys::Datum>,
     ) -> Step {
         // SAFETY: as in `finish`.
@@ -256,7 +256,7 @@ impl Finisher {
     unsafe fn step(
         &mut self,
         slot: *mut pg_sys::TupleTableSlot,
-        token: i32,
+        token: i64,
         result: Option<pg_sys::Datum>,
     ) -> Step {
         // SAFETY: a deformed row of queue.tasks, which stays until it is written.
@@ -359,8 +359,8 @@ impl Finisher {
     }
 }
 
-fn runs(row: &Row<{ task::COUNT }>, token: i32) -> bool {
-    row.is(task::STATE, b"running") && row.int(task::TOKEN) == token
+fn runs(row: &Row<{ task::COUNT }>, token: i64) -> bool {
+    row.is(task::STATE, b"running") && row.long(task::TOKEN) == token
 }
 
 /// The row of the history for a completed task.

@@ -17,7 +17,7 @@ use pgrx::prelude::*;
 /// Serves the call, or says why the core has to.
 pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
     let id = arguments.needed(0)?.value() as i64;
-    let token = arguments.needed(1)?.value() as i32;
+    let token = arguments.needed(1)?.value() as i64;
     let lease = arguments.span(2, settings::max_lease())?;
     // SAFETY: in a transaction, with the tables plain and open. Each round sees what was committed before.
     unsafe {
@@ -32,7 +32,7 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
                 Some(slot) => {
                     point!(ExtendFound);
                     let mut row = Row::<{ task::COUNT }>::of(slot);
-                    let running = row.is(task::STATE, b"running") && row.int(task::TOKEN) == token;
+                    let running = row.is(task::STATE, b"running") && row.long(task::TOKEN) == token;
                     let name = text_of(row.values[task::QUEUE]);
                     let lease = match lease {
                         Some(lease) => Ok(lease),

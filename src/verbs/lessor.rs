@@ -92,7 +92,7 @@ impl Lessor<'_> {
             let until = moment.saturating_add(self.lease);
             row.set(task::STATE, text(b"running"));
             row.set(task::ATTEMPT, row.int(task::ATTEMPT) + 1);
-            row.set(task::TOKEN, row.int(task::TOKEN) + 1);
+            row.set(task::TOKEN, row.long(task::TOKEN) + 1);
             row.set(task::LEASE_UNTIL, until);
             row.set_option(task::WORKER, self.worker);
             row.set(task::CLAIMED_AT, moment);

@@ -285,7 +285,7 @@ impl Client {
 
     fn end_many(&mut self, session: &mut Session, all: &[Held]) -> Result<(), postgres::Error> {
         let ids: Vec<i64> = all.iter().map(|held| held.id).collect();
-        let tokens: Vec<i32> = all.iter().map(|held| held.token).collect();
+        let tokens: Vec<i64> = all.iter().map(|held| held.token).collect();
         let first = self.journal.effects().len();
         if self.random.chance(40) {
             let (lease, text) = self.lease();

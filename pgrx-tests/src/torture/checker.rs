@@ -59,7 +59,7 @@ pub struct Found {
     pub queue: String,
     pub state: String,
     pub value: String,
-    pub token: i32,
+    pub token: i64,
     pub attempt: i32,
     pub key: Option<String>,
     pub group: Option<String>,
@@ -71,7 +71,7 @@ pub struct Found {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     pub id: i64,
-    pub token: i32,
+    pub token: i64,
     pub worker: String,
 }
 
@@ -91,7 +91,7 @@ pub struct Push<'a> {
 pub struct Claim<'a> {
     pub operation: &'a Operation,
     pub outcome: Outcome,
-    pub token: i32,
+    pub token: i64,
     pub queue: &'a str,
     pub value: &'a str,
     pub group: Option<&'a str>,
@@ -102,7 +102,7 @@ pub struct Claim<'a> {
 pub struct Extension<'a> {
     pub operation: &'a Operation,
     pub outcome: Outcome,
-    pub token: i32,
+    pub token: i64,
     pub lease: i64,
     pub until: Option<i64>,
 }
@@ -112,7 +112,7 @@ pub struct End<'a> {
     pub operation: &'a Operation,
     pub outcome: Outcome,
     pub verb: Verb,
-    pub token: i32,
+    pub token: i64,
     pub accepted: bool,
 }
 

@@ -72,7 +72,7 @@ impl Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     pub id: i64,
-    pub token: i32,
+    pub token: i64,
 }
 
 /// A push with a key whose outcome is unknown.

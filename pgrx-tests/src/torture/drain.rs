@@ -97,7 +97,7 @@ fn work(
         let queue = QUEUES[turn % QUEUES.len()];
         journal.begin();
         let rows = client.query(&claim, &[&queue])?;
-        let (mut ids, mut tokens) = (Vec::<i64>::new(), Vec::<i32>::new());
+        let (mut ids, mut tokens) = (Vec::<i64>::new(), Vec::<i64>::new());
         for row in &rows {
             ids.push(row.get(0));
             tokens.push(row.get(1));

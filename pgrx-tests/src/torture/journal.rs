@@ -39,11 +39,11 @@ pub enum Effect {
     /// the same key.
     Push { queue: String, value: String, key: Option<String>, group: Option<String>, id: Option<i64> },
     /// A claim returned this. Times are microseconds since 1970, by the server's clock.
-    Claim { id: i64, token: i32, queue: String, value: String, group: Option<String>, until: i64, lease: i64 },
+    Claim { id: i64, token: i64, queue: String, value: String, group: Option<String>, until: i64, lease: i64 },
     /// The lease was to run until then at least, if the answer came.
-    Extend { id: i64, token: i32, lease: i64, until: Option<i64> },
+    Extend { id: i64, token: i64, lease: i64, until: Option<i64> },
     /// An attempt was to end; whether that was accepted.
-    End { verb: Verb, id: i64, token: i32, accepted: bool },
+    End { verb: Verb, id: i64, token: i64, accepted: bool },
     /// A task was to be cancelled by an operator, and was, or its worker was asked to.
     Cancel { id: i64, state: Option<String> },
 }
@@ -298,7 +298,7 @@ fn decode(words: &mut SplitWhitespace<'_>) -> Effect {
             return Effect::Push { queue, value, key, group, id };
         }
         "claim" => {
-            let (id, token) = (number(words), number(words) as i32);
+            let (id, token) = (number(words), number(words));
             let (queue, value, group) = (word(words).to_owned(), word(words).to_owned(), maybe(words));
             return Effect::Claim {
                 id,
@@ -311,7 +311,7 @@ fn decode(words: &mut SplitWhitespace<'_>) -> Effect {
             };
         }
         "extend" => {
-            let (id, token, lease) = (number(words), number(words) as i32, number(words));
+            let (id, token, lease) = (number(words), number(words), number(words));
             let until = maybe(words).map(|until| until.parse().expect("a time"));
             return Effect::Extend { id, token, lease, until };
         }
@@ -323,5 +323,5 @@ fn decode(words: &mut SplitWhitespace<'_>) -> Effect {
         "Cancelled" => Verb::Cancelled,
         other => panic!("no such effect: {other}"),
     };
-    Effect::End { verb, id: number(words), token: number(words) as i32, accepted: number(words) == 1 }
+    Effect::End { verb, id: number(words), token: number(words), accepted: number(words) == 1 }
 }

@@ -6,19 +6,18 @@ use super::*;
 /// What a column is in SQL; the place of its type among a driver's.
 #[derive(Clone, Copy)]
 enum Column {
-    Id = 0,
-    Token = 1,
-    Json = 2,
-    Time = 3,
-    Yes = 4,
-    Word = 5,
+    Number = 0,
+    Json = 1,
+    Time = 2,
+    Yes = 3,
+    Word = 4,
 }
-use Column::{Id, Json, Time, Token, Word, Yes};
+use Column::{Json, Number, Time, Word, Yes};
 
 /// Who calls, and as what the columns arrive there.
 struct Caller<'a, F> {
     who: &'a str,
-    types: &'a [&'a str; 6],
+    types: &'a [&'a str; 5],
     say: F,
 }
 
@@ -65,20 +64,20 @@ const RELEASE: &str = "SELECT queue.release($1, $2) IS NULL";
 const GET: &str = "SELECT id, state, progress FROM queue.get($1)";
 const WAIT: &str = "CALL queue.wait($1, '200 ms')";
 
-const CLAIMED: &[Column] = &[Id, Token, Json, Time, Word];
+const CLAIMED: &[Column] = &[Number, Number, Json, Time, Word];
 
 /// Makes the calls, and looks at what comes back.
-pub fn hold(who: &str, types: &[&str; 6], say: impl FnMut(&[Call]) -> Vec<Answer>) {
+pub fn hold(who: &str, types: &[&str; 5], say: impl FnMut(&[Call]) -> Vec<Answer>) {
     let mut caller = Caller { who, types, say };
     let queue: String = who.chars().filter(char::is_ascii_alphanumeric).collect();
     let text = |text: &str| Text(text.to_owned());
     let name = || Text(queue.clone());
     caller.one("SELECT queue.create($1) IS NULL", vec![name()], &[Yes]);
     let pushed = caller.all(&[
-        (Call::new(PUSH, vec![name(), text("{\"n\": 1}"), Integer(-1)]), &[Id]),
+        (Call::new(PUSH, vec![name(), text("{\"n\": 1}"), Integer(-1)]), &[Number]),
         (
             Call::new(PUSH_MANY, vec![name(), Array(vec!["{\"n\": 2}".into(), "{\"n\": 3}".into()])]),
-            &[Id, Id],
+            &[Number, Number],
         ),
     ]);
     let [first, second, third] = [&pushed[0][0], &pushed[1][0], &pushed[1][1]].map(String::to_owned);
@@ -93,23 +92,23 @@ pub fn hold(who: &str, types: &[&str; 6], say: impl FnMut(&[Call]) -> Vec<Answer
         );
     }
     let extended = caller.all(&[
-        (Call::new(EXTEND, vec![id(&first), Integer(1), text("{\"n\": 4}")]), &[Time, Yes]),
-        (Call::new(EXTEND, vec![id(&second), Integer(1), text("{\"n\": 5}")]), &[Time, Yes]),
+        (Call::new(EXTEND, vec![id(&first), Bigint(1), text("{\"n\": 4}")]), &[Time, Yes]),
+        (Call::new(EXTEND, vec![id(&second), Bigint(1), text("{\"n\": 5}")]), &[Time, Yes]),
     ]);
     assert!(extended.iter().all(|row| row[1].starts_with('f')), "{who}: nobody cancelled anything");
     let ended = caller.all(&[
-        (Call::new(NEXT, vec![id(&first), Integer(1), text("{}"), name()]), &[Id, Token]),
-        (Call::new(FAIL, vec![id(&second), Integer(1), text("it's late")]), &[Word]),
+        (Call::new(NEXT, vec![id(&first), Bigint(1), text("{}"), name()]), &[Number, Number]),
+        (Call::new(FAIL, vec![id(&second), Bigint(1), text("it's late")]), &[Word]),
     ]);
     assert_eq!(ended, [vec![third.clone(), "1".into()], vec!["queued".to_owned()]], "{who}");
-    caller.refused(COMPLETE, vec![id(&first), Integer(1)], "QX001");
-    caller.one(RELEASE, vec![id(&third), Integer(1)], &[Yes]);
+    caller.refused(COMPLETE, vec![id(&first), Bigint(1)], "QX001");
+    caller.one(RELEASE, vec![id(&third), Bigint(1)], &[Yes]);
     for (task, token) in [(&second, 2), (&third, 2)] {
         let next = caller.one(CLAIM, vec![name(), text("w")], CLAIMED);
         assert_eq!((&next[0], next[1].parse()), (task, Ok(token)), "{who}: both kept their places");
-        caller.one(COMPLETE, vec![id(task), Integer(token)], &[Yes]);
+        caller.one(COMPLETE, vec![id(task), Bigint(token)], &[Yes]);
     }
-    let seen = caller.one(GET, vec![id(&first)], &[Id, Word, Json]);
+    let seen = caller.one(GET, vec![id(&first)], &[Number, Word, Json]);
     assert_eq!(seen, [first.as_str(), "completed", "{n:4}"], "{who}");
     // Nothing is left; it waits, which it could not do in a transaction.
     let began = Instant::now();
@@ -122,12 +121,12 @@ pub fn hold(who: &str, types: &[&str; 6], say: impl FnMut(&[Call]) -> Vec<Answer
         vec![name(), text("nonsense")],
         "22023",
     );
-    caller.one("SELECT queue.push($1, key => 'k')", vec![name()], &[Id]);
+    caller.one("SELECT queue.push($1, key => 'k')", vec![name()], &[Number]);
     caller.refused(
         "SELECT queue.push($1, key => 'k', on_duplicate => $2)",
         vec![name(), text("error")],
         "QX004",
     );
     let left = caller.one(CLAIM, vec![name(), text("w")], CLAIMED);
-    caller.refused("SELECT queue.cancelled($1, $2)", vec![id(&left[0]), Integer(1)], "QX005");
+    caller.refused("SELECT queue.cancelled($1, $2)", vec![id(&left[0]), Bigint(1)], "QX005");
 }

@@ -10,7 +10,7 @@ use super::*;
 
 pub const NAME: &str = "tokio-postgres";
 pub const MODES: &[Mode] = ALL;
-pub const TYPES: [&str; 6] = ["i64", "i32", "Value", "SystemTime", "bool", "String"];
+pub const TYPES: [&str; 5] = ["i64", "Value", "SystemTime", "bool", "String"];
 
 /// A value as the statement's parameter wants it: tokio-postgres converts nothing.
 fn argument(value: &calls::Value, wanted: &Type) -> Box<dyn ToSql + Sync + Send> {
@@ -27,11 +27,10 @@ fn argument(value: &calls::Value, wanted: &Type) -> Box<dyn ToSql + Sync + Send>
 fn cell(row: &Row, index: usize) -> (String, String) {
     let (number, value) = match *row.columns()[index].type_() {
         Type::INT8 => (0, row.get::<_, i64>(index).to_string()),
-        Type::INT4 => (1, row.get::<_, i32>(index).to_string()),
-        Type::JSONB => (2, row.get::<_, Json>(index).to_string()),
-        Type::TIMESTAMPTZ => (3, format!("{:?}", row.get::<_, std::time::SystemTime>(index))),
-        Type::BOOL => (4, row.get::<_, bool>(index).to_string()),
-        _ => (5, row.get::<_, String>(index)),
+        Type::JSONB => (1, row.get::<_, Json>(index).to_string()),
+        Type::TIMESTAMPTZ => (2, format!("{:?}", row.get::<_, std::time::SystemTime>(index))),
+        Type::BOOL => (3, row.get::<_, bool>(index).to_string()),
+        _ => (4, row.get::<_, String>(index)),
     };
     (TYPES[number].to_owned(), value)
 }
@@ -123,7 +122,7 @@ pub fn hold_to_contract(host: &str) {
             tokio::spawn(connection);
             client
         });
-        let types = if *mode == Simple { ["String"; 6] } else { TYPES };
+        let types = if *mode == Simple { ["String"; 5] } else { TYPES };
         contract::hold(&format!("{NAME}, {mode:?}"), &types, |batch| say(&runtime, &client, *mode, batch));
     }
 }

@@ -158,10 +158,10 @@ impl Post {
         let look = "SELECT token, lease_until::text FROM queue.tasks WHERE id = $1";
         let held = "SELECT clock_timestamp() > $2::text::timestamptz + interval '0.5 s'
                     FROM queue.tasks WHERE id = $1 AND state = 'running'";
-        let mut first: (i32, String) = (0, String::new());
+        let mut first: (i64, String) = (0, String::new());
         eventually(&format!("it keeps the task ({})", self.url), SOON, || {
             let row = self.client.borrow_mut().query_one(look, &[&id]).expect("look");
-            if row.get::<_, i32>(0) != first.0 {
+            if row.get::<_, i64>(0) != first.0 {
                 first = (row.get(0), row.get(1));
             }
             let held = self.client.borrow_mut().query_opt(held, &[&id, &first.1]).expect("look");
@@ -169,7 +169,7 @@ impl Post {
         });
     }
 
-    pub fn token(&self, id: i64) -> i32 {
+    pub fn token(&self, id: i64) -> i64 {
         self.ask("SELECT token FROM queue.tasks WHERE id = $1", &[&id])
     }
 
@@ -179,7 +179,7 @@ impl Post {
 
     /// Waits until somebody claimed the task after that token, and works on it. Until then nobody but the server
     /// found anything wrong with it.
-    pub fn await_claim(&self, id: i64, token: i32) {
+    pub fn await_claim(&self, id: i64, token: i64) {
         let works =
             "SELECT token > $2 AND state = 'running' AND progress IS NOT NULL FROM queue.tasks WHERE id = $1";
         self.await_true("the task is worked on", works, &[&id, &token]);

@@ -262,6 +262,9 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
             "5000-01-01",
             "x",
         ]),
+        ("tokens", "bigint[]") => {
+            literals(&["{}", "{1}", "{1,1,1,1}", "{1,2}", "{0}", "{NULL}", "{{1},{1}}", "[5:6]={1,1}", "{x}"])
+        }
         (_, "bigint[]") => prop_oneof![
             literals(&[
                 "{}",
@@ -279,9 +282,6 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
             Just("pg_catalog.array_fill(1::bigint, ARRAY[100001])".to_owned())
         ]
         .boxed(),
-        (_, "integer[]") => {
-            literals(&["{}", "{1}", "{1,1,1,1}", "{1,2}", "{0}", "{NULL}", "{{1},{1}}", "[5:6]={1,1}", "{x}"])
-        }
         (_, "text[]") => proptest::collection::vec(
             prop_oneof![4 => text().prop_map(|text| quote(&text)), 1 => Just("NULL".into())],
             0..4,

@@ -96,20 +96,20 @@ fn work(mut client: Client, seed: u64) -> Account {
                 return account;
             }
         }
-        let leases: Vec<(i64, i32)> = tasks.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let leases: Vec<(i64, i64)> = tasks.iter().map(|row| (row.get(0), row.get(1))).collect();
         end(&mut client, &mut dice, &leases, &mut account);
     }
 }
 
 /// Ends what was claimed, in every way.
-fn end(client: &mut Client, dice: &mut Dice, leases: &[(i64, i32)], account: &mut Account) {
-    let (ids, tokens): (Vec<i64>, Vec<i32>) = leases.iter().copied().unzip();
+fn end(client: &mut Client, dice: &mut Dice, leases: &[(i64, i64)], account: &mut Account) {
+    let (ids, tokens): (Vec<i64>, Vec<i64>) = leases.iter().copied().unzip();
     match dice.roll(8) {
         // Never answers: the leases run out.
         0 if ids.len() < 5 => {}
         1 => {
             let query =
-                "SELECT queue.release(id, token) FROM unnest($1::bigint[], $2::int[]) AS t (id, token)";
+                "SELECT queue.release(id, token) FROM unnest($1::bigint[], $2::bigint[]) AS t (id, token)";
             drop(attempt(client.query(query, &[&ids, &tokens])));
         }
         2..4 => {
@@ -139,7 +139,7 @@ fn every_task_is_completed_once_whoever_changes_their_mind() {
         .collect();
     let accounts: Vec<Account> =
         sessions.into_iter().map(|session| session.join().expect("a session")).collect();
-    let mut completions: HashMap<i64, i32> = HashMap::new();
+    let mut completions: HashMap<i64, i64> = HashMap::new();
     accounts
         .iter()
         .flat_map(|account| &account.completed)

@@ -73,7 +73,7 @@ pub struct History<'a> {
     dice: Dice,
     log: Vec<String>,
     /// Leases that were granted, also such as were lost since.
-    leases: Vec<(i64, i32)>,
+    leases: Vec<(i64, i64)>,
     /// Whether keys, groups and predecessors occur, which the core deals with.
     policies: bool,
     in_transaction: bool,
@@ -215,16 +215,16 @@ impl<'a> History<'a> {
     }
 
     /// A lease, most often one that still holds.
-    fn leased(&mut self) -> (i64, i32) {
+    fn leased(&mut self) -> (i64, i64) {
         if self.leases.is_empty() || self.dice.one_in(20) {
-            return (1 + self.dice.roll(9) as i64, self.dice.roll(3) as i32);
+            return (1 + self.dice.roll(9) as i64, self.dice.roll(3) as i64);
         }
         let count = self.leases.len();
         let back = if self.dice.one_in(4) { self.dice.roll(count as u64) as usize } else { 0 };
         self.leases[count - 1 - back]
     }
 
-    fn given_up(&mut self) -> (i64, i32) {
+    fn given_up(&mut self) -> (i64, i64) {
         let (id, token) = self.leased();
         if !self.dice.one_in(5) {
             self.leases.retain(|lease| *lease != (id, token));
@@ -239,9 +239,9 @@ impl<'a> History<'a> {
     }
 
     fn complete_many(&mut self) {
-        let leases: Vec<(i64, i32)> = (0..self.dice.roll(5)).map(|_| self.leased()).collect();
+        let leases: Vec<(i64, i64)> = (0..self.dice.roll(5)).map(|_| self.leased()).collect();
         let list =
-            |each: &dyn Fn(&(i64, i32)) -> String| leases.iter().map(each).collect::<Vec<_>>().join(",");
+            |each: &dyn Fn(&(i64, i64)) -> String| leases.iter().map(each).collect::<Vec<_>>().join(",");
         let (ids, tokens) = (list(&|lease| lease.0.to_string()), list(&|lease| lease.1.to_string()));
         let results = match self.dice.roll(4) {
             0 => format!(", ARRAY[{}]::jsonb[]", list(&|lease| format!("'{}'", lease.0))),
@@ -249,7 +249,7 @@ impl<'a> History<'a> {
             _ => String::new(),
         };
         self.run(&format!(
-            "SELECT queue.complete_many(ARRAY[{ids}]::bigint[], ARRAY[{tokens}]::int[]{results})"
+            "SELECT queue.complete_many(ARRAY[{ids}]::bigint[], ARRAY[{tokens}]::bigint[]{results})"
         ));
     }
 

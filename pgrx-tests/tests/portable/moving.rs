@@ -391,7 +391,7 @@ fn moving_under_work_loses_nothing_and_does_nothing_twice() {
                 }
                 // The effect and the completion are one.
                 for task in client.query("SELECT id, token FROM queue.claim('2 seconds')", &[])? {
-                    let (id, token): (i64, i32) = (task.get(0), task.get(1));
+                    let (id, token): (i64, i64) = (task.get(0), task.get(1));
                     let mut transaction = client.transaction()?;
                     transaction.execute("INSERT INTO effects VALUES ($1)", &[&id])?;
                     transaction.execute("SELECT queue.complete($1, $2)", &[&id, &token])?;

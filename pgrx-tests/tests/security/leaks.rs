@@ -69,7 +69,7 @@ fn no_payload_is_in_a_log_an_error_or_a_statistics_view() {
                     .query_opt("SELECT id, token FROM queue.claim('1 minute', $1, 1)", &[&queue])
                     .expect("claim");
                 let Some(task) = task else { continue };
-                let (id, token): (i64, i32) = (task.get(0), task.get(1));
+                let (id, token): (i64, i64) = (task.get(0), task.get(1));
                 call(c, said, "SELECT queue.extend($1, $2, progress => $3)", &[&id, &token, &secret]);
                 call(c, said, "SELECT queue.complete($1, 99, $2)", &[&id, &secret]);
                 match id % 3 {

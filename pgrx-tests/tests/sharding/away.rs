@@ -51,7 +51,7 @@ fn pusher(sharded: &Sharded, account: &Arc<Account>, n: usize) -> JoinHandle<()>
 fn worker(sharded: &Sharded, account: &Arc<Account>) -> JoinHandle<()> {
     let (mut client, account) = (sharded.router.connect(), Arc::clone(account));
     std::thread::spawn(move || {
-        let complete = |client: &mut Client, id: i64, token: i32| match client
+        let complete = |client: &mut Client, id: i64, token: i64| match client
             .execute("SELECT queue.complete($1, $2)", &[&id, &token])
         {
             Ok(_) => *account.completed.lock().expect("completed").entry(id).or_default() += 1,
@@ -135,7 +135,7 @@ pub fn what_was_cut_off_is_not_tried_elsewhere(sharded: &Sharded) {
 }
 
 /// Tasks of all shards, leased for long: their ids and tokens.
-fn hold_some(sharded: &Sharded) -> Vec<(i64, i32)> {
+fn hold_some(sharded: &Sharded) -> Vec<(i64, i64)> {
     let mut client = sharded.router.connect();
     run(&mut client, "SELECT queue.create('held'); SELECT queue.push('held') FROM generate_series(1, 60)");
     let mut held = Vec::new();
@@ -147,15 +147,15 @@ fn hold_some(sharded: &Sharded) -> Vec<(i64, i32)> {
     held
 }
 
-fn complete_many(client: &mut Client, tasks: &[(i64, i32)]) -> BTreeSet<i64> {
-    let (ids, tokens): (Vec<i64>, Vec<i32>) = tasks.iter().copied().unzip();
+fn complete_many(client: &mut Client, tasks: &[(i64, i64)]) -> BTreeSet<i64> {
+    let (ids, tokens): (Vec<i64>, Vec<i64>) = tasks.iter().copied().unzip();
     let accepted =
         client.query("SELECT queue.complete_many($1, $2)", &[&ids, &tokens]).expect("complete_many");
     accepted.iter().map(|row| row.get(0)).collect()
 }
 
 /// What can only be done on the dead shard is refused or left out; what is for all shards fails.
-fn what_names_it_fails(client: &mut Client, dead: usize, held: &mut Vec<(i64, i32)>) {
+fn what_names_it_fails(client: &mut Client, dead: usize, held: &mut Vec<(i64, i64)>) {
     let codes: BTreeSet<Option<String>> = (0..20)
         .map(|n| client.simple_query(&format!("SELECT queue.push('default', key => 'dead-{n}')")))
         .map(|result| result.err().map(|error| error.code().expect("a code").code().to_owned()))
@@ -170,7 +170,7 @@ fn what_names_it_fails(client: &mut Client, dead: usize, held: &mut Vec<(i64, i3
 }
 
 /// Its leases are still held, and what was half done can be done again.
-fn comes_back(client: &mut Client, held: &[(i64, i32)]) {
+fn comes_back(client: &mut Client, held: &[(i64, i64)]) {
     assert_eq!(complete_many(client, held).len(), held.len());
     if let Err(error) = client.simple_query("SELECT queue.create('meanwhile')") {
         assert_eq!(error.code().map(|code| code.code()), Some("42710"));
@@ -186,7 +186,7 @@ fn drain(client: &mut Client, account: &Account) {
             .query("SELECT id, token FROM queue.claim(queue => 'load', max_tasks => 1000)", &[])
             .expect("claim");
         let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-        let tokens: Vec<i32> = rows.iter().map(|row| row.get(1)).collect();
+        let tokens: Vec<i64> = rows.iter().map(|row| row.get(1)).collect();
         let accepted =
             client.query("SELECT queue.complete_many($1, $2)", &[&ids, &tokens]).expect("complete");
         let mut completed = account.completed.lock().expect("completed");

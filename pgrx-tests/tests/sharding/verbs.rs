@@ -56,7 +56,7 @@ fn spread(client: &mut Client) {
             break;
         }
         let ids: Vec<i64> = rows.iter().map(|row| row.get("id")).collect();
-        let tokens: Vec<i32> = rows.iter().map(|row| row.get("token")).collect();
+        let tokens: Vec<i64> = rows.iter().map(|row| row.get("token")).collect();
         assert_eq!(rows[0].get::<_, &str>("queue"), "default");
         assert!(ids.iter().all(|id| claimed.insert(*id)), "a task was claimed twice");
         let accepted = client
@@ -115,7 +115,7 @@ fn one_home(client: &mut Client) {
 fn ends(client: &mut Client) {
     run(client, "SELECT queue.create('ends', '{\"backoff\": {\"base\": \"0\"}}')");
     assert_eq!(refused(client, "SELECT queue.create('ends')"), "42710");
-    let claim = |client: &mut Client| -> (i64, i32) {
+    let claim = |client: &mut Client| -> (i64, i64) {
         let row = client.query_one("SELECT id, token FROM queue.claim(queue => 'ends')", &[]).expect("claim");
         (row.get(0), row.get(1))
     };

@@ -24,7 +24,7 @@ fn work_goes_on_while_the_extension_is_updated() {
     let extend = holder.prepare("SELECT queue.extend($1, $2)").expect("prepare");
     let complete = holder.prepare("SELECT queue.complete($1, $2, '1')").expect("prepare");
     let held = holder.query_one(&claim, &[]).expect("claim");
-    let (id, token): (i64, i32) = (held.get(0), held.get(1));
+    let (id, token): (i64, i64) = (held.get(0), held.get(1));
     run(&mut client, "SELECT queue.claim('2 seconds', 'short')");
     // One that waits, and is connected for as long.
     let config = cluster.config("postgres");
@@ -49,7 +49,7 @@ fn work_goes_on_while_the_extension_is_updated() {
                         let id = client.query_one("SELECT queue.push('default')", &[])?.get(0);
                         pushed.lock().expect("the list").push(id);
                         for task in client.query("SELECT id, token FROM queue.claim('1 minute')", &[])? {
-                            let (id, token): (i64, i32) = (task.get(0), task.get(1));
+                            let (id, token): (i64, i64) = (task.get(0), task.get(1));
                             client.execute("SELECT queue.complete($1, $2)", &[&id, &token])?;
                             done.fetch_add(1, Ordering::Relaxed);
                         }

@@ -35,7 +35,7 @@ fn pg_upgrade_keeps_what_is_in_flight() {
         client.execute(option, &[]).expect("the column options");
         let held = "SELECT id, token FROM queue.tasks WHERE state = 'running'";
         let held = client.query_one(held, &[]).expect("the lease");
-        let (id, token): (i64, i32) = (held.get(0), held.get(1));
+        let (id, token): (i64, i64) = (held.get(0), held.get(1));
         drop(client);
         old.stop("fast");
 

@@ -209,11 +209,11 @@ fn a_verb_declared_with_other_arguments_is_not_served_natively() {
     // As a later version may declare them: more arguments, more columns. The core of it takes the same.
     run(
         &mut client,
-        "CREATE FUNCTION queue.complete(id bigint, token integer, result jsonb, note text) RETURNS void
+        "CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb, note text) RETURNS void
          LANGUAGE c AS '$libdir/queue_ext', 'queue_complete';
-         CREATE FUNCTION queue_internal.complete(id bigint, token integer, result jsonb, note text) RETURNS void
+         CREATE FUNCTION queue_internal.complete(id bigint, token bigint, result jsonb, note text) RETURNS void
          LANGUAGE sql AS $$ SELECT queue_internal.complete(id, token, to_jsonb(note)) $$;
-         CREATE TYPE public.wide AS (id bigint, token integer, site text);
+         CREATE TYPE public.wide AS (id bigint, token bigint, site text);
          CREATE FUNCTION queue.claim(lease interval, queue text, max_tasks integer, worker text, site text)
          RETURNS SETOF public.wide LANGUAGE c AS '$libdir/queue_ext', 'queue_claim';
          CREATE FUNCTION queue_internal.claim(lease interval, queue text, max_tasks integer, worker text, site text)
@@ -223,7 +223,7 @@ fn a_verb_declared_with_other_arguments_is_not_served_natively() {
     );
     let claimed = "SELECT id, token, site FROM queue.claim('1 hour', 'default', 1, 'w', 'here')";
     let task = client.query_one(claimed, &[]).expect("claim");
-    let (id, token, site): (i64, i32, String) = (task.get(0), task.get(1), task.get(2));
+    let (id, token, site): (i64, i64, String) = (task.get(0), task.get(1), task.get(2));
     assert_eq!(site, "here");
     client.execute("SELECT queue.complete($1, $2, '1', 'note')", &[&id, &token]).expect("complete");
     let result: serde_json::Value =

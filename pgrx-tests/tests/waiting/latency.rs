@@ -20,7 +20,7 @@ fn a_push_wakes_an_idle_worker_within_milliseconds() {
             told.send((task.len(), Instant::now())).expect("tell");
             for task in task {
                 worker
-                    .query("SELECT queue.complete($1, $2)", &[&task.get::<_, i64>(0), &task.get::<_, i32>(1)])
+                    .query("SELECT queue.complete($1, $2)", &[&task.get::<_, i64>(0), &task.get::<_, i64>(1)])
                     .expect("complete");
             }
         }
@@ -99,7 +99,7 @@ fn a_result_is_told_within_milliseconds() {
                          AND state = 'active' AND xact_start IS NULL AND backend_xmin IS NULL";
             client.query_one(query, &[&pid]).expect("look").get::<_, i64>(0) == 1
         });
-        let (id, token): (i64, i32) = (task.get(0), task.get(1));
+        let (id, token): (i64, i64) = (task.get(0), task.get(1));
         client.query("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
         let completed = Instant::now();
         let (state, told) = news.recv_timeout(SOON).expect("it is told");

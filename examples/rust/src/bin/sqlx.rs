@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-type Task = (i64, i32, Value);
+type Task = (i64, i64, Value);
 
 async fn handle(db: &mut PgConnection, (id, token, letter): &Task) -> Result<(), sqlx::Error> {
     for page in 1..=letter["pages"].as_i64().unwrap_or(1) as i32 {

@@ -14,7 +14,7 @@ use tokio_postgres::{Client, NoTls, Row};
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 async fn handle(db: &mut Client, task: &Row) -> Result<(), Box<dyn Error>> {
-    let (id, token, letter): (i64, i32, Value) = (task.get("id"), task.get("token"), task.get("payload"));
+    let (id, token, letter): (i64, i64, Value) = (task.get("id"), task.get("token"), task.get("payload"));
     for page in 1..=letter["pages"].as_i64().unwrap_or(1) as i32 {
         tokio::time::sleep(Duration::from_millis(20)).await; // The work, a piece at a time.
         let extend = "SELECT * FROM queue.extend($1, $2, progress => jsonb_build_object('page', $3::int))";
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             continue;
         };
         if let Err(error) = handle(&mut db, &task).await {
-            let (id, token): (i64, i32) = (task.get("id"), task.get("token"));
+            let (id, token): (i64, i64) = (task.get("id"), task.get("token"));
             match db.execute("SELECT queue.fail($1, $2, $3)", &[&id, &token, &error.to_string()]).await {
                 // The lease is lost: somebody else has the task now.
                 Err(refused) if refused.code().is_some_and(|code| code.code() == "QX001") => {}

@@ -25,7 +25,7 @@ pub fn work(folder: &str, name: &str) {
 }
 
 fn handle(client: &mut Client, order: &Row, name: &str) {
-    let (id, token, attempt, kind): (i64, i32, i32, &str) =
+    let (id, token, attempt, kind): (i64, i64, i32, &str) =
         (order.get(0), order.get(1), order.get(2), order.get(3));
     let done = if kind == "broken" || kind == "flaky" && attempt == 1 {
         client.execute("SELECT queue.fail($1, $2, 'the warehouse did not answer')", &[&id, &token])
@@ -40,7 +40,7 @@ fn handle(client: &mut Client, order: &Row, name: &str) {
     }
 }
 
-fn ship(client: &mut Client, order: i64, id: i64, token: i32, name: &str) -> Result<u64, postgres::Error> {
+fn ship(client: &mut Client, order: i64, id: i64, token: i64, name: &str) -> Result<u64, postgres::Error> {
     let mut transaction = client.transaction()?;
     transaction.execute("INSERT INTO shop.shipped VALUES ($1, $2)", &[&order, &name])?;
     transaction.execute(
