@@ -57,6 +57,7 @@ PORTABLE_FILES := $(patsubst sql/engine.sql,sql/portable/engine.sql sql/portable
 PORTABLE_FILES := $(patsubst sql/native.sql,sql/portable/upkeep.sql,$(PORTABLE_FILES))
 PORTABLE_FILES := $(patsubst sql/internal/setting.sql,sql/portable/setting.sql,$(PORTABLE_FILES))
 PORTABLE_FILES := $(patsubst sql/functions/wait%,sql/portable/wait%,$(PORTABLE_FILES))
+PORTABLE_FILES := $(patsubst sql/grants.sql,sql/portable/definer.sql sql/grants.sql,$(PORTABLE_FILES))
 PORTABLE_SQL := target/queue_ext-portable--$(VERSION).sql
 # From one edition to another, and the other way round.
 MOVE_SQL := target/queue_ext-move--$(VERSION).sql

@@ -75,5 +75,4 @@ COMMENT ON COLUMN queue.bindings.topic_pattern IS 'Words and dots; * is one word
 COMMENT ON COLUMN queue.bindings.topic_regex IS 'The pattern as a regular expression, for the topic with a dot before it.';
 COMMENT ON TABLE queue.rights IS 'Which role may do what. Change it with queue.grant_producer() and its like.';
 COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null for all.';
-COMMENT ON TABLE queue_internal.guarded IS 'Since when row-level security guards the tables; empty until then.';
 COMMENT ON TYPE queue.claimed_task IS 'What a claim hands out: a task and the token of its lease.';

@@ -9,7 +9,6 @@ SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.rights', '');
-SELECT pg_catalog.pg_extension_config_dump('queue_internal.guarded', '');
 -- Of the signals none: the tasks and dependencies that are restored leave new ones.
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');

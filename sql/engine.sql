@@ -22,6 +22,29 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'engine_stats_wrapper'
 COMMENT ON FUNCTION queue.engine_stats() IS
     'What the native part sees of itself: whether it is loaded, and the worker of this database.';
 
+-- Rights (internal/rights.sql). They are kept in memory until queue.rights or a role changes.
+
+CREATE FUNCTION queue_internal.caller() RETURNS name
+LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'queue_caller';
+COMMENT ON FUNCTION queue_internal.caller() IS
+    'The role that called the verb that is running; outside a verb, the current role.';
+
+CREATE FUNCTION queue_internal.has_right(kind text, queue text) RETURNS boolean
+LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'queue_has_right';
+COMMENT ON FUNCTION queue_internal.has_right(text, text) IS
+    'Whether the caller of the verb has a kind of right (producer, worker, operator, any) for the queue; for a null '
+    'queue, whether it has it for all queues.';
+
+CREATE FUNCTION queue_internal.queues_with_right(kind text) RETURNS text[]
+LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'queue_queues_with_right';
+COMMENT ON FUNCTION queue_internal.queues_with_right(text) IS
+    'The queues for which the caller has a kind of right; null stands for all queues.';
+
+CREATE FUNCTION queue_internal.announce_rights() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'queue_announce_rights';
+COMMENT ON FUNCTION queue_internal.announce_rights() IS
+    'Makes every session read the rights again once the transaction has committed.';
+
 CREATE FUNCTION queue_internal.cron_next(cron text, after timestamp) RETURNS timestamp
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'cron_next_wrapper';
 COMMENT ON FUNCTION queue_internal.cron_next(text, timestamp) IS

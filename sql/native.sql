@@ -1,33 +1,40 @@
--- The verbs that the library serves natively where it can.
+-- The entry points of the verbs.
 --
---   The core functions of the verbs below move into schema queue_internal, under the same name, and the
---   native ones take their place, with the same arguments. What is not plain they hand over to the core,
---   which remains the only place where a verb's meaning is written (src/verbs.rs).
---   Why they have no SET clause: they look nothing up by name but by the schemas of the extension.
+--   Every verb that a role may call moves into schema queue_internal, under the same name, and an entry point in C
+--   takes its place, with the same arguments. It switches to the rights of the owner for the time of the call
+--   (src/rights.rs) and calls the verb, which checks the rights of its caller. Some verbs have a native form, which the
+--   entry point tries first (src/verbs.rs).
+--   Internal functions that procedures call as their caller get an entry point too; their SQL form is renamed to core_....
+--   Functions that only the owner may call, or that read nothing but views, stay as they are.
+--   Why the entry points have no SET clause: they look nothing up by name except in the extension's schemas.
 
 DO $$
 DECLARE
-    core   regprocedure;
-    header text;
+    native CONSTANT text[] := '{push, push_many, claim, complete, complete_many, complete_and_claim, extend}';
+    verb   record;
 BEGIN
-    FOREACH core IN ARRAY ARRAY[
-        'queue.push(text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text)',
-        'queue.push_many(text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text, text[], text[])',
-        'queue.claim(interval, text, integer, text)',
-        'queue.complete(bigint, bigint, jsonb)',
-        'queue.complete_many(bigint[], bigint[], jsonb[])',
-        'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text)',
-        'queue.extend(bigint, bigint, interval, jsonb)'
-    ]::regprocedure[] LOOP
-        SELECT format('queue.%I(%s) RETURNS %s', p.proname, pg_get_function_arguments(p.oid),
-                      pg_get_function_result(p.oid))
-        INTO header FROM pg_proc AS p WHERE p.oid = core;
-        EXECUTE format('ALTER FUNCTION %s SET SCHEMA queue_internal', core);
-        EXECUTE format('CREATE FUNCTION %s LANGUAGE c VOLATILE PARALLEL UNSAFE AS %L, %L',
-                       header, 'MODULE_PATHNAME', 'queue_' || (SELECT p.proname FROM pg_proc AS p WHERE p.oid = core));
-        EXECUTE format('COMMENT ON FUNCTION queue.%I(%s) IS %L',
-                       (SELECT p.proname FROM pg_proc AS p WHERE p.oid = core),
-                       pg_get_function_identity_arguments(core), obj_description(core, 'pg_proc'));
+    FOR verb IN
+        SELECT p.oid::regprocedure AS core, p.proname AS name, n.nspname AS schema,
+               format('%I.%I(%s) RETURNS %s LANGUAGE c %s PARALLEL UNSAFE', n.nspname, p.proname,
+                      pg_get_function_arguments(p.oid), pg_get_function_result(p.oid),
+                      CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END) AS header,
+               CASE WHEN p.proretset AND p.prorows <> 1000 THEN format(' ROWS %s', p.prorows) ELSE '' END AS rows,
+               pg_get_function_identity_arguments(p.oid) AS arguments, obj_description(p.oid, 'pg_proc') AS comment,
+               -- Claiming from several queues is left to SQL.
+               p.proname = ANY (native) AND (p.proname <> 'claim' OR p.proargtypes[1] = 'text'::regtype) AS is_native
+        FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+        WHERE p.prokind = 'f' AND (
+            n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|engine_stats$|health$)'
+            OR n.nspname = 'queue_internal' AND p.proname = 'next_batch')
+    LOOP
+        IF verb.schema = 'queue' THEN
+            EXECUTE format('ALTER FUNCTION %s SET SCHEMA queue_internal', verb.core);
+        ELSE
+            EXECUTE format('ALTER FUNCTION %s RENAME TO %I', verb.core, 'core_' || verb.name);
+        END IF;
+        EXECUTE format('CREATE FUNCTION %s%s AS %L, %L', verb.header, verb.rows, 'MODULE_PATHNAME',
+                       'queue_' || CASE WHEN verb.is_native THEN verb.name ELSE 'verb' END);
+        EXECUTE format('COMMENT ON FUNCTION %I.%I(%s) IS %L', verb.schema, verb.name, verb.arguments, verb.comment);
     END LOOP;
 END
 $$;

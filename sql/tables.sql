@@ -243,19 +243,12 @@ CREATE TABLE queue.bindings (
     CONSTRAINT bindings_pkey PRIMARY KEY (topic_pattern, queue)
 );
 
--- The privileges and policies that a right consists of follow this table (rights.sql), because
--- pg_dump saves its rows, but not the policies of a table that belongs to an extension.
+-- Who may do what. pg_dump saves the rows; privileges follow them (internal/rights.sql).
 CREATE TABLE queue.rights (
     role  regrole NOT NULL,
     kind  text    NOT NULL,
     queue text,
     CONSTRAINT rights_kind_check CHECK (kind IN ('producer', 'worker', 'operator'))
-);
-
--- Has a row once a right is for one queue alone: since when row-level security guards the tables. It is no part of
--- queue.rights, because a dump brings the privileges of the roles along whether or not it brings their rights.
-CREATE TABLE queue_internal.guarded (
-    since timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 -- What a claim hands out.

@@ -1,45 +1,50 @@
 -- The views for people and for monitoring.
 
+-- A view shows a role the rows of its queues (internal/rights.sql). security_barrier keeps a function in the query
+-- from seeing the others.
+
 -- Every task wherever it is. A failed one is among the dead letters.
-CREATE VIEW queue.all_tasks AS
+CREATE VIEW queue.all_tasks WITH (security_barrier) AS
 SELECT t.id, t.queue, t.state, t.priority, t.run_at, t.attempt, t.max_attempts, t.token, t.lease_until,
        t.worker, t.claimed_at, t.created_at, t.updated_at, t.cancel_requested_at,
        NULL::timestamptz AS finished_at, t.key, t.group_key, t.headers, t.payload, t.progress, t.errors,
        NULL::jsonb AS result
 FROM queue.tasks AS t
+WHERE (SELECT queue_internal.queues_with_right('operator')) IS NULL
+   OR t.queue = ANY ((SELECT queue_internal.queues_with_right('operator'))::text[])
 UNION ALL
 SELECT d.id, d.queue, 'failed', d.priority, d.run_at, d.attempt, d.max_attempts, d.token, NULL,
        d.worker, d.claimed_at, d.created_at, d.failed_at, NULL,
        d.failed_at, d.key, d.group_key, d.headers, d.payload, d.progress, d.errors, NULL
 FROM queue.dead_letters AS d
+WHERE (SELECT queue_internal.queues_with_right('operator')) IS NULL
+   OR d.queue = ANY ((SELECT queue_internal.queues_with_right('operator'))::text[])
 UNION ALL
 SELECT h.id, h.queue, h.state, h.priority, h.run_at, h.attempt, h.max_attempts, h.token, NULL,
        h.worker, h.claimed_at, h.created_at, h.finished_at, NULL,
        h.finished_at, h.key, h.group_key, h.headers, h.payload, h.progress, h.errors, h.result
-FROM queue.history AS h;
+FROM queue.history AS h
+WHERE (SELECT queue_internal.queues_with_right('operator')) IS NULL
+   OR h.queue = ANY ((SELECT queue_internal.queues_with_right('operator'))::text[]);
 COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
-
--- With the rights, and the row-level policies, of whoever reads it. PostgreSQL 14 cannot.
-DO $$
-BEGIN
-    IF current_setting('server_version_num')::integer >= 150000 THEN
-        ALTER VIEW queue.all_tasks SET (security_invoker = true);
-    END IF;
-END
-$$;
 
 -- From the counters of the engine. What those do not know is counted here, in one pass over each table.
 -- They do not know what logical replication brings.
-CREATE VIEW queue.stats AS
-WITH counted AS MATERIALIZED (
+CREATE VIEW queue.stats WITH (security_barrier) AS
+WITH shown AS MATERIALIZED (
+    SELECT q.name, q.paused_at FROM queue.queues AS q
+    WHERE (SELECT queue_internal.queues_with_right('monitor')) IS NULL
+       OR q.name = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[])
+),
+counted AS MATERIALIZED (
     SELECT c.*
     FROM queue_internal.counted(ARRAY(
-        SELECT q.name FROM queue.queues AS q
+        SELECT q.name FROM shown AS q
         WHERE NOT EXISTS (SELECT FROM pg_subscription_rel AS r WHERE r.srrelid = 'queue.tasks'::regclass)
     )) AS c
 ),
 uncounted AS MATERIALIZED (
-    SELECT q.name FROM queue.queues AS q WHERE NOT EXISTS (SELECT FROM counted AS c WHERE c.queue = q.name)
+    SELECT q.name FROM shown AS q WHERE NOT EXISTS (SELECT FROM counted AS c WHERE c.queue = q.name)
 ),
 live AS (
     SELECT t.queue,
@@ -95,12 +100,12 @@ SELECT q.name AS queue,
        coalesce(n.cancelled, 0) AS cancelled_last_hour,
        coalesce(n.failed, 0) AS failed_last_hour,
        round(coalesce(n.rate, 0)::numeric, 1) AS completed_per_second
-FROM queue.queues AS q
+FROM shown AS q
 LEFT JOIN numbers AS n ON n.queue = q.name;
 COMMENT ON VIEW queue.stats IS
     'What is in each queue now and what became of its tasks lately.';
 
-CREATE VIEW queue.workers AS
+CREATE VIEW queue.workers WITH (security_barrier) AS
 SELECT t.worker,
        t.queue,
        count(*) AS running,
@@ -109,5 +114,7 @@ SELECT t.worker,
        count(*) FILTER (WHERE t.lease_until <= now()) AS overdue
 FROM queue.tasks AS t
 WHERE t.state = 'running'
+  AND ((SELECT queue_internal.queues_with_right('monitor')) IS NULL
+       OR t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]))
 GROUP BY t.worker, t.queue;
 COMMENT ON VIEW queue.workers IS 'Who holds leases in which queue, since when and until when.';

@@ -5,6 +5,7 @@ use crate::clock::now;
 use crate::lanes::reading::{Meaning, Source};
 use crate::lanes::{self, Census, Counts, Horizon, Item, Queue};
 use crate::refill::Rows;
+use crate::rights;
 use crate::settings;
 use crate::tables::rows::{Row, item_of, task, text, text_of};
 use crate::tables::scan::Whole;
@@ -59,6 +60,9 @@ fn counted(
         }
     };
     let Some(tables) = tables else { return TableIterator::empty() };
+
+    // SAFETY: in a transaction, and the table is there.
+    let names: Vec<_> = names.into_iter().filter(|name| unsafe { may_know_of(&tables, name.as_bytes()) }).collect();
     let queues: Vec<_> = names.iter().map(|name| Queue::new(tables.tasks, name.as_bytes())).collect();
     let moment = now();
     let mut counting = HashMap::new();
@@ -80,6 +84,17 @@ fn counted(
         Some(numbers_of(&tables, queue, name, census, moment))
     });
     TableIterator::new(numbers.collect::<Vec<_>>())
+}
+
+/// Whether the current user may know the numbers of this queue.
+unsafe fn may_know_of(tables: &Tables, queue: &[u8]) -> bool {
+    // SAFETY: a catalog lookup, of a table that is there.
+    unsafe {
+        let table = pg_sys::relation_open(tables.tasks, pg_sys::AccessShareLock as i32);
+        let owner = (*(*table).rd_rel).relowner;
+        pg_sys::relation_close(table, pg_sys::AccessShareLock as i32);
+        rights::sees_numbers(owner, queue)
+    }
 }
 
 /// Whether the current user may read queue.stats.

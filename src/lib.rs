@@ -13,11 +13,13 @@ mod clock;
 mod counting;
 mod cron;
 mod expiry;
+mod guard;
 mod hooks;
 mod lanes;
 mod launcher;
 mod process;
 mod refill;
+mod rights;
 mod schema;
 mod settings;
 mod shared;
@@ -53,6 +55,7 @@ extern "C-unwind" fn _PG_init() {
     #[cfg(feature = "injection")]
     injection::define();
     settings::define();
+    guard::install();
     if preloading {
         shared::request();
         lanes::request();

@@ -48,7 +48,7 @@ impl Today {
     }
 }
 
-/// What a verb does with the tables, and so needs the rights for.
+/// What a verb does with the tables.
 #[derive(Clone, Copy)]
 pub enum Use {
     Push,
@@ -141,7 +141,7 @@ pub fn open(purpose: Use) -> Result<Tables, Reason> {
             let tables = (*known).tables;
             let verdict = match (*known).verdicts[purpose as usize] {
                 Some(verdict) => verdict,
-                None => plain::judge(&tables, purpose, user),
+                None => plain::judge(&tables, purpose),
             };
             if (*known).stale {
                 continue;

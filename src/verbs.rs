@@ -13,6 +13,7 @@ mod push;
 mod queue;
 
 use crate::lanes;
+use crate::rights;
 use crate::settings;
 use crate::shared;
 use crate::tables::Reason;
@@ -47,9 +48,12 @@ macro_rules! verb {
         unsafe extern "C-unwind" fn $name(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
             // SAFETY: called by Postgres with the arguments that native.sql declares.
             unsafe {
+                let entered = rights::enter(fcinfo);
                 let mut outcome = Outcome::Core(Reason::Off);
                 serve($verb, &$shape, fcinfo, &mut outcome);
-                finish(fcinfo, &outcome)
+                let result = finish(fcinfo, &outcome);
+                rights::leave(&entered);
+                result
             }
         }
     };
@@ -67,6 +71,21 @@ verb!(
     (6, CLAIMED)
 );
 verb!(queue_extend, pg_finfo_queue_extend, extend::extend, (4, &[TIMESTAMPTZOID, BOOLOID]));
+
+declare_symbol!(pg_finfo_queue_verb);
+
+/// The entry point of the verbs that have no native form.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn queue_verb(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    // SAFETY: called by Postgres as one of the functions that native.sql declares.
+    unsafe {
+        let entered = rights::enter(fcinfo);
+        let arguments = (*fcinfo).args.as_slice((*fcinfo).nargs as usize);
+        let result = call_for(fcinfo, core_of(fcinfo, false), arguments);
+        rights::leave(&entered);
+        result
+    }
+}
 
 /// How many arguments a verb takes, and the types of the columns that it returns rows of, as native.sql
 /// declares it. A later version of the extension may declare it otherwise while this library is still in use.

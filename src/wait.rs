@@ -13,6 +13,7 @@ mod lists;
 mod rest;
 
 use crate::clock::now;
+use crate::rights;
 use crate::settings;
 use crate::shared::NEVER;
 use crate::tables::rows::text_of;
@@ -71,7 +72,9 @@ unsafe fn wait_for_task(fcinfo: pg_sys::FunctionCallInfo, many: bool) -> pg_sys:
         loop {
             (*call).begin_look();
             let mut hint = Hint::Nothing;
+            let entered = rights::enter(fcinfo);
             look_at_lanes((*call).subject.value, &mut hint);
+            rights::leave(&entered);
             let ready = match hint {
                 Hint::Ready => true,
                 Hint::NotReady => false,
@@ -118,7 +121,10 @@ impl Call {
         // SAFETY: `prepare` has found the function, which takes the first two arguments.
         unsafe {
             let arguments = (*self.fcinfo).args.as_slice(2);
-            crate::verbs::call(&mut self.check, arguments).value() as i64
+            let entered = rights::enter(self.fcinfo);
+            let until = crate::verbs::call(&mut self.check, arguments).value() as i64;
+            rights::leave(&entered);
+            until
         }
     }
 
@@ -136,7 +142,9 @@ impl Call {
         // SAFETY: `prepare` has found the function. An ERROR in it takes the snapshot with it.
         unsafe {
             see(true);
+            let entered = rights::enter(self.fcinfo);
             let found = crate::verbs::call(&mut self.look, &[self.subject]);
+            rights::leave(&entered);
             see(false);
             found
         }

@@ -11,10 +11,11 @@
 //! a WARNING, since such a fault may last.
 
 mod core;
-mod guard;
 mod installed;
+mod owner;
 
 use crate::clock::now;
+use crate::guard;
 use crate::lanes::{self, Chore};
 use crate::process;
 use crate::settings;
@@ -56,7 +57,7 @@ pub extern "C-unwind" fn worker_main(argument: pg_sys::Datum) {
     // SAFETY: the function only touches atomics in shared memory, which outlives the process.
     unsafe { pg_sys::before_shmem_exit(Some(leave), argument) };
     core::prepare_session();
-    guard::install();
+    guard::always();
     Worker::new(shared, database).run();
 }
 

@@ -10,7 +10,7 @@ CREATE FUNCTION queue.bind(topic_pattern text, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_topic('topic_pattern', topic_pattern, true);
-    PERFORM queue_internal.open_queue(queue);
+    PERFORM queue_internal.open_queue(queue, 'operator');
     -- A drop that is under way comes first.
     PERFORM FROM queue.queues AS q WHERE q.name = bind.queue FOR KEY SHARE;
     IF NOT FOUND THEN

@@ -15,10 +15,10 @@ DECLARE
     task queue.tasks;
 BEGIN
     PERFORM queue_internal.check_id(id);
-    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = cancel.id FOR UPDATE;
+    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = cancel.id AND queue_internal.has_right('operator', t.queue) FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_wrong_state(
-            id, 'cannot be cancelled', 'Only waiting, queued and running tasks can be cancelled.');
+            id, 'operator', 'cannot be cancelled', 'Only waiting, queued and running tasks can be cancelled.');
     END IF;
     RETURN queue_internal.cancel_or_ask(task);
 END

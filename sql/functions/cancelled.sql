@@ -13,7 +13,7 @@ DECLARE
 BEGIN
     IF task.cancel_requested_at IS NULL THEN
         PERFORM queue_internal.raise_wrong_state(
-            id, 'was not asked to be cancelled',
+            id, 'worker', 'was not asked to be cancelled',
             'Give it back with queue.release(), or report it with queue.fail().');
     END IF;
     PERFORM queue_internal.cancel_now(task);

@@ -17,7 +17,7 @@ CREATE FUNCTION queue.claim(
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    source queue.queues := queue_internal.open_queue(queue);
+    source queue.queues := queue_internal.open_queue(queue, 'worker');
 BEGIN
     -- The call costs more than the look.
     IF max_tasks IS NULL OR max_tasks NOT BETWEEN 1 AND 100000 OR worker IS NOT NULL THEN
@@ -54,7 +54,7 @@ BEGIN
     PERFORM queue_internal.checked_lease(lease, NULL);
     FOREACH name IN ARRAY queues LOOP
         PERFORM queue_internal.check_name('queues', name);
-        sources := sources || queue_internal.open_queue(name);
+        sources := sources || queue_internal.open_queue(name, 'worker');
     END LOOP;
     FOREACH source IN ARRAY sources LOOP
         IF source.paused_at IS NULL AND max_tasks > 0 THEN

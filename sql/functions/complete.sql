@@ -13,7 +13,9 @@ DECLARE
     task queue.tasks;
 BEGIN
     SELECT t.* INTO task FROM queue.tasks AS t
-    WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running' FOR UPDATE;
+    WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
+      AND queue_internal.has_right('worker', t.queue)
+    FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM queue_internal.check_lease_holder(id, token);
         PERFORM queue_internal.raise_lease_lost(id, token);

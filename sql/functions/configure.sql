@@ -22,7 +22,7 @@ CREATE FUNCTION queue_internal.check_queue(name text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_name('name', name);
-    PERFORM queue_internal.open_queue(name);
+    PERFORM queue_internal.open_queue(name, 'operator');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_queue(text) IS 'Checks that a queue exists.';
+COMMENT ON FUNCTION queue_internal.check_queue(text) IS 'Checks that a queue exists and that the caller is its operator.';

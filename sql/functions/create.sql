@@ -21,6 +21,7 @@ BEGIN
     IF name ~ '[[:cntrl:]]' THEN
         PERFORM queue_internal.raise_invalid('name', 'must not contain control characters');
     END IF;
+    PERFORM queue_internal.check_right('operator', name);
     IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = "create".name) THEN
         RAISE unique_violation;
     END IF;

@@ -169,21 +169,6 @@ BEGIN
          'Rows without one go to queue.history_default. CALL queue.maintain() makes them, unless somebody keeps '
          'queue.history locked.')
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
-
-    -- queue.grant_...() alone gives that schema to a role, with policies; a dump brings the privilege along.
-    RETURN QUERY
-    SELECT 'rights', CASE WHEN r.roles IS NULL THEN 'ok' ELSE 'critical' END,
-           CASE WHEN r.roles IS NULL THEN 'no role has privileges without a right'
-                ELSE format('%s have privileges and no right, and see all queues', r.roles) END,
-           CASE WHEN r.roles IS NOT NULL THEN
-               'So it is where a schema was restored without its data. Give each role its rights again, with '
-               'queue.grant_worker() and its like, or REVOKE ALL ON SCHEMA queue, queue_internal FROM it.' END
-    FROM (SELECT string_agg(quote_ident(g.rolname), ', ' ORDER BY g.rolname)
-          FROM pg_namespace AS n, LATERAL aclexplode(n.nspacl) AS a JOIN pg_roles AS g ON g.oid = a.grantee
-          WHERE n.nspname = 'queue_internal' AND a.grantee <> n.nspowner AND a.privilege_type = 'USAGE'
-            AND NOT (SELECT c.relrowsecurity FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass)
-            AND NOT EXISTS (SELECT FROM pg_policy AS p
-                            WHERE p.polrelid = 'queue.tasks'::regclass AND a.grantee = ANY (p.polroles))) AS r (roles);
 END
 $$;
 COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint, bigint) IS

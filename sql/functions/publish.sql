@@ -38,7 +38,8 @@ BEGIN
         -- What stands before the first wildcard sorts most of them out. To compile a regular expression
         -- takes far longer.
         SELECT DISTINCT b.queue FROM queue.bindings AS b
-        WHERE CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
+        WHERE queue_internal.has_right('producer', b.queue)
+          AND CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
                    THEN ('.' || topic) ~ b.topic_regex END
         ORDER BY b.queue
     LOOP

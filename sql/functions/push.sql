@@ -36,6 +36,7 @@ BEGIN
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
+    PERFORM queue_internal.check_right('producer', queue);
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
     IF key IS NULL AND after IS NULL THEN
         INSERT INTO queue.tasks AS t (queue, payload, priority, run_at, max_attempts, headers, group_key, backoff)
@@ -62,7 +63,7 @@ CREATE FUNCTION queue_internal.push_linked(
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    source CONSTANT queue.queues := queue_internal.open_queue(queue);
+    source CONSTANT queue.queues := queue_internal.open_queue(queue, 'producer');
     waits  CONSTANT boolean := after <> '{}';
     pushed queue.tasks;
     id     bigint;

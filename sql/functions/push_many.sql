@@ -40,8 +40,9 @@ BEGIN
     PERFORM queue_internal.check_array('payloads', payloads);
     PERFORM queue_internal.check_each_key('key', keys, key, cardinality(payloads));
     PERFORM queue_internal.check_each_key('group_key', group_keys, group_key, cardinality(payloads));
+    PERFORM queue_internal.check_right('producer', queue);
     IF payloads = '{}' THEN
-        PERFORM queue_internal.open_queue(queue);
+        PERFORM queue_internal.open_queue(queue, 'producer');
     END IF;
     -- All at one time: among equals the id decides, which follows the order of the array.
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));

@@ -12,7 +12,7 @@
 CREATE FUNCTION queue.redrive(queue text, max_tasks integer DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM queue_internal.open_queue(queue);
+    PERFORM queue_internal.open_queue(queue, 'operator');
     IF max_tasks < 1 THEN
         PERFORM queue_internal.raise_invalid('max_tasks', 'must be greater than zero', max_tasks::text);
     END IF;

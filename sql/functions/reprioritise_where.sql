@@ -2,10 +2,11 @@
 --
 --   Gives the tasks that match the filter another priority. For a running one it counts when the task
 --   comes back to its queue. Those that have that priority already are not counted.
---   API:      public; an operator's
+--   API:      public; an operator's. Takes tasks of the operator's queues only
 --   States:   queued, scheduled, waiting, running
 --   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
+--             a queue that is named
 --   Touches:  queue.tasks (updates)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -19,7 +20,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'reprioritise', filter, '{queued, scheduled, waiting, running}', dry_run, batch_size, NULL, priority,
+        'reprioritise', filter, dry_run, batch_size, NULL, priority,
         tasks);
 END
 $$;

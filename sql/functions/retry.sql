@@ -12,6 +12,11 @@ CREATE FUNCTION queue.retry(id bigint) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     PERFORM queue_internal.check_id(id);
+    IF NOT EXISTS (SELECT FROM queue.dead_letters AS d
+                   WHERE d.id = retry.id AND queue_internal.has_right('operator', d.queue)) THEN
+        PERFORM queue_internal.raise_wrong_state(
+            id, 'operator', 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
+    END IF;
     -- Again where the key came free after it was found taken.
     WHILE queue_internal.revive(ARRAY[id]) = 0 LOOP
         PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
@@ -19,7 +24,8 @@ BEGIN
         WHERE d.id = retry.id;
         IF NOT EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = retry.id) THEN
             PERFORM queue_internal.raise_wrong_state(
-                id, 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
+                id, 'operator', 'is not among the dead letters',
+                'Only tasks that failed for good can be retried.');
         END IF;
     END LOOP;
     RETURN 'queued';

@@ -2,7 +2,7 @@
 --
 --   Pushes the tasks of all schedules that are due. The worker does so by itself; without it, call
 --   this every minute or so, from pg_cron or any other scheduler.
---   API:      public; an operator's
+--   API:      public; needs the operator's right on all queues
 --   Promise:  each time that is due is run once, however many call this at the same moment, and none
 --             if the transaction rolls back
 --   Returns:  how many tasks were pushed; of one schedule at most 1000 a call
@@ -13,6 +13,7 @@
 CREATE FUNCTION queue.run_schedules() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    PERFORM queue_internal.check_right('operator', NULL);
     RETURN (SELECT f.fired FROM queue_internal.fire_schedules(NULL, '0') AS f);
 END
 $$;

@@ -31,12 +31,14 @@ BEGIN
         PERFORM queue_internal.raise_invalid('name', 'must not contain control characters');
     END IF;
     PERFORM queue_internal.check_cron(cron);
-    PERFORM queue_internal.open_queue(queue);
+    PERFORM queue_internal.open_queue(queue, 'operator');
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
     PERFORM queue_internal.check_timezone(timezone);
     PERFORM queue_internal.check_schedule_options(queue, options);
+    -- A schedule of that name may be another queue's.
+    PERFORM queue_internal.check_right('operator', s.queue) FROM queue.schedules AS s WHERE s.name = schedule.name;
     SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}') INTO kept
     FROM jsonb_each(options) AS o WHERE o.value <> 'null' AND o.key <> 'missed_runs';
     INSERT INTO queue.schedules AS s (name, cron, timezone, queue, payload, options, missed_runs, next_run_at)

@@ -10,7 +10,7 @@ CREATE FUNCTION queue.unbind(topic_pattern text, queue text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_topic('topic_pattern', topic_pattern, true);
-    PERFORM queue_internal.open_queue(queue);
+    PERFORM queue_internal.open_queue(queue, 'operator');
     DELETE FROM queue.bindings AS b
     WHERE b.topic_pattern = unbind.topic_pattern AND b.queue = unbind.queue;
     RETURN FOUND;

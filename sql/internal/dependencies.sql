@@ -27,6 +27,8 @@ BEGIN
          LATERAL (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.id AND t.id <> add_dependencies.task_id
                   UNION ALL SELECT d.queue FROM queue.dead_letters AS d WHERE d.id = a.id
                   UNION ALL SELECT h.queue FROM queue.history AS h WHERE h.id = a.id LIMIT 1) AS found
+    -- A task of a queue that the caller has nothing to do with does not exist for it.
+    WHERE queue_internal.has_right('any', found.queue)
     ORDER BY a.id;
     GET DIAGNOSTICS known = ROW_COUNT;
     IF known < (SELECT count(DISTINCT i.id) FROM unnest(after) AS i (id)) THEN

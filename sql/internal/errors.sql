@@ -35,6 +35,20 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_too_large(text, text, text) IS 'Raises 54000.';
 
+CREATE FUNCTION queue_internal.raise_denied(kind text, queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'permission denied for %', coalesce(format('queue "%s"', queue), 'all queues')
+        USING ERRCODE = 'insufficient_privilege',
+              DETAIL = format('Role %I does not have the right of %s %s %s.', queue_internal.caller(),
+                              CASE kind WHEN 'operator' THEN 'an' ELSE 'a' END, kind,
+                              CASE WHEN queue IS NULL THEN 'for all queues' ELSE 'for the queue' END),
+              HINT = format('The owner of the extension gives it with SELECT queue.grant_%s(%L%s).', kind,
+                            queue_internal.caller(), coalesce(format(', %L', queue), ''));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_denied(text, text) IS 'Raises 42501.';
+
 CREATE FUNCTION queue_internal.raise_unknown_queue(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -79,10 +93,10 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_duplicate_key(text, text, bigint, timestamptz) IS 'Raises QX004.';
 
-CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, rule text, hint text) RETURNS void
+CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, kind text, rule text, hint text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    found_state text := queue_internal.state_of(id);
+    found_state text := queue_internal.state_of(id, kind);
 BEGIN
     IF found_state IS NULL THEN
         PERFORM queue_internal.raise_unknown_task(id);
@@ -91,15 +105,15 @@ BEGIN
         USING ERRCODE = 'QX005', DETAIL = format('The task is %s.', found_state), HINT = hint;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text) IS
-    'Raises QX005, or QX003 if there is no such task.';
+COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text, text) IS
+    'Raises QX005, or QX003 if the caller has no such task.';
 
 CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     live   record;
     fact   text;
-    ending text := queue_internal.state_of(id);
+    ending text := queue_internal.state_of(id, 'worker');
 BEGIN
     IF ending IS NULL THEN
         PERFORM queue_internal.raise_unknown_task(id);

@@ -1,4 +1,4 @@
--- queue_internal.filter_condition(filter, states, dead)
+-- queue_internal.filter_condition(filter, states, dead, moment)
 --
 --   Checks the filter of a bulk verb and returns it as a condition on queue.tasks AS t or, if "dead",
 --   on queue.dead_letters AS t.
@@ -10,17 +10,19 @@
 --             error                  the same, on the last error
 --             payload, headers       JSON that the task's contains
 --             ids                    an array of ids
---   Errors:   22004, 22023, 54000 naming the option; QX002 no such queue
+--   Rights:   only tasks of queues whose operator the caller is
+--   Errors:   22004, 22023, 54000 naming the option; 42501 or QX002 for the queue
 --   Why an empty filter is refused: a program that forgot to fill it in would mean everything.
 --   Why times are written as values: every batch has to mean the same moment. In ISO: other styles name zones by
 --             abbreviations, and CST is read as another zone than it was written for.
 --   Why payloads are not, but are taken from $3, the filter: a log may show the statement.
 
-CREATE FUNCTION queue_internal.filter_condition(filter jsonb, states text[], dead boolean) RETURNS text
+CREATE FUNCTION queue_internal.filter_condition(filter jsonb, states text[], dead boolean, moment timestamptz)
+RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
-    moment CONSTANT timestamptz := clock_timestamp();
-    parts  text[] := '{}';
+    queues CONSTANT text[] := queue_internal.queues_with_right('operator');
+    parts  text[] := CASE WHEN queues IS NOT NULL THEN ARRAY[format('t.queue = ANY (%L)', queues)] ELSE '{}' END;
     option text;
     value  jsonb;
 BEGIN
@@ -42,7 +44,9 @@ BEGIN
                 END IF;
             WHEN 'queue' THEN
                 parts := parts || format('t.queue = %L', queue_internal.text_option(option, value));
-                IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = value #>> '{}') THEN
+                IF NOT queue_internal.has_right('operator', value #>> '{}') THEN
+                    PERFORM queue_internal.raise_denied('operator', left(value #>> '{}', 128));
+                ELSIF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = value #>> '{}') THEN
                     PERFORM queue_internal.raise_unknown_queue(left(value #>> '{}', 128));
                 END IF;
             WHEN 'state' THEN
@@ -86,7 +90,7 @@ BEGIN
     RETURN array_to_string(parts, ' AND ');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.filter_condition(jsonb, text[], boolean) IS
+COMMENT ON FUNCTION queue_internal.filter_condition(jsonb, text[], boolean, timestamptz) IS
     'Checks the filter of a bulk verb and returns it as a condition.';
 
 CREATE FUNCTION queue_internal.text_option(option text, value jsonb) RETURNS text

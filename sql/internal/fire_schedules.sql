@@ -107,7 +107,7 @@ DECLARE
     plan queue.schedules;
 BEGIN
     SELECT s.* INTO plan FROM queue.schedules AS s WHERE s.name = open_schedule.name;
-    IF NOT FOUND THEN
+    IF plan.name IS NULL OR NOT queue_internal.has_right('operator', plan.queue) THEN
         PERFORM queue_internal.check_name('name', name);
         PERFORM queue_internal.raise_unknown_schedule(name);
     END IF;
@@ -115,4 +115,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.open_schedule(text) IS
-    'The schedule of that name; raises if there is none.';
+    'The schedule of that name; raises if there is none for whose queue the caller has the operator''s right.';

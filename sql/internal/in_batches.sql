@@ -1,35 +1,34 @@
--- queue_internal.in_batches(verb, filter, states, dry_run, batch_size, to_queue, priority, tasks)
+-- queue_internal.in_batches(verb, filter, dry_run, batch_size, to_queue, priority, tasks)
 --
 --   What all bulk verbs do: walk over the tasks that match the filter, in the order of their ids, and
---   commit after each batch if CALL was said where that is possible. "tasks" is counted on.
+--   commit after each batch if CALL was issued where that is possible. "tasks" is counted on.
 --   Promise:  each task is visited once, also one that comes back under its id while this runs, and
 --             none that was pushed after it began; what a batch did stays done whatever comes later
+--   Rights:   next_batch checks them; it runs with the rights of the owner, which a procedure that commits
+--             cannot, and so it takes nothing from its caller that becomes part of a statement
 --   Locks:    the tasks of one batch, without waiting for any; those that are locked are left out
 --   Why it has no SET clause, and no operators: see queue.maintain().
 
 CREATE PROCEDURE queue_internal.in_batches(
-    verb text, filter jsonb, states text[], dry_run boolean, batch_size integer, to_queue text,
-    priority integer, INOUT tasks bigint)
+    verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer,
+    INOUT tasks bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
-    condition pg_catalog.text;
-    last      bigint := 0;
+    last      bigint;
+    newest    bigint;
+    moment    pg_catalog.timestamptz;
     committed boolean;
 BEGIN
-    condition := queue_internal.bulk_condition(verb, filter, states, dry_run, batch_size, to_queue, priority);
-    IF dry_run THEN
-        tasks := queue_internal.count_matching(verb, condition, filter, tasks);
-        RETURN;
-    END IF;
     LOOP
-        SELECT b.tasks, b.last INTO tasks, last
-        FROM queue_internal.next_batch(verb, condition, filter, batch_size, to_queue, priority, tasks, last) AS b;
+        SELECT b.tasks, b.last, b.newest, b.moment INTO tasks, last, newest, moment
+        FROM queue_internal.next_batch(
+            verb, filter, dry_run, batch_size, to_queue, priority, tasks, last, newest, moment) AS b;
         EXIT WHEN last IS NULL;
         CALL queue_internal.try_commit(committed);
     END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE queue_internal.in_batches(text, jsonb, text[], boolean, integer, text, integer, bigint) IS
+COMMENT ON PROCEDURE queue_internal.in_batches(text, jsonb, boolean, integer, text, integer, bigint) IS
     'Does something to all tasks that match a filter, batch by batch.';
 
 -- "redrive" and "forget" are about dead letters, all others about live tasks.
@@ -38,19 +37,32 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN CASE WHEN verb IN ('redrive', 'forget') THEN 'queue.dead_letters' ELSE 'queue.tasks' END;
 COMMENT ON FUNCTION queue_internal.bulk_table(text) IS 'The table that a bulk verb walks over.';
 
+CREATE FUNCTION queue_internal.bulk_states(verb text) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    CASE verb
+        WHEN 'cancel', 'reprioritise' THEN RETURN '{queued, scheduled, waiting, running}';
+        WHEN 'retry' THEN RETURN '{scheduled}';
+        WHEN 'move' THEN RETURN '{queued, scheduled, waiting}';
+        WHEN 'discard', 'forget' THEN RETURN '{queued, scheduled, waiting, failed}';
+        WHEN 'redrive' THEN RETURN '{failed}';
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.bulk_states(text) IS 'The states of the tasks that a bulk verb takes.';
+
 CREATE FUNCTION queue_internal.bulk_condition(
-    verb text, filter jsonb, states text[], dry_run boolean, batch_size integer, to_queue text, priority integer)
+    verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer, newest bigint,
+    moment timestamptz)
 RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    relation CONSTANT text := queue_internal.bulk_table(verb);
-    matching CONSTANT text :=
-        queue_internal.filter_condition(filter, states, relation = 'queue.dead_letters');
-    newest   bigint;
+    matching CONSTANT text := queue_internal.filter_condition(
+        filter, queue_internal.bulk_states(verb), queue_internal.bulk_table(verb) = 'queue.dead_letters', moment);
 BEGIN
     IF verb = 'move' OR to_queue IS NOT NULL THEN
         PERFORM queue_internal.check_name('to_queue', to_queue);
-        PERFORM queue_internal.open_queue(to_queue);
+        PERFORM queue_internal.open_queue(to_queue, 'operator');
     END IF;
     IF verb = 'reprioritise' AND priority IS NULL THEN
         PERFORM queue_internal.raise_null('priority');
@@ -63,16 +75,16 @@ BEGIN
     ELSIF batch_size > 100000 THEN
         PERFORM queue_internal.raise_too_large('batch_size', '100000', batch_size::text);
     END IF;
-    EXECUTE 'SELECT max(t.id) FROM ' || relation || ' AS t' INTO newest;
     -- What is as it shall be already is not counted.
-    RETURN format('t.id <= %s AND %s AND %s', coalesce(newest, 0), matching, CASE verb
+    RETURN format('t.id <= %s AND %s AND %s', newest, matching, CASE verb
         WHEN 'cancel' THEN '(t.state <> ''running'' OR t.cancel_requested_at IS NULL)'
         WHEN 'reprioritise' THEN 't.priority <> ' || priority
         WHEN 'move' THEN format('t.queue <> %L', to_queue)
         ELSE 'true' END);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bulk_condition(text, jsonb, text[], boolean, integer, text, integer) IS
+COMMENT ON FUNCTION queue_internal.bulk_condition(
+    text, jsonb, boolean, integer, text, integer, bigint, timestamptz) IS
     'Checks the arguments of a bulk verb and returns the condition that its tasks fulfil.';
 
 CREATE FUNCTION queue_internal.count_matching(verb text, condition text, filter jsonb, tasks bigint) RETURNS bigint
@@ -87,11 +99,13 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.count_matching(text, text, jsonb, bigint) IS 'What a dry run says.';
 
+-- The first batch is called with null in "last", "newest" and "moment". "newest" is the largest id when the walk
+-- began, "moment" the time that the filter's ages count from.
 -- Why the planner is told what not to do: the walk follows the primary key. Any other way would be
 -- gone again from its start for every batch.
 CREATE FUNCTION queue_internal.next_batch(
-    verb text, condition text, filter jsonb, batch_size integer, to_queue text, priority integer,
-    INOUT tasks bigint, INOUT last bigint)
+    verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer,
+    INOUT tasks bigint, INOUT last bigint, INOUT newest bigint, INOUT moment timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -100,13 +114,25 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    ids     bigint[];
-    task_id bigint;
-    task    queue.tasks;
+    relation  CONSTANT text := queue_internal.bulk_table(verb);
+    condition text;
+    ids       bigint[];
+    task_id   bigint;
+    task      queue.tasks;
 BEGIN
+    moment := coalesce(moment, clock_timestamp());
+    IF newest IS NULL THEN
+        EXECUTE 'SELECT coalesce(max(t.id), 0) FROM ' || relation || ' AS t' INTO newest;
+    END IF;
+    condition := queue_internal.bulk_condition(verb, filter, dry_run, batch_size, to_queue, priority, newest, moment);
+    IF dry_run THEN
+        tasks := queue_internal.count_matching(verb, condition, filter, tasks);
+        last := NULL;
+        RETURN;
+    END IF;
     EXECUTE format('SELECT ARRAY(SELECT t.id FROM %s AS t WHERE t.id > $1 AND %s '
-                   'ORDER BY t.id LIMIT $2 FOR UPDATE SKIP LOCKED)', queue_internal.bulk_table(verb), condition)
-    INTO ids USING last, batch_size, filter;
+                   'ORDER BY t.id LIMIT $2 FOR UPDATE SKIP LOCKED)', relation, condition)
+    INTO ids USING coalesce(last, 0), batch_size, filter;
     IF verb = 'redrive' THEN
         tasks := tasks + queue_internal.revive(ids, to_queue);
     ELSIF verb = 'forget' THEN
@@ -124,7 +150,7 @@ BEGIN
                     task.run_at := clock_timestamp();
                     PERFORM queue_internal.reorder(task);
                 WHEN 'reprioritise' THEN
-                    task.priority := next_batch.priority;
+                    task.priority := priority;
                     PERFORM queue_internal.reorder(task);
                 WHEN 'move' THEN
                     CONTINUE WHEN NOT queue_internal.move(task, to_queue);
@@ -138,5 +164,6 @@ BEGIN
     RAISE DEBUG 'queue_ext: % tasks so far', tasks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_batch(text, text, jsonb, integer, text, integer, bigint, bigint) IS
+COMMENT ON FUNCTION queue_internal.next_batch(
+    text, jsonb, boolean, integer, text, integer, bigint, bigint, bigint, timestamptz) IS
     'One batch of a bulk verb; "last" is null when there is nothing left.';

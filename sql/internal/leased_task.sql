@@ -12,6 +12,7 @@ BEGIN
     PERFORM queue_internal.check_lease_holder(id, token);
     SELECT t.* INTO task FROM queue.tasks AS t
     WHERE t.id = leased_task.id AND t.token = leased_task.token AND t.state = 'running'
+      AND queue_internal.has_right('worker', t.queue)
     FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_lease_lost(id, token);

@@ -16,7 +16,7 @@ COMMENT ON FUNCTION queue_internal.wait_deadline(interval) IS
 CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM queue_internal.open_queue(queue);
+    PERFORM queue_internal.open_queue(queue, 'worker');
     RETURN queue_internal.wait_deadline(timeout);
 END
 $$;
@@ -34,7 +34,7 @@ BEGIN
     END IF;
     FOREACH name IN ARRAY queues LOOP
         PERFORM queue_internal.check_name('queues', name);
-        PERFORM queue_internal.open_queue(name);
+        PERFORM queue_internal.open_queue(name, 'worker');
     END LOOP;
     RETURN queue_internal.wait_deadline(timeout);
 END
@@ -49,7 +49,7 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_id(id);
     deadline := queue_internal.wait_deadline(timeout);
-    IF queue_internal.state_of(id) IS NULL THEN
+    IF queue_internal.state_of(id, 'operator') IS NULL THEN
         PERFORM queue_internal.raise_unknown_task(id);
     END IF;
     RETURN deadline;
@@ -63,7 +63,7 @@ COMMENT ON FUNCTION queue_internal.check_wait_result(bigint, interval) IS
 CREATE FUNCTION queue_internal.outcome(id bigint, OUT state text, OUT result jsonb)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    state := queue_internal.state_of(id);
+    state := queue_internal.state_of(id, 'operator');
     IF state = 'completed' THEN
         SELECT h.result INTO result FROM queue.history AS h WHERE h.id = outcome.id;
     END IF;

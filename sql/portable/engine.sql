@@ -9,6 +9,58 @@ $$;
 COMMENT ON FUNCTION queue_internal.announce_task(text, timestamptz) IS
     'Tells the engine of tasks. The SQL-only edition has none.';
 
+-- Rights (internal/rights.sql). The verbs are SECURITY DEFINER (definer.sql), so the caller is the session's user
+-- or the role that it set. A SECURITY DEFINER function of somebody else between the session and a verb cannot be
+-- seen: the verb runs with the rights of the session's role.
+
+CREATE FUNCTION queue_internal.caller() RETURNS name
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    role CONSTANT text := current_setting('role');
+BEGIN
+    RETURN CASE role WHEN 'none' THEN session_user ELSE role END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.caller() IS 'The role that called the verb that is running.';
+
+CREATE FUNCTION queue_internal.has_right(kind text, queue text) RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    caller CONSTANT name := queue_internal.caller();
+BEGIN
+    RETURN caller = current_user OR pg_has_role(caller, current_user, 'USAGE') OR EXISTS (
+        SELECT FROM queue.rights AS r
+        WHERE (r.kind IN (has_right.kind, 'operator') OR has_right.kind = 'any')
+          AND (r.queue IS NULL OR r.queue = has_right.queue) AND pg_has_role(caller, r.role, 'USAGE'));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_right(text, text) IS
+    'Whether the caller of the verb has a kind of right (producer, worker, operator, any) for the queue; for a null '
+    'queue, whether it has it for all queues.';
+
+CREATE FUNCTION queue_internal.queues_with_right(kind text) RETURNS text[]
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF queue_internal.has_right(CASE kind WHEN 'monitor' THEN 'operator' ELSE kind END, NULL)
+       OR kind = 'monitor' AND pg_has_role(queue_internal.caller(), 'pg_monitor', 'USAGE') THEN
+        RETURN NULL;
+    END IF;
+    RETURN ARRAY(
+        SELECT DISTINCT r.queue FROM queue.rights AS r
+        WHERE r.kind IN (queues_with_right.kind, 'operator') AND pg_has_role(queue_internal.caller(), r.role, 'USAGE'));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.queues_with_right(text) IS
+    'The queues for which the caller has a kind of right; null stands for all queues.';
+
+CREATE FUNCTION queue_internal.announce_rights() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+END
+$$;
+COMMENT ON FUNCTION queue_internal.announce_rights() IS
+    'Makes sessions read the rights again. In the SQL-only edition they read them for every call.';
+
 -- Commits, once it is sure that the CALL of a bulk verb may. A COMMIT that is refused cannot be caught. It
 -- is allowed if CALL is the one statement that a client sent, not in a transaction block; and that is sure
 -- if the transaction began with the statement, the verb was not called by another function, and nothing

@@ -10,8 +10,6 @@ CREATE TABLE queue_internal.settings (
     value text NOT NULL
 );
 COMMENT ON TABLE queue_internal.settings IS 'The settings that were changed. Change them with queue.set().';
--- Its schema is open to producers, workers and operators alone.
-GRANT SELECT ON queue_internal.settings TO PUBLIC;
 
 CREATE FUNCTION queue_internal.setting(name text, fallback text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$

@@ -38,8 +38,7 @@ BEGIN
         ready := queue_internal.is_ready(queues);
         -- A signal is for the next claim, which may not be able to settle it yet: whoever waits and claims in turn shall
         -- not do so without a pause.
-        EXIT WHEN ready AND (pause OPERATOR(pg_catalog.>) 0 OR NOT EXISTS (
-            SELECT FROM queue_internal.signals AS s WHERE s.queue OPERATOR(pg_catalog.=) ANY (queues)));
+        EXIT WHEN ready AND (pause OPERATOR(pg_catalog.>) 0 OR NOT queue_internal.has_signals(queues));
         pause := queue_internal.next_pause(pause, deadline);
         EXIT WHEN pause IS NULL;
         COMMIT;
@@ -51,6 +50,14 @@ END
 $$;
 COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
     'Waits until there is something to claim from any of the queues.';
+
+CREATE FUNCTION queue_internal.has_signals(queues text[]) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = ANY (queues));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_signals(text[]) IS 'Whether a claim from any of the queues has signals to settle.';
 
 CREATE FUNCTION queue_internal.next_pause(pause float8, deadline timestamptz) RETURNS float8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

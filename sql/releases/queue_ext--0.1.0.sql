@@ -255,19 +255,12 @@ CREATE TABLE queue.bindings (
     CONSTRAINT bindings_pkey PRIMARY KEY (topic_pattern, queue)
 );
 
--- The privileges and policies that a right consists of follow this table (rights.sql), because
--- pg_dump saves its rows, but not the policies of a table that belongs to an extension.
+-- Who may do what. pg_dump saves the rows; privileges follow them (internal/rights.sql).
 CREATE TABLE queue.rights (
     role  regrole NOT NULL,
     kind  text    NOT NULL,
     queue text,
     CONSTRAINT rights_kind_check CHECK (kind IN ('producer', 'worker', 'operator'))
-);
-
--- Has a row once a right is for one queue alone: since when row-level security guards the tables. It is no part of
--- queue.rights, because a dump brings the privileges of the roles along whether or not it brings their rights.
-CREATE TABLE queue_internal.guarded (
-    since timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 -- What a claim hands out.
@@ -355,6 +348,29 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'engine_stats_wrapper'
 COMMENT ON FUNCTION queue.engine_stats() IS
     'What the native part sees of itself: whether it is loaded, and the worker of this database.';
 
+-- Rights (internal/rights.sql). They are kept in memory until queue.rights or a role changes.
+
+CREATE FUNCTION queue_internal.caller() RETURNS name
+LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'queue_caller';
+COMMENT ON FUNCTION queue_internal.caller() IS
+    'The role that called the verb that is running; outside a verb, the current role.';
+
+CREATE FUNCTION queue_internal.has_right(kind text, queue text) RETURNS boolean
+LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'queue_has_right';
+COMMENT ON FUNCTION queue_internal.has_right(text, text) IS
+    'Whether the caller of the verb has a kind of right (producer, worker, operator, any) for the queue; for a null '
+    'queue, whether it has it for all queues.';
+
+CREATE FUNCTION queue_internal.queues_with_right(kind text) RETURNS text[]
+LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'queue_queues_with_right';
+COMMENT ON FUNCTION queue_internal.queues_with_right(text) IS
+    'The queues for which the caller has a kind of right; null stands for all queues.';
+
+CREATE FUNCTION queue_internal.announce_rights() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'queue_announce_rights';
+COMMENT ON FUNCTION queue_internal.announce_rights() IS
+    'Makes every session read the rights again once the transaction has committed.';
+
 CREATE FUNCTION queue_internal.cron_next(cron text, after timestamp) RETURNS timestamp
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'cron_next_wrapper';
 COMMENT ON FUNCTION queue_internal.cron_next(text, timestamp) IS
@@ -414,6 +430,20 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_too_large(text, text, text) IS 'Raises 54000.';
 
+CREATE FUNCTION queue_internal.raise_denied(kind text, queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'permission denied for %', coalesce(format('queue "%s"', queue), 'all queues')
+        USING ERRCODE = 'insufficient_privilege',
+              DETAIL = format('Role %I does not have the right of %s %s %s.', queue_internal.caller(),
+                              CASE kind WHEN 'operator' THEN 'an' ELSE 'a' END, kind,
+                              CASE WHEN queue IS NULL THEN 'for all queues' ELSE 'for the queue' END),
+              HINT = format('The owner of the extension gives it with SELECT queue.grant_%s(%L%s).', kind,
+                            queue_internal.caller(), coalesce(format(', %L', queue), ''));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_denied(text, text) IS 'Raises 42501.';
+
 CREATE FUNCTION queue_internal.raise_unknown_queue(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -458,10 +488,10 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_duplicate_key(text, text, bigint, timestamptz) IS 'Raises QX004.';
 
-CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, rule text, hint text) RETURNS void
+CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, kind text, rule text, hint text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    found_state text := queue_internal.state_of(id);
+    found_state text := queue_internal.state_of(id, kind);
 BEGIN
     IF found_state IS NULL THEN
         PERFORM queue_internal.raise_unknown_task(id);
@@ -470,15 +500,15 @@ BEGIN
         USING ERRCODE = 'QX005', DETAIL = format('The task is %s.', found_state), HINT = hint;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text) IS
-    'Raises QX005, or QX003 if there is no such task.';
+COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text, text) IS
+    'Raises QX005, or QX003 if the caller has no such task.';
 
 CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     live   record;
     fact   text;
-    ending text := queue_internal.state_of(id);
+    ending text := queue_internal.state_of(id, 'worker');
 BEGIN
     IF ending IS NULL THEN
         PERFORM queue_internal.raise_unknown_task(id);
@@ -500,27 +530,29 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_lease_lost(bigint, bigint) IS
     'Raises QX001, or QX003 if there is no such task.';
--- queue_internal.state_of(id)
+-- queue_internal.state_of(id, kind)
 --
---   The state of the task wherever it is, null if it is nowhere.
+--   The state of the task wherever it is; null if it is nowhere, or if the caller does not have this kind of right
+--   for its queue: nobody learns which ids other queues have.
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
-CREATE FUNCTION queue_internal.state_of(id bigint) RETURNS text
+CREATE FUNCTION queue_internal.state_of(id bigint, kind text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     state text;
 BEGIN
-    SELECT t.state INTO state FROM queue.tasks AS t WHERE t.id = state_of.id;
+    SELECT t.state INTO state FROM queue.tasks AS t WHERE t.id = state_of.id AND queue_internal.has_right(kind, t.queue);
     IF NOT FOUND THEN
-        SELECT 'failed' INTO state FROM queue.dead_letters AS d WHERE d.id = state_of.id;
+        SELECT 'failed' INTO state FROM queue.dead_letters AS d WHERE d.id = state_of.id AND queue_internal.has_right(kind, d.queue);
     END IF;
     IF state IS NULL THEN
-        SELECT h.state INTO state FROM queue.history AS h WHERE h.id = state_of.id;
+        SELECT h.state INTO state FROM queue.history AS h WHERE h.id = state_of.id AND queue_internal.has_right(kind, h.queue);
     END IF;
     RETURN state;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.state_of(bigint) IS 'The state of a task, wherever it is.';
+COMMENT ON FUNCTION queue_internal.state_of(bigint, text) IS
+    'The state of a task, wherever it is, if the caller has this kind of right for its queue.';
 -- The checks of arguments that several functions share. Each names the argument in its error.
 
 CREATE FUNCTION queue_internal.check_name(argument text, value text) RETURNS void
@@ -1205,6 +1237,8 @@ BEGIN
          LATERAL (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.id AND t.id <> add_dependencies.task_id
                   UNION ALL SELECT d.queue FROM queue.dead_letters AS d WHERE d.id = a.id
                   UNION ALL SELECT h.queue FROM queue.history AS h WHERE h.id = a.id LIMIT 1) AS found
+    -- A task of a queue that the caller has nothing to do with does not exist for it.
+    WHERE queue_internal.has_right('any', found.queue)
     ORDER BY a.id;
     GET DIAGNOSTICS known = ROW_COUNT;
     IF known < (SELECT count(DISTINCT i.id) FROM unnest(after) AS i (id)) THEN
@@ -2001,6 +2035,7 @@ BEGIN
     PERFORM queue_internal.check_lease_holder(id, token);
     SELECT t.* INTO task FROM queue.tasks AS t
     WHERE t.id = leased_task.id AND t.token = leased_task.token AND t.state = 'running'
+      AND queue_internal.has_right('worker', t.queue)
     FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_lease_lost(id, token);
@@ -2010,25 +2045,31 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.leased_task(bigint, bigint) IS
     'The running task that the token leases, locked; raises if the lease is lost.';
--- queue_internal.open_queue(name)
+-- queue_internal.open_queue(name, kind)
 --
---   The queue of that name.
---   Errors:   22004, 22023, 54000 for the argument "queue"; QX002
+--   The queue of that name, for a caller that has this kind of right for it.
+--   Errors:   22004, 22023, 54000 for the argument "queue"; 42501 without the right, whether or not there is such a
+--             queue; QX002
 
-CREATE FUNCTION queue_internal.open_queue(name text) RETURNS queue.queues
+CREATE FUNCTION queue_internal.open_queue(name text, kind text) RETURNS queue.queues
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source queue.queues;
 BEGIN
     SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = open_queue.name;
-    IF NOT FOUND THEN
+    IF source.name IS NULL THEN
         PERFORM queue_internal.check_name('queue', name);
+    END IF;
+    IF NOT queue_internal.has_right(kind, name) THEN
+        PERFORM queue_internal.raise_denied(kind, name);
+    ELSIF source.name IS NULL THEN
         PERFORM queue_internal.raise_unknown_queue(name);
     END IF;
     RETURN source;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.open_queue(text) IS 'The queue of that name; raises if there is none.';
+COMMENT ON FUNCTION queue_internal.open_queue(text, text) IS
+    'The queue of that name; raises if the caller does not have this kind of right, or if there is none.';
 -- Where claims of a session begin, while much that is of no use lies before that.
 --
 --   Finished tasks and settled signals leave entries at the front of their indexes until a vacuum takes
@@ -2300,7 +2341,9 @@ DECLARE
     source queue.queues;
     level  integer;
 BEGIN
-    FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL LOOP
+    FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL
+                    AND queue_internal.has_right('worker', q.name)
+    LOOP
         CONTINUE WHEN source.rate_limit IS NOT NULL AND NOT EXISTS (
                           SELECT FROM queue_internal.bucket_times(source, moment, 1))
                       OR source.max_running IS NOT NULL AND NOT EXISTS (
@@ -3234,7 +3277,7 @@ DECLARE
     plan queue.schedules;
 BEGIN
     SELECT s.* INTO plan FROM queue.schedules AS s WHERE s.name = open_schedule.name;
-    IF NOT FOUND THEN
+    IF plan.name IS NULL OR NOT queue_internal.has_right('operator', plan.queue) THEN
         PERFORM queue_internal.check_name('name', name);
         PERFORM queue_internal.raise_unknown_schedule(name);
     END IF;
@@ -3242,8 +3285,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.open_schedule(text) IS
-    'The schedule of that name; raises if there is none.';
--- queue_internal.filter_condition(filter, states, dead)
+    'The schedule of that name; raises if there is none for whose queue the caller has the operator''s right.';
+-- queue_internal.filter_condition(filter, states, dead, moment)
 --
 --   Checks the filter of a bulk verb and returns it as a condition on queue.tasks AS t or, if "dead",
 --   on queue.dead_letters AS t.
@@ -3255,17 +3298,19 @@ COMMENT ON FUNCTION queue_internal.open_schedule(text) IS
 --             error                  the same, on the last error
 --             payload, headers       JSON that the task's contains
 --             ids                    an array of ids
---   Errors:   22004, 22023, 54000 naming the option; QX002 no such queue
+--   Rights:   only tasks of queues whose operator the caller is
+--   Errors:   22004, 22023, 54000 naming the option; 42501 or QX002 for the queue
 --   Why an empty filter is refused: a program that forgot to fill it in would mean everything.
 --   Why times are written as values: every batch has to mean the same moment. In ISO: other styles name zones by
 --             abbreviations, and CST is read as another zone than it was written for.
 --   Why payloads are not, but are taken from $3, the filter: a log may show the statement.
 
-CREATE FUNCTION queue_internal.filter_condition(filter jsonb, states text[], dead boolean) RETURNS text
+CREATE FUNCTION queue_internal.filter_condition(filter jsonb, states text[], dead boolean, moment timestamptz)
+RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
-    moment CONSTANT timestamptz := clock_timestamp();
-    parts  text[] := '{}';
+    queues CONSTANT text[] := queue_internal.queues_with_right('operator');
+    parts  text[] := CASE WHEN queues IS NOT NULL THEN ARRAY[format('t.queue = ANY (%L)', queues)] ELSE '{}' END;
     option text;
     value  jsonb;
 BEGIN
@@ -3287,7 +3332,9 @@ BEGIN
                 END IF;
             WHEN 'queue' THEN
                 parts := parts || format('t.queue = %L', queue_internal.text_option(option, value));
-                IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = value #>> '{}') THEN
+                IF NOT queue_internal.has_right('operator', value #>> '{}') THEN
+                    PERFORM queue_internal.raise_denied('operator', left(value #>> '{}', 128));
+                ELSIF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = value #>> '{}') THEN
                     PERFORM queue_internal.raise_unknown_queue(left(value #>> '{}', 128));
                 END IF;
             WHEN 'state' THEN
@@ -3331,7 +3378,7 @@ BEGIN
     RETURN array_to_string(parts, ' AND ');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.filter_condition(jsonb, text[], boolean) IS
+COMMENT ON FUNCTION queue_internal.filter_condition(jsonb, text[], boolean, timestamptz) IS
     'Checks the filter of a bulk verb and returns it as a condition.';
 
 CREATE FUNCTION queue_internal.text_option(option text, value jsonb) RETURNS text
@@ -3396,38 +3443,37 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.ids_option(text, jsonb) IS
     'The value of a filter''s option that is a list of ids.';
--- queue_internal.in_batches(verb, filter, states, dry_run, batch_size, to_queue, priority, tasks)
+-- queue_internal.in_batches(verb, filter, dry_run, batch_size, to_queue, priority, tasks)
 --
 --   What all bulk verbs do: walk over the tasks that match the filter, in the order of their ids, and
---   commit after each batch if CALL was said where that is possible. "tasks" is counted on.
+--   commit after each batch if CALL was issued where that is possible. "tasks" is counted on.
 --   Promise:  each task is visited once, also one that comes back under its id while this runs, and
 --             none that was pushed after it began; what a batch did stays done whatever comes later
+--   Rights:   next_batch checks them; it runs with the rights of the owner, which a procedure that commits
+--             cannot, and so it takes nothing from its caller that becomes part of a statement
 --   Locks:    the tasks of one batch, without waiting for any; those that are locked are left out
 --   Why it has no SET clause, and no operators: see queue.maintain().
 
 CREATE PROCEDURE queue_internal.in_batches(
-    verb text, filter jsonb, states text[], dry_run boolean, batch_size integer, to_queue text,
-    priority integer, INOUT tasks bigint)
+    verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer,
+    INOUT tasks bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
-    condition pg_catalog.text;
-    last      bigint := 0;
+    last      bigint;
+    newest    bigint;
+    moment    pg_catalog.timestamptz;
     committed boolean;
 BEGIN
-    condition := queue_internal.bulk_condition(verb, filter, states, dry_run, batch_size, to_queue, priority);
-    IF dry_run THEN
-        tasks := queue_internal.count_matching(verb, condition, filter, tasks);
-        RETURN;
-    END IF;
     LOOP
-        SELECT b.tasks, b.last INTO tasks, last
-        FROM queue_internal.next_batch(verb, condition, filter, batch_size, to_queue, priority, tasks, last) AS b;
+        SELECT b.tasks, b.last, b.newest, b.moment INTO tasks, last, newest, moment
+        FROM queue_internal.next_batch(
+            verb, filter, dry_run, batch_size, to_queue, priority, tasks, last, newest, moment) AS b;
         EXIT WHEN last IS NULL;
         CALL queue_internal.try_commit(committed);
     END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE queue_internal.in_batches(text, jsonb, text[], boolean, integer, text, integer, bigint) IS
+COMMENT ON PROCEDURE queue_internal.in_batches(text, jsonb, boolean, integer, text, integer, bigint) IS
     'Does something to all tasks that match a filter, batch by batch.';
 
 -- "redrive" and "forget" are about dead letters, all others about live tasks.
@@ -3436,19 +3482,32 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN CASE WHEN verb IN ('redrive', 'forget') THEN 'queue.dead_letters' ELSE 'queue.tasks' END;
 COMMENT ON FUNCTION queue_internal.bulk_table(text) IS 'The table that a bulk verb walks over.';
 
+CREATE FUNCTION queue_internal.bulk_states(verb text) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    CASE verb
+        WHEN 'cancel', 'reprioritise' THEN RETURN '{queued, scheduled, waiting, running}';
+        WHEN 'retry' THEN RETURN '{scheduled}';
+        WHEN 'move' THEN RETURN '{queued, scheduled, waiting}';
+        WHEN 'discard', 'forget' THEN RETURN '{queued, scheduled, waiting, failed}';
+        WHEN 'redrive' THEN RETURN '{failed}';
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.bulk_states(text) IS 'The states of the tasks that a bulk verb takes.';
+
 CREATE FUNCTION queue_internal.bulk_condition(
-    verb text, filter jsonb, states text[], dry_run boolean, batch_size integer, to_queue text, priority integer)
+    verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer, newest bigint,
+    moment timestamptz)
 RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    relation CONSTANT text := queue_internal.bulk_table(verb);
-    matching CONSTANT text :=
-        queue_internal.filter_condition(filter, states, relation = 'queue.dead_letters');
-    newest   bigint;
+    matching CONSTANT text := queue_internal.filter_condition(
+        filter, queue_internal.bulk_states(verb), queue_internal.bulk_table(verb) = 'queue.dead_letters', moment);
 BEGIN
     IF verb = 'move' OR to_queue IS NOT NULL THEN
         PERFORM queue_internal.check_name('to_queue', to_queue);
-        PERFORM queue_internal.open_queue(to_queue);
+        PERFORM queue_internal.open_queue(to_queue, 'operator');
     END IF;
     IF verb = 'reprioritise' AND priority IS NULL THEN
         PERFORM queue_internal.raise_null('priority');
@@ -3461,16 +3520,16 @@ BEGIN
     ELSIF batch_size > 100000 THEN
         PERFORM queue_internal.raise_too_large('batch_size', '100000', batch_size::text);
     END IF;
-    EXECUTE 'SELECT max(t.id) FROM ' || relation || ' AS t' INTO newest;
     -- What is as it shall be already is not counted.
-    RETURN format('t.id <= %s AND %s AND %s', coalesce(newest, 0), matching, CASE verb
+    RETURN format('t.id <= %s AND %s AND %s', newest, matching, CASE verb
         WHEN 'cancel' THEN '(t.state <> ''running'' OR t.cancel_requested_at IS NULL)'
         WHEN 'reprioritise' THEN 't.priority <> ' || priority
         WHEN 'move' THEN format('t.queue <> %L', to_queue)
         ELSE 'true' END);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bulk_condition(text, jsonb, text[], boolean, integer, text, integer) IS
+COMMENT ON FUNCTION queue_internal.bulk_condition(
+    text, jsonb, boolean, integer, text, integer, bigint, timestamptz) IS
     'Checks the arguments of a bulk verb and returns the condition that its tasks fulfil.';
 
 CREATE FUNCTION queue_internal.count_matching(verb text, condition text, filter jsonb, tasks bigint) RETURNS bigint
@@ -3485,11 +3544,13 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.count_matching(text, text, jsonb, bigint) IS 'What a dry run says.';
 
+-- The first batch is called with null in "last", "newest" and "moment". "newest" is the largest id when the walk
+-- began, "moment" the time that the filter's ages count from.
 -- Why the planner is told what not to do: the walk follows the primary key. Any other way would be
 -- gone again from its start for every batch.
 CREATE FUNCTION queue_internal.next_batch(
-    verb text, condition text, filter jsonb, batch_size integer, to_queue text, priority integer,
-    INOUT tasks bigint, INOUT last bigint)
+    verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer,
+    INOUT tasks bigint, INOUT last bigint, INOUT newest bigint, INOUT moment timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -3498,13 +3559,25 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    ids     bigint[];
-    task_id bigint;
-    task    queue.tasks;
+    relation  CONSTANT text := queue_internal.bulk_table(verb);
+    condition text;
+    ids       bigint[];
+    task_id   bigint;
+    task      queue.tasks;
 BEGIN
+    moment := coalesce(moment, clock_timestamp());
+    IF newest IS NULL THEN
+        EXECUTE 'SELECT coalesce(max(t.id), 0) FROM ' || relation || ' AS t' INTO newest;
+    END IF;
+    condition := queue_internal.bulk_condition(verb, filter, dry_run, batch_size, to_queue, priority, newest, moment);
+    IF dry_run THEN
+        tasks := queue_internal.count_matching(verb, condition, filter, tasks);
+        last := NULL;
+        RETURN;
+    END IF;
     EXECUTE format('SELECT ARRAY(SELECT t.id FROM %s AS t WHERE t.id > $1 AND %s '
-                   'ORDER BY t.id LIMIT $2 FOR UPDATE SKIP LOCKED)', queue_internal.bulk_table(verb), condition)
-    INTO ids USING last, batch_size, filter;
+                   'ORDER BY t.id LIMIT $2 FOR UPDATE SKIP LOCKED)', relation, condition)
+    INTO ids USING coalesce(last, 0), batch_size, filter;
     IF verb = 'redrive' THEN
         tasks := tasks + queue_internal.revive(ids, to_queue);
     ELSIF verb = 'forget' THEN
@@ -3522,7 +3595,7 @@ BEGIN
                     task.run_at := clock_timestamp();
                     PERFORM queue_internal.reorder(task);
                 WHEN 'reprioritise' THEN
-                    task.priority := next_batch.priority;
+                    task.priority := priority;
                     PERFORM queue_internal.reorder(task);
                 WHEN 'move' THEN
                     CONTINUE WHEN NOT queue_internal.move(task, to_queue);
@@ -3536,20 +3609,41 @@ BEGIN
     RAISE DEBUG 'queue_ext: % tasks so far', tasks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_batch(text, text, jsonb, integer, text, integer, bigint, bigint) IS
+COMMENT ON FUNCTION queue_internal.next_batch(
+    text, jsonb, boolean, integer, text, integer, bigint, bigint, bigint, timestamptz) IS
     'One batch of a bulk verb; "last" is null when there is nothing left.';
--- How the rights of producers, workers and operators take effect: as privileges on the tables and
--- functions, and as one row-level policies on each table. Both follow the rows of
--- queue.rights, also when a dump brings those rows. Row-level security is switched on by the first
--- right that is for one queue alone, which leaves a row in queue_internal.guarded; until then nobody
--- pays for it. What the policies say of each table stands in guards().
+-- What a right means: who may call which verb, for which queue.
+--
+--   A right is a row of queue.rights: a role, a kind and a queue, or null for all queues. Every verb that a
+--   role may call checks by itself that its caller has the right that it needs for the queue it works on
+--   (check_right, open_queue), and then works with the rights of the extension's owner. So no role needs a
+--   privilege on a table, except that producers may INSERT into queue.tasks and operators may SELECT.
+--
+--   The caller is the role that called the verb (queue_internal.caller()). It has the rights of every role whose
+--   privileges it inherits. The owner of the extension, its members and superusers have all rights. An operator
+--   of a queue may do there what a producer and a worker may.
+--
+--   has_right() and queues_with_right() are in engine.sql: the library keeps the rights of a session's role in
+--   memory.
+
+-- For the start of a verb. A null queue stands for all of them.
+CREATE FUNCTION queue_internal.check_right(kind text, queue text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT queue_internal.has_right(kind, queue) THEN
+        PERFORM queue_internal.raise_denied(kind, queue);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_right(text, text) IS
+    'Raises 42501 unless the caller of the verb has this kind of right for the queue.';
 
 CREATE FUNCTION queue_internal.grant_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 BEGIN
     PERFORM queue_internal.check_grantee(role);
     IF queue IS NOT NULL THEN
-        PERFORM queue_internal.open_queue(queue);
+        PERFORM queue_internal.open_queue(queue, 'operator');
     END IF;
     INSERT INTO queue.rights (role, kind, queue)
     VALUES (quote_ident(role)::regrole, grant_right.kind, grant_right.queue)
@@ -3565,142 +3659,13 @@ BEGIN
     DELETE FROM queue.rights AS r
     WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind
       AND r.queue IS NOT DISTINCT FROM revoke_right.queue;
-    -- A right may be older than its queue, which was dropped.
+    -- A right can outlive its queue.
     IF NOT FOUND AND queue IS NOT NULL THEN
-        PERFORM queue_internal.open_queue(queue);
+        PERFORM queue_internal.open_queue(queue, 'operator');
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.revoke_right(text, name, text) IS 'Takes a right from a role.';
-
-CREATE FUNCTION queue_internal.rights_changed() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF TG_OP = 'DELETE' THEN
-        PERFORM queue_internal.withdraw_right(OLD);
-    ELSIF EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = NEW.role) THEN
-        PERFORM queue_internal.apply_right(NEW);
-    ELSE
-        -- From a dump: without this one, the others would not be restored either.
-        RAISE WARNING 'a right is left out, because its role % does not exist', NEW.role;
-        DELETE FROM queue.rights AS r WHERE r.role = NEW.role;
-    END IF;
-    RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.rights_changed() IS 'Makes privileges and policies follow queue.rights.';
-
-CREATE TRIGGER rights_changed AFTER INSERT OR DELETE ON queue.rights
-    FOR EACH ROW EXECUTE FUNCTION queue_internal.rights_changed();
-COMMENT ON TRIGGER rights_changed ON queue.rights IS 'Makes privileges and policies follow the table.';
-
-CREATE FUNCTION queue_internal.guard() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    guarded text;
-BEGIN
-    PERFORM queue_internal.lock_guarded_tables();
-    FOR guarded IN SELECT DISTINCT g.relation FROM queue_internal.guards(NULL) AS g LOOP
-        EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', guarded);
-    END LOOP;
-    -- One row is enough, wherever it comes from.
-    RETURN CASE WHEN NOT EXISTS (SELECT FROM queue_internal.guarded) THEN NEW END;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.guard() IS 'Switches row-level security on.';
-
-CREATE TRIGGER guard BEFORE INSERT ON queue_internal.guarded
-    FOR EACH ROW EXECUTE FUNCTION queue_internal.guard();
-COMMENT ON TRIGGER guard ON queue_internal.guarded IS 'Switches row-level security on.';
-
--- All the tables or none of them, again and again until the lock_timeout is over: who waits for one
--- table while he holds another can run into a deadlock with any verb.
-CREATE FUNCTION queue_internal.lock_guarded_tables() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    patience CONSTANT interval := current_setting('lock_timeout')::interval;
-    started  CONSTANT timestamptz := clock_timestamp();
-BEGIN
-    LOOP
-        BEGIN
-            EXECUTE (SELECT format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT',
-                                   string_agg(DISTINCT g.relation, ', '))
-                     FROM queue_internal.guards(NULL) AS g);
-            RETURN;
-        EXCEPTION WHEN lock_not_available THEN
-            IF patience > '0' AND clock_timestamp() > started + patience THEN
-                RAISE EXCEPTION 'the tables of queue_ext are busy'
-                    USING ERRCODE = 'lock_not_available',
-                          HINT = 'Try again when no long transaction is working with them.';
-            END IF;
-        END;
-        PERFORM pg_sleep(0.02);
-    END LOOP;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.lock_guarded_tables() IS
-    'Locks the tables that row-level policies guard, without ever waiting for one while holding another.';
-
-CREATE FUNCTION queue_internal.apply_right(given queue.rights) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    guard  record;
-    number bigint;
-BEGIN
-    PERFORM queue_internal.lock_guarded_tables();
-    IF given.queue IS NOT NULL THEN
-        INSERT INTO queue_internal.guarded DEFAULT VALUES;
-    END IF;
-    FOR guard IN SELECT * FROM queue_internal.guards(given.queue) LOOP
-        number := given.role::oid;
-        WHILE EXISTS (SELECT FROM pg_policy AS p WHERE p.polrelid = guard.relation::regclass
-                      AND p.polname = queue_internal.policy_name(given, guard.command, number)) LOOP
-            number := number + 1;
-        END LOOP;
-        EXECUTE format('CREATE POLICY %I ON %s FOR %s TO %s',
-                       queue_internal.policy_name(given, guard.command, number), guard.relation, guard.command,
-                       given.role)
-                || coalesce(' USING (' || guard.visible || ')', '')
-                || coalesce(' WITH CHECK (' || guard.written || ')', '');
-    END LOOP;
-    PERFORM queue_internal.apply_privileges(given.kind, given.role);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.apply_right(queue.rights) IS
-    'Makes the policies of a right and gives its privileges.';
-
-CREATE FUNCTION queue_internal.withdraw_right(taken queue.rights) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    guard  record;
-    policy name;
-    kept   text;
-BEGIN
-    -- Of a role that is gone, nothing is left either.
-    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = taken.role) THEN
-        RETURN;
-    END IF;
-    PERFORM queue_internal.lock_guarded_tables();
-    FOR guard IN SELECT * FROM queue_internal.guards(taken.queue) LOOP
-        SELECT p.polname INTO policy FROM pg_policy AS p
-        WHERE p.polrelid = guard.relation::regclass AND p.polroles = ARRAY[taken.role::oid]
-          AND regexp_replace(p.polname, ' \d+', ' 0') = queue_internal.policy_name(taken, guard.command, 0);
-        -- After DROP OWNED BY the role.
-        CONTINUE WHEN policy IS NULL;
-        EXECUTE format('DROP POLICY %I ON %s', policy, guard.relation);
-    END LOOP;
-    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', taken.role);
-    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue, queue_internal FROM %s', taken.role);
-    EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM %s', taken.role);
-    EXECUTE format('REVOKE ALL ON TYPE queue.claimed_task FROM %s', taken.role);
-    EXECUTE format('REVOKE ALL ON SCHEMA queue, queue_internal FROM %s', taken.role);
-    FOR kept IN SELECT DISTINCT r.kind FROM queue.rights AS r WHERE r.role = taken.role LOOP
-        PERFORM queue_internal.apply_privileges(kept, taken.role);
-    END LOOP;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.withdraw_right(queue.rights) IS
-    'Drops the policies of a right and takes its privileges back.';
 
 CREATE FUNCTION queue_internal.check_grantee(role name) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -3714,139 +3679,68 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_grantee(name) IS 'Checks the role of a right.';
 
--- What a right on the queue lets its role see and write, null meaning all queues: what stands in the
--- policies of its commands as USING and as WITH CHECK.
---
--- Two tables have to do with two queues at a time. A dependency is of the task that waits, and says so
--- in "queue"; but whoever ends its predecessor has to find it, and to leave a signal in the other's
--- queue. So it may be read from both sides, and a signal may go to a foreign queue if there is such a
--- dependency that the role may see. A dependency on a task that the role cannot see in that queue is
--- refused, or it would tell when that task ends; and so is one of a hidden task, which could be ended
--- by way of it.
---
--- Why scalar subqueries: EXISTS may be answered by reading a whole table once, in a plan that was made while it was
--- small.
-CREATE FUNCTION queue_internal.guards(
-    queue text, OUT relation text, OUT command text, OUT visible text, OUT written text)
-RETURNS SETOF record
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    every   CONSTANT boolean := queue IS NULL;
-    own     CONSTANT text := CASE WHEN every THEN 'true' ELSE format('queue = %L', queue) END;
-    between CONSTANT text :=
-        CASE WHEN every THEN 'true' ELSE format('queue = %1$L OR predecessor_queue = %1$L', queue) END;
-    linked  CONSTANT text := CASE WHEN every THEN 'true' ELSE own
-        || ' AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = task_id AND t.queue = dependencies.queue) IS NOT NULL'
-        || (SELECT format(' AND (%s)', string_agg(format(
-                '(SELECT p.id FROM queue.%s AS p'
-                ' WHERE p.id = predecessor_id AND p.queue = predecessor_queue LIMIT 1) IS NOT NULL',
-                place.name), ' OR ' ORDER BY place.number))
-            FROM unnest(ARRAY['tasks', 'dead_letters', 'history']) WITH ORDINALITY AS place (name, number)) END;
-    told    CONSTANT text := CASE WHEN every THEN 'true' ELSE own
-        || ' OR (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = signals.predecessor_id'
-           ' AND d.task_id = signals.task_id AND d.queue = signals.queue) IS NOT NULL' END;
+-- The privileges of a role follow its rights, also when a dump brings the rights: pg_dump saves the rows of
+-- queue.rights.
+CREATE FUNCTION queue_internal.rights_changed() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN QUERY VALUES
-        ('queue.queues', 'ALL', CASE WHEN every THEN 'true' ELSE format('name = %L', queue) END, NULL),
-        ('queue.tasks', 'ALL', own, NULL),
-        ('queue.history', 'ALL', own, NULL),
-        ('queue.dead_letters', 'ALL', own, NULL),
-        ('queue.schedules', 'ALL', own, NULL),
-        ('queue.bindings', 'ALL', own, NULL),
-        ('queue_internal.keys', 'ALL', own, NULL),
-        ('queue_internal.slots', 'ALL', own, NULL),
-        ('queue_internal.tokens', 'ALL', own, NULL),
-        ('queue_internal.dependencies', 'SELECT', between, NULL),
-        ('queue_internal.dependencies', 'INSERT', NULL, linked),
-        ('queue_internal.dependencies', 'UPDATE', between, NULL),
-        ('queue_internal.dependencies', 'DELETE', own, NULL),
-        ('queue_internal.signals', 'ALL', own, told);
+    PERFORM queue_internal.announce_rights();
+    IF TG_OP <> 'INSERT' THEN
+        PERFORM queue_internal.withdraw_privileges(OLD.role);
+    END IF;
+    IF TG_OP = 'DELETE' THEN
+        RETURN NULL;
+    ELSIF EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = NEW.role) THEN
+        PERFORM queue_internal.apply_privileges(NEW.kind, NEW.role);
+    ELSE
+        -- From a dump: without this, the other rights would not be restored either.
+        RAISE WARNING 'a right is left out, because its role % does not exist', NEW.role;
+        DELETE FROM queue.rights AS r WHERE r.role = NEW.role;
+    END IF;
+    RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.guards(text) IS
-    'What the row-level policies of a right say, for each table that they guard.';
+COMMENT ON FUNCTION queue_internal.rights_changed() IS 'Makes the privileges of roles follow queue.rights.';
 
--- Where rights are guarded, a finished task or a dead letter can only be written about a live task of
--- that queue, which the role can see: by the statement that ends it, or by somebody who lies about a
--- task of his own. Nobody can write about a task of another queue, or it could not be ended any more:
--- ids are one series. Not for the owner, to whom no policy applies.
-CREATE POLICY of_a_task ON queue.history AS RESTRICTIVE FOR INSERT WITH CHECK (
-    (SELECT t.id FROM queue.tasks AS t WHERE t.id = history.id AND t.queue = history.queue) IS NOT NULL);
-COMMENT ON POLICY of_a_task ON queue.history IS 'Nobody can write about a task that is not his.';
-CREATE POLICY of_a_task ON queue.dead_letters AS RESTRICTIVE FOR INSERT WITH CHECK (
-    (SELECT t.id FROM queue.tasks AS t WHERE t.id = dead_letters.id AND t.queue = dead_letters.queue) IS NOT NULL);
-COMMENT ON POLICY of_a_task ON queue.dead_letters IS 'Nobody can write about a task that is not his.';
+CREATE TRIGGER rights_changed AFTER INSERT OR UPDATE OR DELETE ON queue.rights
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.rights_changed();
+COMMENT ON TRIGGER rights_changed ON queue.rights IS 'Makes the privileges of roles follow the table.';
 
--- The number is the role's OID, because a role can be renamed; or another one, where that is taken: a dump that
--- brings policies along brings those of roles that had other OIDs.
-CREATE FUNCTION queue_internal.policy_name(of queue.rights, command text, number bigint) RETURNS name
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN concat_ws(' ', (of).kind, number, md5((of).queue), nullif(lower(command), 'all'))::name;
-COMMENT ON FUNCTION queue_internal.policy_name(queue.rights, text, bigint) IS
-    'The name of the policies of a right for a command.';
-
-CREATE FUNCTION queue_internal.extension_of(relation oid) RETURNS oid
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT d.refobjid FROM pg_depend AS d
-    WHERE d.classid = 'pg_class'::regclass AND d.objid = relation AND d.deptype = 'e';
-END;
-COMMENT ON FUNCTION queue_internal.extension_of(oid) IS 'The extension that a table or view belongs to, if any.';
-
--- The internal functions run with the rights of their caller, so they may be given to everybody who may
--- call any function at all. But not those of the triggers: on a table of his own, whose columns are
--- others, somebody could have them read what is no column at all.
---
--- Nobody gets a right on a partition of the history, which no policy guards, nor on queue.rights: a dump
--- would bring back what was written there.
+-- What each kind of right needs before a verb can check anything: EXECUTE on the verbs, and on those internal
+-- functions that procedures call as their caller, because a procedure that commits cannot run as the owner.
 CREATE FUNCTION queue_internal.apply_privileges(kind text, role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    internal  CONSTANT text := (
-        SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
-        WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.prorettype <> 'trigger'::regtype);
     verbs     CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
-        WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$)');
-    tables    CONSTANT text := (
-        SELECT string_agg(DISTINCT g.relation, ', ') FROM queue_internal.guards(NULL) AS g
-        WHERE g.relation <> 'queue_internal.dependencies');
-    -- Not what somebody else has put into the schema, as far as an extension tells one from the other.
+        WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$|set$)');
+    -- What somebody else put into the schema is left out, as far as extension membership shows it.
     views     CONSTANT text := (
         SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class AS c
         WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'v'
           AND queue_internal.extension_of(c.oid) IS NOT DISTINCT FROM queue_internal.extension_of('queue.tasks'::regclass));
+    waiting   CONSTANT text := (
+        SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
+        WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
+            '{check_wait, is_ready, has_signals, next_pause, check_wait_result, outcome, is_end, try_commit, may_commit}'));
+    bulk      CONSTANT text := (
+        SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
+        WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));
     privilege text;
 BEGIN
     FOREACH privilege IN ARRAY ARRAY[
-        'USAGE ON SCHEMA queue, queue_internal',
-        'EXECUTE ON ROUTINE ' || internal,
-        'EXECUTE ON FUNCTION queue.channel',
-        'SELECT ON queue.queues'
+        'USAGE ON SCHEMA queue',
+        'EXECUTE ON FUNCTION queue.channel'
     ] || CASE kind
         WHEN 'producer' THEN ARRAY[
-            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state),'
-            'UPDATE (payload, headers, priority, run_at, updated_at, gate),'
-            'SELECT (id, queue, state, run_at, group_key, gate) ON queue.tasks',
-            'SELECT (id, queue) ON queue.history, queue.dead_letters',
+            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
-            'SELECT ON queue.bindings',
-            'SELECT, INSERT, UPDATE ON queue_internal.keys',
-            'SELECT, INSERT ON queue_internal.dependencies',
-            'INSERT ON queue_internal.signals',
             'EXECUTE ON FUNCTION queue.push, queue.push_many, queue.publish'
         ]
         WHEN 'worker' THEN ARRAY[
             'USAGE ON TYPE queue.claimed_task',
-            'SELECT, DELETE, UPDATE (state, run_at, attempt, token, gate, lease_until, worker, claimed_at,'
-            ' updated_at, progress, errors) ON queue.tasks',
-            'INSERT, SELECT (id, state, queue) ON queue.history',
-            'INSERT, SELECT (id, queue) ON queue.dead_letters',
-            'SELECT, UPDATE, DELETE ON queue_internal.keys',
-            'SELECT, DELETE, UPDATE (predecessor_queue) ON queue_internal.dependencies',
-            'SELECT, INSERT, UPDATE, DELETE ON queue_internal.signals',
-            'SELECT ON SEQUENCE queue_internal.signals_id_seq',
-            'SELECT, UPDATE ON queue_internal.slots, queue_internal.tokens',
+            'USAGE ON SCHEMA queue_internal',
+            'EXECUTE ON ROUTINE ' || waiting,
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
             'queue.complete_and_claim, queue.fail, queue.release, queue.extend, queue.extend_many,'
@@ -3855,11 +3749,13 @@ BEGIN
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',
-            'SELECT, INSERT, UPDATE, DELETE ON ' || tables,
+            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff) ON queue.tasks',
+            'USAGE ON SEQUENCE queue.tasks_id_seq',
+            'SELECT ON queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings',
             'SELECT ON ' || views,
-            'SELECT, INSERT, DELETE, UPDATE (predecessor_queue) ON queue_internal.dependencies',
-            'USAGE, SELECT ON SEQUENCE queue.tasks_id_seq',
-            'SELECT ON SEQUENCE queue_internal.signals_id_seq',
+            'USAGE ON SCHEMA queue_internal',
+            'EXECUTE ON ROUTINE ' || waiting,
+            'EXECUTE ON ROUTINE ' || bulk,
             'EXECUTE ON ROUTINE ' || verbs
         ]
     END LOOP
@@ -3869,6 +3765,59 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.apply_privileges(text, regrole) IS
     'Gives a role the privileges that a right needs.';
+
+CREATE FUNCTION queue_internal.withdraw_privileges(role regrole) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kept text;
+BEGIN
+    -- A role that was dropped left nothing behind.
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = withdraw_privileges.role) THEN
+        RETURN;
+    END IF;
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', role);
+    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue, queue_internal FROM %s', role);
+    EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM %s', role);
+    EXECUTE format('REVOKE ALL ON TYPE queue.claimed_task FROM %s', role);
+    EXECUTE format('REVOKE ALL ON SCHEMA queue, queue_internal FROM %s', role);
+    FOR kept IN SELECT DISTINCT r.kind FROM queue.rights AS r WHERE r.role = withdraw_privileges.role LOOP
+        PERFORM queue_internal.apply_privileges(kept, role);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.withdraw_privileges(regrole) IS
+    'Takes the privileges of a role back, except those that its other rights need.';
+
+CREATE FUNCTION queue_internal.extension_of(relation oid) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT d.refobjid FROM pg_depend AS d
+    WHERE d.classid = 'pg_class'::regclass AND d.objid = relation AND d.deptype = 'e';
+END;
+COMMENT ON FUNCTION queue_internal.extension_of(oid) IS 'The extension that a table or view belongs to, if any.';
+
+-- Which rows an operator reads and a producer inserts. The subqueries are evaluated once for each statement.
+DO $$
+DECLARE
+    allowed CONSTANT text := '(SELECT queue_internal.queues_with_right(%L)) IS NULL '
+                             'OR %I = ANY ((SELECT queue_internal.queues_with_right(%1$L))::text[])';
+    shown   record;
+BEGIN
+    FOR shown IN
+        SELECT t.name, CASE t.name WHEN 'queues' THEN 'name' ELSE 'queue' END AS queue
+        FROM unnest('{queues, tasks, history, dead_letters, schedules, bindings}'::text[]) AS t (name)
+    LOOP
+        EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', shown.name);
+        EXECUTE format('CREATE POLICY operators_read ON queue.%I FOR SELECT USING (%s)', shown.name,
+                       format(allowed, 'operator', shown.queue));
+        EXECUTE format('COMMENT ON POLICY operators_read ON queue.%I IS %L', shown.name,
+                       'Operators read the rows of their queues.');
+    END LOOP;
+    EXECUTE format('CREATE POLICY producers_insert ON queue.tasks FOR INSERT WITH CHECK (%s)',
+                   format(allowed, 'producer', 'queue'));
+    COMMENT ON POLICY producers_insert ON queue.tasks IS 'Producers insert tasks into their queues.';
+END
+$$;
 -- queue_internal.ended_since(since)
 --
 --   How many tasks of each queue ended since then, by state and time, and, without a time, how many dead
@@ -3904,46 +3853,51 @@ COMMENT ON FUNCTION queue_internal.counted(text[]) IS
     'What is known of the numbers of tasks without counting them: the counters behind queue.stats.';
 -- The views for people and for monitoring.
 
+-- A view shows a role the rows of its queues (internal/rights.sql). security_barrier keeps a function in the query
+-- from seeing the others.
+
 -- Every task wherever it is. A failed one is among the dead letters.
-CREATE VIEW queue.all_tasks AS
+CREATE VIEW queue.all_tasks WITH (security_barrier) AS
 SELECT t.id, t.queue, t.state, t.priority, t.run_at, t.attempt, t.max_attempts, t.token, t.lease_until,
        t.worker, t.claimed_at, t.created_at, t.updated_at, t.cancel_requested_at,
        NULL::timestamptz AS finished_at, t.key, t.group_key, t.headers, t.payload, t.progress, t.errors,
        NULL::jsonb AS result
 FROM queue.tasks AS t
+WHERE (SELECT queue_internal.queues_with_right('operator')) IS NULL
+   OR t.queue = ANY ((SELECT queue_internal.queues_with_right('operator'))::text[])
 UNION ALL
 SELECT d.id, d.queue, 'failed', d.priority, d.run_at, d.attempt, d.max_attempts, d.token, NULL,
        d.worker, d.claimed_at, d.created_at, d.failed_at, NULL,
        d.failed_at, d.key, d.group_key, d.headers, d.payload, d.progress, d.errors, NULL
 FROM queue.dead_letters AS d
+WHERE (SELECT queue_internal.queues_with_right('operator')) IS NULL
+   OR d.queue = ANY ((SELECT queue_internal.queues_with_right('operator'))::text[])
 UNION ALL
 SELECT h.id, h.queue, h.state, h.priority, h.run_at, h.attempt, h.max_attempts, h.token, NULL,
        h.worker, h.claimed_at, h.created_at, h.finished_at, NULL,
        h.finished_at, h.key, h.group_key, h.headers, h.payload, h.progress, h.errors, h.result
-FROM queue.history AS h;
+FROM queue.history AS h
+WHERE (SELECT queue_internal.queues_with_right('operator')) IS NULL
+   OR h.queue = ANY ((SELECT queue_internal.queues_with_right('operator'))::text[]);
 COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
-
--- With the rights, and the row-level policies, of whoever reads it. PostgreSQL 14 cannot.
-DO $$
-BEGIN
-    IF current_setting('server_version_num')::integer >= 150000 THEN
-        ALTER VIEW queue.all_tasks SET (security_invoker = true);
-    END IF;
-END
-$$;
 
 -- From the counters of the engine. What those do not know is counted here, in one pass over each table.
 -- They do not know what logical replication brings.
-CREATE VIEW queue.stats AS
-WITH counted AS MATERIALIZED (
+CREATE VIEW queue.stats WITH (security_barrier) AS
+WITH shown AS MATERIALIZED (
+    SELECT q.name, q.paused_at FROM queue.queues AS q
+    WHERE (SELECT queue_internal.queues_with_right('monitor')) IS NULL
+       OR q.name = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[])
+),
+counted AS MATERIALIZED (
     SELECT c.*
     FROM queue_internal.counted(ARRAY(
-        SELECT q.name FROM queue.queues AS q
+        SELECT q.name FROM shown AS q
         WHERE NOT EXISTS (SELECT FROM pg_subscription_rel AS r WHERE r.srrelid = 'queue.tasks'::regclass)
     )) AS c
 ),
 uncounted AS MATERIALIZED (
-    SELECT q.name FROM queue.queues AS q WHERE NOT EXISTS (SELECT FROM counted AS c WHERE c.queue = q.name)
+    SELECT q.name FROM shown AS q WHERE NOT EXISTS (SELECT FROM counted AS c WHERE c.queue = q.name)
 ),
 live AS (
     SELECT t.queue,
@@ -3999,12 +3953,12 @@ SELECT q.name AS queue,
        coalesce(n.cancelled, 0) AS cancelled_last_hour,
        coalesce(n.failed, 0) AS failed_last_hour,
        round(coalesce(n.rate, 0)::numeric, 1) AS completed_per_second
-FROM queue.queues AS q
+FROM shown AS q
 LEFT JOIN numbers AS n ON n.queue = q.name;
 COMMENT ON VIEW queue.stats IS
     'What is in each queue now and what became of its tasks lately.';
 
-CREATE VIEW queue.workers AS
+CREATE VIEW queue.workers WITH (security_barrier) AS
 SELECT t.worker,
        t.queue,
        count(*) AS running,
@@ -4013,6 +3967,8 @@ SELECT t.worker,
        count(*) FILTER (WHERE t.lease_until <= now()) AS overdue
 FROM queue.tasks AS t
 WHERE t.state = 'running'
+  AND ((SELECT queue_internal.queues_with_right('monitor')) IS NULL
+       OR t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]))
 GROUP BY t.worker, t.queue;
 COMMENT ON VIEW queue.workers IS 'Who holds leases in which queue, since when and until when.';
 -- queue.push(queue, payload, priority, run_at, delay, key, on_duplicate, group_key, ...)
@@ -4053,6 +4009,7 @@ BEGIN
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
+    PERFORM queue_internal.check_right('producer', queue);
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
     IF key IS NULL AND after IS NULL THEN
         INSERT INTO queue.tasks AS t (queue, payload, priority, run_at, max_attempts, headers, group_key, backoff)
@@ -4079,7 +4036,7 @@ CREATE FUNCTION queue_internal.push_linked(
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    source CONSTANT queue.queues := queue_internal.open_queue(queue);
+    source CONSTANT queue.queues := queue_internal.open_queue(queue, 'producer');
     waits  CONSTANT boolean := after <> '{}';
     pushed queue.tasks;
     id     bigint;
@@ -4161,8 +4118,9 @@ BEGIN
     PERFORM queue_internal.check_array('payloads', payloads);
     PERFORM queue_internal.check_each_key('key', keys, key, cardinality(payloads));
     PERFORM queue_internal.check_each_key('group_key', group_keys, group_key, cardinality(payloads));
+    PERFORM queue_internal.check_right('producer', queue);
     IF payloads = '{}' THEN
-        PERFORM queue_internal.open_queue(queue);
+        PERFORM queue_internal.open_queue(queue, 'producer');
     END IF;
     -- All at one time: among equals the id decides, which follows the order of the array.
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
@@ -4257,7 +4215,8 @@ BEGIN
         -- What stands before the first wildcard sorts most of them out. To compile a regular expression
         -- takes far longer.
         SELECT DISTINCT b.queue FROM queue.bindings AS b
-        WHERE CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
+        WHERE queue_internal.has_right('producer', b.queue)
+          AND CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
                    THEN ('.' || topic) ~ b.topic_regex END
         ORDER BY b.queue
     LOOP
@@ -4290,7 +4249,7 @@ CREATE FUNCTION queue.claim(
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    source queue.queues := queue_internal.open_queue(queue);
+    source queue.queues := queue_internal.open_queue(queue, 'worker');
 BEGIN
     -- The call costs more than the look.
     IF max_tasks IS NULL OR max_tasks NOT BETWEEN 1 AND 100000 OR worker IS NOT NULL THEN
@@ -4327,7 +4286,7 @@ BEGIN
     PERFORM queue_internal.checked_lease(lease, NULL);
     FOREACH name IN ARRAY queues LOOP
         PERFORM queue_internal.check_name('queues', name);
-        sources := sources || queue_internal.open_queue(name);
+        sources := sources || queue_internal.open_queue(name, 'worker');
     END LOOP;
     FOREACH source IN ARRAY sources LOOP
         IF source.paused_at IS NULL AND max_tasks > 0 THEN
@@ -4373,7 +4332,9 @@ DECLARE
     task queue.tasks;
 BEGIN
     SELECT t.* INTO task FROM queue.tasks AS t
-    WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running' FOR UPDATE;
+    WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
+      AND queue_internal.has_right('worker', t.queue)
+    FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM queue_internal.check_lease_holder(id, token);
         PERFORM queue_internal.raise_lease_lost(id, token);
@@ -4405,13 +4366,15 @@ BEGIN
     PERFORM queue_internal.check_array('tokens', tokens);
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
-    PERFORM FROM queue.tasks AS t WHERE t.id = ANY (ids) ORDER BY t.id FOR UPDATE;
+    PERFORM FROM queue.tasks AS t
+    WHERE t.id = ANY (ids) AND queue_internal.has_right('worker', t.queue) ORDER BY t.id FOR UPDATE;
     RETURN QUERY
     WITH finished AS (
         SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
              WITH ORDINALITY AS g (id, token, result, position)
         JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
+             AND queue_internal.has_right('worker', t.queue)
         ORDER BY t.id, g.position
     ), kept AS (
         SELECT f.position, queue_internal.archive(f.task, 'completed', f.result) FROM finished AS f
@@ -4543,7 +4506,8 @@ BEGIN
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('progress', progress, cardinality(ids));
     lease := queue_internal.checked_lease(lease, NULL);
-    PERFORM FROM queue.tasks AS t WHERE t.id = ANY (ids) ORDER BY t.id FOR UPDATE;
+    PERFORM FROM queue.tasks AS t
+    WHERE t.id = ANY (ids) AND queue_internal.has_right('worker', t.queue) ORDER BY t.id FOR UPDATE;
     moment := clock_timestamp();
     FOR id, lease_until, cancel_requested IN
         UPDATE queue.tasks AS t
@@ -4552,6 +4516,7 @@ BEGIN
             progress = coalesce(g.progress, t.progress), updated_at = moment
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
         WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
+          AND queue_internal.has_right('worker', t.queue)
         RETURNING t.id, t.lease_until, t.cancel_requested_at IS NOT NULL
     LOOP
         RETURN NEXT;
@@ -4605,7 +4570,7 @@ DECLARE
 BEGIN
     IF task.cancel_requested_at IS NULL THEN
         PERFORM queue_internal.raise_wrong_state(
-            id, 'was not asked to be cancelled',
+            id, 'worker', 'was not asked to be cancelled',
             'Give it back with queue.release(), or report it with queue.fail().');
     END IF;
     PERFORM queue_internal.cancel_now(task);
@@ -4630,10 +4595,10 @@ DECLARE
     task queue.tasks;
 BEGIN
     PERFORM queue_internal.check_id(id);
-    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = cancel.id FOR UPDATE;
+    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = cancel.id AND queue_internal.has_right('operator', t.queue) FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_wrong_state(
-            id, 'cannot be cancelled', 'Only waiting, queued and running tasks can be cancelled.');
+            id, 'operator', 'cannot be cancelled', 'Only waiting, queued and running tasks can be cancelled.');
     END IF;
     RETURN queue_internal.cancel_or_ask(task);
 END
@@ -4654,6 +4619,11 @@ CREATE FUNCTION queue.retry(id bigint) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     PERFORM queue_internal.check_id(id);
+    IF NOT EXISTS (SELECT FROM queue.dead_letters AS d
+                   WHERE d.id = retry.id AND queue_internal.has_right('operator', d.queue)) THEN
+        PERFORM queue_internal.raise_wrong_state(
+            id, 'operator', 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
+    END IF;
     -- Again where the key came free after it was found taken.
     WHILE queue_internal.revive(ARRAY[id]) = 0 LOOP
         PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
@@ -4661,7 +4631,8 @@ BEGIN
         WHERE d.id = retry.id;
         IF NOT EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = retry.id) THEN
             PERFORM queue_internal.raise_wrong_state(
-                id, 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
+                id, 'operator', 'is not among the dead letters',
+                'Only tasks that failed for good can be retried.');
         END IF;
     END LOOP;
     RETURN 'queued';
@@ -4717,7 +4688,7 @@ COMMENT ON FUNCTION queue_internal.revive(bigint[], text) IS
 CREATE FUNCTION queue.redrive(queue text, max_tasks integer DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM queue_internal.open_queue(queue);
+    PERFORM queue_internal.open_queue(queue, 'operator');
     IF max_tasks < 1 THEN
         PERFORM queue_internal.raise_invalid('max_tasks', 'must be greater than zero', max_tasks::text);
     END IF;
@@ -4733,13 +4704,17 @@ COMMENT ON FUNCTION queue.redrive(text, integer) IS
 --   Puts back every task whose lease ran out, or moves it to the dead letters when its attempts
 --   are used up. The background worker does the same in small batches; without it, call this from
 --   psql or pg_cron. Claims do not wait for it: they take over expired leases by themselves.
---   API:      public; an operator's
+--   API:      public; needs the operator's right on all queues
 --   Returns:  how many leases had run out
 --   Touches:  queue.tasks (reads all of it, never waits for a lock)
 
 CREATE FUNCTION queue.reap() RETURNS bigint
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT r.reaped FROM queue_internal.reap(9223372036854775807) AS r);
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_right('operator', NULL);
+    RETURN (SELECT r.reaped FROM queue_internal.reap(9223372036854775807) AS r);
+END
+$$;
 COMMENT ON FUNCTION queue.reap() IS 'Puts back every task whose lease ran out; returns how many.';
 -- queue.get(id)
 --
@@ -4780,7 +4755,7 @@ COMMENT ON FUNCTION queue_internal.wait_deadline(interval) IS
 CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM queue_internal.open_queue(queue);
+    PERFORM queue_internal.open_queue(queue, 'worker');
     RETURN queue_internal.wait_deadline(timeout);
 END
 $$;
@@ -4798,7 +4773,7 @@ BEGIN
     END IF;
     FOREACH name IN ARRAY queues LOOP
         PERFORM queue_internal.check_name('queues', name);
-        PERFORM queue_internal.open_queue(name);
+        PERFORM queue_internal.open_queue(name, 'worker');
     END LOOP;
     RETURN queue_internal.wait_deadline(timeout);
 END
@@ -4813,7 +4788,7 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_id(id);
     deadline := queue_internal.wait_deadline(timeout);
-    IF queue_internal.state_of(id) IS NULL THEN
+    IF queue_internal.state_of(id, 'operator') IS NULL THEN
         PERFORM queue_internal.raise_unknown_task(id);
     END IF;
     RETURN deadline;
@@ -4827,7 +4802,7 @@ COMMENT ON FUNCTION queue_internal.check_wait_result(bigint, interval) IS
 CREATE FUNCTION queue_internal.outcome(id bigint, OUT state text, OUT result jsonb)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    state := queue_internal.state_of(id);
+    state := queue_internal.state_of(id, 'operator');
     IF state = 'completed' THEN
         SELECT h.result INTO result FROM queue.history AS h WHERE h.id = outcome.id;
     END IF;
@@ -4904,6 +4879,7 @@ BEGIN
     IF name ~ '[[:cntrl:]]' THEN
         PERFORM queue_internal.raise_invalid('name', 'must not contain control characters');
     END IF;
+    PERFORM queue_internal.check_right('operator', name);
     IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = "create".name) THEN
         RAISE unique_violation;
     END IF;
@@ -4954,10 +4930,10 @@ CREATE FUNCTION queue_internal.check_queue(name text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_name('name', name);
-    PERFORM queue_internal.open_queue(name);
+    PERFORM queue_internal.open_queue(name, 'operator');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_queue(text) IS 'Checks that a queue exists.';
+COMMENT ON FUNCTION queue_internal.check_queue(text) IS 'Checks that a queue exists and that the caller is its operator.';
 -- queue.drop(name, force)
 --
 --   Drops a queue. One that still has tasks or dead letters is refused, unless "force" is true:
@@ -5024,7 +5000,7 @@ CREATE FUNCTION queue.bind(topic_pattern text, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_topic('topic_pattern', topic_pattern, true);
-    PERFORM queue_internal.open_queue(queue);
+    PERFORM queue_internal.open_queue(queue, 'operator');
     -- A drop that is under way comes first.
     PERFORM FROM queue.queues AS q WHERE q.name = bind.queue FOR KEY SHARE;
     IF NOT FOUND THEN
@@ -5048,7 +5024,7 @@ CREATE FUNCTION queue.unbind(topic_pattern text, queue text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_topic('topic_pattern', topic_pattern, true);
-    PERFORM queue_internal.open_queue(queue);
+    PERFORM queue_internal.open_queue(queue, 'operator');
     DELETE FROM queue.bindings AS b
     WHERE b.topic_pattern = unbind.topic_pattern AND b.queue = unbind.queue;
     RETURN FOUND;
@@ -5157,12 +5133,14 @@ BEGIN
         PERFORM queue_internal.raise_invalid('name', 'must not contain control characters');
     END IF;
     PERFORM queue_internal.check_cron(cron);
-    PERFORM queue_internal.open_queue(queue);
+    PERFORM queue_internal.open_queue(queue, 'operator');
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
     PERFORM queue_internal.check_timezone(timezone);
     PERFORM queue_internal.check_schedule_options(queue, options);
+    -- A schedule of that name may be another queue's.
+    PERFORM queue_internal.check_right('operator', s.queue) FROM queue.schedules AS s WHERE s.name = schedule.name;
     SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}') INTO kept
     FROM jsonb_each(options) AS o WHERE o.value <> 'null' AND o.key <> 'missed_runs';
     INSERT INTO queue.schedules AS s (name, cron, timezone, queue, payload, options, missed_runs, next_run_at)
@@ -5260,7 +5238,7 @@ COMMENT ON FUNCTION queue.run_schedule(text) IS
 --
 --   Pushes the tasks of all schedules that are due. The worker does so by itself; without it, call
 --   this every minute or so, from pg_cron or any other scheduler.
---   API:      public; an operator's
+--   API:      public; needs the operator's right on all queues
 --   Promise:  each time that is due is run once, however many call this at the same moment, and none
 --             if the transaction rolls back
 --   Returns:  how many tasks were pushed; of one schedule at most 1000 a call
@@ -5271,6 +5249,7 @@ COMMENT ON FUNCTION queue.run_schedule(text) IS
 CREATE FUNCTION queue.run_schedules() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    PERFORM queue_internal.check_right('operator', NULL);
     RETURN (SELECT f.fired FROM queue_internal.fire_schedules(NULL, '0') AS f);
 END
 $$;
@@ -5314,10 +5293,11 @@ COMMENT ON FUNCTION queue.schedule_preview(text, text, integer, timestamptz) IS
 --
 --   Cancels the tasks that match the filter, each as queue.cancel() would: for a running one the
 --   request is noted. Those that were asked before are not counted again.
---   API:      public; an operator's
+--   API:      public; an operator's. Takes tasks of the operator's queues only
 --   States:   queued, scheduled, waiting, running
 --   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
+--             a queue that is named
 --   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -5330,7 +5310,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'cancel', filter, '{queued, scheduled, waiting, running}', dry_run, batch_size, NULL, NULL, tasks);
+        'cancel', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.cancel_where(jsonb, boolean, integer, bigint) IS
@@ -5339,10 +5319,11 @@ COMMENT ON PROCEDURE queue.cancel_where(jsonb, boolean, integer, bigint) IS
 --
 --   Makes the tasks that match the filter and are scheduled due at once: those that wait after a failed
 --   attempt, and those that were pushed for later. Their attempts count on.
---   API:      public; an operator's
+--   API:      public; an operator's. Takes tasks of the operator's queues only
 --   States:   scheduled
 --   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
+--             a queue that is named
 --   Touches:  queue.tasks (updates)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -5355,7 +5336,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'retry', filter, '{scheduled}', dry_run, batch_size, NULL, NULL, tasks);
+        'retry', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.retry_where(jsonb, boolean, integer, bigint) IS
@@ -5364,10 +5345,11 @@ COMMENT ON PROCEDURE queue.retry_where(jsonb, boolean, integer, bigint) IS
 --
 --   Puts the dead letters that match the filter back into their queues, or into "to_queue"; each as
 --   queue.retry() would.
---   API:      public; an operator's
+--   API:      public; an operator's. Takes tasks of the operator's queues only
 --   States:   failed
 --   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
+--             a queue that is named
 --   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -5381,7 +5363,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'redrive', filter, '{failed}', dry_run, batch_size, to_queue, NULL, tasks);
+        'redrive', filter, dry_run, batch_size, to_queue, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.redrive_where(jsonb, text, boolean, integer, bigint) IS
@@ -5390,10 +5372,11 @@ COMMENT ON PROCEDURE queue.redrive_where(jsonb, text, boolean, integer, bigint) 
 --
 --   Gives the tasks that match the filter another priority. For a running one it counts when the task
 --   comes back to its queue. Those that have that priority already are not counted.
---   API:      public; an operator's
+--   API:      public; an operator's. Takes tasks of the operator's queues only
 --   States:   queued, scheduled, waiting, running
 --   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
+--             a queue that is named
 --   Touches:  queue.tasks (updates)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -5407,7 +5390,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'reprioritise', filter, '{queued, scheduled, waiting, running}', dry_run, batch_size, NULL, priority,
+        'reprioritise', filter, dry_run, batch_size, NULL, priority,
         tasks);
 END
 $$;
@@ -5417,10 +5400,11 @@ COMMENT ON PROCEDURE queue.reprioritise_where(jsonb, integer, boolean, integer, 
 --
 --   Moves the tasks that match the filter and are not running to another queue. They keep their ids,
 --   priorities and times, and their keys: one whose key another task has there stays where it is.
---   API:      public; an operator's
+--   API:      public; an operator's. Takes tasks of the operator's queues only
 --   States:   queued, scheduled, waiting
 --   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
+--             a queue that is named
 --   Touches:  queue.tasks (updates)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -5434,7 +5418,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'move', filter, '{queued, scheduled, waiting}', dry_run, batch_size, to_queue, NULL, tasks);
+        'move', filter, dry_run, batch_size, to_queue, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.move_where(jsonb, text, boolean, integer, bigint) IS
@@ -5443,10 +5427,11 @@ COMMENT ON PROCEDURE queue.move_where(jsonb, text, boolean, integer, bigint) IS
 --
 --   Deletes the tasks and dead letters that match the filter and are not running, without a trace in
 --   the history.
---   API:      public; an operator's
+--   API:      public; an operator's. Takes tasks of the operator's queues only
 --   States:   queued, scheduled, waiting, failed
 --   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; QX002 no such queue
+--   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
+--             a queue that is named
 --   Touches:  queue.tasks, queue.dead_letters (deletes)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -5459,9 +5444,9 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'discard', filter, '{queued, scheduled, waiting, failed}', dry_run, batch_size, NULL, NULL, tasks);
+        'discard', filter, dry_run, batch_size, NULL, NULL, tasks);
     CALL queue_internal.in_batches(
-        'forget', filter, '{queued, scheduled, waiting, failed}', dry_run, batch_size, NULL, NULL, tasks);
+        'forget', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.purge_where(jsonb, boolean, integer, bigint) IS
@@ -5743,21 +5728,6 @@ BEGIN
          'Rows without one go to queue.history_default. CALL queue.maintain() makes them, unless somebody keeps '
          'queue.history locked.')
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
-
-    -- queue.grant_...() alone gives that schema to a role, with policies; a dump brings the privilege along.
-    RETURN QUERY
-    SELECT 'rights', CASE WHEN r.roles IS NULL THEN 'ok' ELSE 'critical' END,
-           CASE WHEN r.roles IS NULL THEN 'no role has privileges without a right'
-                ELSE format('%s have privileges and no right, and see all queues', r.roles) END,
-           CASE WHEN r.roles IS NOT NULL THEN
-               'So it is where a schema was restored without its data. Give each role its rights again, with '
-               'queue.grant_worker() and its like, or REVOKE ALL ON SCHEMA queue, queue_internal FROM it.' END
-    FROM (SELECT string_agg(quote_ident(g.rolname), ', ' ORDER BY g.rolname)
-          FROM pg_namespace AS n, LATERAL aclexplode(n.nspacl) AS a JOIN pg_roles AS g ON g.oid = a.grantee
-          WHERE n.nspname = 'queue_internal' AND a.grantee <> n.nspowner AND a.privilege_type = 'USAGE'
-            AND NOT (SELECT c.relrowsecurity FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass)
-            AND NOT EXISTS (SELECT FROM pg_policy AS p
-                            WHERE p.polrelid = 'queue.tasks'::regclass AND a.grantee = ANY (p.polroles))) AS r (roles);
 END
 $$;
 COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint, bigint) IS
@@ -5792,36 +5762,43 @@ CREATE TRIGGER dependencies_restored AFTER INSERT ON queue_internal.dependencies
     EXECUTE FUNCTION queue_internal.dependencies_restored();
 COMMENT ON TRIGGER dependencies_restored ON queue_internal.dependencies IS
     'Lets a dump be restored in any order.';
--- The verbs that the library serves natively where it can.
+-- The entry points of the verbs.
 --
---   The core functions of the verbs below move into schema queue_internal, under the same name, and the
---   native ones take their place, with the same arguments. What is not plain they hand over to the core,
---   which remains the only place where a verb's meaning is written (src/verbs.rs).
---   Why they have no SET clause: they look nothing up by name but by the schemas of the extension.
+--   Every verb that a role may call moves into schema queue_internal, under the same name, and an entry point in C
+--   takes its place, with the same arguments. It switches to the rights of the owner for the time of the call
+--   (src/rights.rs) and calls the verb, which checks the rights of its caller. Some verbs have a native form, which the
+--   entry point tries first (src/verbs.rs).
+--   Internal functions that procedures call as their caller get an entry point too; their SQL form is renamed to core_....
+--   Functions that only the owner may call, or that read nothing but views, stay as they are.
+--   Why the entry points have no SET clause: they look nothing up by name except in the extension's schemas.
 
 DO $$
 DECLARE
-    core   regprocedure;
-    header text;
+    native CONSTANT text[] := '{push, push_many, claim, complete, complete_many, complete_and_claim, extend}';
+    verb   record;
 BEGIN
-    FOREACH core IN ARRAY ARRAY[
-        'queue.push(text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text)',
-        'queue.push_many(text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text, text[], text[])',
-        'queue.claim(interval, text, integer, text)',
-        'queue.complete(bigint, bigint, jsonb)',
-        'queue.complete_many(bigint[], bigint[], jsonb[])',
-        'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text)',
-        'queue.extend(bigint, bigint, interval, jsonb)'
-    ]::regprocedure[] LOOP
-        SELECT format('queue.%I(%s) RETURNS %s', p.proname, pg_get_function_arguments(p.oid),
-                      pg_get_function_result(p.oid))
-        INTO header FROM pg_proc AS p WHERE p.oid = core;
-        EXECUTE format('ALTER FUNCTION %s SET SCHEMA queue_internal', core);
-        EXECUTE format('CREATE FUNCTION %s LANGUAGE c VOLATILE PARALLEL UNSAFE AS %L, %L',
-                       header, 'MODULE_PATHNAME', 'queue_' || (SELECT p.proname FROM pg_proc AS p WHERE p.oid = core));
-        EXECUTE format('COMMENT ON FUNCTION queue.%I(%s) IS %L',
-                       (SELECT p.proname FROM pg_proc AS p WHERE p.oid = core),
-                       pg_get_function_identity_arguments(core), obj_description(core, 'pg_proc'));
+    FOR verb IN
+        SELECT p.oid::regprocedure AS core, p.proname AS name, n.nspname AS schema,
+               format('%I.%I(%s) RETURNS %s LANGUAGE c %s PARALLEL UNSAFE', n.nspname, p.proname,
+                      pg_get_function_arguments(p.oid), pg_get_function_result(p.oid),
+                      CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END) AS header,
+               CASE WHEN p.proretset AND p.prorows <> 1000 THEN format(' ROWS %s', p.prorows) ELSE '' END AS rows,
+               pg_get_function_identity_arguments(p.oid) AS arguments, obj_description(p.oid, 'pg_proc') AS comment,
+               -- Claiming from several queues is left to SQL.
+               p.proname = ANY (native) AND (p.proname <> 'claim' OR p.proargtypes[1] = 'text'::regtype) AS is_native
+        FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+        WHERE p.prokind = 'f' AND (
+            n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|engine_stats$|health$)'
+            OR n.nspname = 'queue_internal' AND p.proname = 'next_batch')
+    LOOP
+        IF verb.schema = 'queue' THEN
+            EXECUTE format('ALTER FUNCTION %s SET SCHEMA queue_internal', verb.core);
+        ELSE
+            EXECUTE format('ALTER FUNCTION %s RENAME TO %I', verb.core, 'core_' || verb.name);
+        END IF;
+        EXECUTE format('CREATE FUNCTION %s%s AS %L, %L', verb.header, verb.rows, 'MODULE_PATHNAME',
+                       'queue_' || CASE WHEN verb.is_native THEN verb.name ELSE 'verb' END);
+        EXECUTE format('COMMENT ON FUNCTION %I.%I(%s) IS %L', verb.schema, verb.name, verb.arguments, verb.comment);
     END LOOP;
 END
 $$;
@@ -5989,7 +5966,6 @@ COMMENT ON COLUMN queue.bindings.topic_pattern IS 'Words and dots; * is one word
 COMMENT ON COLUMN queue.bindings.topic_regex IS 'The pattern as a regular expression, for the topic with a dot before it.';
 COMMENT ON TABLE queue.rights IS 'Which role may do what. Change it with queue.grant_producer() and its like.';
 COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null for all.';
-COMMENT ON TABLE queue_internal.guarded IS 'Since when row-level security guards the tables; empty until then.';
 COMMENT ON TYPE queue.claimed_task IS 'What a claim hands out: a task and the token of its lease.';
 -- What pg_dump must save although the tables belong to the extension. The partitions of the days
 -- are made later, belong to nobody but their table, and are dumped as they are.
@@ -6002,7 +5978,6 @@ SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.rights', '');
-SELECT pg_catalog.pg_extension_config_dump('queue_internal.guarded', '');
 -- Of the signals none: the tasks and dependencies that are restored leave new ones.
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
@@ -6018,6 +5993,10 @@ ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint, bigint) TO pg_monitor;
--- A function in a view is called with the rights of whoever reads the view. This one looks itself whether
--- its caller may read queue.stats.
-GRANT EXECUTE ON FUNCTION queue_internal.counted(text[]) TO PUBLIC;
+-- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
+-- rights of that role alone, and count only its queues.
+GRANT EXECUTE ON FUNCTION queue_internal.has_right(text, text), queue_internal.queues_with_right(text),
+    queue_internal.caller(), queue_internal.counted(text[]) TO PUBLIC;
+-- Run as the owner for whoever inserts. Nobody else may attach them to a table.
+ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
+ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;

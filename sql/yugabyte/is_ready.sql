@@ -17,7 +17,9 @@ DECLARE
     source queue.queues;
     level  integer;
 BEGIN
-    FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL LOOP
+    FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL
+                    AND queue_internal.has_right('worker', q.name)
+    LOOP
         CONTINUE WHEN source.rate_limit IS NOT NULL AND NOT EXISTS (
                           SELECT FROM queue_internal.bucket_times(source, moment, 1))
                       OR source.max_running IS NOT NULL AND NOT EXISTS (

@@ -2,11 +2,9 @@
 
 -- Rows to lock, in the place of advisory locks. Two groups may share one: then the second is looked at by the
 -- next claim. A row is only ever locked and never written.
-CREATE TABLE queue_internal.group_locks (number integer NOT NULL PRIMARY KEY, unused boolean);
+CREATE TABLE queue_internal.group_locks (number integer NOT NULL PRIMARY KEY);
 COMMENT ON TABLE queue_internal.group_locks IS 'Whoever opens the gates of a group has a row of this locked.';
 INSERT INTO queue_internal.group_locks SELECT generate_series(0, 1023);
--- Its schema is open to producers, workers and operators alone. Who may not write anything may not lock either.
-GRANT SELECT, UPDATE (unused) ON queue_internal.group_locks TO PUBLIC;
 
 CREATE OR REPLACE FUNCTION queue_internal.lock_group(queue text, group_key text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -14,13 +12,6 @@ BEGIN
     PERFORM FROM queue_internal.group_locks AS l
     WHERE l.number = hashtext(queue || '/' || group_key) & 1023 FOR UPDATE SKIP LOCKED;
     RETURN FOUND;
-END
-$$;
-
--- There is no LOCK TABLE. Changing a table's rights and policies takes what locks it needs.
-CREATE OR REPLACE FUNCTION queue_internal.lock_guarded_tables() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
 END
 $$;
 

@@ -1,4 +1,4 @@
-//! Whether a table is as the extension made it, and whether the user may do what a verb does there.
+//! Whether a table is as the extension made it.
 
 use super::columns::{self, Column};
 use super::scan::open_by_key;
@@ -41,7 +41,7 @@ pub enum Reason {
     Altered,
     /// Row-level security holds for the user.
     RowSecurity,
-    /// The user may not do that.
+    /// The caller does not have the right that the verb needs for the queue.
     Rights,
     /// There is no partition of the history for today.
     Partition,
@@ -114,13 +114,8 @@ const INDEXES: [(&str, &str); 3] = [
         " WHERE (group_key IS NOT NULL)",
     ),
 ];
-/// What push writes: all a producer has the right to insert.
-const PUSHED_COLUMNS: &[i16] = &[2, 4, 5, 7, 18, 19, 20];
-/// What claim and extend change.
-const LEASED_COLUMNS: &[i16] = &[3, 6, 8, 10, 11, 12, 13, 21];
-
 /// Whether the verb may go on natively.
-pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Reason> {
+pub fn judge(tables: &Tables, purpose: Use) -> Result<(), Reason> {
     // SAFETY: the tables exist, and `tasks` is locked; the others are locked here for the look.
     unsafe {
         look_at(tables.tasks, columns::TASKS, TASK_TRIGGERS, 1)?;
@@ -136,22 +131,11 @@ pub fn judge(tables: &Tables, purpose: Use, user: pg_sys::Oid) -> Result<(), Rea
         }
         // Only ever read.
         look_at(tables.queues, columns::QUEUES, ANY, usize::MAX)?;
-        may(tables.queues, user, pg_sys::ACL_SELECT)?;
-        match purpose {
-            Use::Push => may_columns(tables.tasks, user, pg_sys::ACL_INSERT, PUSHED_COLUMNS)?,
-            Use::Claim | Use::Extend => {
-                may(tables.tasks, user, pg_sys::ACL_SELECT)?;
-                may_columns(tables.tasks, user, pg_sys::ACL_UPDATE, LEASED_COLUMNS)?;
-            }
-            Use::Complete => {
-                look_at(tables.history, columns::HISTORY, HISTORY_TRIGGERS, 0)?;
-                let (dependencies, _) = open_by_key(tables.dependencies, &columns::DEPENDENCIES_KEY)?;
-                pg_sys::table_close(dependencies, pg_sys::NoLock as i32);
-                may(tables.tasks, user, pg_sys::ACL_SELECT | pg_sys::ACL_DELETE)?;
-                may(tables.history, user, pg_sys::ACL_INSERT)?;
-                may(tables.dependencies, user, pg_sys::ACL_SELECT)?;
-                unguarded(tables.history)?;
-            }
+        if let Use::Complete = purpose {
+            look_at(tables.history, columns::HISTORY, HISTORY_TRIGGERS, 0)?;
+            let (dependencies, _) = open_by_key(tables.dependencies, &columns::DEPENDENCIES_KEY)?;
+            pg_sys::table_close(dependencies, pg_sys::NoLock as i32);
+            unguarded(tables.history)?;
         }
         unguarded(tables.tasks)?;
         unguarded(tables.queues)
@@ -336,36 +320,6 @@ unsafe fn is_defined_as(index: pg_sys::Oid, (begin, end): (&str, &str)) -> Resul
         unsafe { pgrx::direct_function_call(pg_sys::pg_get_indexdef, &[index.into_datum()]) };
     let same = found.is_some_and(|found| found.starts_with(begin) && found.ends_with(end));
     if same { Ok(()) } else { Err(Reason::Altered) }
-}
-
-unsafe fn may(table: pg_sys::Oid, user: pg_sys::Oid, rights: u32) -> Result<(), Reason> {
-    // SAFETY: catalog lookups.
-    unsafe {
-        let each = (0..32).map(|bit| rights & (1 << bit)).filter(|right| *right != 0);
-        let mut results = each.map(|right| pg_sys::pg_class_aclcheck(table, user, right.into()));
-        if results.all(|result| result == pg_sys::AclResult::ACLCHECK_OK) {
-            Ok(())
-        } else {
-            Err(Reason::Rights)
-        }
-    }
-}
-
-/// The same for some columns of a table.
-unsafe fn may_columns(
-    table: pg_sys::Oid,
-    user: pg_sys::Oid,
-    right: u32,
-    columns: &[i16],
-) -> Result<(), Reason> {
-    // SAFETY: catalog lookups.
-    unsafe {
-        may(table, user, right).or_else(|reason| {
-            let verdict = |column: &i16| pg_sys::pg_attribute_aclcheck(table, *column, user, right.into());
-            let may_all = columns.iter().all(|column| verdict(column) == pg_sys::AclResult::ACLCHECK_OK);
-            if may_all { Ok(()) } else { Err(reason) }
-        })
-    }
 }
 
 /// Whether row-level security leaves the table alone for the current user.

@@ -3,7 +3,7 @@
 use crate::tables::Reason;
 use crate::tables::rows::text_of;
 use pgrx::prelude::*;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 /// The arguments of a call, by number.
 pub struct Arguments {
@@ -179,8 +179,8 @@ impl Rows {
     }
 }
 
-/// The core's function for a native one: of the same name and argument types, in schema queue_internal;
-/// or its `claim`.
+/// The core's function for an entry point: of the same name and argument types, in schema queue_internal, or with
+/// core_ before its name where the entry point is there itself; or its `claim`.
 pub fn core_for(native: pg_sys::Oid, claim: bool) -> pg_sys::Oid {
     const CLAIMS: [pg_sys::Oid; 4] = [pg_sys::INTERVALOID, pg_sys::TEXTOID, pg_sys::INT4OID, pg_sys::TEXTOID];
     if claim {
@@ -191,7 +191,13 @@ pub fn core_for(native: pg_sys::Oid, claim: bool) -> pg_sys::Oid {
         let (mut count, mut types) = (0, std::ptr::null_mut());
         pg_sys::get_func_signature(native, &mut types, &mut count);
         let types = std::slice::from_raw_parts(types, count as usize);
-        core_oid(CStr::from_ptr(pg_sys::get_func_name(native)), types)
+        let name = CStr::from_ptr(pg_sys::get_func_name(native));
+        let schema = CStr::from_ptr(pg_sys::get_namespace_name(pg_sys::get_func_namespace(native)));
+        if schema == c"queue_internal" {
+            let name = [b"core_", name.to_bytes()].concat();
+            return core_oid(&CString::new(name).unwrap_or_default(), types);
+        }
+        core_oid(name, types)
     }
 }
 

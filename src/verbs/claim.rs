@@ -8,6 +8,7 @@ use crate::clock::now;
 use crate::expiry;
 use crate::lanes::{self, Answer, Bounds, Queue};
 use crate::refill;
+use crate::rights::Kinds;
 use crate::settings;
 use crate::tables::columns;
 use crate::tables::rows::text;
@@ -55,7 +56,7 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
         let worker = arguments.get(places.worker).map(|_| arguments.name(places.worker)).transpose()?;
         let lease = arguments.span(places.lease, settings::max_lease())?;
         let tables = tables::open(Use::Claim)?;
-        let settings = queue::settings(&tables, name)?;
+        let settings = queue::settings(&tables, name, Kinds::WORKER)?;
         if settings.paused {
             return Err(Reason::Queue);
         } else if !settings.plain_to_claim {
@@ -121,7 +122,7 @@ pub unsafe fn is_ready(name: &[u8]) -> Result<bool, Reason> {
     // SAFETY: in a transaction with a snapshot.
     unsafe {
         let tables = tables::open(Use::Claim)?;
-        let settings = queue::settings(&tables, name)?;
+        let settings = queue::settings(&tables, name, Kinds::WORKER)?;
         if settings.paused || !settings.plain_to_claim {
             return Err(Reason::Policy);
         }

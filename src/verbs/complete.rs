@@ -6,6 +6,7 @@ use super::claim::{self, Places, by_id};
 use super::queue;
 use crate::clock::now;
 use crate::lanes::{Item, Key, Queue};
+use crate::rights::Kinds;
 use crate::tables::columns;
 use crate::tables::rows::{Row, task, text, text_of};
 use crate::tables::scan::{self, ByPlace, Scan, open_by_key};
@@ -286,7 +287,7 @@ impl Finisher {
         // SAFETY: the queue of a task is a text.
         let name = unsafe { text_of(row.values[task::QUEUE]) };
         if self.settings.as_ref().is_none_or(|(known, _)| known != name) {
-            self.settings = Some((name.to_vec(), queue::settings(&self.tables, name)?));
+            self.settings = Some((name.to_vec(), queue::settings(&self.tables, name, Kinds::WORKER)?));
         }
         match &self.settings {
             Some((_, settings)) if !settings.limited => Ok(()),

@@ -6,6 +6,7 @@ use super::claim::by_id;
 use super::queue;
 use crate::clock::now;
 use crate::lanes::{Key, Queue};
+use crate::rights::{self, Kinds};
 use crate::settings;
 use crate::tables::rows::{Row, task, text_of};
 use crate::tables::scan::{self, Scan};
@@ -35,8 +36,9 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
                     let running = row.is(task::STATE, b"running") && row.long(task::TOKEN) == token;
                     let name = text_of(row.values[task::QUEUE]);
                     let lease = match lease {
+                        _ if !rights::allow(Kinds::WORKER, name) => Err(Reason::Rights),
                         Some(lease) => Ok(lease),
-                        None => queue::settings(&tables, name).map(|settings| settings.lease),
+                        None => queue::settings(&tables, name, Kinds::WORKER).map(|settings| settings.lease),
                     };
                     match lease {
                         _ if !running => Some(Err(Reason::Lease)),

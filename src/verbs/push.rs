@@ -5,6 +5,7 @@ use super::arguments::Arguments;
 use super::queue;
 use crate::clock::now;
 use crate::lanes::{Item, Key, Queue};
+use crate::rights::Kinds;
 use crate::tables::rows::{Row, task, text, text_of};
 use crate::tables::write::{self, Indexes, Inserter};
 use crate::tables::{self, Reason, Tables, Use};
@@ -93,7 +94,7 @@ impl<'a> Pusher<'a> {
             let row = plain_row(arguments)?;
             let name = arguments.name(argument::QUEUE)?;
             let tables = tables::open(Use::Push)?;
-            queue::settings(&tables, name)?;
+            queue::settings(&tables, name, Kinds::PRODUCER)?;
             Ok(Self { tables, queue: Queue::new(tables.tasks, name), row })
         }
     }

@@ -1,5 +1,6 @@
 //! A queue's settings, as far as the native verbs need them.
 
+use crate::rights::{self, Kinds};
 use crate::tables::columns;
 use crate::tables::rows::Row;
 use crate::tables::rows::text;
@@ -35,8 +36,12 @@ pub struct Settings {
     pub keep_history: bool,
 }
 
-/// The settings of a queue, with the active snapshot.
-pub fn settings(tables: &Tables, name: &[u8]) -> Result<Settings, Reason> {
+/// The settings of a queue for a caller with this kind of right for it, with the active snapshot.
+pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings, Reason> {
+    // SAFETY: in a verb, in a transaction.
+    if !unsafe { rights::allow(needed, name) } {
+        return Err(Reason::Rights);
+    }
     // SAFETY: the columns are those of queue.queues, which `tables::open` has looked at.
     unsafe {
         let (table, key) = open_by_key(tables.queues, &columns::QUEUES[..1])?;

@@ -1,6 +1,6 @@
 //! Transactions in which the extension is known to be there, and to stay.
 
-use super::guard;
+use super::owner;
 use crate::process;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::prelude::*;
@@ -33,12 +33,12 @@ pub fn transaction<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
     process::report(Some(activity));
     let step = process::transaction(|| match lock() {
         Installed::Yes => {
-            guard::become_owner();
+            owner::become_owner();
             Step { installed: Installed::Yes, result: Some(body()) }
         }
         installed => Step { installed, result: None },
     });
-    guard::become_itself();
+    owner::become_itself();
     step
 }
 
@@ -47,7 +47,7 @@ pub fn attempt<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
     PgTryBuilder::new(AssertUnwindSafe(|| transaction(activity, body)))
         .catch_others(|error| {
             process::roll_back();
-            guard::become_itself();
+            owner::become_itself();
             warn(activity, &error);
             Step { installed: Installed::Yes, result: None }
         })

@@ -13,11 +13,12 @@ FROM (
 ) AS o
 WHERE NOT EXISTS (SELECT FROM pg_description AS c
                   WHERE c.classoid = o.classid AND c.objoid = o.objid AND c.objsubid = 0);
--- Nothing is for everybody, but what queue.stats calls: whoever may read the view must be able to. It looks
--- itself who that is.
+-- Nothing is open to everybody except what views and policies call. Those functions answer about the rights of
+-- their caller alone.
 SELECT p.oid::regprocedure AS open_to_public FROM pg_proc AS p
 WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
-  AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) AS a WHERE a.grantee = 0));
+  AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) AS a WHERE a.grantee = 0))
+ORDER BY p.oid::regprocedure::text COLLATE "C";
 SELECT c.oid::regclass AS open_to_public FROM pg_class AS c, aclexplode(c.relacl) AS a
 WHERE c.relnamespace = 'queue'::regnamespace AND a.grantee = 0;
 -- No function can be led astray by a search_path. Native ones name nothing; one that commits may have no SET.
@@ -31,8 +32,15 @@ SELECT p.oid::regprocedure AS with_jit FROM pg_proc AS p
 WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
   AND p.proconfig::text ~ 'enable_' AND NOT 'jit=off' = ANY (p.proconfig)
 ORDER BY p.oid::regprocedure::text COLLATE "C";
--- None runs with more rights than its caller.
-SELECT count(*) FROM pg_proc WHERE pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND prosecdef;
+-- Which functions run with the rights of the owner: in the native edition the triggers of an INSERT alone, since
+-- the entry points of the verbs are in the library.
+SELECT p.oid::regprocedure AS security_definer FROM pg_proc AS p
+WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND p.prosecdef
+ORDER BY p.oid::regprocedure::text COLLATE "C";
+-- A function that returns a set row by row would go on after its entry point has given the owner's rights back.
+SELECT p.oid::regprocedure AS lazy_set FROM pg_proc AS p
+WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proretset
+  AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'sql') AND p.proname <> 'counted';
 -- The public functions, as the contract writes them.
 SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
 FROM pg_proc AS p WHERE p.pronamespace = 'queue'::regnamespace ORDER BY 1, 2;

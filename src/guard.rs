@@ -1,45 +1,38 @@
-//! With whose rights the worker works, and whose code it runs.
+//! Whose triggers run with the rights of the owner.
 //!
-//! It is connected as a superuser, but goes about its work as the owner of the tables, and fires no trigger
-//! on any table that somebody else may have put there. The privilege TRIGGER is enough to make one, and its
-//! function and its WHEN would run with all the rights of who fires it.
+//! The verbs and the worker write to the extension's tables as their owner. The privilege TRIGGER is enough to put
+//! a trigger on a table, and its function and its WHEN would run with all the rights of the owner. So what the verbs and
+//! the worker write fires no trigger that somebody else may have put there: the statement is refused instead.
 
+use crate::rights;
 use crate::tables::partitions_of;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use std::cell::Cell;
 use std::ffi::CStr;
 
 static mut PREVIOUS: pg_sys::ExecutorCheckPerms_hook_type = None;
 
-/// Has every statement of this process looked at before it writes.
+thread_local! {
+    static ALWAYS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has every statement that a verb writes with checked first.
 pub fn install() {
-    // SAFETY: the worker's own process, before its first statement.
+    // SAFETY: while the library is loaded, in one thread.
     unsafe {
         PREVIOUS = pg_sys::ExecutorCheckPerms_hook;
         pg_sys::ExecutorCheckPerms_hook = Some(check);
     }
 }
 
-/// Works as the owner of queue.tasks from here on, who must not become anybody else.
-pub fn become_owner() {
-    // SAFETY: catalog lookups in a transaction.
-    unsafe {
-        let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), false);
-        let tasks = pg_sys::get_relname_relid(c"tasks".as_ptr(), schema);
-        let relation = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, tasks.into());
-        if relation.is_null() {
-            error!("queue.tasks is gone");
-        }
-        let owner = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(relation)).relowner;
-        pg_sys::ReleaseSysCache(relation);
-        pg_sys::SetUserIdAndSecContext(owner, pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
-    }
+/// Has every statement of this process checked: for the worker.
+pub fn always() {
+    ALWAYS.set(true);
 }
 
-/// Is again who it was when it connected. Not before the end of the transaction, which runs triggers too.
-pub fn become_itself() {
-    // SAFETY: outside a transaction.
-    unsafe { pg_sys::SetUserIdAndSecContext(pg_sys::GetSessionUserId(), 0) };
+fn is_on() -> bool {
+    ALWAYS.get() || rights::in_verb()
 }
 
 const WRITES: u32 = pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE;
@@ -50,7 +43,7 @@ const WRITES: u32 = pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE
 unsafe extern "C-unwind" fn check(tables: *mut pg_sys::List, raise: bool) -> bool {
     // SAFETY: the server's list.
     unsafe {
-        for entry in elements::<pg_sys::RangeTblEntry>(tables) {
+        for entry in elements::<pg_sys::RangeTblEntry>(tables).filter(|_| is_on()) {
             if (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION && (*entry).requiredPerms & WRITES != 0 {
                 look_at((*entry).relid);
             }
@@ -62,15 +55,19 @@ unsafe extern "C-unwind" fn check(tables: *mut pg_sys::List, raise: bool) -> boo
 /// The same; what is to be done with each table stands in a list of its own.
 #[cfg(not(any(feature = "pg14", feature = "pg15")))]
 #[pg_guard]
-unsafe extern "C-unwind" fn check(tables: *mut pg_sys::List, rights: *mut pg_sys::List, raise: bool) -> bool {
+unsafe extern "C-unwind" fn check(
+    tables: *mut pg_sys::List,
+    permissions: *mut pg_sys::List,
+    raise: bool,
+) -> bool {
     // SAFETY: the server's list.
     unsafe {
-        for entry in elements::<pg_sys::RTEPermissionInfo>(rights) {
+        for entry in elements::<pg_sys::RTEPermissionInfo>(permissions).filter(|_| is_on()) {
             if (*entry).requiredPerms as u32 & WRITES != 0 {
                 look_at((*entry).relid);
             }
         }
-        (*&raw const PREVIOUS).is_none_or(|previous| previous(tables, rights, raise))
+        (*&raw const PREVIOUS).is_none_or(|previous| previous(tables, permissions, raise))
     }
 }
 
@@ -139,7 +136,7 @@ unsafe fn refuse(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> ! {
     };
     let report = ErrorReport::new(
         PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
-        format!("trigger \"{trigger}\" on table \"{table}\" is not one for the background worker to run"),
+        format!("trigger \"{trigger}\" on table \"{table}\" must not run with the rights of the owner of queue_ext"),
         "queue_ext",
     );
     report

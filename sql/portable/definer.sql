@@ -1,0 +1,22 @@
+-- The verbs run with the rights of the owner and check those of their caller (internal/rights.sql). So do the internal
+-- functions that procedures call: a procedure that commits cannot be SECURITY DEFINER itself.
+--
+-- What keeps the rights of its caller: what only the owner may call, and what reads nothing but views.
+
+DO $$
+DECLARE
+    verb regprocedure;
+BEGIN
+    FOR verb IN
+        SELECT p.oid FROM pg_proc AS p
+        WHERE p.pronamespace = 'queue'::regnamespace AND p.prokind = 'f'
+          AND p.proname !~ '^(grant_|revoke_|set$|health$)'
+        UNION ALL
+        SELECT p.oid FROM pg_proc AS p
+        WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
+            '{next_batch, check_wait, check_wait_result, is_ready, has_signals, next_pause, outcome}')
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER', verb);
+    END LOOP;
+END
+$$;

@@ -1,0 +1,25 @@
+//! With whose rights the worker works: it is connected as a superuser, but does its work as the owner of the tables.
+
+use pgrx::prelude::*;
+
+/// Works as the owner of queue.tasks from here on, who must not become anybody else.
+pub fn become_owner() {
+    // SAFETY: catalog lookups in a transaction.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), false);
+        let tasks = pg_sys::get_relname_relid(c"tasks".as_ptr(), schema);
+        let relation = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, tasks.into());
+        if relation.is_null() {
+            error!("queue.tasks is gone");
+        }
+        let owner = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(relation)).relowner;
+        pg_sys::ReleaseSysCache(relation);
+        pg_sys::SetUserIdAndSecContext(owner, pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
+    }
+}
+
+/// Is again who it was when it connected. Not before the end of the transaction, which runs triggers too.
+pub fn become_itself() {
+    // SAFETY: outside a transaction.
+    unsafe { pg_sys::SetUserIdAndSecContext(pg_sys::GetSessionUserId(), 0) };
+}
