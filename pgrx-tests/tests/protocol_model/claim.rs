@@ -1,0 +1,195 @@
+//! claim: as the SQL implementation does it, and on the native fast path, which asks the lane first.
+
+use super::lane::END;
+use super::memory::Broken;
+use super::protocol::Protocol;
+use super::rows::{
+    Event, Gate, Id, Key, Level, Lock, Note, Row, State, Strength, Table, Task, Token, task, tasks,
+};
+use super::rules::Rule;
+use super::world::{Step, World};
+
+impl Protocol {
+    /// The first task of the order that nobody has locked. claim_from
+    pub fn choose(&self, world: &mut World, session: usize) -> bool {
+        if self.scenario.max_running > 0 && self.free_slot(&world.view(session)).is_none() {
+            return self.next_statement(world, session);
+        }
+        let open = |(_, row): &(Id, Task)| row.state == State::Queued && row.gate != Gate::Blocked;
+        for (id, _) in tasks(&world.view(session)).filter(open) {
+            match world.lock(session, Key::Task(id), Strength::NoKeyUpdate) {
+                Lock::Granted(Some(Row::Task(row))) if open(&(id, row)) => {
+                    if self.scenario.max_running > 0 {
+                        world.sessions[session].step = Step::FindSlot(id);
+                        return true;
+                    }
+                    self.grant(world, session, id, row);
+                    return self.next_statement(world, session);
+                }
+                Lock::Changed => {
+                    self.roll_back(world, session);
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        self.next_statement(world, session)
+    }
+
+    /// A slot whose last task does not run any more with the token that is written there. free_slots
+    pub fn find_slot(&self, world: &mut World, session: usize, id: Id) -> bool {
+        let Some((slot, version)) = self.free_slot(&world.view(session)) else {
+            return self.next_statement(world, session);
+        };
+        world.sessions[session].step = Step::TakeSlot(id, slot, version);
+        true
+    }
+
+    /// take_slot
+    pub fn take_slot(
+        &self,
+        world: &mut World,
+        session: usize,
+        id: Id,
+        (slot, version): (u8, (Id, Token)),
+    ) -> bool {
+        let taken = match world.lock(session, Key::Slot(slot), Strength::Update) {
+            Lock::Granted(Some(Row::Slot(holder, token))) => {
+                (holder, token) == version || !self.has(Rule::SlotVersionChecked)
+            }
+            _ => false,
+        };
+        let Some(row) = task(&world.view(session), id).filter(|_| taken) else {
+            return self.next_statement(world, session);
+        };
+        let token = self.grant(world, session, id, row);
+        world.write(session, Key::Slot(slot), Row::Slot(id, token));
+        world.transaction(session).only_leases = false;
+        self.next_statement(world, session)
+    }
+
+    fn free_slot(&self, view: &Table) -> Option<(u8, (Id, Token))> {
+        view.iter().find_map(|(key, row)| match (key, row) {
+            (Key::Slot(slot), Row::Slot(id, token)) => {
+                let holds =
+                    task(view, *id).is_some_and(|row| row.state == State::Running && row.token == *token);
+                (!holds).then_some((*slot, (*id, *token)))
+            }
+            _ => None,
+        })
+    }
+
+    /// Writes the lease. The caller has the row locked.
+    fn grant(&self, world: &mut World, session: usize, id: Id, row: Task) -> Token {
+        let token = (row.token + 1).max(world.base);
+        world.write(session, Key::Task(id), Row::Task(Task { state: State::Running, token, ..row }));
+        world.transaction(session).notes.push(Note::Leased(id, token));
+        let earlier =
+            |other: Id, row: Task| other < id && row.state != State::Waiting && self.scenario.grouped(other);
+        let pending = world.committed.values().any(|row| *row == Row::Event(Event::Group));
+        if self.scenario.grouped(id)
+            && self.scenario.group_limit == 1
+            && !pending
+            && tasks(&world.committed).any(|(other, row)| earlier(other, row))
+        {
+            world.broke(Broken::OutOfOrder);
+        }
+        token
+    }
+
+    /// The native claim: whether there are events, which are left to the SQL implementation. look_for_signals
+    pub fn native_claim(&self, world: &mut World, session: usize) -> bool {
+        let open = world.transaction(session);
+        let own = open.notes.iter().any(|note| matches!(note, Note::Claimable(_) | Note::Events));
+        let level = open.level == Level::ReadCommitted || !self.has(Rule::NativeAtReadCommitted);
+        world.sessions[session].step = Step::Ask;
+        if own || !level {
+            world.sessions[session].step = Step::Events(0);
+        } else if world.lane.events {
+            // The hint is read first, and then the table.
+            world.sessions[session].same_hint = true;
+            let some = world.view(session).keys().any(|key| matches!(key, Key::Event(_)));
+            world.sessions[session].step = if some { Step::Events(0) } else { Step::ClearHint };
+        }
+        true
+    }
+
+    /// There are none: the lane forgets that there might be, unless that was published again meanwhile.
+    pub fn clear_hint(&self, world: &mut World, session: usize) -> bool {
+        let has_written = !world.transaction(session).writes.is_empty();
+        if !has_written && (world.sessions[session].same_hint || !self.has(Rule::HintIsCompared)) {
+            world.lane.events = false;
+        }
+        world.sessions[session].step = Step::Ask;
+        true
+    }
+
+    /// Takes a candidate, or begins to refill the lane. Lane::take, Lane::needs
+    pub fn ask(&self, world: &mut World, session: usize) -> bool {
+        let free: Vec<_> = world
+            .lane
+            .postponed
+            .iter()
+            .copied()
+            .filter(|id| !world.is_locked(session, Key::Task(*id), Strength::NoKeyUpdate))
+            .collect();
+        for id in free {
+            world.lane.postponed.remove(&id);
+            world.lane.add(id, self.scenario.lane, self.rules);
+        }
+        if let Some(id) = world.lane.candidates.pop_first() {
+            world.transaction(session).candidates.push(id);
+            world.sessions[session].step = Step::Lease(id);
+        } else if world.lane.known_below == END {
+            return self.next_statement(world, session);
+        } else if world.lane.refiller.is_some() {
+            return false;
+        } else {
+            (world.lane.refiller, world.lane.missed) = (Some(session), END);
+            world.sessions[session].step = Step::ReadTable(world.lane.known_below);
+        }
+        true
+    }
+
+    /// A refill reads the table. refill::run
+    pub fn read_table(&self, world: &mut World, session: usize, from: Id) -> bool {
+        let due =
+            |(id, row): &(Id, Task)| *id >= from && row.state == State::Queued && row.gate != Gate::Blocked;
+        let found = tasks(&world.view(session)).filter(due).map(|row| row.0).collect();
+        let open = world.transaction(session);
+        open.refilled_own |= open.notes.iter().any(|note| matches!(note, Note::Gone(_)));
+        world.sessions[session].step = Step::Refilled(from, found);
+        true
+    }
+
+    /// And tells the lane. Lane::refilled
+    pub fn refilled(&self, world: &mut World, session: usize, from: Id, found: &[Id]) -> bool {
+        world.lane.refilled(from, found, self.scenario.lane, self.rules);
+        world.sessions[session].step = if session == world.worker() { Step::Commit } else { Step::Ask };
+        true
+    }
+
+    /// Leases a candidate, if its row says that it can be. Lessor::lease_one
+    pub fn lease(&self, world: &mut World, session: usize, id: Id) -> bool {
+        world.sessions[session].step = Step::Ask;
+        let Some(seen) = task(&world.view(session), id).filter(|row| {
+            !self.has(Rule::ClaimChecksRow) || row.state == State::Queued && row.gate != Gate::Blocked
+        }) else {
+            return true;
+        };
+        match world.lock(session, Key::Task(id), Strength::NoKeyUpdate) {
+            Lock::Granted(Some(Row::Task(row))) if row == seen => {
+                self.grant(world, session, id, row);
+                return self.next_statement(world, session);
+            }
+            Lock::Granted(_) => {}
+            Lock::Busy => {
+                if id < world.lane.known_below {
+                    world.lane.postponed.insert(id);
+                }
+            }
+            Lock::Changed => self.roll_back(world, session),
+        }
+        true
+    }
+}

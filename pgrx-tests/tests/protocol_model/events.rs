@@ -1,0 +1,188 @@
+//! Processing events: unblocking dependents, and admitting tasks of a group. sql/internal/events.sql, dependencies.sql,
+//! groups.sql
+
+use super::protocol::Protocol;
+use super::rows::{
+    Event, Gate, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Table, Task, dependencies,
+    outcome_of, task, tasks,
+};
+use super::rules::Rule;
+use super::world::{Step, World};
+
+impl Protocol {
+    /// Takes the next event that nobody else has locked; goes on if there is none. settle
+    pub fn events(&self, world: &mut World, session: usize, from: u8) -> bool {
+        if world.transaction(session).level != Level::ReadCommitted && self.has(Rule::EventsAtReadCommitted) {
+            return self.after_events(world, session);
+        }
+        let view = world.view(session);
+        let events = view.iter().filter_map(|(key, row)| match (key, row) {
+            (Key::Event(number), Row::Event(event)) if *number > from => Some((*number, *event)),
+            _ => None,
+        });
+        for (number, event) in events.collect::<Vec<_>>() {
+            if !matches!(world.lock(session, Key::Event(number), Strength::Update), Lock::Granted(Some(_))) {
+                continue;
+            }
+            world.sessions[session].step = match event {
+                Event::Dependent(id) => Step::LockDependent(number, id),
+                Event::Group => Step::LockGroup(number, None),
+            };
+            return true;
+        }
+        self.after_events(world, session)
+    }
+
+    fn after_events(&self, world: &mut World, session: usize) -> bool {
+        // A claim goes on to look for tasks.
+        world.sessions[session].step = if session == world.worker() { Step::Commit } else { Step::Choose };
+        true
+    }
+
+    /// The event is done with.
+    pub fn next_item(&self, world: &mut World, session: usize, number: u8) -> bool {
+        world.delete(session, Key::Event(number));
+        self.leave_item(world, session, number)
+    }
+
+    /// The event stays, to be processed again. postpone_event
+    fn leave_item(&self, world: &mut World, session: usize, number: u8) -> bool {
+        world.sessions[session].step = Step::Events(number);
+        true
+    }
+
+    /// The lock on the task that waits, without waiting for it. process_dependent
+    pub fn lock_dependent(&self, world: &mut World, session: usize, number: u8, id: Id) -> bool {
+        match world.lock(session, Key::Task(id), Strength::Update) {
+            Lock::Granted(Some(Row::Task(row))) if row.state == State::Waiting => {
+                world.sessions[session].step = Step::CheckDependent(number, id);
+                true
+            }
+            Lock::Granted(_) => self.next_item(world, session, number),
+            _ => self.leave_item(world, session, number),
+        }
+    }
+
+    /// In a statement after that: how its predecessors have ended. process_dependent, unblock
+    pub fn check_dependent(&self, world: &mut World, session: usize, number: u8, id: Id) -> bool {
+        let view = world.view(session);
+        let mut outcomes: Vec<_> =
+            dependencies(&view).filter(|row| row.1 == id).map(|row| (row.0, row.2)).collect();
+        if !self.has(Rule::PushLocksPredecessors) {
+            // As it was: the outcome was looked for, unless one of them was just ending.
+            let ending = |row: &(Id, _)| world.is_locked(session, Key::Task(row.0), Strength::KeyShare);
+            if outcomes.iter().any(ending) {
+                return self.leave_item(world, session, number);
+            }
+            outcomes.iter_mut().for_each(|row| row.1 = row.1.or_else(|| self.outcome(&view, row.0)));
+        }
+        let Some(row) = task(&view, id) else { return self.next_item(world, session, number) };
+        if outcomes.iter().any(|row| row.1.is_some_and(|outcome| outcome != Outcome::Completed)) {
+            return self.end(world, session, (id, Outcome::Cancelled), Some(number));
+        }
+        if outcomes.iter().all(|row| row.1.is_some()) {
+            self.forget_dependencies(world, session, id);
+            let gate = if self.scenario.grouped(id) { Gate::Blocked } else { Gate::Open };
+            world.write(session, Key::Task(id), Row::Task(Task { state: State::Queued, gate, ..row }));
+            world.transaction(session).only_leases = false;
+            if gate == Gate::Open {
+                world.transaction(session).notes.push(Note::Claimable(id));
+            } else if self.has(Rule::UnblockNotifiesGroup) {
+                world.write_event(session, Event::Group);
+            }
+        }
+        self.next_item(world, session, number)
+    }
+
+    /// Without waiting for those that an end or a sweep has locked.
+    pub fn forget_dependencies(&self, world: &mut World, session: usize, id: Id) {
+        let keys: Vec<_> =
+            dependencies(&world.view(session)).filter(|row| row.1 == id).map(|row| row.0).collect();
+        for predecessor in keys {
+            let key = Key::Dependency(predecessor, id);
+            if matches!(world.lock(session, key, Strength::Update), Lock::Granted(Some(_))) {
+                world.delete(session, key);
+            }
+        }
+    }
+
+    /// How a predecessor ended whose outcome nobody recorded; nothing if it has not.
+    pub fn outcome(&self, view: &Table, predecessor: Id) -> Option<Outcome> {
+        if task(view, predecessor).is_some() {
+            return None;
+        }
+        let gone = if self.has(Rule::GoneIsNotCompleted) { Outcome::Cancelled } else { Outcome::Completed };
+        Some(outcome_of(view, predecessor).unwrap_or(gone))
+    }
+
+    /// The lock on the group, without waiting for it. lock_group
+    pub fn lock_group(&self, world: &mut World, session: usize, number: u8, counted: Option<usize>) -> bool {
+        if counted.is_none() && !self.has(Rule::CountAfterLock) {
+            let admitted = admitted(&world.view(session));
+            world.sessions[session].step = Step::LockGroup(number, Some(admitted));
+            return true;
+        }
+        let Lock::Granted(_) = world.lock(session, Key::Group, Strength::Update) else {
+            return self.leave_item(world, session, number);
+        };
+        if !self.has(Rule::GroupLockedToCommit) {
+            world.transaction(session).locks.remove(&Key::Group);
+        }
+        world.sessions[session].step = match counted {
+            Some(admitted) => Step::Admit(number, admitted),
+            None => Step::CountAdmitted(number),
+        };
+        true
+    }
+
+    /// In a statement after that: how many are admitted. admitted_of
+    pub fn count_admitted(&self, world: &mut World, session: usize, number: u8) -> bool {
+        world.sessions[session].step = Step::Admit(number, admitted(&world.view(session)));
+        true
+    }
+
+    /// Admits the earliest task, or withdraws the admission of the latest, as far as need be. admit_next
+    pub fn admit(&self, world: &mut World, session: usize, number: u8, admitted: usize) -> bool {
+        let view = world.view(session);
+        let Some((id, gate)) = self.next_admission(&view, admitted) else {
+            return self.next_item(world, session, number);
+        };
+        match world.lock(session, Key::Task(id), Strength::NoKeyUpdate) {
+            Lock::Granted(Some(Row::Task(row))) if row.gate != gate && row.state == State::Queued => {
+                world.write(session, Key::Task(id), Row::Task(Task { gate, ..row }));
+                let open = world.transaction(session);
+                open.only_leases = false;
+                world.sessions[session].step = if gate == Gate::Admitted {
+                    world.transaction(session).notes.push(Note::Claimable(id));
+                    Step::Admit(number, admitted + 1)
+                } else {
+                    if !self.has(Rule::WithdrawnStaysCandidate) {
+                        world.transaction(session).notes.push(Note::Gone(id));
+                    }
+                    Step::CountAdmitted(number)
+                };
+                true
+            }
+            _ => self.leave_item(world, session, number),
+        }
+    }
+
+    /// Which task of the group to admit next, or whose admission to withdraw. next_step
+    pub fn next_admission(&self, view: &Table, admitted: usize) -> Option<(Id, Gate)> {
+        let first = tasks(view).find(|(id, row)| self.scenario.grouped(*id) && row.gate == Gate::Blocked);
+        let ready = |(_, row): &(Id, Task)| row.gate == Gate::Admitted && row.state == State::Queued;
+        let latest = tasks(view).filter(ready).map(|row| row.0).last();
+        let (id, row) = first?;
+        // One that still waits for its predecessors holds up those behind it.
+        if row.state == State::Queued && admitted < self.scenario.group_limit {
+            return Some((id, Gate::Admitted));
+        }
+        let younger = latest.filter(|latest| *latest > id && self.has(Rule::OlderTaskWithdrawsYounger));
+        younger.map(|latest| (latest, Gate::Blocked))
+    }
+}
+
+/// How many tasks of the group are admitted.
+pub fn admitted(view: &Table) -> usize {
+    tasks(view).filter(|(_, row)| row.gate == Gate::Admitted).count()
+}

@@ -1,0 +1,216 @@
+//! push, retry, and the ends: complete, fail, release, cancel, purge.
+
+use super::memory::Broken;
+use super::protocol::Protocol;
+use super::rows::{
+    Event, Gate, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Task, dependencies, outcome_of,
+    task,
+};
+use super::rules::Rule;
+use super::scenario::Statement;
+use super::world::{Step, World};
+
+impl Protocol {
+    /// push: one predecessor after the other. add_dependencies
+    pub fn push_predecessor(&self, world: &mut World, session: usize, number: u8, all_live: bool) -> bool {
+        let Some(Statement::Push(id, predecessors)) = self.statement(world, session) else { return false };
+        let Some(predecessor) = predecessors.get(usize::from(number)).copied() else {
+            world.sessions[session].step = Step::PushInsert(all_live);
+            return true;
+        };
+        let live = if self.has(Rule::PushLocksPredecessors) {
+            match world.lock(session, Key::Task(predecessor), Strength::KeyShare) {
+                Lock::Granted(row) => row.is_some(),
+                Lock::Busy => return false,
+                Lock::Changed => {
+                    self.roll_back(world, session);
+                    return true;
+                }
+            }
+        } else {
+            task(&world.view(session), predecessor).is_some()
+        };
+        world.write(session, Key::Dependency(predecessor, id), Row::Dependency(None));
+        world.sessions[session].step =
+            if live { Step::PushPredecessor(number + 1, all_live) } else { Step::PushLookAgain(number) };
+        true
+    }
+
+    /// A predecessor that is gone: how it ended, says a look after the lock was granted.
+    pub fn push_look_again(&self, world: &mut World, session: usize, number: u8) -> bool {
+        let Some(Statement::Push(id, predecessors)) = self.statement(world, session) else { return false };
+        let predecessor = predecessors[usize::from(number)];
+        match outcome_of(&world.view(session), predecessor) {
+            Some(outcome) => {
+                self.check_outcome(world, session, predecessor, outcome);
+                world.write(session, Key::Dependency(predecessor, id), Row::Dependency(Some(outcome)));
+                world.sessions[session].step = Step::PushPredecessor(number + 1, false);
+            }
+            // QX003: there is no such task.
+            None => self.roll_back(world, session),
+        }
+        true
+    }
+
+    /// The INSERT, with its trigger. tasks_inserted, task_arrives
+    pub fn push_insert(&self, world: &mut World, session: usize, all_live: bool) -> bool {
+        let Some(Statement::Push(id, predecessors)) = self.statement(world, session) else { return false };
+        let grouped = self.scenario.grouped(id);
+        let state = if predecessors.is_empty() { State::Queued } else { State::Waiting };
+        let gate = if grouped || state == State::Waiting { Gate::Blocked } else { Gate::Open };
+        world.write(session, Key::Task(id), Row::Task(Task { state, token: 0, gate }));
+        world.transaction(session).only_leases = false;
+        if state == State::Waiting {
+            // As it was: the event was all that could unblock the task.
+            if !all_live || !self.has(Rule::PushLocksPredecessors) {
+                world.write_event(session, Event::Dependent(id));
+            }
+        } else if grouped {
+            world.write_event(session, Event::Group);
+        } else {
+            world.transaction(session).notes.push(Note::Claimable(id));
+        }
+        self.next_statement(world, session)
+    }
+
+    /// complete, fail and release of the first task that the client was given.
+    pub fn end_leased(&self, world: &mut World, session: usize, outcome: Option<Outcome>) -> bool {
+        let Some((id, token)) = world.sessions[session].leases.first().copied() else {
+            return self.next_statement(world, session);
+        };
+        let row = match world.lock(session, Key::Task(id), Strength::Update) {
+            Lock::Busy => return false,
+            Lock::Changed => None,
+            Lock::Granted(row) => row,
+        };
+        let checked = self.has(Rule::CompletionChecksToken);
+        let accepted = match row {
+            Some(Row::Task(row)) if row.state == State::Running && (row.token == token || !checked) => {
+                Some(row)
+            }
+            _ => None,
+        };
+        world.sessions[session].leases.remove(0);
+        let Some(row) = accepted else {
+            // QX001, or 40001.
+            self.roll_back(world, session);
+            return true;
+        };
+        if row.token != token {
+            world.broke(Broken::StaleAccepted);
+        }
+        match outcome {
+            Some(outcome) => self.end(world, session, (id, outcome), None),
+            None => {
+                let back = Task { state: State::Queued, ..row };
+                world.write(session, Key::Task(id), Row::Task(back));
+                let open = world.transaction(session);
+                open.only_leases = false;
+                open.notes.push(Note::Claimable(id));
+                if self.scenario.grouped(id) {
+                    world.write_event(session, Event::Group);
+                }
+                self.next_statement(world, session)
+            }
+        }
+    }
+
+    /// cancel and purge of a task that does not run.
+    pub fn end_other(&self, world: &mut World, session: usize, id: Id) -> bool {
+        match world.lock(session, Key::Task(id), Strength::Update) {
+            Lock::Busy => false,
+            Lock::Changed => {
+                self.roll_back(world, session);
+                true
+            }
+            Lock::Granted(Some(Row::Task(row))) if row.state != State::Running => {
+                self.end(world, session, (id, Outcome::Cancelled), None)
+            }
+            Lock::Granted(_) => self.next_statement(world, session),
+        }
+    }
+
+    /// Deletes a locked task and keeps how it ended. archive, bury, discard
+    pub fn end(
+        &self,
+        world: &mut World,
+        session: usize,
+        (id, outcome): (Id, Outcome),
+        event: Option<u8>,
+    ) -> bool {
+        let token = task(&world.fresh_view(session), id).map_or(0, |row| row.token);
+        world.delete(session, Key::Task(id));
+        let purge = matches!(self.statement(world, session), Some(Statement::Purge(other)) if other == id);
+        if outcome == Outcome::Failed || self.scenario.keep_history && !purge {
+            world.write(session, Key::Ended(id), Row::Ended(outcome, token));
+        }
+        self.forget_dependencies(world, session, id);
+        let open = world.transaction(session);
+        open.ends.push((id, outcome));
+        open.notes.push(Note::Gone(id));
+        world.sessions[session].step = Step::Notify(id, outcome, event);
+        true
+    }
+
+    /// In a statement after the one that deleted the task: what its end means to others. leave, tell_dependents
+    pub fn notify(
+        &self,
+        world: &mut World,
+        session: usize,
+        (id, outcome): (Id, Outcome),
+        event: Option<u8>,
+    ) -> bool {
+        let view = world.view(session);
+        let mut missed = world.transaction(session).level == Level::RepeatableRead;
+        for (_, dependent, recorded) in dependencies(&view).filter(|row| row.0 == id) {
+            let key = Key::Dependency(id, dependent);
+            let sees = recorded.is_none() && self.has(Rule::EndSeesDependents);
+            if !sees || !matches!(world.lock(session, key, Strength::NoKeyUpdate), Lock::Granted(Some(_))) {
+                missed |= recorded.is_none() && sees;
+                continue;
+            }
+            if self.has(Rule::EndRecordsOutcome) {
+                world.write(session, key, Row::Dependency(Some(outcome)));
+            }
+            let told = Event::Dependent(dependent);
+            if self.has(Rule::EndWritesOwnEvent) || !view.values().any(|row| *row == Row::Event(told)) {
+                world.write_event(session, told);
+            }
+        }
+        // Somebody who is not seen, or who is locked, may wait for it.
+        if missed && self.has(Rule::EndKeepsOutcome) {
+            world.write(session, Key::Outcome(id), Row::Ended(outcome, 0));
+        }
+        if self.scenario.grouped(id) {
+            world.write_event(session, Event::Group);
+        }
+        match event {
+            None => self.next_statement(world, session),
+            Some(event) => self.next_item(world, session, event),
+        }
+    }
+
+    /// retry: the task comes back, perhaps before younger ones of its group that were admitted meanwhile. revive
+    pub fn retry(&self, world: &mut World, session: usize, id: Id) -> bool {
+        let token = match world.lock(session, Key::Ended(id), Strength::Update) {
+            Lock::Busy => return false,
+            Lock::Granted(Some(Row::Ended(Outcome::Failed, token))) => token,
+            _ => {
+                self.roll_back(world, session);
+                return true;
+            }
+        };
+        world.delete(session, Key::Ended(id));
+        if self.has(Rule::RetryForgetsOutcome) && world.view(session).contains_key(&Key::Outcome(id)) {
+            world.delete(session, Key::Outcome(id));
+        }
+        let gate = if self.scenario.grouped(id) { Gate::Blocked } else { Gate::Open };
+        world.write(session, Key::Task(id), Row::Task(Task { state: State::Queued, token, gate }));
+        if gate == Gate::Blocked {
+            world.write_event(session, Event::Group);
+        } else {
+            world.transaction(session).notes.push(Note::Claimable(id));
+        }
+        self.next_statement(world, session)
+    }
+}

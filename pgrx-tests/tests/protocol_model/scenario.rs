@@ -1,0 +1,175 @@
+//! What a small world consists of.
+
+use super::lane::Lane;
+use super::memory::{Memory, Past};
+use super::rows::{Event, Gate, Id, Key, Level, Outcome, Row, State, Table, Task};
+use super::world::{Faults, Session, Step, World};
+
+/// What a client does in a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statement {
+    /// Any SELECT: takes the snapshot of a REPEATABLE READ transaction.
+    Look,
+    /// push, with predecessors.
+    Push(Id, &'static [Id]),
+    /// claim in SQL.
+    Claim,
+    /// claim, on the native fast path.
+    NativeClaim,
+    /// complete, for the first task that this client has leased.
+    Complete,
+    /// fail(permanent => true), for the same.
+    Discard,
+    /// release, for the same: the task goes back to its queue.
+    Release,
+    /// cancel, of a task that does not run.
+    Cancel(Id),
+    /// purge, of a task that does not run.
+    Purge(Id),
+    /// retry, of a dead letter.
+    Retry(Id),
+}
+
+/// A transaction of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct Script {
+    pub level: Level,
+    pub statements: &'static [Statement],
+}
+
+/// A transaction at READ COMMITTED.
+pub const fn committed(statements: &'static [Statement]) -> Script {
+    Script { level: Level::ReadCommitted, statements }
+}
+
+/// A transaction at REPEATABLE READ.
+pub const fn repeatable(statements: &'static [Statement]) -> Script {
+    Script { level: Level::RepeatableRead, statements }
+}
+
+/// A task that is there from the beginning.
+#[derive(Clone, Copy, Debug)]
+pub enum Initial {
+    Absent,
+    Queued,
+    /// Queued and not yet admitted, with the event that its push wrote.
+    Blocked,
+    /// Queued and admitted.
+    Admitted,
+    /// Waiting for these.
+    Waiting(&'static [Id]),
+    Dead,
+}
+
+/// A small world. There is one queue, and tasks are claimed in the order of their ids.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    pub name: &'static str,
+    pub tasks: &'static [Initial],
+    pub clients: &'static [&'static [Script]],
+    /// The tasks of the one group.
+    pub group: &'static [Id],
+    pub group_limit: usize,
+    /// 0: no limit.
+    pub max_running: u8,
+    pub keep_history: bool,
+    /// How many candidates the lane has room for; 0: the fast path is off.
+    pub lane: usize,
+    /// Whether there is a worker.
+    pub worker: bool,
+    /// Whether the worker's rounds begin at any moment, or only when no client has anything to do.
+    pub eager: bool,
+    /// Whether the worker sweeps when it has nothing else to do.
+    pub sweep: bool,
+    /// Claims commit synchronously always, as in the SQL-only edition.
+    pub durable_claims: bool,
+    pub faults: Faults,
+}
+
+impl Scenario {
+    /// A world without policies, without a lane and without faults.
+    pub const PLAIN: Self = Self {
+        name: "",
+        tasks: &[],
+        clients: &[],
+        group: &[],
+        group_limit: 1,
+        max_running: 0,
+        keep_history: true,
+        lane: 0,
+        worker: true,
+        eager: true,
+        sweep: false,
+        durable_claims: false,
+        faults: Faults { expiries: 0, crashes: 0, losses: 0, deletions: 0, rollbacks: 0, sweeps: 0 },
+    };
+
+    /// How the world is at first.
+    pub fn begin(&self) -> World {
+        let mut table = Table::new();
+        let mut memory = Memory { tasks: vec![Past::default(); self.tasks.len()], broken: 0 };
+        for (id, initial) in (0..).zip(self.tasks) {
+            let (state, gate) = match initial {
+                Initial::Absent => continue,
+                Initial::Dead => {
+                    memory.tasks[usize::from(id)].outcome = Some(Outcome::Failed);
+                    table.insert(Key::Ended(id), Row::Ended(Outcome::Failed, 0));
+                    continue;
+                }
+                Initial::Queued => (State::Queued, Gate::Open),
+                Initial::Blocked => {
+                    table.insert(Key::Event(id + 1), Row::Event(Event::Group));
+                    (State::Queued, Gate::Blocked)
+                }
+                Initial::Admitted => (State::Queued, Gate::Admitted),
+                Initial::Waiting(predecessors) => {
+                    for predecessor in *predecessors {
+                        table.insert(Key::Dependency(*predecessor, id), Row::Dependency(None));
+                    }
+                    (State::Waiting, Gate::Blocked)
+                }
+            };
+            table.insert(Key::Task(id), Row::Task(Task { state, token: 0, gate }));
+        }
+        if !self.group.is_empty() {
+            table.insert(Key::Group, Row::Group);
+        }
+        for slot in 0..self.max_running {
+            table.insert(Key::Slot(slot), Row::Slot(0, 0));
+        }
+        let session =
+            |step| Session { position: (0, 0), step, transaction: None, leases: Vec::new(), same_hint: true };
+        let mut sessions: Vec<_> = self.clients.iter().map(|_| session(Step::Start)).collect();
+        sessions.push(session(Step::Idle));
+        World {
+            committed: table,
+            unflushed: Vec::new(),
+            sessions,
+            lane: Lane::new(),
+            base: 0,
+            expired: Vec::new(),
+            swept: false,
+            faults: self.faults,
+            memory,
+        }
+    }
+
+    /// Whether the task is one of the group.
+    pub fn grouped(&self, id: Id) -> bool {
+        self.group.contains(&id)
+    }
+
+    /// The predecessors that a task was pushed with.
+    pub fn predecessors(&self, id: Id) -> &'static [Id] {
+        if let Initial::Waiting(predecessors) = self.tasks[usize::from(id)] {
+            return predecessors;
+        }
+        let mut statements =
+            self.clients.iter().flat_map(|client| client.iter()).flat_map(|script| script.statements);
+        let found = statements.find_map(|statement| match statement {
+            Statement::Push(task, predecessors) if *task == id => Some(*predecessors),
+            _ => None,
+        });
+        found.unwrap_or(&[])
+    }
+}

@@ -1,0 +1,70 @@
+//! The sweep, which finds what no event tells of: sql/internal/sweep.sql. For lanes: the worker's reading of the table.
+
+use super::events::admitted;
+use super::lane::END;
+use super::protocol::Protocol;
+use super::rows::{Event, Gate, Id, Key, Lock, Outcome, Row, State, Strength, Table, dependencies, task};
+use super::world::{Step, World};
+
+impl Protocol {
+    /// A part of a sweep: the dependency behind this one; then the group; then the lane. sweep_dependencies, sweep_groups
+    pub fn sweep(&self, world: &mut World, session: usize, place: Option<(Id, Id)>) -> bool {
+        let view = world.view(session);
+        let next = dependencies(&view).find(|row| place.is_none_or(|place| (row.0, row.1) > place));
+        if let Some((predecessor, dependent, recorded)) = next {
+            world.sessions[session].step = Step::Sweep(Some((predecessor, dependent)));
+            self.sweep_dependency(world, session, (predecessor, dependent), recorded);
+            return true;
+        }
+        let pending = |event| view.values().any(|row| *row == Row::Event(event));
+        if self.next_admission(&view, admitted(&view)).is_some() && !pending(Event::Group) {
+            world.write_event(session, Event::Group);
+        }
+        world.sessions[session].step = if self.scenario.lane > 0 && world.lane.refiller.is_none() {
+            (world.lane.refiller, world.lane.missed) = (Some(session), END);
+            Step::ReadTable(0)
+        } else {
+            Step::Commit
+        };
+        true
+    }
+
+    fn sweep_dependency(
+        &self,
+        world: &mut World,
+        session: usize,
+        (predecessor, dependent): (Id, Id),
+        recorded: Option<Outcome>,
+    ) {
+        let view = world.view(session);
+        let Some(row) = task(&view, dependent).filter(|row| row.state == State::Waiting) else {
+            self.forget_dependencies(world, session, dependent);
+            return;
+        };
+        debug_assert!(row.gate == Gate::Blocked);
+        if recorded.is_none() {
+            let Some(outcome) = self.outcome(&view, predecessor) else { return };
+            let key = Key::Dependency(predecessor, dependent);
+            match world.lock(session, key, Strength::NoKeyUpdate) {
+                Lock::Granted(Some(Row::Dependency(None))) => {
+                    self.check_outcome(world, session, predecessor, outcome);
+                    world.write(session, key, Row::Dependency(Some(outcome)))
+                }
+                _ => return,
+            }
+        }
+        let view = world.view(session);
+        if settled(&view, dependent)
+            && !view.values().any(|row| *row == Row::Event(Event::Dependent(dependent)))
+        {
+            world.write_event(session, Event::Dependent(dependent));
+        }
+    }
+}
+
+/// Whether the recorded outcomes decide what becomes of the task.
+pub fn settled(view: &Table, dependent: Id) -> bool {
+    let outcomes = || dependencies(view).filter(|row| row.1 == dependent).map(|row| row.2);
+    outcomes().all(|outcome| outcome.is_some())
+        || outcomes().flatten().any(|outcome| outcome != Outcome::Completed)
+}

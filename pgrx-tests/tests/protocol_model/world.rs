@@ -1,0 +1,115 @@
+//! The state of the model: the database, the sessions, the lane, and what the checker remembers for the promises.
+
+use super::lane::Lane;
+use super::memory::Memory;
+use super::rows::{Id, Outcome, Table, Token, Transaction};
+
+/// The whole state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct World {
+    pub committed: Table,
+    /// What was committed before each commit that is not flushed yet, the oldest first.
+    pub unflushed: Vec<Table>,
+    /// The clients, and then the worker.
+    pub sessions: Vec<Session>,
+    pub lane: Lane,
+    /// No token below this one is handed out.
+    pub base: Token,
+    /// Running tasks whose lease is over.
+    pub expired: Vec<Id>,
+    /// Nothing was committed since the last sweep began.
+    pub swept: bool,
+    /// What may still break.
+    pub faults: Faults,
+    pub memory: Memory,
+}
+
+/// How often each fault may still happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Faults {
+    /// Leases that end before their tasks.
+    pub expiries: u8,
+    /// Crashes of the server.
+    pub crashes: u8,
+    /// All events are deleted.
+    pub losses: u8,
+    /// Rows of tasks are deleted by hand.
+    pub deletions: u8,
+    /// Transactions that roll back.
+    pub rollbacks: u8,
+    /// Sweeps at a moment when they are not needed.
+    pub sweeps: u8,
+}
+
+/// A client, or the worker.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Session {
+    /// Which of the transactions in its script, and which statement of it.
+    pub position: (u8, u8),
+    pub step: Step,
+    pub transaction: Option<Transaction>,
+    /// What a client was told: tasks with their tokens.
+    pub leases: Vec<(Id, Token)>,
+    /// The hint that there may be events is the one that this session has seen.
+    pub same_hint: bool,
+}
+
+/// Where a session is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// The worker has nothing to do.
+    Idle,
+    /// The next statement.
+    Start,
+    /// push: lock the predecessor of this number; look again, since it is gone; insert. Whether all were live so far.
+    PushPredecessor(u8, bool),
+    PushLookAgain(u8),
+    PushInsert(bool),
+    /// Process the events behind this number.
+    Events(u8),
+    /// An event: lock the dependent and check it; or lock the group, count, and admit.
+    LockDependent(u8, Id),
+    CheckDependent(u8, Id),
+    LockGroup(u8, Option<usize>),
+    CountAdmitted(u8),
+    Admit(u8, usize),
+    /// The end of a task: record its outcome for those that wait for it. `Some` while this event is processed.
+    Notify(Id, Outcome, Option<u8>),
+    /// A sweep, behind this dependency.
+    Sweep(Option<(Id, Id)>),
+    /// claim in SQL: choose and lock; find a slot; take it and write the lease.
+    Choose,
+    FindSlot(Id),
+    TakeSlot(Id, u8, (Id, Token)),
+    /// The native claim: clear the hint; ask the lane; write the lease; refill.
+    ClearHint,
+    Ask,
+    Lease(Id),
+    ReadTable(Id),
+    Refilled(Id, Vec<Id>),
+    /// The worker ends the attempt of this task. With a rule off, it frees this slot later.
+    Expire(Id),
+    FreeSlot(u8),
+    Commit,
+    Publish,
+    /// Only with a rule off: publish first.
+    CommitLate,
+    Done,
+}
+
+impl World {
+    /// The worker's number.
+    pub fn worker(&self) -> usize {
+        self.sessions.len() - 1
+    }
+
+    /// Whether every client has come to the end of its script.
+    pub fn clients_done(&self) -> bool {
+        self.sessions[..self.worker()].iter().all(|client| client.step == Step::Done)
+    }
+
+    /// Whether the worker has nothing to do at this moment.
+    pub fn worker_idle(&self) -> bool {
+        self.sessions[self.worker()].step == Step::Idle
+    }
+}

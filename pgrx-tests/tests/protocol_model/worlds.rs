@@ -1,0 +1,282 @@
+//! The small worlds that are searched to the end.
+
+use super::scenario::Initial::{Absent, Admitted, Blocked, Dead, Queued, Waiting};
+use super::scenario::Statement::{
+    Cancel, Claim, Complete, Discard, Look, NativeClaim, Purge, Push, Release, Retry,
+};
+use super::scenario::{Scenario, Script, committed, repeatable};
+use super::world::Faults;
+
+const NONE: Faults = Scenario::PLAIN.faults;
+const CLAIM: Script = committed(&[Claim]);
+const NATIVE: Script = committed(&[NativeClaim]);
+const COMPLETE: Script = committed(&[Complete]);
+const WORK: &[Script] = &[CLAIM, COMPLETE];
+const NATIVE_WORK: &[Script] = &[NATIVE, COMPLETE];
+
+/// One task, two workers, leases that end, and a crash that may lose the last commits.
+pub const LEASES: Scenario = Scenario {
+    name: "leases",
+    tasks: &[Queued],
+    clients: &[NATIVE_WORK, NATIVE_WORK],
+    lane: 1,
+    faults: Faults { expiries: 1, crashes: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// The same in SQL, where every claim is durable and there is no base for tokens.
+pub const DURABLE_LEASES: Scenario =
+    Scenario { name: "durable leases", clients: &[WORK, WORK], lane: 0, durable_claims: true, ..LEASES };
+
+/// Two tasks that come in while two workers claim, and a lane with room for one; transactions that roll back.
+pub const LANE: Scenario = Scenario {
+    name: "lane",
+    tasks: &[Queued, Absent],
+    clients: &[&[committed(&[Push(1, &[])])], NATIVE_WORK, &[NATIVE]],
+    lane: 1,
+    faults: Faults { rollbacks: 1, crashes: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// One task at REPEATABLE READ and one at READ COMMITTED.
+pub const LANE_REPEATABLE: Scenario = Scenario {
+    name: "lane, REPEATABLE READ",
+    tasks: &[Queued, Absent],
+    clients: &[&[committed(&[Push(1, &[])])], &[repeatable(&[Look, NativeClaim]), COMPLETE], NATIVE_WORK],
+    lane: 2,
+    ..Scenario::PLAIN
+};
+
+/// Claims on the native fast path and in SQL, side by side.
+pub const MIXED: Scenario = Scenario {
+    name: "native beside SQL",
+    tasks: &[Queued, Queued],
+    clients: &[&[NATIVE, COMPLETE, NATIVE], WORK, WORK],
+    lane: 1,
+    faults: Faults { rollbacks: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// A transaction that cancels a task, refills the lane and rolls back.
+pub const UNDONE: Scenario = Scenario {
+    name: "undone refill",
+    tasks: &[Queued, Queued],
+    clients: &[&[committed(&[Cancel(0), NativeClaim])], NATIVE_WORK],
+    lane: 2,
+    faults: Faults { rollbacks: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// A task is pushed that waits for one which ends at the same time. The transaction that pushes also claims.
+pub const PUSH_AND_END: Scenario = Scenario {
+    name: "push against end",
+    tasks: &[Queued, Absent],
+    clients: &[WORK, &[committed(&[Push(1, &[0]), Claim])]],
+    ..Scenario::PLAIN
+};
+
+/// The same in a queue without history. The end is at REPEATABLE READ, and may not see who waits for it.
+pub const END_REPEATABLE: Scenario = Scenario {
+    name: "push against end, REPEATABLE READ",
+    clients: &[&[CLAIM, repeatable(&[Look, Complete])], &[committed(&[Push(1, &[0])])]],
+    keep_history: false,
+    sweep: true,
+    ..PUSH_AND_END
+};
+
+/// The predecessor is cancelled in a queue without history.
+pub const CANCEL: Scenario = Scenario {
+    name: "cancel without history",
+    tasks: &[Queued, Absent],
+    clients: &[&[committed(&[Look, Cancel(0)])], &[committed(&[Push(1, &[0])]), CLAIM]],
+    keep_history: false,
+    ..Scenario::PLAIN
+};
+
+/// The predecessor is purged.
+pub const PURGE: Scenario = Scenario {
+    name: "purge",
+    clients: &[&[committed(&[Purge(0)])], &[committed(&[Push(1, &[0])]), CLAIM]],
+    keep_history: true,
+    ..CANCEL
+};
+
+/// A task is pushed while both of its predecessors end, in a queue without history.
+pub const TWO: Scenario = Scenario {
+    name: "two predecessors",
+    tasks: &[Queued, Queued, Absent],
+    clients: &[WORK, WORK, &[committed(&[Push(2, &[0, 1])])]],
+    keep_history: false,
+    ..Scenario::PLAIN
+};
+
+/// A chain: a task that waits for a cancelled one is cancelled, and so is the task that waits for that one.
+pub const CHAIN: Scenario = Scenario {
+    name: "chain",
+    tasks: &[Queued, Waiting(&[0]), Waiting(&[1]), Waiting(&[0])],
+    clients: &[&[committed(&[Cancel(0)])], WORK],
+    keep_history: false,
+    ..Scenario::PLAIN
+};
+
+/// The native fast path beside dependents; without a worker the next claim has to learn of the events.
+pub const NATIVE_DEPENDENTS: Scenario = Scenario {
+    name: "dependents, native, without a worker",
+    tasks: &[Queued, Waiting(&[0])],
+    clients: &[NATIVE_WORK, NATIVE_WORK],
+    lane: 1,
+    worker: false,
+    ..Scenario::PLAIN
+};
+
+/// A task goes to the dead letters and comes back, while another one waits for it.
+pub const DEAD: Scenario = Scenario {
+    name: "dead and back",
+    tasks: &[Queued, Waiting(&[0])],
+    clients: &[&[CLAIM, committed(&[Discard])], &[committed(&[Retry(0)]), CLAIM, COMPLETE]],
+    ..Scenario::PLAIN
+};
+
+/// A task whose outcome was kept comes back and completes without a trace. Then a task is pushed that waits for it.
+pub const DEAD_AND_GONE: Scenario = Scenario {
+    name: "dead, back, and gone",
+    tasks: &[Queued, Absent],
+    clients: &[
+        &[CLAIM, repeatable(&[Look, Discard])],
+        &[committed(&[Retry(0)]), CLAIM, COMPLETE, committed(&[Push(1, &[0])])],
+    ],
+    keep_history: false,
+    sweep: true,
+    ..Scenario::PLAIN
+};
+
+/// Three tasks of a group at limit 1.
+pub const GROUP: Scenario = Scenario {
+    name: "group",
+    tasks: &[Blocked, Blocked, Absent],
+    clients: &[WORK, &[CLAIM, committed(&[Release])], &[committed(&[Push(2, &[])])]],
+    group: &[0, 1, 2],
+    ..Scenario::PLAIN
+};
+
+/// A claim at REPEATABLE READ, while an older task comes back that its snapshot does not have.
+pub const GROUP_REPEATABLE: Scenario = Scenario {
+    name: "group, REPEATABLE READ",
+    tasks: &[Dead, Blocked],
+    clients: &[&[committed(&[Retry(0)]), CLAIM], &[repeatable(&[Look, Claim])]],
+    group: &[0, 1],
+    ..Scenario::PLAIN
+};
+
+/// An older task comes back from the dead letters while a younger one is admitted.
+pub const GROUP_RETRY: Scenario = Scenario {
+    name: "retry into a group",
+    tasks: &[Dead, Admitted, Blocked],
+    clients: &[&[committed(&[Retry(0)])], WORK],
+    group: &[0, 1, 2],
+    ..Scenario::PLAIN
+};
+
+/// The same with a lane, to which the withdrawal may be published after the task was admitted again.
+pub const GROUP_WITHDRAWN: Scenario = Scenario {
+    name: "withdrawal published late",
+    tasks: &[Queued, Dead, Admitted],
+    clients: &[&[committed(&[Retry(1)])], &[NATIVE, CLAIM, committed(&[Release]), COMPLETE], &[CLAIM]],
+    group: &[1, 2],
+    lane: 3,
+    ..Scenario::PLAIN
+};
+
+/// A task is in a group and waits for one outside it. A younger one of the group is behind it.
+pub const GROUP_DEPENDENT: Scenario = Scenario {
+    name: "dependent in a group",
+    tasks: &[Queued, Waiting(&[0]), Blocked],
+    clients: &[WORK, &[CLAIM]],
+    group: &[1, 2],
+    ..Scenario::PLAIN
+};
+
+/// Two workers, three tasks, and one slot; leases that end.
+pub const LIMIT: Scenario = Scenario {
+    name: "limit",
+    tasks: &[Queued, Queued, Queued],
+    clients: &[WORK, WORK, WORK],
+    max_running: 1,
+    faults: Faults { expiries: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// All events are lost, at any moment; the sweep finds what waits.
+pub const LOST_EVENTS: Scenario = Scenario {
+    name: "lost events",
+    tasks: &[Queued, Absent, Blocked, Blocked],
+    clients: &[WORK, &[committed(&[Push(1, &[0])])]],
+    group: &[2, 3],
+    sweep: true,
+    faults: Faults { losses: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// The same, of a group alone.
+pub const LOST_GROUP_EVENTS: Scenario = Scenario {
+    name: "lost events of a group",
+    tasks: &[Blocked, Blocked],
+    clients: &[WORK, &[CLAIM]],
+    group: &[0, 1],
+    ..LOST_EVENTS
+};
+
+/// A predecessor is deleted by hand, which leaves no event and no outcome.
+pub const BY_HAND: Scenario = Scenario {
+    name: "deleted by hand",
+    tasks: &[Queued, Waiting(&[0]), Queued],
+    clients: &[WORK],
+    sweep: true,
+    keep_history: false,
+    faults: Faults { deletions: 1, sweeps: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// A sweep at any moment, beside a push, an end and a claim, with a lane.
+pub const SWEEP: Scenario = Scenario {
+    name: "sweep at any moment",
+    tasks: &[Queued, Absent],
+    clients: &[NATIVE_WORK, &[committed(&[Push(1, &[0])])]],
+    lane: 1,
+    eager: false,
+    sweep: true,
+    faults: Faults { sweeps: 1, rollbacks: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// What every run searches.
+pub const STANDARD: &[Scenario] = &[
+    LEASES,
+    DURABLE_LEASES,
+    LANE,
+    LANE_REPEATABLE,
+    MIXED,
+    UNDONE,
+    PUSH_AND_END,
+    END_REPEATABLE,
+    CANCEL,
+    PURGE,
+    TWO,
+    CHAIN,
+    DEAD,
+    DEAD_AND_GONE,
+    NATIVE_DEPENDENTS,
+    GROUP,
+    GROUP_REPEATABLE,
+    GROUP_RETRY,
+    GROUP_WITHDRAWN,
+    GROUP_DEPENDENT,
+    LIMIT,
+    LOST_EVENTS,
+    LOST_GROUP_EVENTS,
+    BY_HAND,
+    SWEEP,
+];
+
+/// What a deeper run searches as well.
+pub const DEEP: &[Scenario] = &[];
