@@ -15,6 +15,8 @@ mod cron;
 mod install;
 #[path = "portable/moving.rs"]
 mod moving;
+#[path = "portable/rights.rs"]
+mod rights;
 #[path = "portable/upkeep.rs"]
 mod upkeep;
 

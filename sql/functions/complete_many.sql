@@ -15,20 +15,22 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
 AS $$
+DECLARE
+    allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
     PERFORM queue_internal.check_array('tokens', tokens);
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
     PERFORM FROM queue.tasks AS t
-    WHERE t.id = ANY (ids) AND queue_internal.has_right('worker', t.queue) ORDER BY t.id FOR UPDATE;
+    WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed)) ORDER BY t.id FOR UPDATE;
     RETURN QUERY
     WITH finished AS (
         SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
              WITH ORDINALITY AS g (id, token, result, position)
         JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-             AND queue_internal.has_right('worker', t.queue)
+             AND (allowed IS NULL OR t.queue = ANY (allowed))
         ORDER BY t.id, g.position
     ), kept AS (
         SELECT f.position, queue_internal.archive(f.task, 'completed', f.result) FROM finished AS f

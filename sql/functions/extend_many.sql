@@ -19,6 +19,7 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
+    allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
     moment timestamptz;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
@@ -27,7 +28,7 @@ BEGIN
     PERFORM queue_internal.check_same_length('progress', progress, cardinality(ids));
     lease := queue_internal.checked_lease(lease, NULL);
     PERFORM FROM queue.tasks AS t
-    WHERE t.id = ANY (ids) AND queue_internal.has_right('worker', t.queue) ORDER BY t.id FOR UPDATE;
+    WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed)) ORDER BY t.id FOR UPDATE;
     moment := clock_timestamp();
     FOR id, lease_until, cancel_requested IN
         UPDATE queue.tasks AS t
@@ -36,7 +37,7 @@ BEGIN
             progress = coalesce(g.progress, t.progress), updated_at = moment
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
         WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
-          AND queue_internal.has_right('worker', t.queue)
+          AND (allowed IS NULL OR t.queue = ANY (allowed))
         RETURNING t.id, t.lease_until, t.cancel_requested_at IS NOT NULL
     LOOP
         RETURN NEXT;

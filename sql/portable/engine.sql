@@ -12,19 +12,24 @@ COMMENT ON FUNCTION queue_internal.announce_task(text, timestamptz) IS
 -- Rights (internal/rights.sql). The verbs are SECURITY DEFINER (definer.sql), so the caller is the session's user
 -- or the role that it set. A SECURITY DEFINER function of somebody else between the session and a verb cannot be
 -- seen: the verb runs with the rights of the session's role.
+--
+-- But what PostgreSQL runs for the owner of a table in the session of somebody else (the functions in its indexes
+-- while an autovacuum worker or a superuser analyzes it, for instance) must not have the rights of that session. In such a
+-- security-restricted operation PostgreSQL refuses UNLISTEN, which does nothing otherwise.
 
 CREATE FUNCTION queue_internal.caller() RETURNS name
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     role CONSTANT text := current_setting('role');
 BEGIN
+    UNLISTEN queue_ext_nowhere;
     RETURN CASE role WHEN 'none' THEN session_user ELSE role END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.caller() IS 'The role that called the verb that is running.';
 
 CREATE FUNCTION queue_internal.has_right(kind text, queue text) RETURNS boolean
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     caller CONSTANT name := queue_internal.caller();
 BEGIN
@@ -39,7 +44,7 @@ COMMENT ON FUNCTION queue_internal.has_right(text, text) IS
     'queue, whether it has it for all queues.';
 
 CREATE FUNCTION queue_internal.queues_with_right(kind text) RETURNS text[]
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF queue_internal.has_right(CASE kind WHEN 'monitor' THEN 'operator' ELSE kind END, NULL)
        OR kind = 'monitor' AND pg_has_role(queue_internal.caller(), 'pg_monitor', 'USAGE') THEN

@@ -4361,20 +4361,22 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
 AS $$
+DECLARE
+    allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
     PERFORM queue_internal.check_array('tokens', tokens);
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
     PERFORM FROM queue.tasks AS t
-    WHERE t.id = ANY (ids) AND queue_internal.has_right('worker', t.queue) ORDER BY t.id FOR UPDATE;
+    WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed)) ORDER BY t.id FOR UPDATE;
     RETURN QUERY
     WITH finished AS (
         SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
              WITH ORDINALITY AS g (id, token, result, position)
         JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-             AND queue_internal.has_right('worker', t.queue)
+             AND (allowed IS NULL OR t.queue = ANY (allowed))
         ORDER BY t.id, g.position
     ), kept AS (
         SELECT f.position, queue_internal.archive(f.task, 'completed', f.result) FROM finished AS f
@@ -4499,6 +4501,7 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
+    allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
     moment timestamptz;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
@@ -4507,7 +4510,7 @@ BEGIN
     PERFORM queue_internal.check_same_length('progress', progress, cardinality(ids));
     lease := queue_internal.checked_lease(lease, NULL);
     PERFORM FROM queue.tasks AS t
-    WHERE t.id = ANY (ids) AND queue_internal.has_right('worker', t.queue) ORDER BY t.id FOR UPDATE;
+    WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed)) ORDER BY t.id FOR UPDATE;
     moment := clock_timestamp();
     FOR id, lease_until, cancel_requested IN
         UPDATE queue.tasks AS t
@@ -4516,7 +4519,7 @@ BEGIN
             progress = coalesce(g.progress, t.progress), updated_at = moment
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
         WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
-          AND queue_internal.has_right('worker', t.queue)
+          AND (allowed IS NULL OR t.queue = ANY (allowed))
         RETURNING t.id, t.lease_until, t.cancel_requested_at IS NOT NULL
     LOOP
         RETURN NEXT;
