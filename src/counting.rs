@@ -4,6 +4,7 @@
 use crate::clock::now;
 use crate::lanes::reading::{Meaning, Source};
 use crate::lanes::{self, Census, Counts, Horizon, Item, Queue};
+use crate::names::Name;
 use crate::refill::Rows;
 use crate::rights;
 use crate::settings;
@@ -22,18 +23,19 @@ const TRIES: usize = 1000;
 const HOUR: i64 = 3_600_000_000;
 
 /// A row of `queue_internal.counted`.
-type Numbers = (String, i64, i64, i64, i64, i64, i64, Option<TimestampWithTimeZone>, i64, i64, i64, f64);
+type Numbers = (Vec<u8>, i64, i64, i64, i64, i64, i64, Option<TimestampWithTimeZone>, i64, i64, i64, f64);
 
 /// `queue_internal.counted`: what the accounts say of these queues. A queue is left out if it has no lane,
-/// and all are where nobody keeps accounts or the user may not know.
+/// and all are where nobody keeps accounts or the user may not know. pgrx passes a bytea as bytes, and a text is
+/// laid out as one.
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
 fn counted(
-    names: Vec<String>,
+    names: pgrx::Array<'_, &[u8]>,
 ) -> TableIterator<
     'static,
     (
-        name!(queue, String),
+        name!(queue, Vec<u8>),
         name!(queued, i64),
         name!(behind, i64),
         name!(scheduled, i64),
@@ -60,10 +62,10 @@ fn counted(
         }
     };
     let Some(tables) = tables else { return TableIterator::empty() };
-
     // SAFETY: in a transaction, and the table is there.
-    let names: Vec<_> = names.into_iter().filter(|name| unsafe { may_know_of(&tables, name.as_bytes()) }).collect();
-    let queues: Vec<_> = names.iter().map(|name| Queue::new(tables.tasks, name.as_bytes())).collect();
+    let names: Vec<_> =
+        names.iter().flatten().filter(|name| unsafe { may_know_of(&tables, name) }).collect();
+    let queues: Vec<_> = names.iter().map(|name| Queue::new(tables.tasks, name)).collect();
     let moment = now();
     let mut counting = HashMap::new();
     for queue in &queues {
@@ -79,9 +81,9 @@ fn counted(
     if !counting.is_empty() {
         count(&tables, &mut counting);
     }
-    let numbers = queues.iter().zip(&names).filter_map(|(queue, name)| {
+    let numbers = queues.iter().filter_map(|queue| {
         let census = lanes::with(queue.hash(), |slot| slot.account.census(moment)).flatten()?;
-        Some(numbers_of(&tables, queue, name, census, moment))
+        Some(numbers_of(&tables, queue, census, moment))
     });
     TableIterator::new(numbers.collect::<Vec<_>>())
 }
@@ -107,12 +109,12 @@ unsafe fn may_know(tables: &Tables) -> bool {
     }
 }
 
-fn numbers_of(tables: &Tables, queue: &Queue<'_>, name: &str, census: Census, moment: i64) -> Numbers {
+fn numbers_of(tables: &Tables, queue: &Queue<'_>, census: Census, moment: i64) -> Numbers {
     let (oldest, near) = look(tables, queue, moment, census.edge);
     let scheduled = (census.later + near).min(census.queued);
     let [completed, cancelled, failed] = census.ended;
     (
-        name.to_owned(),
+        queue.name().to_owned(),
         census.queued - scheduled,
         census.behind,
         scheduled,
@@ -260,8 +262,8 @@ unsafe fn count_ends(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64, 
     let result = Spi::connect(|client| {
         let from = TimestampWithTimeZone::try_from(since - HOUR).ok();
         for row in client.select(query, None, &[from.into()])? {
-            let (Some(queue), Some(state)) = (row.get::<&str>(1)?, row.get::<&str>(2)?) else { continue };
-            let Some((_, counts)) = queues.get_mut(queue.as_bytes()) else { continue };
+            let (Some(queue), Some(state)) = (row.get::<Name>(1)?, row.get::<&str>(2)?) else { continue };
+            let Some((_, counts)) = queues.get_mut(queue.0.as_slice()) else { continue };
             let more = row.get::<i64>(4)?.unwrap_or(0) as i32;
             let ended = row.get::<TimestampWithTimeZone>(3)?.map(i64::from);
             let item = match ended {

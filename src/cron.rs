@@ -32,8 +32,8 @@ const DAY: i64 = 86_400 * SECOND;
 /// `queue_internal.cron_next`: the first local time after `after` that the expression names; nothing
 /// if there is none before the year 5000.
 #[pg_extern(sql = false)]
-fn cron_next(cron: &str, after: Timestamp) -> Option<Timestamp> {
-    let cron = parse(cron).unwrap_or_else(|reason| {
+fn cron_next(cron: &[u8], after: Timestamp) -> Option<Timestamp> {
+    let cron = read(cron).unwrap_or_else(|reason| {
         // Only what was written past queue.schedule() can be wrong here.
         ereport!(ERROR, PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "invalid cron expression", reason);
     });
@@ -47,8 +47,14 @@ fn cron_next(cron: &str, after: Timestamp) -> Option<Timestamp> {
 
 /// `queue_internal.cron_error`: what is wrong with the expression; nothing if it can be read.
 #[pg_extern(sql = false)]
-fn cron_error(cron: &str) -> Option<String> {
-    parse(cron).err()
+fn cron_error(cron: &[u8]) -> Option<String> {
+    read(cron).err()
+}
+
+/// A text in the encoding of the database: pgrx passes a bytea as bytes, and a text is laid out as one.
+fn read(cron: &[u8]) -> Result<Cron, String> {
+    let cron = std::str::from_utf8(cron).map_err(|_| "A field may only have ASCII characters.".to_owned())?;
+    parse(cron)
 }
 
 fn parse(cron: &str) -> Result<Cron, String> {

@@ -4,6 +4,7 @@
 //! a trigger on a table, and its function and its WHEN would run with all the rights of the owner. So what the verbs and
 //! the worker write fires no trigger that somebody else may have put there: the statement is refused instead.
 
+use crate::names::shown;
 use crate::rights;
 use crate::tables::partitions_of;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -132,7 +133,7 @@ unsafe fn refuse(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> ! {
     // SAFETY: names of the server's, zero-terminated.
     let (trigger, table) = unsafe {
         let table = (*(*relation).rd_rel).relname.data.as_ptr();
-        (CStr::from_ptr(trigger.tgname).to_string_lossy(), CStr::from_ptr(table).to_string_lossy())
+        (shown(CStr::from_ptr(trigger.tgname).to_bytes()), shown(CStr::from_ptr(table).to_bytes()))
     };
     let report = ErrorReport::new(
         PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,

@@ -17,6 +17,7 @@ mod guard;
 mod hooks;
 mod lanes;
 mod launcher;
+mod names;
 mod process;
 mod refill;
 mod rights;

@@ -109,6 +109,15 @@ pub fn get() -> Option<&'static Shared> {
     LOADED.load(Ordering::Relaxed).then(|| SHARED.get())
 }
 
+/// Has the worker of a database look for leases that no lane knows from this time on, unless that is never.
+pub fn leases_until(database: pg_sys::Oid, time: i64) {
+    if time != NEVER
+        && let Some(database) = get().and_then(|shared| shared.database(database))
+    {
+        database.lease_until(time);
+    }
+}
+
 impl Shared {
     /// The place of the database `oid`, if the launcher has given it one.
     pub fn database(&self, oid: pg_sys::Oid) -> Option<&Database> {
@@ -385,8 +394,8 @@ pub fn set_bit(bits: &mut QueueBits, bit: usize) {
 }
 
 /// Whether a set of queues has the bit of the queue `name`.
-pub fn contains(bits: &QueueBits, name: &str) -> bool {
-    let bit = queue_bit(name.as_bytes());
+pub fn contains(bits: &QueueBits, name: &[u8]) -> bool {
+    let bit = queue_bit(name);
     bits[bit / 64] & (1 << (bit % 64)) != 0
 }
 

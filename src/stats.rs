@@ -5,10 +5,10 @@ use crate::lanes::{self, Counters};
 use crate::settings;
 use crate::shared::{self, Database};
 use crate::tables::Reason;
-use pgrx::JsonB;
 use pgrx::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::sync::atomic::Ordering;
 
 #[derive(Serialize)]
@@ -23,9 +23,6 @@ struct EngineStats {
     worker: Option<WorkerStats>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verbs: Option<VerbStats>,
-    /// By queue.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    lanes: BTreeMap<String, LaneStats>,
     /// How many lanes the server has.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_lanes: Option<usize>,
@@ -62,28 +59,71 @@ struct LaneStats {
     counters: Counters,
 }
 
-#[pg_extern(sql = false)]
-fn engine_stats() -> JsonB {
+declare_symbol!(pg_finfo_engine_stats_wrapper);
+
+/// The function as engine.sql declares it.
+#[unsafe(no_mangle)]
+#[pg_guard]
+unsafe extern "C-unwind" fn engine_stats_wrapper(_fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    // SAFETY: a zero-terminated string, which is read before it is gone.
+    unsafe {
+        let json = CString::new(engine_stats()).unwrap_or_default();
+        let text = pg_sys::Datum::from(json.as_ptr());
+        pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &[Some(text)])
+            .unwrap_or_else(|| error!("jsonb_in returned null"))
+    }
+}
+
+/// As JSON in the encoding of the database, of which only the names of queues are not ASCII.
+fn engine_stats() -> Vec<u8> {
     let shared = shared::get();
     // SAFETY: a plain read of a constant of the process.
     let database = shared.and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
-    let mut lanes = BTreeMap::new();
-    for (name, lane) in lanes::each(|slot| {
-        let (candidates, timed, complete) = slot.lane.census();
-        LaneStats { candidates, timed, complete, waiters: slot.waiters.len(), counters: slot.counters }
-    }) {
-        lanes.insert(String::from_utf8_lossy(&name).into_owned(), lane);
-    }
     let stats = EngineStats {
         version: env!("CARGO_PKG_VERSION"),
         loaded: shared.is_some(),
         launcher_pid: shared.map(|shared| shared.launcher.pid()).filter(|pid| *pid != 0),
         worker: database.filter(|database| database.worker.pid() != 0).map(worker_stats),
         verbs: database.map(verb_stats),
-        lanes,
         max_lanes: lanes::available().then(settings::lanes),
     };
-    JsonB(serde_json::json!(stats))
+    let mut json = to_json(&stats);
+    let lanes: BTreeMap<_, _> = lanes::each(|slot| {
+        let (candidates, timed, complete) = slot.lane.census();
+        LaneStats { candidates, timed, complete, waiters: slot.waiters.len(), counters: slot.counters }
+    })
+    .into_iter()
+    .collect();
+    if !lanes.is_empty() {
+        json.pop();
+        let mut before = &b",\"lanes\":{"[..];
+        for (name, lane) in &lanes {
+            json.extend_from_slice(before);
+            push_string(&mut json, name);
+            json.push(b':');
+            json.extend(to_json(lane));
+            before = b",";
+        }
+        json.extend_from_slice(b"}}");
+    }
+    json
+}
+
+fn to_json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_else(|error| error!("no JSON can be made of the statistics: {error}"))
+}
+
+/// Adds a string in the encoding of a database, in all of which bytes below 128 are ASCII.
+fn push_string(json: &mut Vec<u8>, string: &[u8]) {
+    json.push(b'"');
+    for byte in string {
+        match byte {
+            b'"' | b'\\' => json.extend([b'\\', *byte]),
+            0..32 => json.extend(format!("\\u{byte:04x}").bytes()),
+            _ => json.push(*byte),
+        }
+    }
+    json.push(b'"');
 }
 
 fn worker_stats(database: &Database) -> WorkerStats {

@@ -237,8 +237,9 @@ unsafe fn tasks() -> pg_sys::Oid {
 
 /// `queue_internal.announce_task`: by now, or from a time to come, claims may get more from the queue
 /// than its tasks alone tell.
+/// pgrx passes a bytea as bytes, and a text is laid out as one.
 #[pg_extern(sql = false)]
-fn announce_task(queue: &str, run_at: TimestampWithTimeZone) {
+fn announce_task(queue: &[u8], run_at: TimestampWithTimeZone) {
     if shared::get().is_none() {
         return;
     }
@@ -248,7 +249,7 @@ fn announce_task(queue: &str, run_at: TimestampWithTimeZone) {
     }
     // SAFETY: in a transaction.
     let tasks = unsafe { tasks() };
-    transaction::signalled(&Queue::new(tasks, queue.as_bytes()));
+    transaction::signalled(&Queue::new(tasks, queue));
 }
 
 /// `queue_internal.announce_extension`: this database has the extension from now on.

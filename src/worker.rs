@@ -104,7 +104,7 @@ struct Worker {
     /// Whether there may be more to settle right now.
     unsettled: bool,
     /// Queues to notify, and when.
-    to_notify: BTreeSet<String>,
+    to_notify: BTreeSet<Vec<u8>>,
     notify_from: i64,
 }
 
@@ -370,7 +370,7 @@ impl Worker {
             self.notify_from = next;
             return Installed::Yes;
         }
-        let queues: Vec<String> = self.to_notify.iter().cloned().collect();
+        let queues: Vec<_> = self.to_notify.iter().cloned().collect();
         let count = queues.len() as u64;
         let step = installed::transaction(c"notifying listeners", || core::notify(queues));
         if step.result.is_some() {

@@ -1,6 +1,7 @@
 //! The worker's calls into the core: what they mean is written in `sql/`.
 
 use crate::clock::now;
+use crate::names::Names;
 use crate::shared::{self, NEVER, QueueBits};
 use crate::{expiry, lanes, refill, tables};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone};
@@ -43,7 +44,8 @@ pub fn prepare_session() {
 /// here may fail because of that.
 pub fn compare_versions() {
     const LIBRARY: &str = env!("CARGO_PKG_VERSION");
-    let query = "SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'queue_ext'";
+    let query =
+        "SELECT extversion FROM pg_catalog.pg_extension WHERE extname OPERATOR(pg_catalog.=) 'queue_ext'";
     let version: String = read(query, &[], |row| Ok(row.get(1)?.unwrap_or_default()));
     if version != LIBRARY {
         ereport!(
@@ -105,22 +107,23 @@ pub fn fire_schedules(max_tasks: i32) -> (u64, i64) {
 }
 
 /// The queues in which a task came due after `since` and up to `until`, and the next run_at.
-pub fn due_queues(since: i64, until: i64) -> (Vec<String>, i64) {
+pub fn due_queues(since: i64, until: i64) -> (Vec<Vec<u8>>, i64) {
     let query = "SELECT ready, next_run_at FROM queue_internal.due_queues($1, $2)";
     read(query, &[timestamp(since), timestamp(until)], |row| {
-        let ready: Option<Vec<String>> = row.get(1)?;
+        let ready: Option<Names> = row.get(1)?;
         let next: Option<TimestampWithTimeZone> = row.get(2)?;
-        Ok((ready.unwrap_or_default(), next.map_or(NEVER, i64::from)))
+        Ok((ready.map_or_else(Vec::new, |ready| ready.0), next.map_or(NEVER, i64::from)))
     })
 }
 
 /// The queues among `bits` that are not paused.
-pub fn open_queues(bits: &QueueBits) -> Vec<String> {
+pub fn open_queues(bits: &QueueBits) -> Vec<Vec<u8>> {
     if *bits == [0; 4] {
         return Vec::new();
     }
-    let query = "SELECT array_agg(name) FROM queue.queues WHERE paused_at IS NULL";
-    let mut names: Vec<String> = read(query, &[], |row| Ok(row.get(1)?.unwrap_or_default()));
+    let query = "SELECT pg_catalog.array_agg(name) FROM queue.queues WHERE paused_at IS NULL";
+    let names: Option<Names> = read(query, &[], |row| row.get(1));
+    let mut names = names.map_or_else(Vec::new, |names| names.0);
     names.retain(|name| shared::contains(bits, name));
     names
 }
@@ -161,9 +164,10 @@ pub fn settle_signals(max_signals: i32) -> i64 {
 }
 
 /// Notifies the listeners of `queues` when the transaction commits.
-pub fn notify(queues: Vec<String>) {
-    let query = "SELECT count(pg_notify(queue.channel(name), '')) FROM unnest($1) AS name";
-    write(query, &[queues.into()], |_| Ok(()));
+pub fn notify(queues: Vec<Vec<u8>>) {
+    let query = "SELECT pg_catalog.count(pg_catalog.pg_notify(queue.channel(name), ''))
+                 FROM pg_catalog.unnest($1) AS name";
+    write(query, &[Names(queues).into()], |_| Ok(()));
 }
 
 fn timestamp<'a>(time: i64) -> DatumWithOid<'a> {
