@@ -25,6 +25,7 @@ pub enum Point {
     // tables.rs
     TablesSought,
     TablesLocked,
+    HistoryLocked,
     // verbs/queue.rs
     QueueRead,
     // verbs/claim.rs: candidates, and perhaps a refill, are in this process's hands from `ClaimAsked` on.
@@ -51,6 +52,7 @@ pub enum Point {
     RefillTold,
     // tables/write.rs: rows are written, their index entries not yet.
     InsertWritten,
+    RowLocked,
     UpdateWritten,
     UpdateIndexed,
     StoreAdded,
@@ -78,6 +80,7 @@ pub enum Point {
     // wait.rs: a waiter stands in the lists from `WaitEntered` to `WaitLeft`, and has no transaction
     // while it sleeps.
     WaitPrepared,
+    WaitFound,
     WaitSees,
     WaitLooks,
     WaitEntered,

@@ -29,7 +29,7 @@ pub struct Tables {
     pub history: pg_sys::Oid,
     pub dependencies: pg_sys::Oid,
     pub signals: pg_sys::Oid,
-    /// Today's partition of the history.
+    /// The partition of the history that rows go to now.
     pub today: Today,
 }
 
@@ -38,6 +38,7 @@ pub struct Tables {
 pub struct Today {
     pub table: pg_sys::Oid,
     since: i64,
+    /// Not for this time itself.
     until: i64,
 }
 
@@ -61,6 +62,8 @@ struct Known {
     registered: bool,
     /// Something changed since.
     stale: bool,
+    /// Something about the history or its partition changed since that was sought.
+    rerouted: bool,
     /// They were sought, and found.
     found: bool,
     tables: Tables,
@@ -87,6 +90,7 @@ thread_local! {
         UnsafeCell::new(Known {
             registered: false,
             stale: false,
+            rerouted: false,
             found: false,
             tables: NOWHERE,
             user: pg_sys::InvalidOid,
@@ -153,21 +157,42 @@ pub fn open(purpose: Use) -> Result<Tables, Reason> {
     }
 }
 
-/// Makes `today` the partition of the history for this time; fails if there is none that is plain.
+/// Makes `today` the partition of the history for this time, its own lock taken; fails if there is none that
+/// is plain.
+///
+/// ATTACH PARTITION does not conflict with the lock that is held on the history, but it does with the one on
+/// the default partition, whose rows it must not take away. So what was found holds once the partition is
+/// locked and no news of the history has come with that lock.
 pub fn history_at(tables: &mut Tables, time: i64) -> Result<(), Reason> {
-    let today = tables.today;
-    if today.table != pg_sys::InvalidOid && (today.since..today.until).contains(&time) {
-        return Ok(());
-    }
-    let found = plain::partition_at(tables.history, time)?;
-    tables.today = found;
     // SAFETY: see `open`.
     unsafe {
-        if !(*known()).stale {
-            (*known()).tables.today = found;
+        let known = known();
+        for _ in 0..10 {
+            let today = tables.today;
+            let sought = today.table == pg_sys::InvalidOid || !(today.since..today.until).contains(&time);
+            let anew = sought || (*known).rerouted;
+            if anew {
+                (*known).rerouted = false;
+                tables.today = plain::partition_at(tables.history, time)?;
+            }
+            pg_sys::LockRelationOid(tables.today.table, pg_sys::RowExclusiveLock as i32);
+            point!(HistoryLocked);
+            if (*known).rerouted {
+                continue;
+            }
+            if anew {
+                plain::judge_partition(tables.today.table)?;
+            }
+            if (*known).rerouted {
+                continue;
+            }
+            if !(*known).stale {
+                (*known).tables.today = tables.today;
+            }
+            return Ok(());
         }
+        Err(Reason::Busy)
     }
-    Ok(())
 }
 
 /// Where the extension's tables are, found anew; nothing without the extension.
@@ -218,6 +243,9 @@ unsafe extern "C-unwind" fn relation_changed(_argument: pg_sys::Datum, relation:
     unsafe {
         let known = known();
         let Tables { today, .. } = (*known).tables;
+        if relation == pg_sys::InvalidOid || relation == today.table || relation == (*known).tables.history {
+            (*known).rerouted = true;
+        }
         // Any of them may get another OID: REINDEX CONCURRENTLY makes a new index of the old name.
         if relation == pg_sys::InvalidOid
             || relation == today.table

@@ -1,6 +1,11 @@
 //! Tables that users have made their own, and transactions of every kind: each call either works as the
 //! core has it, and says why it was handed over, or is refused with a clear error.
 
+#[path = "altered/history.rs"]
+mod history;
+#[path = "altered/meanwhile.rs"]
+mod meanwhile;
+
 use std::time::Duration;
 
 use postgres::Client;

@@ -249,10 +249,18 @@ fn nothing_is_believed_while_the_triggers_are_disabled() {
     assert_eq!(number("ALTER TABLE queue.tasks DISABLE TRIGGER USER", queued), 3);
     assert_eq!(number("DELETE FROM queue.tasks WHERE id = 1", queued), 2);
     assert_eq!(number("ALTER TABLE queue.tasks ENABLE ALWAYS TRIGGER task_changed", queued), 2);
+    // One that is missing is enough.
+    assert_eq!(number("INSERT INTO queue.tasks (queue) VALUES ('default')", queued), 3);
+    assert_eq!(number("ALTER TABLE queue.tasks ENABLE ALWAYS TRIGGER tasks_announced", queued), 3);
+    assert_eq!(number("TRUNCATE queue.tasks", queued), 0);
+    assert_eq!(number("ALTER TABLE queue.tasks ENABLE TRIGGER USER", queued), 0);
     assert_eq!(number("ALTER TABLE queue.history DISABLE TRIGGER history_counted", completed), 0);
     let archived = "INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, finished_at, payload)
                     VALUES (1, 'default', 'completed', 0, now(), 1, 1, now(), now(), '0')";
     assert_eq!(number(archived, completed), 1);
+    assert_eq!(number("ALTER TABLE queue.history ENABLE ALWAYS TRIGGER history_counted", completed), 1);
+    assert_eq!(number("ALTER TABLE queue.history DISABLE TRIGGER history_uncounted", completed), 1);
+    assert_eq!(number("DELETE FROM queue.history", completed), 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::columns::{self, Column};
 use super::scan::open_by_key;
 use super::{Tables, Today, Use};
 use pgrx::prelude::*;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, c_char};
 
 /// Why a call was handed to the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -16,7 +16,7 @@ pub enum Reason {
     NotLoaded,
     /// The tables are not all there.
     Absent,
-    /// The tables keep changing.
+    /// The tables keep changing, or another session is long at refilling the lane.
     Busy,
     /// Not READ COMMITTED, or read only, or in recovery, or replicating.
     Transaction,
@@ -43,7 +43,7 @@ pub enum Reason {
     RowSecurity,
     /// The caller does not have the right that the verb needs for the queue.
     Rights,
-    /// There is no partition of the history for today.
+    /// There is no partition of the history for this time, or none that native verbs can write to.
     Partition,
 }
 
@@ -114,11 +114,18 @@ const INDEXES: [(&str, &str); 3] = [
         " WHERE (group_key IS NOT NULL)",
     ),
 ];
+/// The one check constraint of the tasks, as the server shows it.
+const LEASE_CHECK: (&CStr, &[u8]) =
+    (c"tasks_lease_check", b"CHECK (((state = 'running'::text) = (lease_until IS NOT NULL)))");
+/// What claim and extend change.
+pub(super) const LEASED_COLUMNS: &[i16] = &[3, 6, 8, 10, 11, 12, 13, 21];
+
 /// Whether the verb may go on natively.
 pub fn judge(tables: &Tables, purpose: Use) -> Result<(), Reason> {
     // SAFETY: the tables exist, and `tasks` is locked; the others are locked here for the look.
     unsafe {
         look_at(tables.tasks, columns::TASKS, TASK_TRIGGERS, 1)?;
+        has_no_foreign_constraint(tables.tasks)?;
         for (index, definition) in
             [tables.tasks_pkey, tables.tasks_order, tables.tasks_group].into_iter().zip(INDEXES)
         {
@@ -178,24 +185,58 @@ unsafe fn fire(found: *mut pg_sys::TriggerDesc, expected: &[&CStr]) -> bool {
     }
 }
 
-/// The partition of the history for this time, or the default one as long as it has none of its own; if
-/// native verbs may write to it.
+/// The partition that takes the rows of the history for this time, and for how long around it. The default
+/// one takes them where no other partition does.
 pub fn partition_at(history: pg_sys::Oid, time: i64) -> Result<Today, Reason> {
-    let day = time.div_euclid(DAY);
-    let of_the_day = CString::new(format!("history_{}", date(day))).map_err(|_| Reason::Partition)?;
-    // SAFETY: catalog lookups; the history is locked against attaching and detaching.
+    // SAFETY: the history is locked, and open while its bounds are read.
     unsafe {
-        let schema = pg_sys::get_rel_namespace(history);
-        let named = |name: &CStr| pg_sys::get_relname_relid(name.as_ptr(), schema);
+        let key = definition(pg_sys::pg_get_partkeydef, history);
+        if key.as_deref() != Some(b"RANGE (finished_at)") {
+            return Err(Reason::Altered);
+        }
         let parent = pg_sys::table_open(history, pg_sys::NoLock as i32);
-        let attached = partitions_of(parent);
-        let mut candidates = [named(&of_the_day), named(c"history_default")].into_iter();
-        let table = candidates.find(|table| attached.contains(table));
+        let found = route(parent, time);
         pg_sys::table_close(parent, pg_sys::NoLock as i32);
-        let table = table.ok_or(Reason::Partition)?;
-        pg_sys::LockRelationOid(table, pg_sys::RowExclusiveLock as i32);
-        look_at(table, columns::HISTORY, &[], 0)?;
-        Ok(Today { table, since: day * DAY, until: (day + 1) * DAY })
+        found.ok_or(Reason::Partition)
+    }
+}
+
+/// Finds the partition as the executor does, by the bounds in the partition descriptor: those of all
+/// partitions in ascending order, and for each space between two of them the partition that it is of, if any.
+unsafe fn route(history: pg_sys::Relation, time: i64) -> Option<Today> {
+    use pg_sys::PartitionRangeDatumKind::{PARTITION_RANGE_DATUM_MAXVALUE, PARTITION_RANGE_DATUM_MINVALUE};
+    // SAFETY: the descriptor is that of an open relation, partitioned by the range of one timestamptz.
+    unsafe {
+        // At READ COMMITTED, one that is being detached takes no more rows.
+        let partitions = &*pg_sys::RelationGetPartitionDesc(history, true);
+        if partitions.nparts == 0 {
+            return None;
+        }
+        let bounds = &*partitions.boundinfo;
+        let bound = |i: usize| match **bounds.kind.add(i) {
+            PARTITION_RANGE_DATUM_MINVALUE => i64::MIN,
+            PARTITION_RANGE_DATUM_MAXVALUE => i64::MAX,
+            _ => (**bounds.datums.add(i)).value() as i64,
+        };
+        let count = bounds.ndatums as usize;
+        let below = (0..count).take_while(|i| bound(*i) <= time).count();
+        let own = *bounds.indexes.add(below);
+        let place = usize::try_from(if own < 0 { bounds.default_index } else { own }).ok()?;
+        let since = below.checked_sub(1).map_or(i64::MIN, bound);
+        let until = if below < count { bound(below) } else { i64::MAX };
+        Some(Today { table: *partitions.oids.add(place), since, until })
+    }
+}
+
+/// Whether native verbs may write to this partition of the history, which is locked.
+pub fn judge_partition(partition: pg_sys::Oid) -> Result<(), Reason> {
+    // SAFETY: catalog lookups.
+    unsafe {
+        // One with partitions of its own, and a foreign table, are for the executor.
+        if pg_sys::get_rel_relkind(partition) as u8 != pg_sys::RELKIND_RELATION {
+            return Err(Reason::Partition);
+        }
+        look_at(partition, columns::HISTORY, &[], 0)
     }
 }
 
@@ -212,19 +253,6 @@ pub unsafe fn partitions_of<'a>(relation: pg_sys::Relation) -> &'a [pg_sys::Oid]
             count => std::slice::from_raw_parts(partitions.oids, count as usize),
         }
     }
-}
-
-/// A day in microseconds.
-const DAY: i64 = 86_400_000_000;
-
-/// The date of a day counted from 2000-01-01, as YYYYMMDD.
-fn date(day: i64) -> String {
-    let (mut year, mut month, mut date) = (0, 0, 0);
-    // SAFETY: pure arithmetic of the server's own calendar.
-    unsafe {
-        pg_sys::j2date(day as i32 + pg_sys::POSTGRES_EPOCH_JDATE as i32, &mut year, &mut month, &mut date)
-    };
-    format!("{year:04}{month:02}{date:02}")
 }
 
 /// Whether the table has these columns and no more, no enabled triggers but these, no rules, at most so
@@ -268,7 +296,8 @@ unsafe fn has_columns(shape: pg_sys::TupleDesc, columns: &[Column], checks: usiz
             && columns::begins_with(shape, columns)
             && columns.iter().enumerate().all(|(i, (name, _))| {
                 let attribute = super::rows::attribute(shape, i);
-                !(written && (*attribute).attnotnull && NULLABLE.contains(name))
+                !(written
+                    && ((*attribute).attnotnull && NULLABLE.contains(name) || (*attribute).attgenerated != 0))
             })
             && (constraints.is_null() || usize::from((*constraints).num_check) <= checks)
     }
@@ -315,11 +344,52 @@ unsafe fn has_plain_indexes(relation: pg_sys::Relation) -> bool {
 
 /// Whether an index is what the extension of this version makes under that name.
 unsafe fn is_defined_as(index: pg_sys::Oid, (begin, end): (&str, &str)) -> Result<(), Reason> {
-    // SAFETY: a catalog lookup by a function of the server that takes an OID.
-    let found: Option<String> =
-        unsafe { pgrx::direct_function_call(pg_sys::pg_get_indexdef, &[index.into_datum()]) };
-    let same = found.is_some_and(|found| found.starts_with(begin) && found.ends_with(end));
+    // SAFETY: a catalog lookup.
+    let found = unsafe { definition(pg_sys::pg_get_indexdef, index) };
+    let same =
+        found.is_some_and(|found| found.starts_with(begin.as_bytes()) && found.ends_with(end.as_bytes()));
     if same { Ok(()) } else { Err(Reason::Altered) }
+}
+
+unsafe extern "C-unwind" {
+    // Not among pgrx's bindings.
+    fn get_relation_constraint_oid(
+        relation: pg_sys::Oid,
+        name: *const c_char,
+        missing_ok: bool,
+    ) -> pg_sys::Oid;
+}
+
+/// Whether the check constraint of the tasks, if they have one, is the extension's own, which native verbs
+/// keep without checking it.
+unsafe fn has_no_foreign_constraint(tasks: pg_sys::Oid) -> Result<(), Reason> {
+    // SAFETY: the relation is open while it is looked at; a catalog lookup.
+    unsafe {
+        let relation = pg_sys::table_open(tasks, pg_sys::NoLock as i32);
+        let constraints = (*(*relation).rd_att).constr;
+        let some = !constraints.is_null() && (*constraints).num_check > 0;
+        pg_sys::table_close(relation, pg_sys::NoLock as i32);
+        if !some {
+            return Ok(());
+        }
+        let (name, own) = LEASE_CHECK;
+        let oid = super::write::guarded(|| get_relation_constraint_oid(tasks, name.as_ptr(), true));
+        let found =
+            (oid != pg_sys::InvalidOid).then(|| definition(pg_sys::pg_get_constraintdef, oid)).flatten();
+        if found.as_deref() == Some(own) { Ok(()) } else { Err(Reason::Altered) }
+    }
+}
+
+/// What one of the server's functions that take an OID says of an object, in the encoding of the database.
+unsafe fn definition(
+    function: unsafe fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
+    object: pg_sys::Oid,
+) -> Option<Vec<u8>> {
+    // SAFETY: the caller's function takes an OID and returns a text or null.
+    unsafe {
+        let found = pgrx::direct_function_call_as_datum(function, &[object.into_datum()]);
+        found.map(|found| super::rows::text_of(found).to_vec())
+    }
 }
 
 /// Whether row-level security leaves the table alone for the current user.

@@ -120,7 +120,8 @@ pub unsafe fn complete_many(arguments: &Arguments) -> Result<Outcome, Reason> {
 
 /// Finishes a task by the core's complete_many; says whether it was accepted.
 fn finish_by_core(id: i64, token: i64, result: Option<pg_sys::Datum>) -> bool {
-    let query = "SELECT count(*) FROM queue_internal.complete_many(ARRAY[$1], ARRAY[$2], ARRAY[$3])";
+    let query =
+        "SELECT pg_catalog.count(*) FROM queue_internal.complete_many(ARRAY[$1], ARRAY[$2], ARRAY[$3])";
     // SAFETY: the result is a jsonb, as it was given to us.
     let result = result.map(|value| unsafe { pgrx::datum::DatumWithOid::new(value, pg_sys::JSONBOID) });
     let result = result.unwrap_or_else(|| pgrx::datum::DatumWithOid::null_oid(pg_sys::JSONBOID));
