@@ -1,6 +1,7 @@
 //! Writing rows through the access methods, with their index entries.
 
 use super::Tables;
+use super::plain::LEASED_COLUMNS;
 use super::rows::{Row, task};
 use pgrx::prelude::*;
 
@@ -194,6 +195,92 @@ pub unsafe fn insert<const N: usize>(
     }
 }
 
+/// Changes the row in a slot without waiting for anybody; `place` is then where its new version is. A lock
+/// that an update of no key column need not wait for, FOR KEY SHARE, keeps nobody from it.
+///
+/// An update that must not wait stops at any lock, compatible or not, and at one of a row that somebody has
+/// locked since it was read: there it is an assertion of the server that it does not happen. So a row that
+/// may be locked is locked first, which may skip it; after that nothing is left that the update could wait for.
+/// A row that nobody had locked when it was read is not, since that costs a WAL record.
+///
+/// # Safety
+/// As for `insert`; the slot is one of the table's own kind, in which the row was read with the active snapshot.
+pub unsafe fn update_at_once<const N: usize>(
+    relation: pg_sys::Relation,
+    found: *mut pg_sys::TupleTableSlot,
+    place: &mut pg_sys::ItemPointerData,
+    row: &Row<N>,
+    wanted: impl Fn(pg_sys::Oid) -> bool,
+) -> Change {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !may_be_locked(found) {
+            match update(relation, place, row, false, &wanted) {
+                Change::Locked => {}
+                change => return change,
+            }
+        }
+        match lock_at_once(relation, *place) {
+            Change::Done => update(relation, place, row, true, wanted),
+            change => change,
+        }
+    }
+}
+
+/// Whether the row in a slot may be locked by anybody, or could be before it is updated, in a server that
+/// checks its assertions.
+unsafe fn may_be_locked(found: *mut pg_sys::TupleTableSlot) -> bool {
+    thread_local!(static ASSERTS: bool = has_assertions());
+    // SAFETY: the slots of a heap are of this kind, and hold a row.
+    unsafe {
+        if !std::ptr::eq((*found).tts_ops, &raw const pg_sys::TTSOpsBufferHeapTuple) {
+            return true;
+        }
+        let tuple = (*found.cast::<pg_sys::BufferHeapTupleTableSlot>()).base.tuple;
+        let marks = u32::from((*(*tuple).t_data).t_infomask);
+        marks & pg_sys::HEAP_XMAX_INVALID == 0 || ASSERTS.with(|asserts| *asserts)
+    }
+}
+
+/// Whether the server was built with assertions.
+fn has_assertions() -> bool {
+    // SAFETY: reads a setting that every server has; the string is the server's.
+    unsafe {
+        let setting = pg_sys::GetConfigOption(c"debug_assertions".as_ptr(), true, false);
+        !setting.is_null() && std::ffi::CStr::from_ptr(setting) == c"on"
+    }
+}
+
+/// Locks the row at a place as an update of it does, unless somebody else has it locked so that the update
+/// would have to wait.
+unsafe fn lock_at_once(relation: pg_sys::Relation, place: pg_sys::ItemPointerData) -> Change {
+    use pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_KEY;
+    use pg_sys::LockTupleMode::{LockTupleExclusive, LockTupleNoKeyExclusive};
+    // SAFETY: the caller's promise. The method is called as `table_tuple_lock` would.
+    unsafe {
+        // As the executor chooses it; somebody may have made a unique index of a column that claims change.
+        let keys = pg_sys::RelationGetIndexAttrBitmap(relation, INDEX_ATTR_BITMAP_KEY);
+        let changes = LEASED_COLUMNS.iter().any(|column| {
+            pg_sys::bms_is_member(i32::from(*column) - pg_sys::FirstLowInvalidHeapAttributeNumber, keys)
+        });
+        let mode = if changes { LockTupleExclusive } else { LockTupleNoKeyExclusive };
+        let slot = pg_sys::table_slot_create(relation, std::ptr::null_mut());
+        let (mut place, mut failure) = (place, pg_sys::TM_FailureData::default());
+        let (snapshot, command) = (pg_sys::GetActiveSnapshot(), pg_sys::GetCurrentCommandId(true));
+        let skip = pg_sys::LockWaitPolicy::LockWaitSkip;
+        let mut result = pg_sys::TM_Result::TM_Deleted;
+        let method = (*(*relation).rd_tableam).tuple_lock;
+        guarded(|| {
+            if let Some(lock) = method {
+                result = lock(relation, &mut place, snapshot, slot, command, mode, skip, 0, &mut failure);
+            }
+        });
+        point!(RowLocked);
+        pg_sys::ExecDropSingleTupleTableSlot(slot);
+        result.into()
+    }
+}
+
 /// Changes the row at a place, without waiting for anybody unless `wait` says so; `place` is then where its
 /// new version is.
 ///
@@ -219,30 +306,22 @@ pub unsafe fn update<const N: usize>(
         let mut indexes_change = pg_sys::TU_UpdateIndexes::TU_None;
         let mut result = pg_sys::TM_Result::TM_Deleted;
         let method = (*(*relation).rd_tableam).tuple_update;
-        let mut attempt = |wait| {
-            guarded(|| {
-                if let Some(update) = method {
-                    result = update(
-                        relation,
-                        &raw mut *place,
-                        slot,
-                        command,
-                        snapshot,
-                        std::ptr::null_mut(),
-                        wait,
-                        &mut failure,
-                        &mut mode,
-                        &mut indexes_change,
-                    );
-                }
-            });
-            // Without waiting, the method stops at any lock, be it this transaction's own.
-            let locked = Change::from(result) == Change::Locked;
-            locked && pg_sys::TransactionIdIsCurrentTransactionId(failure.xmax)
-        };
-        if attempt(wait) && !wait {
-            attempt(true);
-        }
+        guarded(|| {
+            if let Some(update) = method {
+                result = update(
+                    relation,
+                    &raw mut *place,
+                    slot,
+                    command,
+                    snapshot,
+                    std::ptr::null_mut(),
+                    wait,
+                    &mut failure,
+                    &mut mode,
+                    &mut indexes_change,
+                );
+            }
+        });
         #[cfg(not(any(feature = "pg14", feature = "pg15")))]
         let (indexes_change, which) = (indexes_change != pg_sys::TU_UpdateIndexes::TU_None, indexes_change);
         point!(UpdateWritten);

@@ -99,7 +99,7 @@ impl Lessor<'_> {
             row.set(task::UPDATED_AT, moment);
             let wanted = |index| write::fits(self.tables, &row, index);
             let mut place = (*slot).tts_tid;
-            match write::update(self.table, &mut place, &row, false, wanted) {
+            match write::update_at_once(self.table, slot, &mut place, &row, wanted) {
                 Change::Done => scan::left_at(key.id, place),
                 Change::Stale | Change::Own => return Ok(None),
                 Change::Locked => {
