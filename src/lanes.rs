@@ -20,9 +20,10 @@ pub use lane::{Answer, Bounds, Key, Lane};
 pub use leases::Lease;
 
 use crate::clock::now;
-use crate::shared::NEVER;
+use crate::shared::{self, NEVER};
 use directory::{alone, hashes, locked};
 use pgrx::prelude::*;
+use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use waiters::Waiters;
@@ -86,7 +87,6 @@ pub struct Slot {
     name_length: usize,
     name: [u8; NAME],
     used_at: i64,
-    changed: pg_sys::ConditionVariable,
 }
 
 // As queue.lanes and docs/engine.md say.
@@ -146,11 +146,16 @@ fn take_lane(queue: &Queue<'_>, idle_too: bool) -> Option<u64> {
     // same time meet at the first lane's lock.
     // Who only counts is the first to make room for who claims.
     let used_at = if idle_too { moment } else { moment - IDLE - 1 };
+    // What the lane knew of leases, which is the worker's to know from now on.
+    let left = Cell::new((0, NEVER));
     let give = |wanted: &dyn Fn(&Slot) -> bool| {
         (0..hashes().len()).find(|index| {
             locked(*index, |slot| {
                 let wanted = wanted(slot);
                 if wanted {
+                    if slot.hash != 0 {
+                        left.set((slot.database, slot.lane.leases.next()));
+                    }
                     slot.give_to(queue, moment);
                     slot.used_at = used_at;
                 }
@@ -158,15 +163,23 @@ fn take_lane(queue: &Queue<'_>, idle_too: bool) -> Option<u64> {
             })
         })
     };
-    let choose = || give(&|slot| slot.hash == 0).or_else(|| give(&|slot| idle_too && slot.idle(moment)));
-    alone(hashes().len(), || {
+    let idle = |slot: &Slot| idle_too && slot.idle(moment);
+    let choose = || {
+        give(&|slot| slot.hash == 0)
+            .or_else(|| give(&|slot| idle(slot) && slot.lane.leases.next() == NEVER))
+            .or_else(|| give(&idle))
+    };
+    let taken = alone(hashes().len(), || {
         if hashes().iter().any(|place| place.load(Ordering::Acquire) == queue.hash) {
             return Some(queue.hash);
         }
         let index = choose()?;
         hashes()[index].store(queue.hash, Ordering::Release);
         Some(queue.hash)
-    })
+    });
+    let (database, lease) = left.get();
+    shared::leases_until(database.into(), lease);
+    taken
 }
 
 /// What `act` returns of each lane of this database, with its queue's name.

@@ -7,6 +7,7 @@
 use crate::clock::now;
 use crate::lanes::reading::{self, Meaning, Source};
 use crate::lanes::{self, Bounds, Key, Lease, Queue};
+use crate::shared;
 use crate::tables::Tables;
 use crate::tables::rows::{Row, task, text};
 use crate::tables::scan::{Compare, Condition, Levels, Scan};
@@ -34,13 +35,18 @@ pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
         found
     };
     transaction::refilling(0);
-    let wake = lanes::with(queue.hash(), |slot| {
-        slot.lane.refilled(bounds, &found, now());
+    let taken_in = lanes::with(queue.hash(), |slot| {
+        let forgotten = slot.lane.refilled(bounds, &found, now());
         slot.counters.refills += 1;
         slot.counters.sweeps += u64::from(bounds.from == Key::FIRST);
-        if slot.lane.line_length() > 0 { slot.wake_in_turn() } else { None }
+        let wake = if slot.lane.line_length() > 0 { slot.wake_in_turn() } else { None };
+        (forgotten, wake)
     });
-    wake.flatten().into_iter().for_each(lanes::Wake::now);
+    if let Some((forgotten, wake)) = taken_in {
+        // SAFETY: a plain read of a constant of the process.
+        shared::leases_until(unsafe { pg_sys::MyDatabaseId }, forgotten);
+        wake.into_iter().for_each(lanes::Wake::now);
+    }
     lanes::announce_refill(queue.hash());
     point!(RefillTold);
 }

@@ -27,7 +27,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use lane::{Answer, Bounds, Findings, Key, Lane, TIMED};
+use lane::{Answer, Bounds, Findings, Key, LEASES, Lane, TIMED};
 use leases::{Lease, Leases};
 use ordered::{Added, Ordered};
 use reading::{Meaning, Source, read};
@@ -146,6 +146,31 @@ fn no_lease_is_forgotten_however_many_there_are() {
             }
         }
     }
+}
+
+/// A lane is locked while it takes in what was read, so that has to be little.
+#[test]
+fn a_reading_brings_no_more_leases_than_a_lane_has_room_for_and_those_that_end_first() {
+    let mut world = World::new(14);
+    let mut random = Random(14);
+    let now = world.now;
+    for id in 1..=100_000 {
+        let key = Key { priority: 0, run_at: 0, id };
+        let until = now + 1 + random.time(1_000_000);
+        world.tasks.insert(id, Task { key, state: State::Running(until), claim: None, untold: 0 });
+    }
+    world.next_id = 100_001;
+    let bounds = world.lane.reread(now, 1).expect("nobody reads");
+    let found = world.read(bounds);
+    assert_eq!(found.leases.len(), LEASES);
+    let last = found.leases.iter().map(|lease| lease.until).max().expect("some");
+    assert!(found.leases_before >= last, "those that were left out end later");
+    world.lane.refilled(bounds, &found, now);
+    world.check();
+    // One that ends before all of them has a place, although there is none free.
+    world.lane.leased(Key { priority: 0, run_at: 0, id: 100_001 }, now + 1, now);
+    let mut ids = [0; 1];
+    assert_eq!((world.lane.leases.take_expired(now + 1, &mut ids), ids), (1, [100_001]));
 }
 
 #[test]

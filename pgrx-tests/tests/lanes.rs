@@ -10,6 +10,8 @@ mod bounds;
 mod changes;
 #[path = "lanes/crashes.rs"]
 mod crashes;
+#[path = "lanes/leases.rs"]
+mod leases;
 #[path = "lanes/rollbacks.rs"]
 mod rollbacks;
 

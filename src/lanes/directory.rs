@@ -4,6 +4,7 @@ use super::{Slot, with};
 use crate::settings;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const TRANCHE: &std::ffi::CStr = c"queue_ext lane";
 
@@ -13,6 +14,9 @@ struct Directory {
     /// The hash of each lane's queue, 0 for a free lane: found without a lock, and trusted under it.
     hashes: *const AtomicU64,
     slots: *mut Slot,
+    /// For each lane, who waits for it to be refilled. Not in its slot: the server changes them at any time,
+    /// and not under the lane's lock.
+    refilled: *mut pg_sys::ConditionVariable,
     stamps: *const AtomicU64,
 }
 
@@ -21,6 +25,7 @@ static mut DIRECTORY: Directory = Directory {
     locks: std::ptr::null_mut(),
     hashes: std::ptr::null(),
     slots: std::ptr::null_mut(),
+    refilled: std::ptr::null_mut(),
     stamps: std::ptr::null(),
 };
 
@@ -48,10 +53,15 @@ pub fn request() {
     }
 }
 
-/// Bytes: a number for stamps, the hashes, the slots.
+/// Bytes: a number for stamps, the hashes, the slots, the condition variables.
 fn size(count: usize) -> usize {
-    size_of::<AtomicU64>() * (1 + count) + size_of::<Slot>() * count
+    let each = size_of::<AtomicU64>() + size_of::<Slot>() + size_of::<pg_sys::ConditionVariable>();
+    size_of::<AtomicU64>() + each * count
 }
+
+// They follow one another in memory, in the order of `size`.
+const _: () = assert!(align_of::<Slot>() == align_of::<AtomicU64>());
+const _: () = assert!(align_of::<pg_sys::ConditionVariable>() <= align_of::<Slot>());
 
 unsafe fn reserve() {
     // SAFETY: called while the server collects such requests.
@@ -88,10 +98,11 @@ unsafe extern "C-unwind" fn on_startup() {
             pg_sys::ShmemInitStruct(c"queue_ext lanes".as_ptr(), size(count), &mut found).cast::<u8>();
         let hashes = memory.add(size_of::<AtomicU64>()).cast::<AtomicU64>();
         let slots = hashes.add(count).cast::<Slot>();
+        let refilled = slots.add(count).cast::<pg_sys::ConditionVariable>();
         if !found {
             std::ptr::write_bytes(memory, 0, size(count));
             for i in 0..count {
-                pg_sys::ConditionVariableInit(&raw mut (*slots.add(i)).changed);
+                pg_sys::ConditionVariableInit(refilled.add(i));
             }
         }
         DIRECTORY = Directory {
@@ -99,6 +110,7 @@ unsafe extern "C-unwind" fn on_startup() {
             locks: pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr()),
             hashes,
             slots,
+            refilled,
             stamps: memory.cast(),
         };
     }
@@ -148,19 +160,36 @@ pub fn alone<R>(index: usize, act: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Waits until the lane with this hash has been refilled by whoever does it. Can be interrupted.
-pub fn await_refill(hash: u64) {
-    let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) else { return };
+/// Waits until the lane with this hash has been refilled by whoever does it; says whether it has been. Can be
+/// interrupted.
+///
+/// Whoever does it may wait for a lock behind this very session, and the server's search for deadlocks does not
+/// see who waits here. So this gives up after the time after which the server would search.
+pub fn await_refill(hash: u64) -> bool {
+    let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) else {
+        return true;
+    };
+    let started = Instant::now();
     // SAFETY: the condition variable lives in shared memory and was set up in `on_startup`; an ERROR in
-    // the wait leaves its list by way of the server's own clean-up.
+    // the wait leaves its list by way of the server's own clean-up. The setting is this process's own.
     unsafe {
-        let changed = &raw mut (*directory().slots.add(index)).changed;
-        pg_sys::ConditionVariablePrepareToSleep(changed);
-        while with(hash, |slot| slot.lane.refiller() != 0).unwrap_or(false) {
-            // Not for ever, in case the lane has gone to another queue.
-            pg_sys::ConditionVariableTimedSleep(changed, 1000, pg_sys::PG_WAIT_EXTENSION);
-        }
+        let limit = Duration::from_millis(u64::from(pg_sys::DeadlockTimeout.unsigned_abs()));
+        let refilled = directory().refilled.add(index);
+        pg_sys::ConditionVariablePrepareToSleep(refilled);
+        let done = loop {
+            // The lane may have gone to another queue meanwhile.
+            if !with(hash, |slot| slot.lane.refiller() != 0).unwrap_or(false) {
+                break true;
+            }
+            let left = limit.saturating_sub(started.elapsed()).as_millis();
+            if left == 0 {
+                break false;
+            }
+            let left = left.min(1000) as std::ffi::c_long;
+            pg_sys::ConditionVariableTimedSleep(refilled, left, pg_sys::PG_WAIT_EXTENSION);
+        };
         pg_sys::ConditionVariableCancelSleep();
+        done
     }
 }
 
@@ -168,6 +197,6 @@ pub fn await_refill(hash: u64) {
 pub fn announce_refill(hash: u64) {
     if let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) {
         // SAFETY: as in `await_refill`; only sets latches.
-        unsafe { pg_sys::ConditionVariableBroadcast(&raw mut (*directory().slots.add(index)).changed) };
+        unsafe { pg_sys::ConditionVariableBroadcast(directory().refilled.add(index)) };
     }
 }

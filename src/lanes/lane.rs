@@ -118,8 +118,10 @@ pub struct Findings {
     pub timed: Vec<Timed>,
     /// There is no further one before this time.
     pub timed_before: i64,
-    /// Leases of tasks that run.
+    /// Leases of tasks that run, those that end first.
     pub leases: Vec<Lease>,
+    /// No lease that was left out ends before this.
+    pub leases_before: i64,
 }
 
 impl Lane {
@@ -315,16 +317,19 @@ impl Lane {
         self.refiller = 0;
     }
 
-    /// Takes in what a refill has found.
-    pub fn refilled(&mut self, bounds: Bounds, found: &Findings, now: i64) {
+    /// Takes in what a refill has found. Returns the time at which a lease may end that the lane knew of and
+    /// that the refill did not come to: somebody else has to look then.
+    pub fn refilled(&mut self, bounds: Bounds, found: &Findings, now: i64) -> i64 {
         self.refiller = 0;
+        let mut forgotten = NEVER;
         if bounds.from == Key::FIRST {
             // The clock may have been put forward meanwhile.
             (self.read_at, self.read_for) = (now, (now - bounds.began).clamp(0, LONGEST_READING));
             // Behind what it read may be tasks that came due, and running ones, that nobody knows of.
             self.lower(found.due_below);
-            self.leases.forget_unknown();
+            forgotten = self.leases.forget_unknown();
         }
+        self.leases.add_unknown(found.leases_before);
         found.leases.iter().for_each(|lease| self.leases.learn(*lease));
         if bounds.timed_from.is_some_and(|from| from <= self.timed_until) {
             self.timed_until = self.timed_until.max(found.timed_before.min(self.missed_run));
@@ -342,6 +347,7 @@ impl Lane {
             // What came due and stands behind what was read is not known, whatever was known before.
             self.lower(found.due_below);
         }
+        if found.due_below < Key::LAST { forgotten } else { NEVER }
     }
 
     /// How many stand in the line, how many wait for their time, and whether that is all.

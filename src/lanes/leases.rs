@@ -15,8 +15,9 @@ pub struct Lease {
 /// How far from its own place a lease may lie.
 const REACH: usize = 32;
 
-/// A hash table of `N` places. What finds no place near its own is only remembered by the time at
-/// which it ends: then somebody has to look into the table of tasks.
+/// A hash table of `N` places. Where there is no place near its own, the lease that ends last gives way: it is
+/// only remembered by the time at which it ends, when somebody has to look into the table of tasks. So a short
+/// lease has a place however many long ones there are.
 #[repr(C)]
 pub struct Leases<const N: usize> {
     places: [Lease; N],
@@ -78,13 +79,14 @@ impl<const N: usize> Leases<N> {
     }
 
     /// The leases that were in no place when the reading of the whole table began will be learned from it;
-    /// all of them, where that makes room.
-    pub fn forget_unknown(&mut self) {
-        self.unknown = self.unknown_since;
+    /// all of them, where that makes room. Returns the earliest end of those.
+    pub fn forget_unknown(&mut self) -> i64 {
+        let forgotten = std::mem::replace(&mut self.unknown, self.unknown_since);
         if std::mem::take(&mut self.stale) {
             let old = self.places.iter_mut().zip(&self.told).filter(|(_, told)| !**told);
             old.for_each(|(place, _)| place.id = 0);
         }
+        forgotten
     }
 
     /// Notes a lease that was read in the table, unless something newer is known.
@@ -117,7 +119,18 @@ impl<const N: usize> Leases<N> {
                 (self.places[place], self.told[place]) = (lease, told);
                 self.next = self.next.min(lease.until);
             }
-            None => self.add_unknown(lease.until),
+            None => {
+                let last = self.reach(lease.id).max_by_key(|place| self.places[*place].until);
+                match last.filter(|place| self.places[*place].until > lease.until) {
+                    Some(place) => {
+                        let left_out = std::mem::replace(&mut self.places[place], lease);
+                        self.told[place] = told;
+                        self.next = self.next.min(lease.until);
+                        self.add_unknown(left_out.until);
+                    }
+                    None => self.add_unknown(lease.until),
+                }
+            }
         }
     }
 

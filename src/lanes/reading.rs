@@ -1,7 +1,7 @@
 //! What a refill reads, and in which order; from where, it does not know.
 
 use super::NEVER;
-use super::lane::{Bounds, Findings, Key, LINE, TIMED, Timed};
+use super::lane::{Bounds, Findings, Key, LEASES, LINE, TIMED, Timed};
 use super::leases::Lease;
 
 /// What a row of the table means to a lane.
@@ -53,7 +53,26 @@ pub fn read(source: &mut impl Source, bounds: Bounds, moment: i64) -> Findings {
         found.timed_before = found.timed_before.min(found.timed[TIMED].at);
         found.timed.truncate(TIMED);
     }
+    found.keep_first_leases();
     found
+}
+
+impl Findings {
+    fn note_lease(&mut self, lease: Lease) {
+        self.leases.push(lease);
+        if self.leases.len() >= 4 * LEASES {
+            self.keep_first_leases();
+        }
+    }
+
+    /// Leaves out the leases for which a lane has no room anyway, here and not while the lane is locked.
+    fn keep_first_leases(&mut self) {
+        if self.leases.len() > LEASES {
+            let (_, left_out, _) = self.leases.select_nth_unstable_by_key(LEASES, |lease| lease.until);
+            self.leases_before = self.leases_before.min(left_out.until);
+            self.leases.truncate(LEASES);
+        }
+    }
 }
 
 struct Reading<'a, S> {
@@ -80,7 +99,7 @@ impl<S: Source> Reading<'_, S> {
                     }
                     self.found.due.push(key);
                 }
-                Meaning::Runs(lease) => self.found.leases.push(lease),
+                Meaning::Runs(lease) => self.found.note_lease(lease),
                 _ => {}
             }
         }
@@ -99,7 +118,7 @@ impl<S: Source> Reading<'_, S> {
                     }
                     self.found.came_due.push(key);
                 }
-                Meaning::Runs(lease) => self.found.leases.push(lease),
+                Meaning::Runs(lease) => self.found.note_lease(lease),
                 Meaning::Neither => {}
             }
         }
@@ -130,6 +149,7 @@ impl Default for Findings {
             timed: Vec::new(),
             timed_before: NEVER,
             leases: Vec::new(),
+            leases_before: NEVER,
         }
     }
 }

@@ -31,6 +31,19 @@ pub(super) enum What {
     Nothing,
 }
 
+impl What {
+    /// When the lease ends that it is about.
+    fn lease(self) -> i64 {
+        match self {
+            Self::Leased { until }
+            | Self::Extended { until }
+            | Self::RunsOn { until }
+            | Self::Ending { until } => until,
+            _ => NEVER,
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(super) struct Change {
     pub(super) lane: u64,
@@ -130,6 +143,7 @@ impl Pending {
         let Some(place) = known.or_else(|| (self.summary_count < SUMMARIES).then_some(self.summary_count))
         else {
             self.doubt = true;
+            self.news.lease = self.news.lease.min(what.lease());
             return;
         };
         if place == self.summary_count {
@@ -142,12 +156,9 @@ impl Pending {
                 summary.added = summary.added.min(key);
                 summary.added_from = summary.added_from.min(key.run_at);
             }
-            What::Leased { until }
-            | What::Extended { until }
-            | What::RunsOn { until }
-            | What::Ending { until } => {
+            What::Leased { .. } | What::Extended { .. } | What::RunsOn { .. } | What::Ending { .. } => {
                 summary.leased = summary.leased.min(key);
-                summary.until = summary.until.min(until);
+                summary.until = summary.until.min(what.lease());
             }
             What::Removed { .. } => summary.removed = true,
             What::Held | What::Nothing => {}
@@ -167,6 +178,8 @@ impl Pending {
             lanes::stop_counting();
         }
         let moment = now();
+        // Ends of leases that no lane takes back.
+        let mut lease = NEVER;
         for change in self.changes[..self.count].iter_mut().filter(|change| change.subtransaction >= from) {
             let had = matches!(change.what, What::Leased { .. } | What::Held | What::Ending { .. })
                 && !crate::injection::forgets();
@@ -183,6 +196,11 @@ impl Pending {
                     _ => None,
                 })
             });
+            if wake.is_none()
+                && let What::Ending { until } = change.what
+            {
+                lease = lease.min(until);
+            }
             wake.flatten().into_iter().for_each(Wake::now);
             change.what = What::Nothing;
         }
@@ -192,8 +210,15 @@ impl Pending {
                 slot.lane.leases.add_unknown(summary.until);
                 slot.wake_in_turn()
             });
+            lease = lease.min(if wake.is_none() { summary.until } else { NEVER });
             wake.flatten().into_iter().for_each(Wake::now);
         }
+        if self.doubt {
+            lanes::doubt();
+            lease = lease.min(self.news.lease);
+        }
+        // SAFETY: a plain read of a constant of the process.
+        shared::leases_until(unsafe { pg_sys::MyDatabaseId }, lease);
         for lane in &self.taught[..std::mem::take(&mut self.taught_count)] {
             if *lane == 0 {
                 lanes::doubt();
@@ -260,6 +285,7 @@ impl Pending {
                 }
                 slot.wake_in_turn()
             });
+            self.news.lease = self.news.lease.min(if wake.is_none() { summary.until } else { NEVER });
             wake.flatten().into_iter().for_each(Wake::now);
         }
         for lane in &self.news.signals[..self.news.signal_count] {
@@ -324,11 +350,11 @@ impl Change {
         }
     }
 
-    /// When the lease ends that it is about.
+    /// When the lease ends that is told of, if it commits.
     pub(super) fn lease(&self) -> i64 {
         match self.what {
-            What::Leased { until } | What::Extended { until } | What::RunsOn { until } => until,
-            _ => NEVER,
+            What::Ending { .. } => NEVER,
+            what => what.lease(),
         }
     }
 

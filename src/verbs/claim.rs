@@ -148,7 +148,8 @@ pub unsafe fn is_ready(name: &[u8]) -> Result<bool, Reason> {
                 Look::Signals(stamp) => looked_for = look_for_signals(&tables, &queue, stamp)?,
                 Look::Answer(Answer::Complete) => return Ok(false),
                 Look::Answer(Answer::Refill(bounds)) => refill::run(&tables, &queue, bounds),
-                Look::Answer(Answer::Refilling(_)) => lanes::await_refill(queue.hash()),
+                Look::Answer(Answer::Refilling(_)) if lanes::await_refill(queue.hash()) => {}
+                Look::Answer(Answer::Refilling(_)) => return Err(Reason::Busy),
             }
         }
     }
@@ -241,8 +242,11 @@ impl Claim<'_> {
                             Answer::Refill(bounds) => self.refill(bounds),
                             Answer::Refilling(_) if self.granted < self.most => {
                                 point!(ClaimAwaits);
-                                lanes::await_refill(self.queue.hash());
+                                let refilled = lanes::await_refill(self.queue.hash());
                                 point!(ClaimAwaited);
+                                if !refilled {
+                                    return Err(Reason::Busy);
+                                }
                             }
                             // Before there is nothing: whether what was locked still is.
                             Answer::Complete if self.granted < self.most && hands.len() == 0 => {

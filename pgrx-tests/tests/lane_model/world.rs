@@ -357,7 +357,7 @@ impl World {
                 refill.found = Some(std::rc::Rc::new(self.read(refill.bounds)));
                 self.refill = Some(refill);
             }
-            Some(found) => self.lane.refilled(refill.bounds, found, self.now),
+            Some(found) => drop(self.lane.refilled(refill.bounds, found, self.now)),
         }
     }
 
@@ -424,7 +424,7 @@ impl World {
         }
         if let Some(refill) = self.refill.take() {
             match refill.found {
-                Some(found) => self.lane.refilled(refill.bounds, &found, self.now),
+                Some(found) => drop(self.lane.refilled(refill.bounds, &found, self.now)),
                 None => self.lane.give_up(),
             }
         }

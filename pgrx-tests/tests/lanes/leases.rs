@@ -1,0 +1,98 @@
+//! Leases that end while nobody claims: the worker puts their tasks back in time, however many there are and
+//! whatever becomes of their lane.
+
+use super::*;
+
+/// Waits for the task to be queued again after its lease of so long; fails if that is more than three seconds
+/// late.
+fn is_back(client: &mut Client, id: i64, lease: Duration) {
+    let query = format!("SELECT count(*) FROM queue.tasks WHERE id = {id} AND state = 'queued'");
+    eventually("the task is back", lease + Duration::from_secs(3), || count(client, &query) == 1);
+}
+
+#[test]
+fn a_short_lease_among_thousands_of_long_ones_ends_in_time() {
+    let cluster = cluster("lanes-short-lease");
+    let mut client = cluster.connect();
+    push(&mut client, "default", 6000);
+    assert_eq!(claim(&mut client, "default", 6000).len(), 6000);
+    // Wherever it is in the order.
+    for priority in [0, -1, 1] {
+        run(&mut client, &format!("SELECT queue.push('default', priority => {priority})"));
+        let id = count(&mut client, "SELECT id FROM queue.claim('1 second')");
+        is_back(&mut client, id, Duration::from_secs(1));
+        run(&mut client, &format!("DELETE FROM queue.tasks WHERE id = {id}"));
+    }
+    // And thousands that end together.
+    run(&mut client, "UPDATE queue.tasks SET lease_until = clock_timestamp() + interval '1 second'");
+    let back = "SELECT count(*) FROM queue.tasks WHERE state = 'queued'";
+    eventually("all are back", Duration::from_secs(15), || count(&mut client, back) == 6000);
+}
+
+/// What the lane reads anew ends with the backlog, and does not come to what runs behind it.
+#[test]
+fn leases_behind_a_long_backlog_end_in_time() {
+    let cluster = cluster("lanes-leases-behind");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT count(queue.push('default', priority => 5)) FROM generate_series(1, 6000)");
+    assert_eq!(count(&mut client, "SELECT count(*) FROM queue.claim('4 seconds', max_tasks => 6000)"), 6000);
+    push(&mut client, "default", 3000);
+    run(&mut client, "BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'x'");
+    run(&mut client, "COMMIT PREPARED 'x'");
+    assert_eq!(claim(&mut client, "default", 1).len(), 1);
+    let back = "SELECT count(*) FROM queue.tasks WHERE priority = 5 AND state = 'queued'";
+    eventually("all are back", Duration::from_secs(15), || count(&mut client, back) == 6000);
+}
+
+#[test]
+fn a_lane_that_is_given_to_another_queue_leaves_its_leases_to_the_worker() {
+    let cluster = with_settings("lanes-handed-on", "queue.lanes = 2\nqueue.sweep_interval = '1h'");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.create('limited', '{\"max_running\": 5}'); SELECT queue.push('limited')");
+    // Reading the counters gives both queues a lane, which nobody uses so far.
+    run(&mut client, "SELECT FROM queue.stats");
+    assert_eq!(stats(&mut client)["lanes"].as_object().map(serde_json::Map::len), Some(2));
+    let id = count(&mut client, "SELECT id FROM queue.claim('3 seconds', 'limited')");
+    for queue in ["third", "fourth"] {
+        run(&mut client, &format!("SELECT queue.create('{queue}')"));
+        assert_eq!(claim(&mut client, queue, 1), NONE);
+    }
+    assert_eq!(stats(&mut client)["lanes"]["limited"], serde_json::Value::Null, "its lane is taken");
+    is_back(&mut client, id, Duration::from_secs(3));
+}
+
+/// A session that waits for the refill of another one is no lock's waiter, and so no deadlock is noticed.
+#[test]
+fn a_claim_does_not_wait_for_a_refill_that_waits_for_it() {
+    let cluster = cluster("lanes-refill-waits");
+    let (mut one, mut other, mut owner) = (cluster.connect(), cluster.connect(), cluster.connect());
+    for client in [&mut one, &mut other] {
+        push(client, "default", 3);
+        assert_eq!(claim(client, "default", 1).len(), 1);
+        run(client, "SET statement_timeout = '10s'");
+    }
+    run(&mut one, "BEGIN");
+    // Which locks the indexes until the end.
+    assert_eq!(count(&mut one, "SELECT count(*) FROM queue.tasks WHERE state = 'queued'"), 4);
+    let waits = |pid: i32| format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
+    let pid = |client: &mut Client| client.query_one("SELECT pg_backend_pid()", &[]).expect("pid").get(0);
+    let (other_pid, owner_pid) = (pid(&mut other), pid(&mut owner));
+    let mut watcher = cluster.connect();
+    // Every lane is to be read anew.
+    run(&mut watcher, "BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'x'");
+    run(&mut watcher, "COMMIT PREPARED 'x'");
+    let altering = std::thread::spawn(move || {
+        run(&mut owner, "ALTER INDEX queue.tasks_order SET TABLESPACE pg_default");
+    });
+    eventually("the owner waits", SOON, || count(&mut watcher, &waits(owner_pid)) == 1);
+    let refilling = std::thread::spawn(move || {
+        claim(&mut other, "default", 1);
+    });
+    eventually("the other one refills and waits", SOON, || count(&mut watcher, &waits(other_pid)) == 1);
+    let started = Instant::now();
+    assert_eq!(claim(&mut one, "default", 1).len(), 1, "by the core");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    run(&mut one, "COMMIT");
+    altering.join().expect("the owner");
+    refilling.join().expect("the other one");
+}
