@@ -13,6 +13,7 @@ mod lists;
 mod rest;
 
 use crate::clock::now;
+use crate::names::elements;
 use crate::rights;
 use crate::settings;
 use crate::shared::NEVER;
@@ -40,6 +41,10 @@ struct Call {
     context: pg_sys::MemoryContext,
     /// That of one look.
     scratch: pg_sys::MemoryContext,
+    /// The extension that the procedure is of.
+    extension: pg_sys::Oid,
+    /// Of what `queue.wait` returns, which cannot be looked up any more once somebody has dropped it.
+    shape: pg_sys::TupleDesc,
     kind: Kind,
     pause: i64,
     /// Whether the first look is over.
@@ -70,7 +75,7 @@ unsafe fn wait_for_task(fcinfo: pg_sys::FunctionCallInfo, many: bool) -> pg_sys:
         prepare(call, fcinfo, if many { Kind::Queues } else { Kind::Queue });
         let deadline = (*call).check();
         loop {
-            (*call).begin_look();
+            begin_look(call);
             let mut hint = Hint::Nothing;
             let entered = rights::enter(fcinfo);
             look_at_lanes((*call).subject.value, &mut hint);
@@ -88,7 +93,7 @@ unsafe fn wait_for_task(fcinfo: pg_sys::FunctionCallInfo, many: bool) -> pg_sys:
             };
             if !go_on(call, ready, deadline) {
                 lists::leave(ready);
-                return row_of(fcinfo, ready);
+                return row_of((*call).shape, ready);
             }
         }
     }
@@ -104,7 +109,7 @@ unsafe extern "C-unwind" fn queue_wait_result(fcinfo: pg_sys::FunctionCallInfo) 
         prepare(call, fcinfo, Kind::Result);
         let deadline = (*call).check();
         loop {
-            (*call).begin_look();
+            begin_look(call);
             let outcome = (*call).look();
             if !go_on(call, is_over(outcome), deadline) {
                 lists::leave(true);
@@ -128,15 +133,6 @@ impl Call {
         }
     }
 
-    /// Forgets what the last look left in memory: there may be many.
-    unsafe fn begin_look(&mut self) {
-        // SAFETY: the context is this call's own, and holds nothing that is still in use.
-        unsafe {
-            pg_sys::MemoryContextReset(self.scratch);
-            pg_sys::MemoryContextSwitchTo(self.scratch);
-        }
-    }
-
     /// Has the core look, at what is there now.
     unsafe fn look(&mut self) -> pg_sys::Datum {
         // SAFETY: `prepare` has found the function. An ERROR in it takes the snapshot with it.
@@ -147,6 +143,41 @@ impl Call {
             rights::leave(&entered);
             see(false);
             found
+        }
+    }
+}
+
+/// Forgets what the last look left in memory, since there may be many, and makes sure that the extension is still
+/// there and stays so until the transaction ends.
+#[pg_guard]
+unsafe extern "C-unwind" fn begin_look(call: *mut Call) {
+    // SAFETY: the context is this call's own, and holds nothing that is still in use.
+    unsafe {
+        pg_sys::MemoryContextReset((*call).scratch);
+        pg_sys::MemoryContextSwitchTo((*call).scratch);
+        // At the first look, this is still the transaction in which the functions were found.
+        if (*call).looked {
+            hold_extension((*call).extension);
+            find_functions(call);
+            point!(WaitFound);
+        }
+    }
+}
+
+/// Locks the extension, so that nobody drops it; DROP EXTENSION takes its own lock on it first. Raises if
+/// somebody has dropped it, also if there is another one by now: the procedure that runs here is gone with it.
+unsafe fn hold_extension(extension: pg_sys::Oid) {
+    // SAFETY: a catalog lookup; the lock is kept to the end of the transaction.
+    unsafe {
+        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+        pg_sys::LockDatabaseObject(pg_sys::ExtensionRelationId, extension, 0, lock);
+        if pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true) != extension {
+            ereport!(
+                ERROR,
+                PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
+                "extension \"queue_ext\" does not exist any more",
+                "It was dropped while this session waited."
+            );
         }
     }
 }
@@ -180,12 +211,6 @@ unsafe extern "C-unwind" fn prepare(call: *mut Call, fcinfo: pg_sys::FunctionCal
     // SAFETY: catalog lookups; what is found lives in the memory of the CALL.
     unsafe {
         let argument = (*fcinfo).args.as_slice(1)[0];
-        let (check, first, look) = match kind {
-            Kind::Queue => (c"check_wait", pg_sys::TEXTOID, c"is_ready"),
-            Kind::Queues => (c"check_wait", pg_sys::TEXTARRAYOID, c"is_ready"),
-            Kind::Result => (c"check_wait_result", pg_sys::INT8OID, c"outcome"),
-        };
-        let wanted = if kind == Kind::Result { pg_sys::INT8OID } else { pg_sys::TEXTARRAYOID };
         (*call).fcinfo = fcinfo;
         (*call).kind = kind;
         let context = pg_sys::CurrentMemoryContext;
@@ -198,13 +223,33 @@ unsafe extern "C-unwind" fn prepare(call: *mut Call, fcinfo: pg_sys::FunctionCal
             pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
         );
         (*call).subject = if kind == Kind::Queue { in_array(argument) } else { argument };
+        (*call).shape = shape_of(fcinfo);
+        (*call).extension = pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true);
         (*call).pause = FIRST_PAUSE;
+        find_functions(call);
+        point!(WaitPrepared);
+    }
+}
+
+/// Finds the core's functions, which may be others than before if the extension was updated.
+unsafe fn find_functions(call: *mut Call) {
+    // SAFETY: catalog lookups; what is found lives in the memory of the CALL.
+    unsafe {
+        let (check, first, look) = match (*call).kind {
+            Kind::Queue => (c"check_wait", pg_sys::TEXTOID, c"is_ready"),
+            Kind::Queues => (c"check_wait", pg_sys::TEXTARRAYOID, c"is_ready"),
+            Kind::Result => (c"check_wait_result", pg_sys::INT8OID, c"outcome"),
+        };
+        let wanted = if (*call).kind == Kind::Result { pg_sys::INT8OID } else { pg_sys::TEXTARRAYOID };
+        let context = (*call).context;
         let find = |name, types: &[pg_sys::Oid], info: *mut pg_sys::FmgrInfo| {
-            pg_sys::fmgr_info_cxt(crate::verbs::core_oid(name, types), info, pg_sys::CurrentMemoryContext);
+            let found = crate::verbs::core_oid(name, types);
+            if (*info).fn_oid != found {
+                pg_sys::fmgr_info_cxt(found, info, context);
+            }
         };
         find(check, &[first, pg_sys::INTERVALOID], &raw mut (*call).check);
         find(look, &[wanted], &raw mut (*call).look);
-        point!(WaitPrepared);
     }
 }
 
@@ -268,16 +313,23 @@ unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) ->
     true
 }
 
-/// What a procedure with one INOUT argument returns: a row of one column.
-#[pg_guard]
-unsafe extern "C-unwind" fn row_of(fcinfo: pg_sys::FunctionCallInfo, value: bool) -> pg_sys::Datum {
-    // SAFETY: the descriptor has the one column that the SQL declares.
+/// The shape of the row that a procedure with INOUT arguments returns.
+unsafe fn shape_of(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::TupleDesc {
+    // SAFETY: a catalog lookup for the procedure that was called.
     unsafe {
         let mut shape = std::ptr::null_mut();
         pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut shape);
+        pg_sys::BlessTupleDesc(shape)
+    }
+}
+
+/// Such a row of one column.
+#[pg_guard]
+unsafe extern "C-unwind" fn row_of(shape: pg_sys::TupleDesc, value: bool) -> pg_sys::Datum {
+    // SAFETY: the descriptor has the one column that the SQL declares.
+    unsafe {
         let (mut values, mut nulls) = ([pg_sys::Datum::from(value)], [false]);
-        let row =
-            pg_sys::heap_form_tuple(pg_sys::BlessTupleDesc(shape), values.as_mut_ptr(), nulls.as_mut_ptr());
+        let row = pg_sys::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr());
         pg_sys::HeapTupleHeaderGetDatum((*row).t_data)
     }
 }
@@ -313,25 +365,5 @@ unsafe extern "C-unwind" fn look_at_lanes(queues: pg_sys::Datum, hint: *mut Hint
             Ok(_) => Hint::NotReady,
             Err(_) => Hint::Nothing,
         };
-    }
-}
-
-unsafe fn elements<'a>(queues: pg_sys::Datum) -> impl Iterator<Item = &'a [u8]> {
-    // SAFETY: an array of texts without nulls.
-    unsafe {
-        let (mut values, mut count) = (std::ptr::null_mut(), 0);
-        let array = pg_sys::pg_detoast_datum(queues.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
-        let align = pg_sys::TYPALIGN_INT as std::ffi::c_char;
-        pg_sys::deconstruct_array(
-            array,
-            pg_sys::TEXTOID,
-            -1,
-            false,
-            align,
-            &mut values,
-            std::ptr::null_mut(),
-            &mut count,
-        );
-        (0..count as usize).map(move |i| text_of(*values.add(i)))
     }
 }

@@ -2255,7 +2255,7 @@ BEGIN
                            OR t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
                     ORDER BY t.run_at, t.id
                     LIMIT max_tasks - granted
-                    FOR UPDATE SKIP LOCKED
+                    FOR NO KEY UPDATE SKIP LOCKED
                 LOOP
                     IF candidate.state = 'running' THEN
                         IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN

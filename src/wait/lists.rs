@@ -1,7 +1,8 @@
 //! The lists of those who wait, in which others find whom to wake.
 
-use super::{Call, Kind, elements};
+use super::{Call, Kind};
 use crate::lanes::{self, Place, Queue, Wake};
+use crate::names::elements;
 use crate::shared::{self, NEVER};
 use crate::tables::{self, Use};
 use pgrx::prelude::*;

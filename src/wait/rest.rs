@@ -1,6 +1,6 @@
 //! Resting without a transaction: ending one, sleeping, and beginning another.
 
-use super::{Call, lists, row_of};
+use super::{Call, lists, row_of, shape_of};
 use crate::clock::now;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -26,7 +26,7 @@ unsafe extern "C-unwind" fn try_commit(fcinfo: pg_sys::FunctionCallInfo) -> pg_s
             pg_sys::SPI_commit();
             spi(pg_sys::SPI_finish());
         }
-        row_of(fcinfo, committed)
+        row_of(shape_of(fcinfo), committed)
     }
 }
 

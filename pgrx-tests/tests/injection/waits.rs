@@ -6,7 +6,8 @@ use std::time::Instant;
 use super::*;
 
 /// The points that only a session comes by that has to wait.
-pub const POINTS: [&str; 5] = ["WaitSees", "WaitEntered", "WaitSleeps", "WaitWoken", "WaitBegins"];
+pub const POINTS: [&str; 6] =
+    ["WaitSees", "WaitEntered", "WaitFound", "WaitSleeps", "WaitWoken", "WaitBegins"];
 /// Those at which it stands in the lists, and was woken.
 const AFTER_WAKING: [&str; 2] = ["WaitWoken", "WaitBegins"];
 /// Nobody looks by himself for an hour.

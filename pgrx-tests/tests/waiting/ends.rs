@@ -148,3 +148,42 @@ fn a_task_that_woke_a_dead_client_wakes_the_next() {
     eventually("its session is gone", SOON, || asleep(&mut client) == 0);
     assert_eq!(waiters(&mut client, "default"), 0);
 }
+
+/// The functions that a waiting CALL looks with are gone then.
+#[test]
+fn who_waits_while_the_extension_is_dropped_is_told_so() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let extra = "queue.sweep_interval = '1s'";
+    let cluster = Cluster::start_with("waiting-dropped", &Settings { preload: true, extra });
+    let mut client = cluster.connect();
+    for begin in ["SELECT", "ALTER SYSTEM SET queue.fast_path = off"] {
+        run(&mut client, begin);
+        run(&mut client, "SELECT pg_reload_conf()");
+        run(&mut client, "CREATE EXTENSION queue_ext");
+        let id = number(&mut client, "SELECT queue.push('default', delay => '1 hour')");
+        assert_eq!(id, 1);
+        let waiters = ["CALL queue.wait()", "CALL queue.wait(ARRAY['default'])", "CALL queue.wait_result(1)"]
+            .map(|call| wait(&cluster, call));
+        let resting = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND pid IN ({}, {}, {})",
+            waiters[0].pid, waiters[1].pid, waiters[2].pid
+        );
+        eventually("all of them wait", SOON, || number(&mut client, &resting) == 3);
+        run(&mut client, "DROP EXTENSION queue_ext");
+        for waiter in waiters {
+            let error = waiter.thread.join().expect("join").expect_err("there is nothing to wait for");
+            assert_eq!(error.code().map(|code| code.code()), Some("42704"), "{error:?}");
+        }
+    }
+    // Dropped and made anew in one go, it is another one.
+    run(&mut client, "CREATE EXTENSION queue_ext");
+    let waiter = wait(&cluster, "CALL queue.wait()");
+    let resting = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND pid = {}",
+        waiter.pid
+    );
+    eventually("it waits", SOON, || number(&mut client, &resting) == 1);
+    run(&mut client, "BEGIN; DROP EXTENSION queue_ext; CREATE EXTENSION queue_ext; COMMIT");
+    let error = waiter.thread.join().expect("join").expect_err("the queue that it waited for is gone");
+    assert_eq!(error.code().map(|code| code.code()), Some("42704"), "{error:?}");
+}
