@@ -217,7 +217,7 @@ fn what_keeps_the_history_from_its_partitions_keeps_no_notification() {
     assert_eq!(cluster.await_worker("postgres"), worker, "the worker goes on");
     for warning in [
         "WARNING:  making history partitions failed: not today",
-        "WARNING:  applying retention failed: trigger \"own\" on table \"history_default\" is not one for the background worker",
+        "WARNING:  applying retention failed: trigger \"own\" on table \"history_default\" must not run with the rights of the owner",
     ] {
         assert_eq!(cluster.log().matches(warning).count(), 1, "{warning}");
     }

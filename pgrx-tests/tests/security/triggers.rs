@@ -47,7 +47,7 @@ fn refused(cluster: &Cluster, admin: &mut Client) {
     let errors = "SELECT coalesce(last_error, '') FROM queue.schedules";
     eventually("the schedule says why it cannot run", SOON, || {
         column(admin, errors)[0]
-            .contains("trigger \"own\" on table \"tasks\" is not one for the background worker")
+            .contains("trigger \"own\" on table \"tasks\" must not run with the rights of the owner")
     });
     eventually("the log says why a lease cannot be ended", SOON, || {
         cluster.log().contains("its attempt cannot be ended: trigger \"own\" on table \"tasks\"")
