@@ -29,7 +29,7 @@ COMMENT ON COLUMN queue.tasks.priority IS 'The smaller runs first.';
 COMMENT ON COLUMN queue.tasks.run_at IS 'Not claimed before.';
 COMMENT ON COLUMN queue.tasks.attempt IS 'How many attempts were begun.';
 COMMENT ON COLUMN queue.tasks.max_attempts IS 'How many attempts are made; null for what the queue says.';
-COMMENT ON COLUMN queue.tasks.token IS 'Grows with every claim. Only the newest one counts.';
+COMMENT ON COLUMN queue.tasks.token IS 'The fencing token: larger with every claim, below 2^53, and not consecutive. Only the newest one counts.';
 COMMENT ON COLUMN queue.tasks.lease_until IS 'Until when the worker has the task, unless it extends the lease.';
 COMMENT ON COLUMN queue.tasks.worker IS 'The name that the worker gave itself.';
 COMMENT ON COLUMN queue.tasks.claimed_at IS 'When the running attempt began.';
@@ -55,6 +55,8 @@ COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which.';
 COMMENT ON TABLE queue_internal.signals IS 'What happened that may let a task go on; read by the next claim.';
 COMMENT ON SEQUENCE queue_internal.signals_id_seq IS 'The order of the signals.';
 COMMENT ON TABLE queue_internal.slots IS 'The places of queues with max_running, and the task that took each last.';
+COMMENT ON TABLE queue_internal.token_mark IS
+    'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';
 COMMENT ON TABLE queue_internal.tokens IS 'The tokens of queues with a rate limit, and when those missing were taken.';
 COMMENT ON TABLE queue.schedules IS 'The recurring pushes. Change them with queue.schedule() and its like.';
 COMMENT ON COLUMN queue.schedules.cron IS 'The local times at which it runs, as five or six cron fields or a macro.';

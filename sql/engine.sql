@@ -11,6 +11,15 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_extension_wr
 COMMENT ON FUNCTION queue_internal.announce_extension() IS
     'Tells the launcher, when the transaction commits, that this database has the extension.';
 
+CREATE FUNCTION queue_internal.token_base() RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'token_base_wrapper';
+COMMENT ON FUNCTION queue_internal.token_base() IS
+    'The smallest token that a claim may hand out. Makes the commit synchronous if claims must not be lost.';
+
+CREATE FUNCTION queue_internal.claim_durably() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'claim_durably_wrapper';
+COMMENT ON FUNCTION queue_internal.claim_durably() IS 'Makes the commit of the current transaction synchronous.';
+
 -- It commits if CALL was said outside a transaction block and all procedures on the way could commit, else
 -- it does nothing.
 CREATE PROCEDURE queue_internal.try_commit(INOUT committed boolean)

@@ -16,6 +16,7 @@
 --   signals             what happened since that may let a blocked task go on
 --   slots               who holds the places of a queue that limits how many run at a time
 --   tokens              when the starts of a queue that limits its rate were
+--   token_mark          how far fencing tokens have been handed out
 --
 -- There is no foreign key between them: it would lock the queue's row at every push.
 
@@ -232,6 +233,17 @@ CREATE TABLE queue_internal.tokens (
     taken    timestamptz[] NOT NULL DEFAULT '{}',
     CONSTRAINT tokens_pkey PRIMARY KEY (queue, bucket, version)
 );
+
+-- One row, from which the first token of a claim is computed (src/tokens.rs, portable/tokens.sql). A worker writes it
+-- once after each start of the server, and before any claim whose commit may be lost in a crash.
+--   reached   no lost claim had a larger token
+--   timeline  the timeline of the WAL when the row was written; 0 if unknown
+CREATE TABLE queue_internal.token_mark (
+    reached  bigint NOT NULL,
+    timeline bigint NOT NULL,
+    CONSTRAINT token_mark_reached_check CHECK (reached >= 0 AND reached < 9007199254740992)
+);
+INSERT INTO queue_internal.token_mark VALUES (0, 0);
 
 -- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex).
 -- queue.drop() deletes the bindings of its queue.

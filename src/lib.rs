@@ -26,6 +26,7 @@ mod settings;
 mod shared;
 mod stats;
 mod tables;
+mod tokens;
 mod transaction;
 mod triggers;
 mod verbs;

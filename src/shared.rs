@@ -57,6 +57,8 @@ pub struct Database {
     pub keep_out_until: AtomicI64,
     /// The worker looked and found that the database does not have the extension.
     pub absent: AtomicBool,
+    /// The base of this database's tokens.
+    pub tokens: crate::tokens::Published,
     /// What the worker did so far.
     pub counters: Counters,
 }
@@ -177,6 +179,7 @@ impl Database {
         self.pushed.take();
         self.keep_out_until.store(0, Ordering::SeqCst);
         self.counters.clear();
+        self.tokens.clear();
         self.oid.store(0, Ordering::Release);
     }
 

@@ -29,6 +29,7 @@ pub struct Tables {
     pub history: pg_sys::Oid,
     pub dependencies: pg_sys::Oid,
     pub signals: pg_sys::Oid,
+    pub token_mark: pg_sys::Oid,
     /// The partition of the history that rows go to now.
     pub today: Today,
 }
@@ -82,6 +83,7 @@ const NOWHERE: Tables = Tables {
     history: pg_sys::InvalidOid,
     dependencies: pg_sys::InvalidOid,
     signals: pg_sys::InvalidOid,
+    token_mark: pg_sys::InvalidOid,
     today: Today { table: pg_sys::InvalidOid, since: 0, until: 0 },
 };
 
@@ -214,6 +216,7 @@ pub unsafe fn find() -> Option<Tables> {
             history: public(c"history"),
             dependencies: private(c"dependencies"),
             signals: private(c"signals"),
+            token_mark: private(c"token_mark"),
             today: Today::default(),
         };
         (!tables.all().contains(&pg_sys::InvalidOid)).then_some(tables)
@@ -222,7 +225,7 @@ pub unsafe fn find() -> Option<Tables> {
 
 impl Tables {
     /// All but the partition, which there need not be.
-    fn all(&self) -> [pg_sys::Oid; 9] {
+    fn all(&self) -> [pg_sys::Oid; 10] {
         [
             self.tasks,
             self.tasks_pkey,
@@ -233,6 +236,7 @@ impl Tables {
             self.history,
             self.dependencies,
             self.signals,
+            self.token_mark,
         ]
     }
 }

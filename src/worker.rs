@@ -20,6 +20,7 @@ use crate::lanes::{self, Chore};
 use crate::process;
 use crate::settings;
 use crate::shared::{self, Database, NEVER, QueueBits, Shared};
+use crate::tokens;
 use pgrx::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -186,6 +187,7 @@ impl Worker {
         self.next_run = self.next_run.min(announced);
         self.next_schedule = self.next_schedule.min(announced);
         let steps = [
+            Self::raise_tokens,
             Self::tend_lanes,
             Self::reap,
             Self::run_schedules,
@@ -206,6 +208,19 @@ impl Worker {
             }
         }
         Installed::Yes
+    }
+
+    /// Writes how far tokens may go from now on, and publishes it, so that claims need not be durable.
+    fn raise_tokens(&mut self, _pushed: &QueueBits) -> Installed {
+        if !self.database.tokens.wanted() {
+            return Installed::Yes;
+        }
+        let step = installed::transaction(c"raising the mark of tokens", core::raise_tokens);
+        // The mark is on disk now, and not before.
+        if let Some(Some(raised)) = step.result {
+            self.database.tokens.publish(raised);
+        }
+        step.installed
     }
 
     /// Ends the leases that ran out, wakes those who wait for a task that came due, and reads anew what no

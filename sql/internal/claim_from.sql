@@ -29,6 +29,9 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    -- 2^53 - 1: what a claim hands out is below 2^53.
+    largest   CONSTANT bigint := 9007199254740991;
+    base      bigint;
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -42,6 +45,7 @@ DECLARE
     until     timestamptz;
     passed    queue_internal.passed_level[];
     candidate queue.tasks;
+    new_token bigint;
     granted   integer := 0;
     stuck     bigint[] := '{}';
     again     boolean;
@@ -108,6 +112,17 @@ BEGIN
                         again := true;
                         CONTINUE;
                     END IF;
+                    base := coalesce(base, queue_internal.token_base());
+                    IF candidate.token >= largest THEN
+                        PERFORM queue_internal.end_attempt(candidate, 'no token is left', NULL, true);
+                        again := true;
+                        CONTINUE;
+                    END IF;
+                    new_token := greatest(candidate.token + 1, base);
+                    IF new_token > base + 1000000 THEN
+                        -- Beyond what the mark covers (src/tokens.rs).
+                        PERFORM queue_internal.claim_durably();
+                    END IF;
                     started := moment;
                     IF candidate.group_key IS NOT NULL THEN
                         IF candidate.gate = 0 THEN
@@ -123,12 +138,12 @@ BEGIN
                         started := clock_timestamp();
                     END IF;
                     IF limited THEN
-                        started := queue_internal.take_room(source, candidate.id, candidate.token + 1);
+                        started := queue_internal.take_room(source, candidate.id, new_token);
                         EXIT walk WHEN started IS NULL;
                     END IF;
                     RETURN QUERY
                     UPDATE queue.tasks AS t
-                    SET state = 'running', attempt = t.attempt + 1, token = t.token + 1,
+                    SET state = 'running', attempt = t.attempt + 1, token = new_token,
                         lease_until = started + claim_from.lease, worker = claim_from.worker,
                         claimed_at = started, updated_at = started
                     WHERE t.id = candidate.id

@@ -122,7 +122,8 @@ BEGIN
     fact := CASE
         WHEN live.token IS NULL THEN format('The task is %s.', ending)
         WHEN live.token < raise_lease_lost.token THEN
-            format('The token %s was never handed out; the last one is %s.', raise_lease_lost.token, live.token)
+            format('The last token is %s. The claim with token %s was lost in a crash or failover, or never was.',
+                   live.token, raise_lease_lost.token)
         WHEN live.state = 'running' THEN
             format('The lease with token %s ended; the task was claimed again with token %s.',
                    raise_lease_lost.token, live.token)

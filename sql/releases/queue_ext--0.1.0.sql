@@ -28,6 +28,7 @@ COMMENT ON SCHEMA queue_internal IS
 --   signals             what happened since that may let a blocked task go on
 --   slots               who holds the places of a queue that limits how many run at a time
 --   tokens              when the starts of a queue that limits its rate were
+--   token_mark          how far fencing tokens have been handed out
 --
 -- There is no foreign key between them: it would lock the queue's row at every push.
 
@@ -245,6 +246,17 @@ CREATE TABLE queue_internal.tokens (
     CONSTRAINT tokens_pkey PRIMARY KEY (queue, bucket, version)
 );
 
+-- One row, from which the first token of a claim is computed (src/tokens.rs, portable/tokens.sql). A worker writes it
+-- once after each start of the server, and before any claim whose commit may be lost in a crash.
+--   reached   no lost claim had a larger token
+--   timeline  the timeline of the WAL when the row was written; 0 if unknown
+CREATE TABLE queue_internal.token_mark (
+    reached  bigint NOT NULL,
+    timeline bigint NOT NULL,
+    CONSTRAINT token_mark_reached_check CHECK (reached >= 0 AND reached < 9007199254740992)
+);
+INSERT INTO queue_internal.token_mark VALUES (0, 0);
+
 -- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex).
 -- queue.drop() deletes the bindings of its queue.
 CREATE TABLE queue.bindings (
@@ -336,6 +348,15 @@ CREATE FUNCTION queue_internal.announce_extension() RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_extension_wrapper';
 COMMENT ON FUNCTION queue_internal.announce_extension() IS
     'Tells the launcher, when the transaction commits, that this database has the extension.';
+
+CREATE FUNCTION queue_internal.token_base() RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'token_base_wrapper';
+COMMENT ON FUNCTION queue_internal.token_base() IS
+    'The smallest token that a claim may hand out. Makes the commit synchronous if claims must not be lost.';
+
+CREATE FUNCTION queue_internal.claim_durably() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'claim_durably_wrapper';
+COMMENT ON FUNCTION queue_internal.claim_durably() IS 'Makes the commit of the current transaction synchronous.';
 
 -- It commits if CALL was said outside a transaction block and all procedures on the way could commit, else
 -- it does nothing.
@@ -517,7 +538,8 @@ BEGIN
     fact := CASE
         WHEN live.token IS NULL THEN format('The task is %s.', ending)
         WHEN live.token < raise_lease_lost.token THEN
-            format('The token %s was never handed out; the last one is %s.', raise_lease_lost.token, live.token)
+            format('The last token is %s. The claim with token %s was lost in a crash or failover, or never was.',
+                   live.token, raise_lease_lost.token)
         WHEN live.state = 'running' THEN
             format('The lease with token %s ended; the task was claimed again with token %s.',
                    raise_lease_lost.token, live.token)
@@ -2185,6 +2207,9 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    -- 2^53 - 1: what a claim hands out is below 2^53.
+    largest   CONSTANT bigint := 9007199254740991;
+    base      bigint;
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -2198,6 +2223,7 @@ DECLARE
     until     timestamptz;
     passed    queue_internal.passed_level[];
     candidate queue.tasks;
+    new_token bigint;
     granted   integer := 0;
     stuck     bigint[] := '{}';
     again     boolean;
@@ -2264,6 +2290,17 @@ BEGIN
                         again := true;
                         CONTINUE;
                     END IF;
+                    base := coalesce(base, queue_internal.token_base());
+                    IF candidate.token >= largest THEN
+                        PERFORM queue_internal.end_attempt(candidate, 'no token is left', NULL, true);
+                        again := true;
+                        CONTINUE;
+                    END IF;
+                    new_token := greatest(candidate.token + 1, base);
+                    IF new_token > base + 1000000 THEN
+                        -- Beyond what the mark covers (src/tokens.rs).
+                        PERFORM queue_internal.claim_durably();
+                    END IF;
                     started := moment;
                     IF candidate.group_key IS NOT NULL THEN
                         IF candidate.gate = 0 THEN
@@ -2279,12 +2316,12 @@ BEGIN
                         started := clock_timestamp();
                     END IF;
                     IF limited THEN
-                        started := queue_internal.take_room(source, candidate.id, candidate.token + 1);
+                        started := queue_internal.take_room(source, candidate.id, new_token);
                         EXIT walk WHEN started IS NULL;
                     END IF;
                     RETURN QUERY
                     UPDATE queue.tasks AS t
-                    SET state = 'running', attempt = t.attempt + 1, token = t.token + 1,
+                    SET state = 'running', attempt = t.attempt + 1, token = new_token,
                         lease_until = started + claim_from.lease, worker = claim_from.worker,
                         claimed_at = started, updated_at = started
                     WHERE t.id = candidate.id
@@ -5806,6 +5843,10 @@ BEGIN
 END
 $$;
 
+-- Until the timeline changes, every claim whose token counts is in this database's tables.
+UPDATE queue_internal.token_mark
+SET timeline = ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint;
+
 -- How the lanes learn of what the native verbs did not do themselves: the core's own statements, and
 -- anybody's INSERT, COPY, UPDATE and DELETE.
 
@@ -5923,7 +5964,7 @@ COMMENT ON COLUMN queue.tasks.priority IS 'The smaller runs first.';
 COMMENT ON COLUMN queue.tasks.run_at IS 'Not claimed before.';
 COMMENT ON COLUMN queue.tasks.attempt IS 'How many attempts were begun.';
 COMMENT ON COLUMN queue.tasks.max_attempts IS 'How many attempts are made; null for what the queue says.';
-COMMENT ON COLUMN queue.tasks.token IS 'Grows with every claim. Only the newest one counts.';
+COMMENT ON COLUMN queue.tasks.token IS 'The fencing token: larger with every claim, below 2^53, and not consecutive. Only the newest one counts.';
 COMMENT ON COLUMN queue.tasks.lease_until IS 'Until when the worker has the task, unless it extends the lease.';
 COMMENT ON COLUMN queue.tasks.worker IS 'The name that the worker gave itself.';
 COMMENT ON COLUMN queue.tasks.claimed_at IS 'When the running attempt began.';
@@ -5949,6 +5990,8 @@ COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which.';
 COMMENT ON TABLE queue_internal.signals IS 'What happened that may let a task go on; read by the next claim.';
 COMMENT ON SEQUENCE queue_internal.signals_id_seq IS 'The order of the signals.';
 COMMENT ON TABLE queue_internal.slots IS 'The places of queues with max_running, and the task that took each last.';
+COMMENT ON TABLE queue_internal.token_mark IS
+    'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';
 COMMENT ON TABLE queue_internal.tokens IS 'The tokens of queues with a rate limit, and when those missing were taken.';
 COMMENT ON TABLE queue.schedules IS 'The recurring pushes. Change them with queue.schedule() and its like.';
 COMMENT ON COLUMN queue.schedules.cron IS 'The local times at which it runs, as five or six cron fields or a macro.';

@@ -92,6 +92,11 @@ BEGIN
                 again := true;
                 CONTINUE;
             END IF;
+            IF candidate.token >= 9007199254740991 THEN
+                PERFORM queue_internal.end_attempt(candidate, 'no token is left', NULL, true);
+                again := true;
+                CONTINUE;
+            END IF;
             started := moment;
             IF candidate.group_key IS NOT NULL THEN
                 IF candidate.gate = 0 THEN

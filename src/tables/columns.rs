@@ -106,6 +106,8 @@ pub const DEAD_LETTERS: &[Column] = &[
 ];
 /// As far as triggers look.
 pub const SIGNALS: &[Column] = &[(c"id", INT8OID), (c"queue", TEXTOID)];
+/// The mark of tokens.
+pub const TOKEN_MARK: &[Column] = &[(c"reached", INT8OID), (c"timeline", INT8OID)];
 /// What the primary key of the signals begins with.
 pub const SIGNALS_KEY: [Column; 1] = [(c"queue", TEXTOID)];
 /// What the primary key of the dependencies begins with.

@@ -14,6 +14,7 @@ use crate::tables::columns;
 use crate::tables::rows::text;
 use crate::tables::scan::{Compare, Condition, Scan, open_by_key};
 use crate::tables::{self, Reason, Tables, Use};
+use crate::tokens;
 use crate::transaction::{self, Hands};
 use pgrx::prelude::*;
 use std::cell::Cell;
@@ -231,6 +232,7 @@ impl Claim<'_> {
                                 table: self.table,
                                 lease: self.lease,
                                 worker: self.worker,
+                                tokens: tokens::range(self.tables.token_mark),
                             };
                             let leased = lessor.lease_out(&hands, rows);
                             if leased.is_err() && matches!(answer, Answer::Refill(_)) {

@@ -10,6 +10,7 @@ use crate::tables::rows::{Row, task, text};
 use crate::tables::scan::{self, Scan};
 use crate::tables::write::{self, Change};
 use crate::tables::{Reason, Tables};
+use crate::tokens::Range;
 use crate::transaction::Hands;
 use pgrx::prelude::*;
 
@@ -24,6 +25,7 @@ pub struct Lessor<'a> {
     pub table: pg_sys::Relation,
     pub lease: i64,
     pub worker: Option<pg_sys::Datum>,
+    pub tokens: Range,
 }
 
 impl Lessor<'_> {
@@ -89,10 +91,12 @@ impl Lessor<'_> {
             if row.get(task::GROUP_KEY).is_some() && row.int(task::GATE) == 0 {
                 return Err(Reason::Policy);
             }
+            // One without a successor is the core's to end.
+            let token = self.tokens.after(row.long(task::TOKEN)).ok_or(Reason::Policy)?;
             let until = moment.saturating_add(self.lease);
             row.set(task::STATE, text(b"running"));
             row.set(task::ATTEMPT, row.int(task::ATTEMPT) + 1);
-            row.set(task::TOKEN, row.long(task::TOKEN) + 1);
+            row.set(task::TOKEN, token);
             row.set(task::LEASE_UNTIL, until);
             row.set_option(task::WORKER, self.worker);
             row.set(task::CLAIMED_AT, moment);
@@ -100,7 +104,10 @@ impl Lessor<'_> {
             let wanted = |index| write::fits(self.tables, &row, index);
             let mut place = (*slot).tts_tid;
             match write::update_at_once(self.table, slot, &mut place, &row, wanted) {
-                Change::Done => scan::left_at(key.id, place),
+                Change::Done => {
+                    self.tokens.keep(token);
+                    scan::left_at(key.id, place);
+                }
                 Change::Stale | Change::Own => return Ok(None),
                 Change::Locked => {
                     let pause = ((moment - key.run_at) / 10).clamp(*POSTPONE.start(), *POSTPONE.end());

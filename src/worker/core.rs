@@ -3,7 +3,7 @@
 use crate::clock::now;
 use crate::names::Names;
 use crate::shared::{self, NEVER, QueueBits};
-use crate::{expiry, lanes, refill, tables};
+use crate::{expiry, lanes, refill, tables, tokens};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone};
 use pgrx::prelude::*;
 use pgrx::spi::{SpiClient, SpiTupleTable};
@@ -58,6 +58,17 @@ pub fn compare_versions() {
              If the library is older: restart the server."
         );
     }
+}
+
+/// Raises the mark of tokens; what it returns counts once the transaction has committed.
+pub fn raise_tokens() -> Option<tokens::Raised> {
+    let raised = tokens::raised()?;
+    // On this server's disk, without waiting for a standby: for its promotion the timeline stands (src/tokens.rs).
+    let query = "WITH before AS (DELETE FROM queue_internal.token_mark)
+                 INSERT INTO queue_internal.token_mark (reached, timeline) VALUES ($1, $2)
+                 RETURNING set_config('synchronous_commit', 'local', true)";
+    write(query, &[raised.reached().into(), raised.timeline.into()], |_| Ok(()));
+    Some(raised)
 }
 
 /// Puts back up to `max_tasks` tasks whose lease ran out; returns how many, and the next expiry.

@@ -42,6 +42,7 @@ const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     ("queue_internal.signals",         "a",      "rawd",   "rawd",    ""),
     ("queue_internal.signals_id_seq",  "",       "r",      "r",       ""),
     ("queue_internal.slots",           "",       "rw",     "rawd",    ""),
+    ("queue_internal.token_mark",      "",       "",       "",        ""),
     ("queue_internal.tokens",          "",       "rw",     "rawd",    ""),
 ];
 
