@@ -10,7 +10,7 @@
 //! | `rows.rs`: snapshots, row locks, commit | PostgreSQL: READ COMMITTED, REPEATABLE READ, FOR KEY SHARE to FOR UPDATE |
 //! | `Push`: `push_predecessor`, `push_look_again` | `add_dependencies`, `outcome_of` |
 //! | `push_insert` | `task_arrives`, `tasks_inserted`; natively `verbs/push.rs` |
-//! | `Claim`: `choose`, `grant` | `claim_from` |
+//! | `Claim`: `choose`, `grant`, `base` | `claim_from`, `tokens::range` |
 //! | `find_slot`, `take_slot` | `free_slots`, `take_slot` |
 //! | `NativeClaim`: `native_claim`, `clear_hint` | `verbs/claim.rs`, `look_for_events` |
 //! | `ask`, `Lane::add`, `Lane::lower` | `Lane::take`, `Lane::needs`, `Lane::add`, `Lane::lower` |
@@ -23,10 +23,10 @@
 //! | `lock_dependent`, `check_dependent`, `forget_dependencies` | `process_dependent`, `unblock`, `forget_dependencies` |
 //! | `lock_group`, `count_admitted`, `admit`, `next_admission` | `lock_group`, `admitted_of`, `admit_next`, `next_step` |
 //! | `Sweep` | `sweep_dependencies`, `sweep_groups`; for lanes `Lane::reread` |
-//! | `Round`, `Expire` | `Worker::process_events`; `expiry::end`, `end_expired` |
+//! | `Round`, `RaiseMark`, `Expire` | `Worker::process_events`; `tokens::raised`; `expiry::end`, `end_expired` |
 //! | `commit`, `publish` | `CommitTransaction`; `Pending::tell`, run by the callback after the commit |
 //! | `roll_back` | `Pending::give_back`; and the server's rollback |
-//! | `crash` | Shared memory is lost, and of the commits that were not flushed any number; tokens get a new base |
+//! | `crash` | Shared memory is lost, and of the commits that were not flushed any number |
 //!
 //! `PROTOCOL_MODEL=deep` searches larger worlds as well. `PROTOCOL_MODEL="a claim"` prints the counterexamples of the
 //! mutants whose names begin so.

@@ -7,6 +7,7 @@ use super::rows::{
     Event, Gate, Id, Key, Level, Lock, Note, Row, State, Strength, Table, Task, Token, task, tasks,
 };
 use super::rules::Rule;
+use super::scenario::RESERVE;
 use super::world::{Step, World};
 
 impl Protocol {
@@ -79,9 +80,22 @@ impl Protocol {
         })
     }
 
+    /// The smallest token that no lost claim can have handed out: as published, or by the mark. tokens::range
+    pub fn base(&self, world: &World) -> Token {
+        match (world.base, world.committed.get(&Key::Mark)) {
+            (Some(base), _) => base,
+            (None, Some(Row::Mark(reached))) => reached + 1,
+            _ => 1,
+        }
+    }
+
     /// Writes the lease. The caller has the row locked.
     fn grant(&self, world: &mut World, session: usize, id: Id, row: Task) -> Token {
-        let token = (row.token + 1).max(world.base);
+        // Tokens up to this one may be lost in a crash.
+        let lost = world.base.map_or(0, |base| base + RESERVE);
+        let base = if self.has(Rule::TokensHaveBase) { self.base(world) } else { 0 };
+        let token = (row.token + 1).max(base);
+        world.transaction(session).durable |= token > lost && self.has(Rule::OtherClaimsAreDurable);
         world.write(session, Key::Task(id), Row::Task(Task { state: State::Running, token, ..row }));
         world.transaction(session).notes.push(Note::Leased(id, token));
         let earlier =

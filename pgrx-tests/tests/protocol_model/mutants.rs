@@ -38,6 +38,8 @@ pub fn cover(rule: u32) -> bool {
 pub const MUTANTS: &[Mutant] = &[
     mutant("a completion does not check the token", &[CompletionChecksToken], LEASES, STALE),
     mutant("tokens begin again after a crash", &[TokensHaveBase], LEASES, TOKEN),
+    mutant("a token beyond the mark is lost", &[OtherClaimsAreDurable], CRASHES, TOKEN),
+    mutant("the base is published before its mark is durable", &[MarkBeforeBase], CRASHES, TOKEN),
     mutant("a completion commits asynchronously", &[OnlyLeasesCommitAsynchronously], LEASES, COMPLETED),
     mutant("a claim trusts the lane", &[ClaimChecksRow], MIXED, LEASED),
     mutant("published before the commit is visible", &[PublishAfterCommit], LANE, OFFERED),

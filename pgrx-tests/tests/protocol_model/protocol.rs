@@ -19,8 +19,9 @@ pub struct Protocol {
 pub enum Action {
     /// The session does its next step.
     Step(usize),
-    /// The worker begins a round that processes events; a sweep; the end of an attempt whose lease is over.
+    /// The worker begins a round that processes events; to raise the mark of tokens; a sweep; the end of an attempt whose lease is over.
     Round,
+    RaiseMark,
     Sweep,
     Expire(Id),
     /// The server ends one of the transactions that wait for one another.
@@ -86,6 +87,7 @@ impl Model for Protocol {
         match action {
             Action::Step(session) => return self.step(&mut world, session).then_some(world),
             Action::Round => self.begin_job(&mut world, Step::Events(0)),
+            Action::RaiseMark => self.begin_job(&mut world, Step::RaiseMark),
             Action::Sweep => {
                 world.faults.sweeps = world.faults.sweeps.saturating_sub(1);
                 world.swept = true;

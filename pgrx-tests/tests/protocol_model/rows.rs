@@ -26,6 +26,8 @@ pub enum Key {
     Group,
     /// A row of queue_internal.slots.
     Slot(u8),
+    /// The row of queue_internal.token_mark.
+    Mark,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +41,8 @@ pub enum Row {
     Group,
     /// Who took the slot last. The version is the pair.
     Slot(Id, Token),
+    /// No claim that was lost handed out a larger token.
+    Mark(Token),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -127,6 +131,10 @@ pub struct Transaction {
     pub ends: Vec<(Id, Outcome)>,
     /// Whether it wrote nothing but leases.
     pub only_leases: bool,
+    /// It handed out a token that must not be lost.
+    pub durable: bool,
+    /// The base of tokens that counts once it has committed.
+    pub raises: Option<Token>,
     /// It refilled the lane from a table in which it had removed tasks.
     pub refilled_own: bool,
     /// Only with a rule off: a slot that is freed after this transaction.

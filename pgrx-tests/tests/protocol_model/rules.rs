@@ -6,8 +6,12 @@
 pub enum Rule {
     /// A completion is accepted only with the token of the current lease.
     CompletionChecksToken,
-    /// After a crash, tokens start above every token that was handed out before the crash.
+    /// A claim hands out no token below the base, which is above all tokens that a lost claim can have handed out.
     TokensHaveBase,
+    /// A claim is durable if its token is beyond what the mark covers, or if the base is not published yet.
+    OtherClaimsAreDurable,
+    /// The base is published after the mark that covers its tokens is durable.
+    MarkBeforeBase,
     /// A transaction commits asynchronously only if it wrote nothing but leases.
     OnlyLeasesCommitAsynchronously,
     /// A claim treats a candidate as a hint and checks the row.

@@ -2,8 +2,11 @@
 
 use super::lane::Lane;
 use super::memory::{Memory, Past};
-use super::rows::{Event, Gate, Id, Key, Level, Outcome, Row, State, Table, Task};
+use super::rows::{Event, Gate, Id, Key, Level, Outcome, Row, State, Table, Task, Token};
 use super::world::{Faults, Session, Step, World};
+
+/// How many tokens beyond the base may be handed out by claims that can be lost.
+pub const RESERVE: Token = 1;
 
 /// What a client does in a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +84,7 @@ pub struct Scenario {
     pub eager: bool,
     /// Whether the worker sweeps when it has nothing else to do.
     pub sweep: bool,
-    /// Claims commit synchronously always, as in the SQL-only edition.
+    /// Nobody publishes a base of tokens, so that all claims commit synchronously, as in the SQL-only edition.
     pub durable_claims: bool,
     pub faults: Faults,
 }
@@ -137,6 +140,9 @@ impl Scenario {
         for slot in 0..self.max_running {
             table.insert(Key::Slot(slot), Row::Slot(0, 0));
         }
+        // As after the worker's first round.
+        let base = (!self.durable_claims).then_some(1);
+        table.insert(Key::Mark, Row::Mark(base.map_or(0, |base| base + RESERVE)));
         let session =
             |step| Session { position: (0, 0), step, transaction: None, leases: Vec::new(), same_hint: true };
         let mut sessions: Vec<_> = self.clients.iter().map(|_| session(Step::Start)).collect();
@@ -146,7 +152,7 @@ impl Scenario {
             unflushed: Vec::new(),
             sessions,
             lane: Lane::new(),
-            base: 0,
+            base,
             expired: Vec::new(),
             swept: false,
             faults: self.faults,

@@ -2,7 +2,7 @@
 
 use super::lane::Lane;
 use super::protocol::Protocol;
-use super::rows::{Id, Key, Level, Note, State, Token, Transaction, task};
+use super::rows::{Id, Key, Level, Note, State, Transaction, task};
 use super::rules::Rule;
 use super::world::{Step, World};
 
@@ -24,6 +24,8 @@ impl Protocol {
             candidates: Vec::new(),
             ends: Vec::new(),
             only_leases: true,
+            durable: false,
+            raises: None,
             refilled_own: false,
             frees: None,
         });
@@ -54,7 +56,7 @@ impl Protocol {
         }
         let open = world.transaction(session).clone();
         if !open.writes.is_empty() {
-            let only_leases = open.only_leases && !self.scenario.durable_claims;
+            let only_leases = open.only_leases && !open.durable;
             let asynchronous = only_leases || !self.has(Rule::OnlyLeasesCommitAsynchronously);
             if self.scenario.faults.crashes > 0 && asynchronous {
                 world.unflushed.push(world.committed.clone());
@@ -76,7 +78,7 @@ impl Protocol {
         world.swept &= open.writes.is_empty();
         let open = world.transaction(session);
         (open.writes, open.locks) = Default::default();
-        if late || self.scenario.lane == 0 {
+        if late || self.scenario.lane == 0 && open.raises.is_none() {
             self.finish(world, session);
         } else {
             world.sessions[session].step = Step::Publish;
@@ -86,6 +88,7 @@ impl Protocol {
 
     /// The callback after the commit. Pending::tell
     pub fn publish(&self, world: &mut World, session: usize) -> bool {
+        world.base = world.transaction(session).raises.or(world.base);
         self.publish_notes(world, session);
         self.finish(world, session);
         true
@@ -149,10 +152,7 @@ impl Protocol {
         if !self.has(Rule::CrashClearsLane) {
             (world.lane.known_below, world.lane.events) = (known_below, false);
         }
-        if self.has(Rule::TokensHaveBase) {
-            let last = world.memory.tasks.iter().map(|past| 16 - past.tokens.leading_zeros()).max();
-            world.base = last.unwrap_or(0) as Token;
-        }
+        world.base = None;
         world.swept = false;
         for id in 0..self.scenario.tasks.len() as Id {
             let row = task(&world.committed, id);

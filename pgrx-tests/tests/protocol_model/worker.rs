@@ -3,7 +3,7 @@
 use super::protocol::{Action, Protocol};
 use super::rows::{Event, Gate, Key, Lock, Note, Outcome, Row, State, Strength, Task, task};
 use super::rules::Rule;
-use super::scenario::Statement;
+use super::scenario::{RESERVE, Statement};
 use super::world::{Faults, Session, Step, World};
 
 impl Protocol {
@@ -17,6 +17,9 @@ impl Protocol {
             .iter()
             .filter(|id| !world.is_locked(world.worker(), Key::Task(**id), Strength::Update));
         actions.extend(expired.map(|id| Action::Expire(*id)));
+        if world.base.is_none() && !self.scenario.durable_claims {
+            actions.push(Action::RaiseMark);
+        }
         if self.events_can_be_processed(world) && (self.scenario.eager || world.clients_done()) {
             actions.push(Action::Round);
         }
@@ -72,6 +75,7 @@ impl Protocol {
             Step::Lease(id) => self.lease(world, session, id),
             Step::ReadTable(from) => self.read_table(world, session, from),
             Step::Refilled(from, found) => self.refilled(world, session, from, &found),
+            Step::RaiseMark => self.raise_mark(world, session),
             Step::Expire(id) => self.expire(world, session, id),
             Step::FreeSlot(slot) => {
                 world.write(session, Key::Slot(slot), Row::Slot(0, 0));
@@ -100,6 +104,21 @@ impl Protocol {
             Statement::Cancel(id) | Statement::Purge(id) => self.end_other(world, session, id),
             Statement::Retry(id) => self.retry(world, session, id),
         }
+    }
+
+    /// Writes how far tokens may go. The base is published once that is durable. Worker::raise_tokens, tokens::raised
+    fn raise_mark(&self, world: &mut World, session: usize) -> bool {
+        let base = self.base(world);
+        world.write(session, Key::Mark, Row::Mark(base + RESERVE));
+        let open = world.transaction(session);
+        open.only_leases = false;
+        if self.has(Rule::MarkBeforeBase) {
+            open.raises = Some(base);
+        } else {
+            world.base = Some(base);
+        }
+        world.sessions[session].step = Step::Commit;
+        true
     }
 
     /// Ends the attempt of a task whose lease is over, without waiting for its lock. expiry::end, end_expired

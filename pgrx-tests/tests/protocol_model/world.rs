@@ -13,8 +13,8 @@ pub struct World {
     /// The clients, and then the worker.
     pub sessions: Vec<Session>,
     pub lane: Lane,
-    /// No token below this one is handed out.
-    pub base: Token,
+    /// The base of tokens, once the worker has published it.
+    pub base: Option<Token>,
     /// Running tasks whose lease is over.
     pub expired: Vec<Id>,
     /// Nothing was committed since the last sweep began.
@@ -87,6 +87,8 @@ pub enum Step {
     Lease(Id),
     ReadTable(Id),
     Refilled(Id, Vec<Id>),
+    /// The worker raises the mark of tokens.
+    RaiseMark,
     /// The worker ends the attempt of this task. With a rule off, it frees this slot later.
     Expire(Id),
     FreeSlot(u8),

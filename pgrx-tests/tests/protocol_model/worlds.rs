@@ -249,6 +249,143 @@ pub const SWEEP: Scenario = Scenario {
     ..Scenario::PLAIN
 };
 
+/// A client completes a task and claims the next one in one transaction, which may be one that waited for it.
+pub const COMPLETE_AND_CLAIM: Scenario = Scenario {
+    name: "complete and claim",
+    tasks: &[Queued, Waiting(&[0]), Waiting(&[0, 1])],
+    clients: &[&[NATIVE, committed(&[Complete, NativeClaim]), COMPLETE], WORK],
+    keep_history: false,
+    lane: 1,
+    sweep: true,
+    faults: Faults { rollbacks: 1, expiries: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// Two clients each end a task and push one that waits for the other's: a deadlock, which the server ends.
+pub const CROSSED: Scenario = Scenario {
+    name: "crossed ends and pushes",
+    tasks: &[Queued, Queued, Absent, Absent],
+    clients: &[
+        &[CLAIM, committed(&[Complete, Push(2, &[1])])],
+        &[CLAIM, committed(&[Complete, Push(3, &[0])])],
+    ],
+    keep_history: false,
+    ..Scenario::PLAIN
+};
+
+/// A chain that grows at one end while it is cancelled at the other. All events may be lost.
+pub const GROWING_CHAIN: Scenario = Scenario {
+    name: "growing chain",
+    tasks: &[Queued, Waiting(&[0]), Absent],
+    clients: &[&[committed(&[Cancel(0)])], &[committed(&[Push(2, &[1])])], &[committed(&[Cancel(1)])]],
+    keep_history: false,
+    sweep: true,
+    faults: Faults { losses: 1, sweeps: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// A group at limit 2, leases that expire, and lost events.
+pub const GROUP_OF_TWO: Scenario = Scenario {
+    name: "group at limit 2",
+    tasks: &[Blocked, Blocked, Blocked],
+    clients: &[WORK, &[CLAIM]],
+    group: &[0, 1, 2],
+    group_limit: 2,
+    sweep: true,
+    faults: Faults { expiries: 1, losses: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// A retry into a group beside claims and rollbacks.
+pub const GROUP_ROLLBACKS: Scenario = Scenario {
+    name: "retry into a group, rollbacks",
+    clients: &[&[committed(&[Retry(0)])], WORK, &[CLAIM]],
+    faults: Faults { rollbacks: 1, ..NONE },
+    ..GROUP_RETRY
+};
+
+/// Two predecessors end at different isolation levels, with rollbacks and lost events.
+pub const TWO_LEVELS: Scenario = Scenario {
+    name: "two predecessors, two levels",
+    tasks: &[Queued, Queued, Absent],
+    clients: &[
+        &[CLAIM, repeatable(&[Look, Complete])],
+        &[committed(&[Look, Cancel(1)])],
+        &[committed(&[Push(2, &[0, 1])])],
+    ],
+    keep_history: false,
+    sweep: true,
+    faults: Faults { losses: 1, rollbacks: 1, sweeps: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// A lane with dependents, crashes that lose the last commits, and leases that expire.
+pub const CRASHES: Scenario = Scenario {
+    name: "crashes",
+    tasks: &[Queued, Waiting(&[0])],
+    clients: &[NATIVE_WORK, NATIVE_WORK],
+    lane: 1,
+    sweep: true,
+    faults: Faults { crashes: 2, expiries: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// Two slots, three workers, leases that expire, and rollbacks.
+pub const LIMIT_OF_TWO: Scenario = Scenario {
+    name: "limit of two",
+    tasks: &[Queued, Queued, Queued],
+    clients: &[WORK, &[CLAIM], &[CLAIM]],
+    max_running: 2,
+    faults: Faults { expiries: 1, rollbacks: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// Three workers, two tasks, and all that can go wrong with leases.
+const MANY_LEASES: Scenario = Scenario {
+    name: "deep: leases",
+    tasks: &[Queued, Queued],
+    clients: &[NATIVE_WORK, NATIVE_WORK, WORK],
+    faults: Faults { expiries: 1, crashes: 1, rollbacks: 1, ..NONE },
+    ..LEASES
+};
+
+/// Pushes into a lane with room for one, three workers, and rollbacks.
+const BUSY_LANE: Scenario = Scenario {
+    name: "deep: lane",
+    tasks: &[Queued, Absent, Absent],
+    clients: &[&[committed(&[Push(1, &[])])], &[committed(&[Push(2, &[])])], NATIVE_WORK, NATIVE_WORK],
+    faults: Faults { rollbacks: 1, ..NONE },
+    ..LANE
+};
+
+/// A group, three workers, leases that expire, lost events, and a sweep at any moment.
+const BUSY_GROUP: Scenario = Scenario {
+    name: "deep: group",
+    tasks: &[Blocked, Blocked, Dead],
+    clients: &[WORK, &[CLAIM, committed(&[Release])], &[committed(&[Retry(2)])]],
+    group: &[0, 1, 2],
+    group_limit: 1,
+    sweep: true,
+    faults: Faults { expiries: 1, losses: 1, sweeps: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// Dependents of dependents in a lane, two levels, rollbacks, lost events, and a crash.
+const BUSY_DEPENDENTS: Scenario = Scenario {
+    name: "deep: dependents",
+    tasks: &[Queued, Queued, Absent, Waiting(&[0])],
+    clients: &[
+        &[NATIVE, repeatable(&[Look, Complete])],
+        &[NATIVE, COMPLETE],
+        &[committed(&[Push(2, &[0, 1]), NativeClaim])],
+    ],
+    keep_history: false,
+    lane: 1,
+    sweep: true,
+    faults: Faults { losses: 1, rollbacks: 1, crashes: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
 /// What every run searches.
 pub const STANDARD: &[Scenario] = &[
     LEASES,
@@ -263,9 +400,9 @@ pub const STANDARD: &[Scenario] = &[
     PURGE,
     TWO,
     CHAIN,
+    NATIVE_DEPENDENTS,
     DEAD,
     DEAD_AND_GONE,
-    NATIVE_DEPENDENTS,
     GROUP,
     GROUP_REPEATABLE,
     GROUP_RETRY,
@@ -276,7 +413,15 @@ pub const STANDARD: &[Scenario] = &[
     LOST_GROUP_EVENTS,
     BY_HAND,
     SWEEP,
+    COMPLETE_AND_CLAIM,
+    CROSSED,
+    GROWING_CHAIN,
+    GROUP_OF_TWO,
+    GROUP_ROLLBACKS,
+    TWO_LEVELS,
+    CRASHES,
+    LIMIT_OF_TWO,
 ];
 
 /// What a deeper run searches as well.
-pub const DEEP: &[Scenario] = &[];
+pub const DEEP: &[Scenario] = &[MANY_LEASES, BUSY_LANE, BUSY_GROUP, BUSY_DEPENDENTS];
