@@ -84,6 +84,12 @@ pub fn removed(queue: &Queue<'_>, key: Key, until: i64) {
     with_pending(|pending| pending.change(queue.hash(), key, What::Removed { until }));
 }
 
+/// A task that could be claimed is blocked in its group. It stays in the lane, where the claim that meets it drops it:
+/// to take it out could hide it, since another transaction may admit it again and publish that first.
+pub fn withdrawn(queue: &Queue<'_>, key: Key) {
+    with_pending(|pending| pending.change(queue.hash(), key, What::Withdrawn));
+}
+
 /// Something happened that the next claim from the queue has to settle, or its limit has room.
 pub fn signalled(queue: &Queue<'_>) {
     with_pending(|pending| {
@@ -202,7 +208,8 @@ pub fn refilling(lane: u64) {
 pub fn teaches(lane: u64) {
     with_pending(|pending| {
         let changed = |change: &Change| {
-            change.lane == lane && matches!(change.what, What::Removed { .. } | What::Extended { .. })
+            change.lane == lane
+                && matches!(change.what, What::Removed { .. } | What::Withdrawn | What::Extended { .. })
         };
         let untouched = pending.summary_count == 0 && !pending.changes[..pending.count].iter().any(changed);
         if untouched || pending.taught[..pending.taught_count].contains(&lane) {

@@ -153,11 +153,12 @@ unsafe fn changed(trigger: &pg_sys::TriggerData) {
         let moment = now();
         let (tasks, shape) = ((*trigger.tg_relation).rd_id, (*trigger.tg_relation).rd_att);
         let old = row_of(trigger.tg_trigtuple, shape);
-        forget(tasks, &old);
         let update = pg_sys::TRIGGER_EVENT_UPDATE == trigger.tg_event & pg_sys::TRIGGER_EVENT_OPMASK;
-        if update {
-            tell(tasks, &row_of(trigger.tg_newtuple, shape), moment);
-        }
+        let new = update.then(|| row_of(trigger.tg_newtuple, shape));
+        let blocked = |row: &Task| row.is(task::STATE, b"queued") && row.int(task::GATE) == 2;
+        let withdrawn = old.is(task::STATE, b"queued") && new.as_ref().is_some_and(blocked);
+        forget(tasks, &old, withdrawn);
+        new.into_iter().for_each(|new| tell(tasks, &new, moment));
     }
 }
 
@@ -288,12 +289,15 @@ unsafe fn tell(tasks: pg_sys::Oid, row: &Task, moment: i64) {
     }
 }
 
-/// Notes that an old row or version counts no more.
-unsafe fn forget(tasks: pg_sys::Oid, row: &Task) {
+/// Notes that an old row or version counts no more; if `withdrawn`, because the task is blocked in its group now.
+unsafe fn forget(tasks: pg_sys::Oid, row: &Task, withdrawn: bool) {
     let Some(name) = row.get(task::QUEUE) else { return };
     // SAFETY: the queue of a task is a text.
     let queue = Queue::new(tasks, unsafe { text_of(name) });
     item_of(row).into_iter().for_each(|item| transaction::counted(&queue, item, -1));
+    if withdrawn {
+        return transaction::withdrawn(&queue, key_of(row));
+    }
     let until = row.get(task::LEASE_UNTIL).map_or(NEVER, |until| until.value() as i64);
     transaction::removed(&queue, key_of(row), until);
 }

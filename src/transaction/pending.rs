@@ -27,6 +27,8 @@ pub(super) enum What {
     Extended { until: i64 },
     /// It can no longer be claimed, or runs no more, and had its lease until then.
     Removed { until: i64 },
+    /// It is blocked in its group, and is not to be claimed until it is admitted again.
+    Withdrawn,
     /// Nothing, in the end.
     Nothing,
 }
@@ -161,7 +163,7 @@ impl Pending {
                 summary.until = summary.until.min(what.lease());
             }
             What::Removed { .. } => summary.removed = true,
-            What::Held | What::Nothing => {}
+            What::Held | What::Withdrawn | What::Nothing => {}
         }
     }
 
@@ -365,7 +367,7 @@ impl Change {
             What::Extended { until } => slot.lane.extended(self.key, until, now),
             What::RunsOn { until } => slot.lane.leases.take_back(Lease { id: self.key.id, until }),
             What::Removed { until } => slot.lane.gone(self.key, until),
-            What::Ending { .. } | What::Held | What::Nothing => {}
+            What::Ending { .. } | What::Held | What::Withdrawn | What::Nothing => {}
         }
         None
     }

@@ -86,6 +86,33 @@ fn a_lane_keeps_nothing_that_is_gone_or_changed() {
     assert_eq!(claim(&mut other, "default", 100), ids[6..]);
 }
 
+#[test]
+fn a_task_whose_admission_is_withdrawn_is_dropped_by_the_claim_that_meets_it() {
+    let cluster = cluster("lanes-withdrawn");
+    let (mut one, mut other) = (cluster.connect(), cluster.connect());
+    run(&mut one, "SELECT queue.create('q', jsonb_build_object('max_running_per_group', 3))");
+    let pushed = one.query("SELECT queue.push('q', group_key => 'g') FROM generate_series(1, 3)", &[]);
+    let ids: Vec<i64> = pushed.expect("push").iter().map(|row| row.get(0)).collect();
+    // The second claim is native, and refills the lane.
+    assert_eq!(claim(&mut other, "q", 1), ids[..1]);
+    assert_eq!(claim(&mut other, "q", 1), ids[1..2]);
+    let candidates = |client: &mut Client| stats(client)["lanes"]["q"]["candidates"].as_i64();
+    assert_eq!(candidates(&mut one), Some(1));
+    let mut limit = |limit: i32, gate: i64| {
+        run(&mut one, &format!("SELECT queue.configure('q', jsonb_build_object('max_running_per_group', {limit}))"));
+        eventually("the group is looked at", SOON, || {
+            count(&mut one, &format!("SELECT gate::bigint FROM queue.tasks WHERE id = {}", ids[2])) == gate
+        });
+    };
+    // It stays: if the lane forgot it now, a later admission that is published first would be forgotten with it.
+    limit(2, 2);
+    assert_eq!(candidates(&mut other), Some(1));
+    assert_eq!(claim(&mut other, "q", 1), NONE);
+    assert_eq!(candidates(&mut other), Some(0));
+    limit(3, 1);
+    assert_eq!(claim(&mut other, "q", 1), ids[2..]);
+}
+
 /// All there is in the order that it is to be claimed, claimed in batches of any size.
 fn in_order(client: &mut Client, queue: &str, batch: i32) {
     let query =

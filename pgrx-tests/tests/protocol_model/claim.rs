@@ -97,7 +97,12 @@ impl Protocol {
         let token = (row.token + 1).max(base);
         world.transaction(session).durable |= token > lost && self.has(Rule::OtherClaimsAreDurable);
         world.write(session, Key::Task(id), Row::Task(Task { state: State::Running, token, ..row }));
-        world.transaction(session).notes.push(Note::Leased(id, token));
+        let open = world.transaction(session);
+        open.notes.push(Note::Leased(id, token));
+        // Also where the lane did not offer it: a rollback makes it a candidate.
+        if !open.candidates.contains(&id) {
+            open.candidates.push(id);
+        }
         let earlier =
             |other: Id, row: Task| other < id && row.state != State::Waiting && self.scenario.grouped(other);
         let pending = world.committed.values().any(|row| *row == Row::Event(Event::Group));
@@ -171,7 +176,12 @@ impl Protocol {
             |(id, row): &(Id, Task)| *id >= from && row.state == State::Queued && row.gate != Gate::Blocked;
         let found = tasks(&world.view(session)).filter(due).map(|row| row.0).collect();
         let open = world.transaction(session);
-        open.refilled_own |= open.notes.iter().any(|note| matches!(note, Note::Gone(_)));
+        // A task that this transaction has deleted or blocked is missing from what it reads.
+        open.refilled_own |= open.writes.iter().any(|(key, row)| match (key, row) {
+            (Key::Task(_), Some(Row::Task(row))) => row.gate == Gate::Blocked,
+            (Key::Task(_), row) => row.is_none(),
+            _ => false,
+        });
         world.sessions[session].step = Step::Refilled(from, found);
         true
     }

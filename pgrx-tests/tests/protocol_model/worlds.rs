@@ -187,6 +187,17 @@ pub const GROUP_WITHDRAWN: Scenario = Scenario {
     ..Scenario::PLAIN
 };
 
+/// A transaction that withdraws an admission, refills the lane and rolls back.
+pub const GROUP_UNDONE: Scenario = Scenario {
+    name: "undone withdrawal",
+    tasks: &[Dead, Admitted],
+    clients: &[&[committed(&[Retry(0)])], &[committed(&[Claim, NativeClaim])], NATIVE_WORK],
+    group: &[0, 1],
+    lane: 2,
+    faults: Faults { rollbacks: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
 /// A task is in a group and waits for one outside it. A younger one of the group is behind it.
 pub const GROUP_DEPENDENT: Scenario = Scenario {
     name: "dependent in a group",
@@ -340,20 +351,19 @@ pub const LIMIT_OF_TWO: Scenario = Scenario {
     ..Scenario::PLAIN
 };
 
-/// Three workers, two tasks, and all that can go wrong with leases.
+/// Two tasks, two workers, and all that can go wrong with leases.
 const MANY_LEASES: Scenario = Scenario {
     name: "deep: leases",
     tasks: &[Queued, Queued],
-    clients: &[NATIVE_WORK, NATIVE_WORK, WORK],
-    faults: Faults { expiries: 1, crashes: 1, rollbacks: 1, ..NONE },
+    clients: &[NATIVE_WORK, NATIVE_WORK],
     ..LEASES
 };
 
-/// Pushes into a lane with room for one, three workers, and rollbacks.
+/// Two pushes into a lane with room for one, two workers, and a rollback.
 const BUSY_LANE: Scenario = Scenario {
     name: "deep: lane",
     tasks: &[Queued, Absent, Absent],
-    clients: &[&[committed(&[Push(1, &[])])], &[committed(&[Push(2, &[])])], NATIVE_WORK, NATIVE_WORK],
+    clients: &[&[committed(&[Push(1, &[])])], &[committed(&[Push(2, &[])])], NATIVE_WORK, &[NATIVE]],
     faults: Faults { rollbacks: 1, ..NONE },
     ..LANE
 };
@@ -370,7 +380,7 @@ const BUSY_GROUP: Scenario = Scenario {
     ..Scenario::PLAIN
 };
 
-/// Dependents of dependents in a lane, two levels, rollbacks, lost events, and a crash.
+/// Four tasks that depend on each other, a lane, two isolation levels, and lost events.
 const BUSY_DEPENDENTS: Scenario = Scenario {
     name: "deep: dependents",
     tasks: &[Queued, Queued, Absent, Waiting(&[0])],
@@ -382,7 +392,7 @@ const BUSY_DEPENDENTS: Scenario = Scenario {
     keep_history: false,
     lane: 1,
     sweep: true,
-    faults: Faults { losses: 1, rollbacks: 1, crashes: 1, ..NONE },
+    faults: Faults { losses: 1, ..NONE },
     ..Scenario::PLAIN
 };
 
@@ -407,6 +417,7 @@ pub const STANDARD: &[Scenario] = &[
     GROUP_REPEATABLE,
     GROUP_RETRY,
     GROUP_WITHDRAWN,
+    GROUP_UNDONE,
     GROUP_DEPENDENT,
     LIMIT,
     LOST_EVENTS,
