@@ -6,7 +6,7 @@ REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
 -- Where default privileges open new tables: a partition is read through queue.history, which has policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
-GRANT SELECT ON queue.stats, queue.workers TO pg_monitor;
+GRANT SELECT ON queue.stats, queue.workers, queue.failing_schedules TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint, bigint) TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, and count only its queues.

@@ -156,7 +156,9 @@ CREATE TABLE queue.dead_letters (
     payload      jsonb       NOT NULL,
     progress     jsonb,
     errors       jsonb,
-    CONSTRAINT dead_letters_pkey PRIMARY KEY (id)
+    CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
+    CONSTRAINT dead_letters_times_check CHECK (
+        isfinite(failed_at) AND isfinite(run_at) AND isfinite(created_at) AND isfinite(coalesce(claimed_at, run_at)))
 );
 
 CREATE TABLE queue.schedules (
@@ -173,7 +175,10 @@ CREATE TABLE queue.schedules (
     last_error    text,
     last_error_at timestamptz,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CONSTRAINT schedules_missed_runs_check CHECK (missed_runs IN ('skip', 'once', 'all'))
+    CONSTRAINT schedules_missed_runs_check CHECK (missed_runs IN ('skip', 'once', 'all')),
+    CONSTRAINT schedules_bounds_check CHECK (
+        octet_length(name) BETWEEN 1 AND 128 AND octet_length(cron) BETWEEN 1 AND 256 AND octet_length(timezone) <= 256
+        AND jsonb_typeof(options) = 'object' AND isfinite(next_run_at))
 );
 
 -- A key is held by a live task; or, after it finished, until expires_at.

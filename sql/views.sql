@@ -95,7 +95,7 @@ SELECT q.name AS queue,
        coalesce(n.behind, 0) AS behind,
        coalesce(n.running, 0) AS running,
        coalesce(n.dead, 0) AS dead,
-       now() - n.oldest_due_at AS oldest_due_age,
+       CASE WHEN isfinite(n.oldest_due_at) THEN now() - n.oldest_due_at END AS oldest_due_age,
        coalesce(n.completed, 0) AS completed_last_hour,
        coalesce(n.cancelled, 0) AS cancelled_last_hour,
        coalesce(n.failed, 0) AS failed_last_hour,
@@ -104,6 +104,19 @@ FROM shown AS q
 LEFT JOIN numbers AS n ON n.queue = q.name;
 COMMENT ON VIEW queue.stats IS
     'What is in each queue now and what became of its tasks lately.';
+
+-- Without their names and errors, for those who may see no more than queue.stats.
+CREATE VIEW queue.failing_schedules WITH (security_barrier) AS
+SELECT s.queue,
+       count(*) AS schedules,
+       min(s.next_run_at) AS since,
+       max(s.last_error_at) AS last_error_at
+FROM queue.schedules AS s
+WHERE s.last_error IS NOT NULL AND s.paused_at IS NULL
+  AND ((SELECT queue_internal.queues_with_right('monitor')) IS NULL
+       OR s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]))
+GROUP BY s.queue;
+COMMENT ON VIEW queue.failing_schedules IS 'How many schedules of each queue could not push their last task, and since when.';
 
 CREATE VIEW queue.workers WITH (security_barrier) AS
 SELECT t.worker,

@@ -4,9 +4,10 @@ use crate::clock::now;
 use crate::transaction;
 use pgrx::prelude::*;
 
-/// A task that somebody else has locked is looked at again after so long: whoever has it may have it for
-/// long, as a prepared transaction may.
+/// A task that somebody else has locked is looked at again after as long as its lease has been over, within these bounds:
+/// whoever has it may have it for long, as a prepared transaction may.
 const AGAIN: i64 = 100_000;
+const AGAIN_AT_LAST: i64 = 5_000_000;
 /// And one that cannot be ended, until whoever reads the log has seen to it.
 const LATER: i64 = 60_000_000;
 
@@ -32,7 +33,11 @@ pub fn end(lane: u64, ids: &[i64]) -> Result<u64, pgrx::spi::Error> {
     // One whose lease is over is locked by somebody else. The others were extended, or claimed again: that was told
     // to the lane, but it may have forgotten it since, because it was told to look now.
     for (id, end) in running.into_iter().flatten().zip(lease_ends.into_iter().flatten().map(i64::from)) {
-        transaction::runs_on(lane, id, if end <= moment { moment + AGAIN } else { end });
+        transaction::runs_on(
+            lane,
+            id,
+            if end <= moment { moment + (moment - end).clamp(AGAIN, AGAIN_AT_LAST) } else { end },
+        );
     }
     Ok(expired.unwrap_or(0).unsigned_abs())
 }

@@ -137,7 +137,9 @@ unsafe fn refuse(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> ! {
     };
     let report = ErrorReport::new(
         PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
-        format!("trigger \"{trigger}\" on table \"{table}\" must not run with the rights of the owner of queue_ext"),
+        format!(
+            "trigger \"{trigger}\" on table \"{table}\" must not run with the rights of the owner of queue_ext"
+        ),
         "queue_ext",
     );
     report

@@ -129,15 +129,36 @@ unsafe fn silences_triggers(node: *mut pg_sys::Node) -> bool {
     // list of such.
     unsafe {
         match (*node).type_ {
-            T_CreateSubscriptionStmt | T_AlterSubscriptionStmt | T_DropSubscriptionStmt => true,
+            T_CreateSubscriptionStmt | T_AlterSubscriptionStmt => true,
+            // Of one that is not there, anybody may say so.
+            T_DropSubscriptionStmt => {
+                let name = (*node.cast::<pg_sys::DropSubscriptionStmt>()).subname;
+                let none = pg_sys::Datum::from(0);
+                pg_sys::SearchSysCacheExists(
+                    pg_sys::SysCacheIdentifier::SUBSCRIPTIONNAME as i32,
+                    pg_sys::MyDatabaseId.into(),
+                    pg_sys::Datum::from(name),
+                    none,
+                    none,
+                )
+            }
             T_AlterTableStmt => {
                 let statement = node.cast::<pg_sys::AlterTableStmt>();
                 let name = CStr::from_ptr((*(*statement).relation).relname);
+                let schema = (*(*statement).relation).schemaname;
+                // A table of anybody's may have such a name.
+                let ours = if schema.is_null() {
+                    let queue = pg_sys::get_namespace_oid(c"queue".as_ptr(), true);
+                    pg_sys::get_rel_namespace(pg_sys::RelnameGetRelid((*(*statement).relation).relname))
+                        == queue
+                } else {
+                    CStr::from_ptr(schema) == c"queue"
+                };
                 let commands = (*statement).cmds;
                 let mut commands = (0..(*commands).length).map(|i| {
                     (*(*commands).elements.offset(i as isize)).ptr_value.cast::<pg_sys::AlterTableCmd>()
                 });
-                [c"tasks", c"history", c"dead_letters"].contains(&name)
+                ours && [c"tasks", c"history", c"dead_letters"].contains(&name)
                     && commands
                         .any(|command| (AT_EnableTrig..=AT_DisableTrigUser).contains(&(*command).subtype))
             }

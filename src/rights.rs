@@ -150,8 +150,7 @@ pub unsafe fn leave(entered: &Entered) {
     }
 }
 
-const RESTRICTED: i32 =
-    (pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION) as i32;
+const RESTRICTED: i32 = (pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION) as i32;
 
 /// Whether a verb is running with the rights of the owner.
 pub fn in_verb() -> bool {
@@ -287,7 +286,10 @@ unsafe fn register() {
     }
 }
 
-unsafe extern "C-unwind" fn transaction_ended(_event: pg_sys::XactEvent::Type, _argument: *mut std::ffi::c_void) {
+unsafe extern "C-unwind" fn transaction_ended(
+    _event: pg_sys::XactEvent::Type,
+    _argument: *mut std::ffi::c_void,
+) {
     // SAFETY: one thread. No verb lasts longer than its transaction.
     unsafe { (*state()).depth = 0 };
 }

@@ -6,9 +6,8 @@
 //!
 //! Each round takes what sessions announced in shared memory, does what is due in short
 //! transactions, and sleeps until the next thing is due. What nobody could announce is found by a
-//! sweep. No step does more than a batch in a round, so that much of one thing is in no other's way. An
-//! ERROR ends the process and the launcher starts a fresh one; only in what looks after the history it is
-//! a WARNING, since such a fault may last.
+//! sweep. No step does more than a batch in a round, or waits for a lock for long, so that one thing
+//! is in no other's way. A step that fails is a WARNING, and is tried again after a pause that grows.
 
 mod core;
 mod installed;
@@ -23,15 +22,18 @@ use crate::shared::{self, Database, NEVER, QueueBits, Shared};
 use crate::tokens;
 use pgrx::prelude::*;
 use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use installed::Installed;
+use installed::{Installed, Step};
 
 /// How many tasks one transaction of the worker touches at most.
 const BATCH: i32 = 1000;
 /// Looking for expired leases reads the whole of queue.tasks. It may take this share of the time.
 const LEASE_SCAN_SHARE: i64 = 20;
+/// What a look may take without being rarer for it, in microseconds.
+const LEASE_SCAN_LEAST: i64 = 5_000;
 /// The longest time without a look for expired leases that no session announced.
 const LEASE_SCAN_EVERY: i64 = 60_000_000;
 /// How often partitions and retention are looked after.
@@ -40,6 +42,11 @@ const UPKEEP_EVERY: i64 = 60_000_000;
 const RETENTION: [fn(i32) -> bool; 3] = [core::retire_history, core::retire_dead_letters, core::retire_keys];
 /// How soon to look again for schedules that are due and that somebody else holds locked.
 const RETRY_SCHEDULES: i64 = 1_000_000;
+/// After a step failed, it is tried again: after this time, which doubles with each failure up to the second.
+const FIRST_PAUSE: i64 = 1_000_000;
+const LONGEST_PAUSE: i64 = 60_000_000;
+/// After so many lanes could not be tended in a round, the others wait for the next one: each may have waited for a lock.
+const FAILED_LANES: usize = 3;
 /// How soon to look again while somebody else holds the extension locked.
 const RETRY_LOCKED: Duration = Duration::from_millis(200);
 
@@ -87,6 +94,8 @@ struct Worker {
     next_lease: i64,
     /// Not before this time is the next look for expired leases worth its cost.
     lease_scan_from: i64,
+    /// What a look takes, in microseconds.
+    lease_scan_cost: i64,
     /// Not after this time is the next look, whatever is known.
     lease_scan_by: i64,
     /// The earliest run_at beyond `due_until`.
@@ -107,6 +116,53 @@ struct Worker {
     /// Queues to notify, and when.
     to_notify: BTreeSet<Vec<u8>>,
     notify_from: i64,
+    /// What became of each step lately.
+    pauses: [Pause; STEPS.len()],
+}
+
+/// A step of a round.
+type StepOf = fn(&mut Worker, &QueueBits) -> Installed;
+
+/// The steps of a round, in their order.
+const STEPS: [StepOf; 9] = [
+    Worker::raise_tokens,
+    Worker::tend_lanes,
+    Worker::reap,
+    Worker::run_schedules,
+    Worker::settle,
+    Worker::look_for_due,
+    Worker::notify,
+    Worker::keep_history,
+    Worker::retire,
+];
+const RAISE_TOKENS: usize = 0;
+const TEND_LANES: usize = 1;
+const REAP: usize = 2;
+const RUN_SCHEDULES: usize = 3;
+const SETTLE: usize = 4;
+const LOOK_FOR_DUE: usize = 5;
+const NOTIFY: usize = 6;
+const KEEP_HISTORY: usize = 7;
+const RETIRE: usize = 8;
+
+/// A step that fails is left alone for a while.
+#[derive(Clone, Copy, Default)]
+struct Pause {
+    failures: u32,
+    until: i64,
+}
+
+impl Pause {
+    fn failed(&mut self, moment: i64) {
+        let longer = FIRST_PAUSE << self.failures.min(10);
+        self.failures = self.failures.saturating_add(1);
+        self.until = moment + longer.min(LONGEST_PAUSE);
+    }
+
+    /// Whether the log is to say so, should it fail again: the first times, then more and more rarely.
+    fn is_news(&self) -> bool {
+        (self.failures + 1).is_power_of_two()
+    }
 }
 
 impl Worker {
@@ -118,6 +174,7 @@ impl Worker {
             next_lane: NEVER,
             next_lease: NEVER,
             lease_scan_from: 0,
+            lease_scan_cost: 0,
             lease_scan_by: 0,
             next_run: NEVER,
             due_until: now(),
@@ -129,18 +186,19 @@ impl Worker {
             unsettled: false,
             to_notify: BTreeSet::new(),
             notify_from: 0,
+            pauses: [Pause::default(); STEPS.len()],
         }
     }
 
     fn run(mut self) {
-        installed::transaction(c"comparing versions", core::compare_versions);
+        installed::attempt(c"comparing versions", true, core::compare_versions);
         while self.may_stay() {
             if self.is_of_the_future(now()) {
                 // The clock was put back, and what this worker had planned may be years ahead.
                 self = Self::new(self.shared, self.database);
             }
             let pause = match self.round() {
-                Installed::Yes => {
+                Installed::Yes | Installed::Failed => {
                     self.database.counters.rounds.fetch_add(1, Ordering::Relaxed);
                     self.until_next()
                 }
@@ -186,20 +244,17 @@ impl Worker {
         let announced = self.database.next_run.take();
         self.next_run = self.next_run.min(announced);
         self.next_schedule = self.next_schedule.min(announced);
-        let steps = [
-            Self::raise_tokens,
-            Self::tend_lanes,
-            Self::reap,
-            Self::run_schedules,
-            Self::settle,
-            Self::look_for_due,
-            Self::notify,
-            Self::keep_history,
-            Self::retire,
-        ];
-        for step in steps {
+        for (index, step) in STEPS.into_iter().enumerate() {
+            if self.pauses[index].until > now() {
+                continue;
+            }
             match step(self, &pushed) {
-                Installed::Yes => {}
+                Installed::Yes => self.pauses[index] = Pause::default(),
+                Installed::Failed => {
+                    self.pauses[index].failed(now());
+                    // What sessions announced is looked at in a sweep.
+                    self.swept_at = i64::MIN;
+                }
                 otherwise => {
                     // Not done yet: hand back what the sessions said.
                     self.database.pushed.insert(&pushed);
@@ -210,12 +265,16 @@ impl Worker {
         Installed::Yes
     }
 
+    fn attempt<R>(&self, step: usize, activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
+        installed::attempt(activity, self.pauses[step].is_news(), body)
+    }
+
     /// Writes how far tokens may go from now on, and publishes it, so that claims need not be durable.
     fn raise_tokens(&mut self, _pushed: &QueueBits) -> Installed {
         if !self.database.tokens.wanted() {
             return Installed::Yes;
         }
-        let step = installed::transaction(c"raising the mark of tokens", core::raise_tokens);
+        let step = self.attempt(RAISE_TOKENS, c"raising the mark of tokens", core::raise_tokens);
         // The mark is on disk now, and not before.
         if let Some(Some(raised)) = step.result {
             self.database.tokens.publish(raised);
@@ -236,9 +295,14 @@ impl Worker {
         lanes::tend(moment, microseconds(settings::sweep_interval()), |chore| chores.push(chore));
         self.next_lane = chores.iter().map(Chore::next).min().unwrap_or(NEVER);
         let mut installed = Installed::Yes;
+        let mut failed = 0;
         for chore in &chores {
+            if failed >= FAILED_LANES {
+                self.next_lease = moment;
+                break;
+            }
             if !chore.expired().is_empty() {
-                let step = installed::transaction(c"ending expired leases", || {
+                let step = self.attempt(TEND_LANES, c"ending expired leases", || {
                     core::expire(chore.lane(), chore.expired())
                 });
                 let expired = step.result.unwrap_or(0);
@@ -247,12 +311,14 @@ impl Worker {
                     // They are in no lane any more.
                     self.next_lease = moment;
                     installed = step.installed;
+                    failed += 1;
                 }
             }
             if let Some(queue) = chore.reread() {
-                let step = installed::transaction(c"reading tasks", || core::reread(&queue));
+                let step = self.attempt(TEND_LANES, c"reading tasks", || core::reread(&queue));
                 if step.installed != Installed::Yes {
                     installed = step.installed;
+                    failed += 1;
                 }
             }
         }
@@ -264,18 +330,21 @@ impl Worker {
         if self.lease_scan_due() > now() {
             return Installed::Yes;
         }
-        // Not by the clock, which may be put forward by years meanwhile.
-        let started = Instant::now();
         // Taken before the transaction's snapshot: a lease announced later is not lost.
         self.next_lease = self.next_lease.min(self.database.next_lease.take());
-        let step = installed::transaction(c"reaping expired leases", || core::reap(BATCH));
-        let Some((reaped, next_expiry)) = step.result else { return step.installed };
+        // Not by the server's clock alone, which may be put forward by years meanwhile.
+        let started = Instant::now();
+        let step = self.attempt(REAP, c"reaping expired leases", || core::reap(BATCH));
+        let Some((reaped, next_expiry, reading)) = step.result else { return step.installed };
         self.database.counters.leases_reaped.fetch_add(reaped, Ordering::Relaxed);
         self.next_lease = next_expiry;
         // After a full batch the next look is still due.
         if reaped < BATCH as u64 {
             let ended = now();
-            self.lease_scan_from = ended + LEASE_SCAN_SHARE * microseconds(started.elapsed());
+            // A busy machine can make one of them take long, but not several in a row.
+            let twice = 2 * self.lease_scan_cost.max(LEASE_SCAN_LEAST);
+            self.lease_scan_cost = reading.min(microseconds(started.elapsed())).min(twice);
+            self.lease_scan_from = ended + LEASE_SCAN_SHARE * self.lease_scan_cost;
             self.lease_scan_by = ended + LEASE_SCAN_EVERY;
         }
         Installed::Yes
@@ -292,7 +361,7 @@ impl Worker {
         if moment < self.next_schedule.min(self.next_sweep()) {
             return Installed::Yes;
         }
-        let step = installed::transaction(c"running schedules", || {
+        let step = self.attempt(RUN_SCHEDULES, c"running schedules", || {
             // Only reads, as long as none is due.
             let next = core::next_schedule();
             if next > moment { (0, next) } else { core::fire_schedules(BATCH) }
@@ -308,12 +377,11 @@ impl Worker {
         if now() < self.next_sweep() && *pushed == [0; 4] && !self.unsettled {
             return Installed::Yes;
         }
-        let step = installed::transaction(c"settling signals", || {
+        let step = self.attempt(SETTLE, c"settling signals", || {
             if core::signals_wait() { core::settle_signals(BATCH) } else { 0 }
         });
-        let Some(settled) = step.result else { return step.installed };
-        self.unsettled = settled > 0;
-        Installed::Yes
+        self.unsettled = step.result.is_none_or(|settled| settled > 0);
+        step.installed
     }
 
     /// Finds the queues that listeners must hear of.
@@ -326,7 +394,7 @@ impl Worker {
         }
         // A sweep repeats what is already waiting, for listeners that missed it.
         let since = if sweep { i64::MIN } else { self.due_until };
-        let step = installed::transaction(c"looking for due tasks", || {
+        let step = self.attempt(LOOK_FOR_DUE, c"looking for due tasks", || {
             let due = (sweep || came_due).then(|| core::due_queues(since, moment));
             (due, core::open_queues(pushed))
         });
@@ -350,7 +418,7 @@ impl Worker {
         if moment < self.next_upkeep && !first_use {
             return Installed::Yes;
         }
-        let step = installed::attempt(c"making history partitions", core::extend_history);
+        let step = self.attempt(KEEP_HISTORY, c"making history partitions", core::extend_history);
         if step.installed == Installed::Yes {
             self.next_upkeep = moment + UPKEEP_EVERY;
             self.history_awaited = step.result.is_some_and(|ready| ready.is_none());
@@ -362,14 +430,15 @@ impl Worker {
     /// Drops what is past its retention.
     fn retire(&mut self, _pushed: &QueueBits) -> Installed {
         let mut installed = Installed::Yes;
-        self.to_retire.retain(|task| {
-            let step = installed::attempt(c"applying retention", || task(BATCH));
+        for task in std::mem::take(&mut self.to_retire) {
+            let step = self.attempt(RETIRE, c"applying retention", || task(BATCH));
             if step.installed != Installed::Yes {
                 installed = step.installed;
-                return true;
             }
-            step.result == Some(true)
-        });
+            if step.result.unwrap_or(true) {
+                self.to_retire.push(task);
+            }
+        }
         installed
     }
 
@@ -387,7 +456,7 @@ impl Worker {
         }
         let queues: Vec<_> = self.to_notify.iter().cloned().collect();
         let count = queues.len() as u64;
-        let step = installed::transaction(c"notifying listeners", || core::notify(queues));
+        let step = self.attempt(NOTIFY, c"notifying listeners", || core::notify(queues));
         if step.result.is_some() {
             self.to_notify.clear();
             self.database.counters.notifications.fetch_add(count, Ordering::Relaxed);
@@ -413,25 +482,24 @@ impl Worker {
     }
 
     fn next_time(&self) -> i64 {
-        if self.unsettled || !self.to_retire.is_empty() {
-            return 0;
-        }
+        let more = |there_is_more| if there_is_more { 0 } else { NEVER };
         let run = self.next_run.min(self.database.next_run.get());
         let notify = if self.to_notify.is_empty() && self.database.pushed.is_empty() {
             NEVER
         } else {
             self.notify_from
         };
-        let lane = self.next_lane.min(self.database.next_lane.get());
-        let times = [
-            lane,
-            self.lease_scan_due(),
-            run,
-            self.next_schedule,
-            notify,
-            self.next_sweep(),
-            self.next_upkeep,
-        ];
-        times.into_iter().fold(NEVER, i64::min)
+        let mut times = [NEVER; STEPS.len()];
+        times[TEND_LANES] = self.next_lane.min(self.database.next_lane.get());
+        times[REAP] = self.lease_scan_due();
+        times[RUN_SCHEDULES] = self.next_schedule.min(self.database.next_run.get());
+        times[SETTLE] = more(self.unsettled);
+        times[LOOK_FOR_DUE] = run.min(self.next_sweep());
+        times[NOTIFY] = notify;
+        times[KEEP_HISTORY] = self.next_upkeep;
+        times[RETIRE] = more(!self.to_retire.is_empty());
+        // What failed waits for the end of its pause.
+        let due = times.iter().zip(&self.pauses).map(|(time, pause)| (*time).max(pause.until));
+        due.fold(NEVER, i64::min)
     }
 }

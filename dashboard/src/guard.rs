@@ -42,6 +42,11 @@ impl Guard {
         if !path.starts_with("/api/") {
             return Ok(());
         }
+        // Without a token, another site could have a browser ask, and see how long the answer takes.
+        let site = text(headers, "sec-fetch-site");
+        if !["", "same-origin", "none"].contains(&site) {
+            return Err(Problem::new(StatusCode::FORBIDDEN, "another site asked for this"));
+        }
         if let Some(token) = &self.token {
             let shown = text(headers, AUTHORIZATION.as_str()).strip_prefix("Bearer ").unwrap_or_default();
             if !same(shown, token) {
@@ -52,9 +57,8 @@ impl Guard {
             // The origin's scheme may differ from ours behind a proxy that speaks TLS.
             let origin =
                 text(headers, ORIGIN.as_str()).split_once("://").map_or("", |(_, authority)| authority);
-            let site = text(headers, "sec-fetch-site");
             let plain = text(headers, CONTENT_TYPE.as_str()) == "application/json";
-            let here = origin == host && (site.is_empty() || site == "same-origin");
+            let here = origin == host && site != "none";
             if !here || !plain || !same(text(headers, KEY), &self.key) {
                 return Err(Problem::new(StatusCode::FORBIDDEN, "this did not come from the page")
                     .hint("Load the page again."));

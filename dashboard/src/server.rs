@@ -27,6 +27,8 @@ use crate::{actions, assets, task};
 /// How many visitors' connections there can be, how long one may take to say what it wants, and how much.
 const VISITORS: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a connection, which is for one request, may last: a visitor who does not read the answer gives his place back.
+const LONGEST_VISIT: Duration = Duration::from_secs(60);
 const LONGEST_WISH: usize = 16 * 1024;
 /// What a wrong token costs whoever tries tokens.
 const WRONG_TOKEN: Duration = Duration::from_millis(500);
@@ -74,11 +76,12 @@ pub async fn serve(app: App) -> Result<(), String> {
             let service =
                 service_fn(|request| async { Ok::<_, Infallible>(app.answer(request, visitor).await) });
             // What breaks here is the visitor's connection.
-            let _ = hyper::server::conn::http1::Builder::new()
+            let visit = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(PATIENCE)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), service);
+            let _ = tokio::time::timeout(LONGEST_VISIT, visit).await;
             drop(place);
         });
     }

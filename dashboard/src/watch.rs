@@ -47,8 +47,9 @@ const SCHEDULES: &str = "
         'next', extract(epoch FROM s.next_run_at)::float8, 'last', extract(epoch FROM s.last_run_at)::float8,
         'paused', extract(epoch FROM s.paused_at)::float8, 'error', left(s.last_error, 2000),
         'error_at', extract(epoch FROM s.last_error_at)::float8,
-        'runs', (SELECT jsonb_agg(extract(epoch FROM p.run)::float8)
-                 FROM queue.schedule_preview(s.cron, s.timezone, 4) AS p (run))) ORDER BY s.name), '[]')
+        'runs', CASE WHEN s.last_error IS NULL THEN
+            (SELECT jsonb_agg(extract(epoch FROM p.run)::float8)
+             FROM queue.schedule_preview(s.cron, s.timezone, 4) AS p (run)) END) ORDER BY s.name), '[]')
     FROM (SELECT * FROM queue.schedules AS s ORDER BY s.name LIMIT 500) AS s";
 
 struct Part {

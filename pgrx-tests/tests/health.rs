@@ -13,10 +13,10 @@ const CHECKS: [&str; 10] = [
     "lanes",
     "due tasks",
     "leases",
+    "schedules",
     "dead letters",
     "horizon",
     "partitions",
-    "rights",
 ];
 
 fn with_settings(name: &str, preload: bool, extra: &'static str) -> Cluster {

@@ -11,7 +11,7 @@
 --              Null means the default.
 --   Returns:   name: which check; status: ok, warning or critical; detail: what was found; hint: what to do,
 --              null where nothing is
---   Reads:     queue.stats, queue.workers, queue.engine_stats(), views and catalogs of the server
+--   Reads:     queue.stats, queue.workers, queue.failing_schedules, queue.engine_stats(), views and catalogs of the server
 --   Why nothing else: who may monitor has no right on the tables, nor in queue_internal.
 
 CREATE FUNCTION queue.health(
@@ -102,12 +102,22 @@ BEGIN
     RETURN QUERY
     SELECT 'leases', 'warning',
            format('queue %s: one of worker %s ran out %s ago, and its task was not put back', to_json(w.queue),
-                  coalesce(to_json(w.worker)::text, 'without a name'), date_trunc('second', moment - w.next_lease_until)),
+                  coalesce(to_json(w.worker)::text, 'without a name'), CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
            'CALL queue.maintain() puts it back. If there is a worker of the extension, the log of the server '
            'says what keeps it.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'leases', 'ok', format('none ran out more than %s ago', overdue_for), NULL;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'schedules', 'warning',
+           format('queue %s: %s schedules could not push their last task, the first since %s', to_json(f.queue), f.schedules, f.since),
+           format('They are tried again, at least once a minute. What keeps them: SELECT name, last_error FROM queue.schedules '
+                  'WHERE queue = %L AND last_error IS NOT NULL.', f.queue)
+    FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour' ORDER BY f.queue;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'schedules', 'ok', 'each could push its last task', NULL;
     END IF;
 
     RETURN QUERY

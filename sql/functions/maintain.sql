@@ -5,41 +5,51 @@
 --   predecessor or its turn, makes and drops the partitions of the history, deletes old dead letters and
 --   keys. Call it every minute, from pg_cron or any other scheduler.
 --   API:      public; the extension owner's, since it makes and drops tables
---   Locks:    short transactions of up to 1000 tasks each; it cannot be called in a transaction
+--   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second; it
+--             cannot be called in a transaction
+--   Bounds:   each part works for a minute at most, and leaves the rest for the next call
+--   Failing:  a part that fails is a WARNING and in no other's way
 --   Why it has no SET clause: a procedure that commits may have none.
 
 CREATE PROCEDURE queue.maintain()
 LANGUAGE plpgsql AS $$
+DECLARE
+    part  pg_catalog.text;
+    until pg_catalog.timestamptz;
 BEGIN
     -- Signals are settled at this level alone, whatever the default is. Each transaction hands it to the next.
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    WHILE (queue_internal.reap(1000)).reaped OPERATOR(pg_catalog.=) 1000 LOOP
-        COMMIT AND CHAIN;
-    END LOOP;
-    COMMIT AND CHAIN;
-    WHILE queue.run_schedules() OPERATOR(pg_catalog.>) 0 LOOP
-        COMMIT AND CHAIN;
-    END LOOP;
-    COMMIT AND CHAIN;
-    WHILE queue_internal.settle_all(1000) OPERATOR(pg_catalog.>) 0 LOOP
-        COMMIT AND CHAIN;
-    END LOOP;
-    COMMIT AND CHAIN;
-    PERFORM queue_internal.extend_history();
-    COMMIT AND CHAIN;
-    WHILE queue_internal.retire_history(1000) LOOP
-        COMMIT AND CHAIN;
-    END LOOP;
-    COMMIT AND CHAIN;
-    WHILE queue_internal.retire_dead_letters(1000) LOOP
-        COMMIT AND CHAIN;
-    END LOOP;
-    COMMIT AND CHAIN;
-    WHILE queue_internal.retire_keys(1000) LOOP
+    FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'signals', 'partitions', 'history', 'dead letters', 'keys'] LOOP
+        until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
+        WHILE queue_internal.maintain_part(part) LOOP
+            COMMIT AND CHAIN;
+            EXIT WHEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until;
+        END LOOP;
         COMMIT AND CHAIN;
     END LOOP;
 END
 $$;
 COMMENT ON PROCEDURE queue.maintain() IS
     'One round of what the background worker does, for servers that do not preload the library.';
+
+CREATE FUNCTION queue_internal.maintain_part(part text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
+BEGIN
+    CASE part
+        WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
+        WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).fired > 0;
+        WHEN 'signals' THEN RETURN queue_internal.settle_all(1000) > 0;
+        WHEN 'partitions' THEN PERFORM queue_internal.extend_history();
+        WHEN 'history' THEN RETURN queue_internal.retire_history(1000);
+        WHEN 'dead letters' THEN RETURN queue_internal.retire_dead_letters(1000);
+        WHEN 'keys' THEN RETURN queue_internal.retire_keys(1000);
+    END CASE;
+    RETURN false;
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'queue.maintain() is not done with the %: %', part, SQLERRM;
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.maintain_part(text) IS
+    'One transaction of a part of queue.maintain(); returns whether there may be more to do.';

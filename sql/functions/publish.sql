@@ -39,6 +39,7 @@ BEGIN
         -- takes far longer.
         SELECT DISTINCT b.queue FROM queue.bindings AS b
         WHERE queue_internal.has_right('producer', b.queue)
+          AND EXISTS (SELECT FROM queue.queues AS q WHERE q.name = b.queue)
           AND CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
                    THEN ('.' || topic) ~ b.topic_regex END
         ORDER BY b.queue

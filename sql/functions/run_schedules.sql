@@ -5,7 +5,7 @@
 --   API:      public; needs the operator's right on all queues
 --   Promise:  each time that is due is run once, however many call this at the same moment, and none
 --             if the transaction rolls back
---   Returns:  how many tasks were pushed; of one schedule at most 1000 a call
+--   Returns:  how many tasks were pushed; of one schedule at most 100 a call
 --   Empty:    0
 --   Failing:  a schedule whose push fails notes the error, keeps its time, and is in no other's way
 --   Touches:  queue.schedules (locks with SKIP LOCKED, updates), queue.tasks (inserts)

@@ -2,7 +2,8 @@
 --
 --   The queues, not paused, in which a queued task came due after "since" and up to "until" or in
 --   which a signal waits for the next claim, and the next run_at beyond "until" in any queue. One short look into the order index for each
---   queue and priority, however many tasks there are.
+--   queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
+--   100. Such a queue counts as ready, and is looked at again within a second: a notification is a hint.
 
 CREATE FUNCTION queue_internal.due_queues(
     since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
@@ -18,6 +19,7 @@ DECLARE
     name  text;
     level integer;
     later timestamptz;
+    looks integer;
 BEGIN
     ready := '{}';
     FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
@@ -26,7 +28,14 @@ BEGIN
         END IF;
         SELECT t.priority INTO level FROM queue.tasks AS t
         WHERE t.queue = name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
+        looks := 0;
         WHILE level IS NOT NULL LOOP
+            looks := looks + 1;
+            IF looks > 100 THEN
+                ready := CASE WHEN name = ANY (ready) THEN ready ELSE ready || name END;
+                next_run_at := least(next_run_at, until + interval '1 second');
+                EXIT;
+            END IF;
             IF name <> ALL (ready) AND EXISTS (
                 SELECT FROM queue.tasks AS t
                 WHERE t.queue = name AND t.priority = level AND t.gate < 2

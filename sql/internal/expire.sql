@@ -3,14 +3,22 @@
 --   Ends the attempts of those of the tasks whose lease ran out, without waiting for anybody's lock;
 --   returns how many, which ones run on, with the ends of their leases, and which could not be ended, if any.
 --   Those that run on: somebody else has them locked, or has extended or claimed them.
---   Promise:  a task that cannot be ended is in no other's way, and the log says why: by a constraint or
---             a trigger that somebody added, or by what a role with rights on its queue has written
+--   Promise:  a task that cannot be ended is in no other's way, and the log says why, at first and then once an hour:
+--             a constraint or a trigger that somebody added, or what was written into its row
+--   Locks:    waits 100 ms for one, and 300 ms for all of them. What could not be ended because of them runs on.
 --   Touches:  queue.tasks
 
 CREATE FUNCTION queue_internal.expire(
     ids bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+SET lock_timeout = '100ms'
+AS $$
 DECLARE
+    started CONSTANT timestamptz := clock_timestamp();
+    overdue bigint;
     task_id bigint;
 BEGIN
     failed := '{}';
@@ -19,11 +27,19 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
         expired := 0;
         FOREACH task_id IN ARRAY ids LOOP
+            EXIT WHEN clock_timestamp() > started + interval '300 ms';
             BEGIN
                 expired := expired + queue_internal.end_expired(ARRAY[task_id]);
-            EXCEPTION WHEN OTHERS THEN
-                failed := failed || task_id;
-                RAISE WARNING 'the lease of task % ran out, but its attempt cannot be ended: %', task_id, SQLERRM;
+            EXCEPTION
+                WHEN lock_not_available OR deadlock_detected THEN
+                    NULL;
+                WHEN OTHERS THEN
+                    failed := failed || task_id;
+                    overdue := (SELECT extract(epoch FROM started - t.lease_until)::bigint FROM queue.tasks AS t
+                                WHERE t.id = task_id AND isfinite(t.lease_until));
+                    IF coalesce(overdue % 3600, 0) < 60 THEN
+                        RAISE WARNING 'the lease of task % ran out, but its attempt cannot be ended: %', task_id, SQLERRM;
+                    END IF;
             END;
         END LOOP;
     END;

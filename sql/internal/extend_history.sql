@@ -20,8 +20,9 @@ DECLARE
     complete boolean := true;
     day      date;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(hashtext('queue_ext history'), 0)
-       OR EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
+    -- A lock that nobody can take who may not write to the table, as an advisory lock could be.
+    LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR EXISTS (SELECT FROM pg_stat_activity AS a
                   WHERE a.datname = current_database() AND a.application_name = 'pg_restore') THEN
         RETURN false;

@@ -3,14 +3,17 @@
 --   Pushes the tasks of the schedules that are due, and tells when the next one is.
 --   Promise:  one task for each time that is due, because the push and the step to the next time are
 --             one transaction, and the next time follows from the planned one and never from the clock
---   Stops:    once "max_tasks" were pushed; null for no limit
---   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over until
---             "patience" is over and is in no other's way.
---   Locks:    the rows of the schedules that are due; those that others have locked are passed over
+--   Order:    in turn by queue, and in each queue by the time that is due, a piece of each schedule at a time, so that
+--             neither a queue with many schedules nor a schedule far behind is in another's way
+--   Stops:    once "max_tasks" were pushed, or after 250 ms; null for neither
+--   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
+--             overdue when it failed, "patience" at most, and is in no other's way.
+--   Locks:    the rows of the schedules that are due; those that others have locked are passed over. What a push has to
+--             wait for, such as a key that an open transaction holds, it waits for 100 ms.
 
 CREATE FUNCTION queue_internal.fire_schedules(
     max_tasks bigint, patience interval, OUT fired bigint, OUT next_run_at timestamptz)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
     plan   queue.schedules;
@@ -18,10 +21,15 @@ BEGIN
     fired := 0;
     FOR plan IN
         SELECT s.* FROM queue.schedules AS s
+        JOIN (SELECT d.name, row_number() OVER (PARTITION BY d.queue ORDER BY d.next_run_at, d.name) AS turn
+              FROM queue.schedules AS d
+              WHERE d.paused_at IS NULL AND d.next_run_at <= moment
+                AND (d.last_error_at <= moment
+                     AND d.last_error_at + queue_internal.schedule_pause(d, patience) > moment) IS NOT TRUE) AS due
+          ON due.name = s.name
         WHERE s.paused_at IS NULL AND s.next_run_at <= moment
-          AND (s.last_error_at BETWEEN moment - patience AND moment) IS NOT TRUE
-        ORDER BY s.next_run_at
-        FOR UPDATE SKIP LOCKED
+        ORDER BY due.turn, s.next_run_at
+        FOR UPDATE OF s SKIP LOCKED
     LOOP
         BEGIN
             fired := fired + queue_internal.fire_schedule(plan, moment);
@@ -29,7 +37,7 @@ BEGIN
             UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
             WHERE s.name = plan.name;
         END;
-        EXIT WHEN fired >= max_tasks;
+        EXIT WHEN fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > moment + interval '250 ms';
     END LOOP;
     next_run_at := queue_internal.next_schedule(patience);
 END
@@ -47,7 +55,7 @@ BEGIN
     IF plan.missed_runs <> 'all' THEN
         due := queue_internal.latest_run(plan.cron, plan.timezone, due, moment);
     END IF;
-    WHILE due <= moment AND pushed < 1000 LOOP
+    WHILE due <= moment AND pushed < 100 LOOP
         -- Who calls queue.maintain() every minute may be late by one.
         IF plan.missed_runs <> 'skip' OR due >= moment - interval '2 minutes' THEN
             PERFORM queue_internal.push_scheduled(plan, due);
@@ -87,14 +95,23 @@ $$;
 COMMENT ON FUNCTION queue_internal.push_scheduled(queue.schedules, timestamptz) IS
     'Pushes the task of one run of a schedule.';
 
+-- As long again as it was overdue when it failed: so the pause grows. Nothing has to be remembered for it.
+CREATE FUNCTION queue_internal.schedule_pause(failed queue.schedules, patience interval) RETURNS interval
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE WHEN (failed).last_error_at > (failed).next_run_at + patience THEN patience
+            ELSE greatest(least(patience, '1 second'), (failed).last_error_at - (failed).next_run_at) END;
+COMMENT ON FUNCTION queue_internal.schedule_pause(queue.schedules, interval) IS
+    'For how long a schedule whose push failed is left alone.';
+
 CREATE FUNCTION queue_internal.next_schedule(patience interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
 BEGIN
     RETURN (
-        SELECT min(CASE WHEN s.last_error_at BETWEEN moment - patience AND moment
-                        THEN s.last_error_at + patience ELSE s.next_run_at END)
+        SELECT min(CASE WHEN s.last_error_at <= moment
+                        THEN greatest(s.next_run_at, s.last_error_at + queue_internal.schedule_pause(s, patience))
+                        ELSE s.next_run_at END)
         FROM queue.schedules AS s WHERE s.paused_at IS NULL);
 END
 $$;

@@ -16,9 +16,14 @@ DECLARE
     filled    boolean;
     deleted   bigint;
 BEGIN
-    IF retention = '-1' OR NOT pg_try_advisory_xact_lock(hashtext('queue_ext history'), 0) THEN
+    IF retention = '-1' THEN
         RETURN false;
     END IF;
+    BEGIN
+        LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN false;
+    END;
     horizon := clock_timestamp() - retention::interval;
     FOR partition IN
         SELECT p.name FROM queue_internal.history_partitions() AS p

@@ -90,3 +90,6 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_schedule_options(text, jsonb) IS 'Checks the options of a schedule.';
+
+-- What is written past queue.schedule() can be read, too: whoever looks at schedules reads all of them.
+ALTER TABLE queue.schedules ADD CONSTRAINT schedules_cron_check CHECK (queue_internal.cron_error(cron) IS NULL);

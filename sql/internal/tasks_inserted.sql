@@ -10,16 +10,20 @@ DECLARE
     arrival record;
     misfit  record;
 BEGIN
-    SELECT i.state, i.run_at, i.max_attempts INTO misfit FROM inserted AS i
+    SELECT i.* INTO misfit FROM inserted AS i
     WHERE i.state NOT IN ('waiting', 'queued', 'running') OR NOT isfinite(i.run_at)
        OR i.max_attempts NOT BETWEEN 1 AND 10000
+       OR NOT (isfinite(i.created_at) AND isfinite(i.updated_at) AND isfinite(coalesce(i.lease_until, i.run_at))
+               AND isfinite(coalesce(i.claimed_at, i.run_at)) AND isfinite(coalesce(i.cancel_requested_at, i.run_at)))
     LIMIT 1;
     IF NOT isfinite(misfit.run_at) THEN
         PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
     ELSIF misfit.max_attempts NOT BETWEEN 1 AND 10000 THEN
         PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', misfit.max_attempts::text);
-    ELSIF FOUND THEN
+    ELSIF misfit.state NOT IN ('waiting', 'queued', 'running') THEN
         PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    ELSIF FOUND THEN
+        RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOR arrival IN
         SELECT i.queue, bool_or(i.gate = 2) AS closed

@@ -48,3 +48,17 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.topic_regex(text) IS
     'The regular expression of a pattern, for a topic with a dot before it.';
+
+-- What is written past queue.bind() is such a pattern, too, or queue.publish() would fail for all queues.
+CREATE FUNCTION queue_internal.is_topic_regex(regex text, pattern text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_topic('topic_pattern', pattern, true);
+    RETURN regex = queue_internal.topic_regex(pattern);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.is_topic_regex(text, text) IS
+    'Whether this is the regular expression of that pattern; raises unless it is a pattern of topics.';
+
+ALTER TABLE queue.bindings ADD CONSTRAINT bindings_pattern_check
+    CHECK (queue_internal.is_topic_regex(topic_regex, topic_pattern));

@@ -20,10 +20,14 @@ COMMENT ON PROCEDURE queue.maintain() IS
     'One round of what keeps the queues going. Call it every minute, from pg_cron or any other scheduler.';
 
 CREATE FUNCTION queue_internal.end_upkeep() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
-    PERFORM pg_notify(queue.channel(r.name), '')
-    FROM unnest((queue_internal.due_queues('-infinity', clock_timestamp())).ready) AS r (name);
+    BEGIN
+        PERFORM pg_notify(queue.channel(r.name), '')
+        FROM unnest((queue_internal.due_queues('-infinity', clock_timestamp())).ready) AS r (name);
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'queue.maintain() could not notify: %', SQLERRM;
+    END;
     UPDATE queue_internal.upkeep SET last_run_at = clock_timestamp();
 END
 $$;

@@ -168,7 +168,9 @@ CREATE TABLE queue.dead_letters (
     payload      jsonb       NOT NULL,
     progress     jsonb,
     errors       jsonb,
-    CONSTRAINT dead_letters_pkey PRIMARY KEY (id)
+    CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
+    CONSTRAINT dead_letters_times_check CHECK (
+        isfinite(failed_at) AND isfinite(run_at) AND isfinite(created_at) AND isfinite(coalesce(claimed_at, run_at)))
 );
 
 CREATE TABLE queue.schedules (
@@ -185,7 +187,10 @@ CREATE TABLE queue.schedules (
     last_error    text,
     last_error_at timestamptz,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CONSTRAINT schedules_missed_runs_check CHECK (missed_runs IN ('skip', 'once', 'all'))
+    CONSTRAINT schedules_missed_runs_check CHECK (missed_runs IN ('skip', 'once', 'all')),
+    CONSTRAINT schedules_bounds_check CHECK (
+        octet_length(name) BETWEEN 1 AND 128 AND octet_length(cron) BETWEEN 1 AND 256 AND octet_length(timezone) <= 256
+        AND jsonb_typeof(options) = 'object' AND isfinite(next_run_at))
 );
 
 -- A key is held by a live task; or, after it finished, until expires_at.
@@ -871,6 +876,20 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.topic_regex(text) IS
     'The regular expression of a pattern, for a topic with a dot before it.';
+
+-- What is written past queue.bind() is such a pattern, too, or queue.publish() would fail for all queues.
+CREATE FUNCTION queue_internal.is_topic_regex(regex text, pattern text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_topic('topic_pattern', pattern, true);
+    RETURN regex = queue_internal.topic_regex(pattern);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.is_topic_regex(text, text) IS
+    'Whether this is the regular expression of that pattern; raises unless it is a pattern of topics.';
+
+ALTER TABLE queue.bindings ADD CONSTRAINT bindings_pattern_check
+    CHECK (queue_internal.is_topic_regex(topic_regex, topic_pattern));
 -- The trigger behind every way into queue.tasks: push, a plain INSERT, COPY.
 --
 --   Refuses tasks of unknown queues and tasks that could never run, and signals that a group has more.
@@ -883,16 +902,20 @@ DECLARE
     arrival record;
     misfit  record;
 BEGIN
-    SELECT i.state, i.run_at, i.max_attempts INTO misfit FROM inserted AS i
+    SELECT i.* INTO misfit FROM inserted AS i
     WHERE i.state NOT IN ('waiting', 'queued', 'running') OR NOT isfinite(i.run_at)
        OR i.max_attempts NOT BETWEEN 1 AND 10000
+       OR NOT (isfinite(i.created_at) AND isfinite(i.updated_at) AND isfinite(coalesce(i.lease_until, i.run_at))
+               AND isfinite(coalesce(i.claimed_at, i.run_at)) AND isfinite(coalesce(i.cancel_requested_at, i.run_at)))
     LIMIT 1;
     IF NOT isfinite(misfit.run_at) THEN
         PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
     ELSIF misfit.max_attempts NOT BETWEEN 1 AND 10000 THEN
         PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', misfit.max_attempts::text);
-    ELSIF FOUND THEN
+    ELSIF misfit.state NOT IN ('waiting', 'queued', 'running') THEN
         PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    ELSIF FOUND THEN
+        RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOR arrival IN
         SELECT i.queue, bool_or(i.gate = 2) AS closed
@@ -2412,14 +2435,22 @@ COMMENT ON FUNCTION queue_internal.is_ready(text[]) IS
 --   Ends the attempts of those of the tasks whose lease ran out, without waiting for anybody's lock;
 --   returns how many, which ones run on, with the ends of their leases, and which could not be ended, if any.
 --   Those that run on: somebody else has them locked, or has extended or claimed them.
---   Promise:  a task that cannot be ended is in no other's way, and the log says why: by a constraint or
---             a trigger that somebody added, or by what a role with rights on its queue has written
+--   Promise:  a task that cannot be ended is in no other's way, and the log says why, at first and then once an hour:
+--             a constraint or a trigger that somebody added, or what was written into its row
+--   Locks:    waits 100 ms for one, and 300 ms for all of them. What could not be ended because of them runs on.
 --   Touches:  queue.tasks
 
 CREATE FUNCTION queue_internal.expire(
     ids bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+SET lock_timeout = '100ms'
+AS $$
 DECLARE
+    started CONSTANT timestamptz := clock_timestamp();
+    overdue bigint;
     task_id bigint;
 BEGIN
     failed := '{}';
@@ -2428,11 +2459,19 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
         expired := 0;
         FOREACH task_id IN ARRAY ids LOOP
+            EXIT WHEN clock_timestamp() > started + interval '300 ms';
             BEGIN
                 expired := expired + queue_internal.end_expired(ARRAY[task_id]);
-            EXCEPTION WHEN OTHERS THEN
-                failed := failed || task_id;
-                RAISE WARNING 'the lease of task % ran out, but its attempt cannot be ended: %', task_id, SQLERRM;
+            EXCEPTION
+                WHEN lock_not_available OR deadlock_detected THEN
+                    NULL;
+                WHEN OTHERS THEN
+                    failed := failed || task_id;
+                    overdue := (SELECT extract(epoch FROM started - t.lease_until)::bigint FROM queue.tasks AS t
+                                WHERE t.id = task_id AND isfinite(t.lease_until));
+                    IF coalesce(overdue % 3600, 0) < 60 THEN
+                        RAISE WARNING 'the lease of task % ran out, but its attempt cannot be ended: %', task_id, SQLERRM;
+                    END IF;
             END;
         END LOOP;
     END;
@@ -2467,38 +2506,50 @@ COMMENT ON FUNCTION queue_internal.end_expired(bigint[]) IS
     'Ends attempts whose lease ran out, all of them or none; returns how many.';
 -- queue_internal.reap(max_tasks)
 --
---   Ends up to "max_tasks" attempts whose lease ran out, without waiting for anybody's lock, and
---   tells when the next lease expires. Those that cannot be ended are left for the next time.
+--   Ends up to "max_tasks" attempts whose lease ran out, those that ran out last first, and tells when the next lease
+--   expires. Those that cannot be ended are left for the next time; after a second of trying, so is the rest.
+--   "reading" is how long it read, without what it waited for locks.
 --   Clock:    where it was put back, a lease given before may end years ahead. No lease lasts longer from now
 --             than queue.max_lease, if it was given at a time that is still to come.
 --   Touches:  queue.tasks (reads all of it: leases are in no index, so that claims stay HOT)
 
-CREATE FUNCTION queue_internal.reap(max_tasks bigint, OUT reaped bigint, OUT next_expiry timestamptz)
+CREATE FUNCTION queue_internal.reap(
+    max_tasks bigint, OUT reaped bigint, OUT next_expiry timestamptz, OUT reading interval)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
+    most   CONSTANT bigint := coalesce(max_tasks, 9223372036854775807);
     wanted bigint;
     tried  bigint[] := '{}';
     failed bigint[] := '{}';
     batch  bigint[];
     ended  record;
     last   timestamptz;
+    since  timestamptz;
 BEGIN
     reaped := 0;
+    reading := '0';
+    -- Waits for the table's lock.
+    PERFORM FROM queue.tasks AS t LIMIT 0;
     LOOP
-        wanted := max_tasks - reaped;
+        since := clock_timestamp();
+        wanted := most - reaped;
         batch := ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (tried)
-            LIMIT wanted);
+            ORDER BY t.lease_until DESC LIMIT wanted);
+        reading := reading + (clock_timestamp() - since);
         SELECT * INTO ended FROM queue_internal.expire(batch);
         reaped := reaped + ended.expired;
         tried := tried || batch;
         failed := failed || ended.failed;
-        EXIT WHEN ended.expired = wanted OR cardinality(batch) < wanted;
+        EXIT WHEN ended.expired = wanted OR cardinality(batch) < wanted
+            OR ended.expired < cardinality(batch) AND clock_timestamp() > moment + interval '1 second';
     END LOOP;
+    since := clock_timestamp();
     SELECT min(t.lease_until), max(t.lease_until) FILTER (WHERE t.updated_at > moment + interval '1 minute')
     INTO next_expiry, last FROM queue.tasks AS t WHERE t.state = 'running' AND t.id <> ALL (failed);
+    reading := reading + (clock_timestamp() - since);
     IF last IS NOT NULL THEN
         last := moment + queue_internal.setting('max_lease', '7d')::interval;
         UPDATE queue.tasks AS t SET lease_until = last
@@ -2511,12 +2562,13 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.reap(bigint) IS
-    'Ends attempts whose lease ran out; returns how many, and when the next one expires.';
+    'Ends attempts whose lease ran out; returns how many, when the next one expires, and what it took to find them.';
 -- queue_internal.due_queues(since, until)
 --
 --   The queues, not paused, in which a queued task came due after "since" and up to "until" or in
 --   which a signal waits for the next claim, and the next run_at beyond "until" in any queue. One short look into the order index for each
---   queue and priority, however many tasks there are.
+--   queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
+--   100. Such a queue counts as ready, and is looked at again within a second: a notification is a hint.
 
 CREATE FUNCTION queue_internal.due_queues(
     since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
@@ -2532,6 +2584,7 @@ DECLARE
     name  text;
     level integer;
     later timestamptz;
+    looks integer;
 BEGIN
     ready := '{}';
     FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
@@ -2540,7 +2593,14 @@ BEGIN
         END IF;
         SELECT t.priority INTO level FROM queue.tasks AS t
         WHERE t.queue = name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
+        looks := 0;
         WHILE level IS NOT NULL LOOP
+            looks := looks + 1;
+            IF looks > 100 THEN
+                ready := CASE WHEN name = ANY (ready) THEN ready ELSE ready || name END;
+                next_run_at := least(next_run_at, until + interval '1 second');
+                EXIT;
+            END IF;
             IF name <> ALL (ready) AND EXISTS (
                 SELECT FROM queue.tasks AS t
                 WHERE t.queue = name AND t.priority = level AND t.gate < 2
@@ -2582,8 +2642,9 @@ DECLARE
     complete boolean := true;
     day      date;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(hashtext('queue_ext history'), 0)
-       OR EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
+    -- A lock that nobody can take who may not write to the table, as an advisory lock could be.
+    LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR EXISTS (SELECT FROM pg_stat_activity AS a
                   WHERE a.datname = current_database() AND a.application_name = 'pg_restore') THEN
         RETURN false;
@@ -2683,9 +2744,14 @@ DECLARE
     filled    boolean;
     deleted   bigint;
 BEGIN
-    IF retention = '-1' OR NOT pg_try_advisory_xact_lock(hashtext('queue_ext history'), 0) THEN
+    IF retention = '-1' THEN
         RETURN false;
     END IF;
+    BEGIN
+        LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN false;
+    END;
     horizon := clock_timestamp() - retention::interval;
     FOR partition IN
         SELECT p.name FROM queue_internal.history_partitions() AS p
@@ -3114,6 +3180,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_schedule_options(text, jsonb) IS 'Checks the options of a schedule.';
+
+-- What is written past queue.schedule() can be read, too: whoever looks at schedules reads all of them.
+ALTER TABLE queue.schedules ADD CONSTRAINT schedules_cron_check CHECK (queue_internal.cron_error(cron) IS NULL);
 -- queue_internal.next_run(cron, timezone, after)
 --
 --   The first time after "after" at which a schedule runs; null if there is none.
@@ -3210,14 +3279,17 @@ COMMENT ON FUNCTION queue_internal.latest_run(text, text, timestamptz, timestamp
 --   Pushes the tasks of the schedules that are due, and tells when the next one is.
 --   Promise:  one task for each time that is due, because the push and the step to the next time are
 --             one transaction, and the next time follows from the planned one and never from the clock
---   Stops:    once "max_tasks" were pushed; null for no limit
---   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over until
---             "patience" is over and is in no other's way.
---   Locks:    the rows of the schedules that are due; those that others have locked are passed over
+--   Order:    in turn by queue, and in each queue by the time that is due, a piece of each schedule at a time, so that
+--             neither a queue with many schedules nor a schedule far behind is in another's way
+--   Stops:    once "max_tasks" were pushed, or after 250 ms; null for neither
+--   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
+--             overdue when it failed, "patience" at most, and is in no other's way.
+--   Locks:    the rows of the schedules that are due; those that others have locked are passed over. What a push has to
+--             wait for, such as a key that an open transaction holds, it waits for 100 ms.
 
 CREATE FUNCTION queue_internal.fire_schedules(
     max_tasks bigint, patience interval, OUT fired bigint, OUT next_run_at timestamptz)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
     plan   queue.schedules;
@@ -3225,10 +3297,15 @@ BEGIN
     fired := 0;
     FOR plan IN
         SELECT s.* FROM queue.schedules AS s
+        JOIN (SELECT d.name, row_number() OVER (PARTITION BY d.queue ORDER BY d.next_run_at, d.name) AS turn
+              FROM queue.schedules AS d
+              WHERE d.paused_at IS NULL AND d.next_run_at <= moment
+                AND (d.last_error_at <= moment
+                     AND d.last_error_at + queue_internal.schedule_pause(d, patience) > moment) IS NOT TRUE) AS due
+          ON due.name = s.name
         WHERE s.paused_at IS NULL AND s.next_run_at <= moment
-          AND (s.last_error_at BETWEEN moment - patience AND moment) IS NOT TRUE
-        ORDER BY s.next_run_at
-        FOR UPDATE SKIP LOCKED
+        ORDER BY due.turn, s.next_run_at
+        FOR UPDATE OF s SKIP LOCKED
     LOOP
         BEGIN
             fired := fired + queue_internal.fire_schedule(plan, moment);
@@ -3236,7 +3313,7 @@ BEGIN
             UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
             WHERE s.name = plan.name;
         END;
-        EXIT WHEN fired >= max_tasks;
+        EXIT WHEN fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > moment + interval '250 ms';
     END LOOP;
     next_run_at := queue_internal.next_schedule(patience);
 END
@@ -3254,7 +3331,7 @@ BEGIN
     IF plan.missed_runs <> 'all' THEN
         due := queue_internal.latest_run(plan.cron, plan.timezone, due, moment);
     END IF;
-    WHILE due <= moment AND pushed < 1000 LOOP
+    WHILE due <= moment AND pushed < 100 LOOP
         -- Who calls queue.maintain() every minute may be late by one.
         IF plan.missed_runs <> 'skip' OR due >= moment - interval '2 minutes' THEN
             PERFORM queue_internal.push_scheduled(plan, due);
@@ -3294,14 +3371,23 @@ $$;
 COMMENT ON FUNCTION queue_internal.push_scheduled(queue.schedules, timestamptz) IS
     'Pushes the task of one run of a schedule.';
 
+-- As long again as it was overdue when it failed: so the pause grows. Nothing has to be remembered for it.
+CREATE FUNCTION queue_internal.schedule_pause(failed queue.schedules, patience interval) RETURNS interval
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE WHEN (failed).last_error_at > (failed).next_run_at + patience THEN patience
+            ELSE greatest(least(patience, '1 second'), (failed).last_error_at - (failed).next_run_at) END;
+COMMENT ON FUNCTION queue_internal.schedule_pause(queue.schedules, interval) IS
+    'For how long a schedule whose push failed is left alone.';
+
 CREATE FUNCTION queue_internal.next_schedule(patience interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
 BEGIN
     RETURN (
-        SELECT min(CASE WHEN s.last_error_at BETWEEN moment - patience AND moment
-                        THEN s.last_error_at + patience ELSE s.next_run_at END)
+        SELECT min(CASE WHEN s.last_error_at <= moment
+                        THEN greatest(s.next_run_at, s.last_error_at + queue_internal.schedule_pause(s, patience))
+                        ELSE s.next_run_at END)
         FROM queue.schedules AS s WHERE s.paused_at IS NULL);
 END
 $$;
@@ -3985,7 +4071,7 @@ SELECT q.name AS queue,
        coalesce(n.behind, 0) AS behind,
        coalesce(n.running, 0) AS running,
        coalesce(n.dead, 0) AS dead,
-       now() - n.oldest_due_at AS oldest_due_age,
+       CASE WHEN isfinite(n.oldest_due_at) THEN now() - n.oldest_due_at END AS oldest_due_age,
        coalesce(n.completed, 0) AS completed_last_hour,
        coalesce(n.cancelled, 0) AS cancelled_last_hour,
        coalesce(n.failed, 0) AS failed_last_hour,
@@ -3994,6 +4080,19 @@ FROM shown AS q
 LEFT JOIN numbers AS n ON n.queue = q.name;
 COMMENT ON VIEW queue.stats IS
     'What is in each queue now and what became of its tasks lately.';
+
+-- Without their names and errors, for those who may see no more than queue.stats.
+CREATE VIEW queue.failing_schedules WITH (security_barrier) AS
+SELECT s.queue,
+       count(*) AS schedules,
+       min(s.next_run_at) AS since,
+       max(s.last_error_at) AS last_error_at
+FROM queue.schedules AS s
+WHERE s.last_error IS NOT NULL AND s.paused_at IS NULL
+  AND ((SELECT queue_internal.queues_with_right('monitor')) IS NULL
+       OR s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]))
+GROUP BY s.queue;
+COMMENT ON VIEW queue.failing_schedules IS 'How many schedules of each queue could not push their last task, and since when.';
 
 CREATE VIEW queue.workers WITH (security_barrier) AS
 SELECT t.worker,
@@ -4253,6 +4352,7 @@ BEGIN
         -- takes far longer.
         SELECT DISTINCT b.queue FROM queue.bindings AS b
         WHERE queue_internal.has_right('producer', b.queue)
+          AND EXISTS (SELECT FROM queue.queues AS q WHERE q.name = b.queue)
           AND CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
                    THEN ('.' || topic) ~ b.topic_regex END
         ORDER BY b.queue
@@ -5281,7 +5381,7 @@ COMMENT ON FUNCTION queue.run_schedule(text) IS
 --   API:      public; needs the operator's right on all queues
 --   Promise:  each time that is due is run once, however many call this at the same moment, and none
 --             if the transaction rolls back
---   Returns:  how many tasks were pushed; of one schedule at most 1000 a call
+--   Returns:  how many tasks were pushed; of one schedule at most 100 a call
 --   Empty:    0
 --   Failing:  a schedule whose push fails notes the error, keeps its time, and is in no other's way
 --   Touches:  queue.schedules (locks with SKIP LOCKED, updates), queue.tasks (inserts)
@@ -5559,44 +5659,54 @@ COMMENT ON FUNCTION queue.revoke_operator(name, text) IS 'Takes back what queue.
 --   predecessor or its turn, makes and drops the partitions of the history, deletes old dead letters and
 --   keys. Call it every minute, from pg_cron or any other scheduler.
 --   API:      public; the extension owner's, since it makes and drops tables
---   Locks:    short transactions of up to 1000 tasks each; it cannot be called in a transaction
+--   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second; it
+--             cannot be called in a transaction
+--   Bounds:   each part works for a minute at most, and leaves the rest for the next call
+--   Failing:  a part that fails is a WARNING and in no other's way
 --   Why it has no SET clause: a procedure that commits may have none.
 
 CREATE PROCEDURE queue.maintain()
 LANGUAGE plpgsql AS $$
+DECLARE
+    part  pg_catalog.text;
+    until pg_catalog.timestamptz;
 BEGIN
     -- Signals are settled at this level alone, whatever the default is. Each transaction hands it to the next.
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    WHILE (queue_internal.reap(1000)).reaped OPERATOR(pg_catalog.=) 1000 LOOP
-        COMMIT AND CHAIN;
-    END LOOP;
-    COMMIT AND CHAIN;
-    WHILE queue.run_schedules() OPERATOR(pg_catalog.>) 0 LOOP
-        COMMIT AND CHAIN;
-    END LOOP;
-    COMMIT AND CHAIN;
-    WHILE queue_internal.settle_all(1000) OPERATOR(pg_catalog.>) 0 LOOP
-        COMMIT AND CHAIN;
-    END LOOP;
-    COMMIT AND CHAIN;
-    PERFORM queue_internal.extend_history();
-    COMMIT AND CHAIN;
-    WHILE queue_internal.retire_history(1000) LOOP
-        COMMIT AND CHAIN;
-    END LOOP;
-    COMMIT AND CHAIN;
-    WHILE queue_internal.retire_dead_letters(1000) LOOP
-        COMMIT AND CHAIN;
-    END LOOP;
-    COMMIT AND CHAIN;
-    WHILE queue_internal.retire_keys(1000) LOOP
+    FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'signals', 'partitions', 'history', 'dead letters', 'keys'] LOOP
+        until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
+        WHILE queue_internal.maintain_part(part) LOOP
+            COMMIT AND CHAIN;
+            EXIT WHEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until;
+        END LOOP;
         COMMIT AND CHAIN;
     END LOOP;
 END
 $$;
 COMMENT ON PROCEDURE queue.maintain() IS
     'One round of what the background worker does, for servers that do not preload the library.';
+
+CREATE FUNCTION queue_internal.maintain_part(part text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
+BEGIN
+    CASE part
+        WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
+        WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).fired > 0;
+        WHEN 'signals' THEN RETURN queue_internal.settle_all(1000) > 0;
+        WHEN 'partitions' THEN PERFORM queue_internal.extend_history();
+        WHEN 'history' THEN RETURN queue_internal.retire_history(1000);
+        WHEN 'dead letters' THEN RETURN queue_internal.retire_dead_letters(1000);
+        WHEN 'keys' THEN RETURN queue_internal.retire_keys(1000);
+    END CASE;
+    RETURN false;
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'queue.maintain() is not done with the %: %', part, SQLERRM;
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.maintain_part(text) IS
+    'One transaction of a part of queue.maintain(); returns whether there may be more to do.';
 -- queue.health(due_for, overdue_for, pinned_for, failed, held_back)
 --
 --   What is wrong in this database, and what to do about it: a row for each check, or one for each queue or
@@ -5610,7 +5720,7 @@ COMMENT ON PROCEDURE queue.maintain() IS
 --              Null means the default.
 --   Returns:   name: which check; status: ok, warning or critical; detail: what was found; hint: what to do,
 --              null where nothing is
---   Reads:     queue.stats, queue.workers, queue.engine_stats(), views and catalogs of the server
+--   Reads:     queue.stats, queue.workers, queue.failing_schedules, queue.engine_stats(), views and catalogs of the server
 --   Why nothing else: who may monitor has no right on the tables, nor in queue_internal.
 
 CREATE FUNCTION queue.health(
@@ -5701,12 +5811,22 @@ BEGIN
     RETURN QUERY
     SELECT 'leases', 'warning',
            format('queue %s: one of worker %s ran out %s ago, and its task was not put back', to_json(w.queue),
-                  coalesce(to_json(w.worker)::text, 'without a name'), date_trunc('second', moment - w.next_lease_until)),
+                  coalesce(to_json(w.worker)::text, 'without a name'), CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
            'CALL queue.maintain() puts it back. If there is a worker of the extension, the log of the server '
            'says what keeps it.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'leases', 'ok', format('none ran out more than %s ago', overdue_for), NULL;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'schedules', 'warning',
+           format('queue %s: %s schedules could not push their last task, the first since %s', to_json(f.queue), f.schedules, f.since),
+           format('They are tried again, at least once a minute. What keeps them: SELECT name, last_error FROM queue.schedules '
+                  'WHERE queue = %L AND last_error IS NOT NULL.', f.queue)
+    FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour' ORDER BY f.queue;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'schedules', 'ok', 'each could push its last task', NULL;
     END IF;
 
     RETURN QUERY
@@ -6037,7 +6157,7 @@ REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
 -- Where default privileges open new tables: a partition is read through queue.history, which has policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
-GRANT SELECT ON queue.stats, queue.workers TO pg_monitor;
+GRANT SELECT ON queue.stats, queue.workers, queue.failing_schedules TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint, bigint) TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, and count only its queues.

@@ -1,7 +1,8 @@
 -- queue_internal.due_queues(since, until)
 --
 --   The queues, not paused, in which a queued task came due after "since" and up to "until" or in which a signal
---   waits for the next claim, and the next run_at beyond "until" in any queue.
+--   waits for the next claim, and the next run_at beyond "until" in any queue. Of a queue with more than 100 priorities,
+--   only the first 100 are looked at: it counts as ready, and is looked at again within a second.
 
 CREATE FUNCTION queue_internal.due_queues(
     since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
@@ -17,6 +18,7 @@ DECLARE
     name  text;
     level integer;
     later timestamptz;
+    looks integer;
 BEGIN
     ready := '{}';
     FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
@@ -25,7 +27,14 @@ BEGIN
         END IF;
         FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
             SELECT f.level INTO level FROM queue_internal.first_task(in_bucket, name, false) AS f;
+            looks := 0;
             WHILE level IS NOT NULL LOOP
+                looks := looks + 1;
+                IF looks > 100 THEN
+                    ready := CASE WHEN name = ANY (ready) THEN ready ELSE ready || name END;
+                    next_run_at := least(next_run_at, until + interval '1 second');
+                    EXIT;
+                END IF;
                 IF name <> ALL (ready) AND EXISTS (
                     SELECT FROM queue.tasks AS t
                     WHERE t.bucket = in_bucket AND t.queue = name AND t.priority = level AND t.gate < 2

@@ -13,6 +13,9 @@ BEGIN
         PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', NEW.max_attempts::text);
     ELSIF NEW.state NOT IN ('waiting', 'queued', 'running') THEN
         PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    ELSIF NOT (isfinite(NEW.created_at) AND isfinite(NEW.updated_at) AND isfinite(coalesce(NEW.lease_until, NEW.run_at))
+               AND isfinite(coalesce(NEW.claimed_at, NEW.run_at)) AND isfinite(coalesce(NEW.cancel_requested_at, NEW.run_at))) THEN
+        RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     ELSIF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = NEW.queue) THEN
         PERFORM queue_internal.raise_unknown_queue(NEW.queue);
     END IF;

@@ -15,7 +15,8 @@ const SESSION: &[(&CStr, &CStr)] = &[
     // Against ALTER EXTENSION the worker loses a deadlock, and soon.
     (c"deadlock_timeout", c"100ms"),
     (c"statement_timeout", c"0"),
-    (c"lock_timeout", c"0"),
+    // What somebody else keeps locked is left for later: there is other work, and that of other queues.
+    (c"lock_timeout", c"200ms"),
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     (c"transaction_timeout", c"0"),
     // Otherwise the triggers that count would be silent.
@@ -71,13 +72,15 @@ pub fn raise_tokens() -> Option<tokens::Raised> {
     Some(raised)
 }
 
-/// Puts back up to `max_tasks` tasks whose lease ran out; returns how many, and the next expiry.
-pub fn reap(max_tasks: i32) -> (u64, i64) {
-    let query = "SELECT reaped, next_expiry FROM queue_internal.reap($1)";
+/// Puts back up to `max_tasks` tasks whose lease ran out; returns how many, the next expiry, and for how many
+/// microseconds it read.
+pub fn reap(max_tasks: i32) -> (u64, i64, i64) {
+    let query = "SELECT reaped, next_expiry, (extract(epoch FROM reading) * 1000000)::bigint FROM queue_internal.reap($1)";
     write(query, &[max_tasks.into()], |row| {
         let reaped: Option<i64> = row.get(1)?;
         let next: Option<TimestampWithTimeZone> = row.get(2)?;
-        Ok((reaped.unwrap_or(0).unsigned_abs(), next.map_or(NEVER, i64::from)))
+        let reading: Option<i64> = row.get(3)?;
+        Ok((reaped.unwrap_or(0).unsigned_abs(), next.map_or(NEVER, i64::from), reading.unwrap_or(0).max(0)))
     })
 }
 
@@ -99,17 +102,16 @@ pub fn reread(queue: &lanes::Queue<'_>) {
 
 /// When the next schedule is due.
 pub fn next_schedule() -> i64 {
-    let query = "SELECT queue_internal.next_schedule('10 seconds')";
+    let query = "SELECT queue_internal.next_schedule('1 minute')";
     read(query, &[], |row| {
         let next: Option<TimestampWithTimeZone> = row.get(1)?;
         Ok(next.map_or(NEVER, i64::from))
     })
 }
 
-/// Pushes about `max_tasks` tasks of the schedules that are due, leaving alone those that failed
-/// lately; returns how many, and when the next schedule is due.
+/// Pushes about `max_tasks` tasks of the schedules that are due, leaving alone for a while those that failed; returns how many, and when the next schedule is due.
 pub fn fire_schedules(max_tasks: i32) -> (u64, i64) {
-    let query = "SELECT fired, next_run_at FROM queue_internal.fire_schedules($1, '10 seconds')";
+    let query = "SELECT fired, next_run_at FROM queue_internal.fire_schedules($1, '1 minute')";
     write(query, &[max_tasks.into()], |row| {
         let fired: Option<i64> = row.get(1)?;
         let next: Option<TimestampWithTimeZone> = row.get(2)?;

@@ -16,6 +16,8 @@ pub enum Installed {
     Locked,
     /// It is not here.
     No,
+    /// The extension is here, but the step failed: the log says why, and its transaction was rolled back.
+    Failed,
 }
 
 /// What became of a step of the worker.
@@ -26,10 +28,24 @@ pub struct Step<R> {
     pub result: Option<R>,
 }
 
-/// Runs `body` in a transaction, as the owner of the tables, unless the extension is absent or about to go. The lock on the
+/// Runs `body` in a transaction, as the owner of the tables, unless the extension is absent or about to go. An ERROR
+/// rolls it back, and is handed to `report`. The lock on the
 /// extension is taken first and without waiting, and DROP EXTENSION takes it first too: so neither
 /// can hold what the other needs next, and DROP waits for one short transaction at most.
-pub fn transaction<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
+pub fn attempt<R>(activity: &CStr, report: bool, body: impl FnOnce() -> R) -> Step<R> {
+    PgTryBuilder::new(AssertUnwindSafe(|| transaction(activity, body)))
+        .catch_others(|error| {
+            process::roll_back();
+            owner::become_itself();
+            if report {
+                warn(activity, &error);
+            }
+            Step { installed: Installed::Failed, result: None }
+        })
+        .execute()
+}
+
+fn transaction<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
     process::report(Some(activity));
     let step = process::transaction(|| match lock() {
         Installed::Yes => {
@@ -42,25 +58,13 @@ pub fn transaction<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
     step
 }
 
-/// The same for what can as well be done later: an ERROR rolls it back, and becomes a WARNING.
-pub fn attempt<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
-    PgTryBuilder::new(AssertUnwindSafe(|| transaction(activity, body)))
-        .catch_others(|error| {
-            process::roll_back();
-            owner::become_itself();
-            warn(activity, &error);
-            Step { installed: Installed::Yes, result: None }
-        })
-        .execute()
-}
-
 fn warn(activity: &CStr, error: &CaughtError) {
     let (CaughtError::PostgresError(error)
     | CaughtError::ErrorReport(error)
     | CaughtError::RustPanic { ereport: error, .. }) = error;
     let message = format!("{} failed: {}", activity.to_string_lossy(), error.message());
     // Without its detail, which may show a row.
-    let hint = error.hint().unwrap_or("The background worker tries again in a minute.");
+    let hint = error.hint().unwrap_or("The background worker tries again, after pauses of up to a minute.");
     ErrorReport::new(error.sql_error_code(), message, "queue_ext").set_hint(hint).report(PgLogLevel::WARNING);
 }
 

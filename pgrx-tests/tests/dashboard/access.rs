@@ -75,6 +75,12 @@ fn whoever_cannot_show_the_token_or_is_another_site_gets_nothing() {
     assert_eq!(http::send(&open.address, "POST", "/api/act", &right, wish).status, 200);
     assert_eq!(id(&mut client, paused), 1);
 
+    // Another site cannot have a browser ask, not even to see how long the answer takes.
+    for (site, status) in [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)] {
+        let answer = http::send(&open.address, "GET", "/api/overview", &[("Sec-Fetch-Site", site)], "");
+        assert_eq!(answer.status, status, "{site}");
+    }
+
     // A name that somebody else pointed at this machine gets no page, and no data.
     for path in ["/", "/api/overview"] {
         for (host, status) in

@@ -36,6 +36,7 @@ const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     ("queue.all_tasks",                "",       "",       "r",       ""),
     ("queue.stats",                    "",       "",       "r",       "r"),
     ("queue.workers",                  "",       "",       "r",       "r"),
+    ("queue.failing_schedules",        "",       "",       "r",       "r"),
     ("queue.tasks_id_seq",             "U",      "",       "rU",      ""),
     ("queue_internal.keys",            "raw",    "rwd",    "rawd",    ""),
     ("queue_internal.dependencies",    "ra",     "rd(w)",  "rad(w)",  ""),
@@ -305,7 +306,7 @@ fn no_function_runs_with_more_rights_than_its_caller_has() {
     let views = "SELECT c.relname::text FROM pg_class AS c WHERE c.relkind IN ('v', 'm')
                  AND c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
                  AND NOT coalesce('security_invoker=true' = ANY (c.reloptions), false) ORDER BY 1";
-    assert_eq!(column(&mut client, views), ["stats", "workers"]);
+    assert_eq!(column(&mut client, views), ["failing_schedules", "stats", "workers"]);
     assert_eq!(
         number(&mut client, "SELECT count(*) FROM pg_roles WHERE rolname ~ 'queue'"),
         0,

@@ -1,0 +1,309 @@
+//! What one queue does is in no other queue's way: locks that somebody keeps, rows that cannot be dealt with, and floods.
+//! In each test queue a does it, and queue b must not notice.
+//!
+//! `NEIGHBOURS=60` has each flood last for so many seconds instead of a few.
+
+use std::time::{Duration, Instant};
+
+use postgres::Client;
+use queue_ext_tests::{Cluster, Edition, Settings, Worker, eventually};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// How long a flood lasts.
+fn while_it_lasts() -> Duration {
+    let seconds = std::env::var("NEIGHBOURS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(4))
+}
+
+fn start(name: &str) -> (Cluster, Client, i32) {
+    let mut cluster = Cluster::start_with(&format!("neighbours-{name}"), &Settings::default());
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE EXTENSION queue_ext; SELECT queue.create('a'), queue.create('b')");
+    let worker = cluster.await_worker("postgres");
+    (cluster, client, worker)
+}
+
+fn run(client: &mut Client, statements: &str) {
+    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+}
+
+fn number(client: &mut Client, query: &str) -> i64 {
+    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+}
+
+fn text(client: &mut Client, query: &str) -> String {
+    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+}
+
+/// Nobody but the test does anything from here on.
+fn without_worker(client: &mut Client) {
+    run(client, "ALTER SYSTEM SET queue.worker_enabled = off");
+    run(client, "SELECT pg_reload_conf()");
+    eventually("the worker leaves", SOON, || {
+        number(client, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'") == 0
+    });
+}
+
+/// The schedule of queue b that runs every second.
+const TICK: &str = "SELECT queue.schedule('tick', '* * * * * *', 'b')";
+
+/// For so long, leases of queue b end and its schedule runs, both in time.
+fn b_is_in_time(client: &mut Client, time: Duration) {
+    run(client, "DELETE FROM queue.tasks WHERE queue = 'b'");
+    let ticks = "SELECT count(*) FROM queue.tasks WHERE queue = 'b' AND headers ? 'schedule'";
+    let started = Instant::now();
+    let mut ends = 0;
+    while started.elapsed() < time {
+        run(client, "SELECT queue.push('b', priority => -1); SELECT queue.claim('50 ms', 'b')");
+        let late = eventually("the lease of b ends", SOON, || {
+            number(client, "SELECT count(*) FROM queue.tasks WHERE queue = 'b' AND state = 'running'") == 0
+        });
+        assert!(late < Duration::from_millis(1500), "the lease ended {late:?} after it began");
+        run(client, "DELETE FROM queue.tasks WHERE queue = 'b' AND priority = -1");
+        ends += 1;
+    }
+    assert!(ends > 2, "{ends} leases");
+    let late = "SELECT coalesce(max(extract(epoch FROM created_at - (headers ->> 'scheduled_for')::timestamptz)) * 1000, 0)::bigint
+                FROM queue.tasks WHERE queue = 'b'";
+    let late = number(client, late);
+    assert!(late < 1000, "a run of b was {late} ms late");
+    let ticks = number(client, ticks);
+    assert!(ticks + 1 >= started.elapsed().as_secs() as i64, "{ticks} runs in {:?}", started.elapsed());
+}
+
+#[test]
+fn an_open_transaction_with_the_key_of_a_schedule_delays_that_schedule_alone() {
+    let (mut cluster, mut client, worker) = start("key");
+    let mut holder = cluster.connect();
+    run(&mut holder, "BEGIN; SELECT queue.push('a', key => 'nightly')");
+    for number in 0..5 {
+        let schedule = format!(
+            "SELECT queue.schedule('nightly {number}', '* * * * * *', 'a', options => '{{\"key\": \"nightly\"}}')"
+        );
+        run(&mut client, &schedule);
+    }
+    run(&mut client, TICK);
+    b_is_in_time(&mut client, while_it_lasts());
+    assert!(text(&mut client, "SELECT min(last_error) FROM queue.schedules").contains("lock timeout"));
+    let named = "SELECT status || detail FROM queue.health() WHERE name = 'schedules'";
+    assert!(text(&mut client, named).starts_with("warningqueue \"a\": 5 schedules could not"));
+    run(&mut holder, "ROLLBACK");
+    eventually("the schedule of a runs", SOON, || {
+        number(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'a'") > 0
+    });
+    assert_eq!(cluster.await_worker("postgres"), worker);
+}
+
+#[test]
+fn a_locked_table_delays_what_needs_that_table_alone() {
+    for table in ["queue.history", "queue.dead_letters", "queue_internal.keys"] {
+        let (mut cluster, mut client, worker) = start(&format!("table-{}", table.replace('.', "-")));
+        run(&mut client, TICK);
+        // Attempts that can end in the dead letters alone, with keys, each of which will be in the way.
+        run(
+            &mut client,
+            "SELECT queue.push('a', key => n::text, max_attempts => 1) FROM generate_series(1, 500) AS n;
+             SELECT count(*) FROM queue.claim('500 ms', 'a', 500)",
+        );
+        let mut holder = cluster.connect();
+        run(&mut holder, &format!("BEGIN; LOCK TABLE {table}"));
+        b_is_in_time(&mut client, while_it_lasts());
+        run(&mut holder, "ROLLBACK");
+        eventually("the leases of a end", SOON, || {
+            number(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'a'") == 0
+        });
+        assert_eq!(cluster.await_worker("postgres"), worker, "{table}");
+    }
+}
+
+#[test]
+fn after_the_table_of_tasks_was_locked_everything_goes_on() {
+    let (mut cluster, mut client, worker) = start("tasks");
+    run(&mut client, TICK);
+    run(&mut client, "SELECT queue.push('b'); SELECT queue.claim('100 ms', 'b')");
+    let mut holder = cluster.connect();
+    run(&mut holder, "BEGIN; LOCK TABLE queue.tasks; SELECT pg_sleep(4); ROLLBACK");
+    eventually("the lease ended, and the schedule ran", SOON, || {
+        number(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'queued'") >= 2
+    });
+    b_is_in_time(&mut client, Duration::from_secs(3));
+    assert_eq!(cluster.await_worker("postgres"), worker);
+    let said = cluster.log().matches("lock timeout").count();
+    assert!((1..60).contains(&said), "{said} lines");
+}
+
+#[test]
+fn maintain_does_the_rest_where_something_is_locked() {
+    for edition in [Edition::NoPreload, Edition::SqlOnly] {
+        let cluster = edition.cluster("neighbours-maintain", Worker::On);
+        edition.install(&cluster, "postgres");
+        let mut client = cluster.connect();
+        run(
+            &mut client,
+            "SELECT queue.create('a'), queue.create('b');
+             SELECT queue.schedule('nightly', '* * * * * *', 'a', options => '{\"key\": \"nightly\"}');
+             SELECT queue.schedule('tick', '* * * * * *', 'b');
+             SELECT queue.push('a', max_attempts => 1), queue.push('b');
+             SELECT queue.claim('1 ms', 'a'), queue.claim('1 ms', 'b');
+             UPDATE queue.schedules SET next_run_at = date_trunc('second', now()) - interval '1 second'",
+        );
+        let mut holder = cluster.connect();
+        run(&mut holder, "BEGIN; SELECT queue.push('a', key => 'nightly'); LOCK TABLE queue.dead_letters");
+        let started = Instant::now();
+        run(&mut client, "CALL queue.maintain()");
+        assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+        assert!(
+            number(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'b' AND state = 'queued'")
+                > 1
+        );
+        assert_eq!(
+            number(&mut client, "SELECT count(*) FROM queue.schedules WHERE last_error IS NOT NULL"),
+            1
+        );
+        run(&mut holder, "ROLLBACK");
+        eventually("the rest is done by later calls", SOON, || {
+            run(&mut client, "CALL queue.maintain()");
+            number(&mut client, "SELECT count(*) FROM queue.dead_letters") == 1
+                && number(&mut client, "SELECT count(*) FROM queue.tasks WHERE key = 'nightly'") == 1
+        });
+    }
+}
+
+#[test]
+fn a_schedule_that_is_years_behind_is_in_no_others_way() {
+    let (mut cluster, mut client, worker) = start("behind");
+    run(&mut client, TICK);
+    run(
+        &mut client,
+        "SELECT queue.schedule('behind ' || n, '* * * * * *', 'a', options => '{\"missed_runs\": \"all\"}')
+         FROM generate_series(1, 5) AS n;
+         UPDATE queue.schedules SET next_run_at = '2020-01-01' WHERE queue = 'a'",
+    );
+    b_is_in_time(&mut client, while_it_lasts());
+    let run_so_far = "SELECT count(*) FROM queue.tasks WHERE queue = 'a'";
+    assert!(number(&mut client, run_so_far) > 1000);
+    assert!(
+        number(&mut client, "SELECT count(DISTINCT next_run_at) FROM queue.schedules WHERE queue = 'a'") <= 2,
+        "they take turns"
+    );
+    assert_eq!(cluster.await_worker("postgres"), worker);
+}
+
+#[test]
+fn a_failed_notification_stops_nothing_else() {
+    let (mut cluster, mut client, worker) = start("notify");
+    run(&mut client, TICK);
+    // As where the server's queue of notifications is full.
+    run(&mut client, "ALTER FUNCTION queue.channel RENAME TO gone; SELECT queue.push('a')");
+    eventually("it is said", SOON, || cluster.log().contains("notifying listeners failed"));
+    b_is_in_time(&mut client, while_it_lasts());
+    run(&mut client, "ALTER FUNCTION queue.gone RENAME TO channel");
+    assert_eq!(cluster.await_worker("postgres"), worker);
+    let said = cluster.log().matches("notifying listeners failed").count();
+    assert!(said < 10, "{said} lines");
+}
+
+#[test]
+fn twenty_thousand_priorities_cost_a_sweep_no_more_than_a_hundred() {
+    let (_cluster, mut client, _worker) = start("priorities");
+    run(&mut client, TICK);
+    run(
+        &mut client,
+        "INSERT INTO queue.tasks (queue, priority, run_at)
+         SELECT 'a', n, now() + CASE WHEN n = 20000 THEN interval '-1 second' ELSE '1 day' END
+         FROM generate_series(1, 20000) AS n; ANALYZE queue.tasks",
+    );
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        let started = Instant::now();
+        let ready = text(
+            &mut client,
+            "SELECT array_to_string(ready, ',') FROM queue_internal.due_queues('-infinity', clock_timestamp())",
+        );
+        best = best.min(started.elapsed());
+        assert!(ready.contains('a'), "{ready}");
+    }
+    println!("20,000 priorities: {best:?}");
+    assert!(best < Duration::from_millis(150), "{best:?}");
+    b_is_in_time(&mut client, while_it_lasts());
+}
+
+#[test]
+fn no_stored_row_breaks_what_reads_all_rows() {
+    let (_cluster, mut client, _worker) = start("rows");
+    for (statement, code) in [
+        ("INSERT INTO queue.tasks (queue, state, lease_until) VALUES ('a', 'running', '-infinity')", "22023"),
+        ("INSERT INTO queue.tasks (queue, created_at) VALUES ('a', 'infinity')", "22023"),
+        ("INSERT INTO queue.bindings (topic_pattern, queue, topic_regex) VALUES ('a.b', 'a', '(')", "23514"),
+        ("INSERT INTO queue.bindings (topic_pattern, queue, topic_regex) VALUES ('a.(', 'a', '^\\.a\\.($')", "22023"),
+        ("INSERT INTO queue.schedules (name, cron, queue) VALUES ('s', '', 'a')", "23514"),
+        ("INSERT INTO queue.schedules (name, cron, queue) VALUES ('s', 'x', 'a')", "23514"),
+        ("INSERT INTO queue.schedules (name, cron, queue) VALUES ('s', repeat('*', 10000000), 'a')", "23514"),
+        (
+            "INSERT INTO queue.schedules (name, cron, queue, next_run_at) VALUES ('s', '@daily', 'a', '-infinity')",
+            "23514",
+        ),
+        (
+            "INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, failed_at, payload)
+             VALUES (1, 'a', 0, now(), 1, 1, now(), '-infinity', '1')",
+            "23514",
+        ),
+    ] {
+        let error = client.batch_execute(statement).expect_err(statement);
+        assert_eq!(error.code().map(|code| code.code()), Some(code), "{statement}: {error:?}");
+    }
+    // Past all checks, as a superuser can.
+    run(
+        &mut client,
+        "SELECT queue.bind('news.#', 'a'), queue.bind('news.#', 'b'); DELETE FROM queue.queues WHERE name = 'a'",
+    );
+    assert_eq!(number(&mut client, "SELECT count(*) FROM queue.publish('news.today')"), 1);
+    run(
+        &mut client,
+        "UPDATE queue.tasks SET run_at = '-infinity' WHERE queue = 'b'; SELECT * FROM queue.health()",
+    );
+    run(&mut client, "SELECT * FROM queue.stats");
+    run(
+        &mut client,
+        "UPDATE queue.tasks SET state = 'running', lease_until = '-infinity'; SELECT * FROM queue.health();
+         SELECT queue_internal.reap(NULL)",
+    );
+}
+
+#[test]
+fn nobody_without_rights_stops_the_partitions_and_a_full_day_stops_no_other() {
+    let (cluster, mut client, _worker) = start("partitions");
+    without_worker(&mut client);
+    run(&mut client, "CREATE ROLE nobody LOGIN");
+    let mut nobody = cluster.config("postgres").user("nobody").connect(postgres::NoTls).expect("connect");
+    run(&mut nobody, "SELECT pg_advisory_lock(hashtext('queue_ext history'), 0)");
+    run(
+        &mut client,
+        "INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, finished_at, payload)
+         SELECT n, 'a', 'completed', 0, now(), 1, 1, now(), date_trunc('day', now(), 'UTC') + interval '36 hours', '1'
+         FROM generate_series(1, 10001) AS n",
+    );
+    run(&mut client, "CALL queue.maintain()");
+    let days = "SELECT count(*) FROM queue_internal.history_partitions() AS p WHERE p.attached";
+    assert_eq!(number(&mut client, days), 3, "today and three days but tomorrow");
+}
+
+#[test]
+fn what_cannot_be_ended_is_said_once_and_then_rarely() {
+    let (cluster, mut client, _worker) = start("stuck");
+    without_worker(&mut client);
+    run(
+        &mut client,
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$;
+         SELECT count(queue.push('a')) FROM generate_series(1, 50); SELECT queue.claim('1 hour', 'a', 50);
+         CREATE TRIGGER refuse BEFORE UPDATE ON queue.tasks FOR EACH ROW
+         WHEN (NEW.state = 'queued') EXECUTE FUNCTION refuse()",
+    );
+    let said = || cluster.log().matches("cannot be ended").count();
+    for (overdue, lines) in [("10 seconds", 50), ("10 minutes", 50), ("60 minutes 20 seconds", 100)] {
+        run(&mut client, &format!("UPDATE queue.tasks SET lease_until = now() - interval '{overdue}'"));
+        run(&mut client, "SELECT queue.reap()");
+        assert_eq!(said(), lines, "{overdue}");
+    }
+}
