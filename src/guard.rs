@@ -32,8 +32,29 @@ pub fn always() {
     ALWAYS.set(true);
 }
 
-fn is_on() -> bool {
-    ALWAYS.get() || rights::in_verb()
+/// Whether what is written to the table runs with the rights of the owner: in the worker, in a verb, or in a
+/// SECURITY DEFINER function of the owner's, as a trigger of the extension is that works for an INSERT.
+unsafe fn is_on(table: pg_sys::Oid) -> bool {
+    // SAFETY: plain reads, and catalog lookups in a transaction.
+    unsafe { ALWAYS.get() || rights::in_verb() || pg_sys::InLocalUserIdChange() && is_own(table) }
+}
+
+/// Whether this is a table of the extension's that belongs to the current user.
+unsafe fn is_own(table: pg_sys::Oid) -> bool {
+    // SAFETY: catalog lookups in a transaction; the row has the layout of FormData_pg_class.
+    unsafe {
+        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, table.into());
+        if row.is_null() {
+            return false;
+        }
+        let form = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(row);
+        let own = form.relowner == pg_sys::GetUserId()
+            && [c"queue", c"queue_internal"]
+                .iter()
+                .any(|schema| form.relnamespace == pg_sys::get_namespace_oid(schema.as_ptr(), true));
+        pg_sys::ReleaseSysCache(row);
+        own
+    }
 }
 
 const WRITES: u32 = pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE;
@@ -44,8 +65,10 @@ const WRITES: u32 = pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE
 unsafe extern "C-unwind" fn check(tables: *mut pg_sys::List, raise: bool) -> bool {
     // SAFETY: the server's list.
     unsafe {
-        for entry in elements::<pg_sys::RangeTblEntry>(tables).filter(|_| is_on()) {
-            if (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION && (*entry).requiredPerms & WRITES != 0 {
+        for entry in elements::<pg_sys::RangeTblEntry>(tables) {
+            let writes =
+                (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION && (*entry).requiredPerms & WRITES != 0;
+            if writes && is_on((*entry).relid) {
                 look_at((*entry).relid);
             }
         }
@@ -63,8 +86,8 @@ unsafe extern "C-unwind" fn check(
 ) -> bool {
     // SAFETY: the server's list.
     unsafe {
-        for entry in elements::<pg_sys::RTEPermissionInfo>(permissions).filter(|_| is_on()) {
-            if (*entry).requiredPerms as u32 & WRITES != 0 {
+        for entry in elements::<pg_sys::RTEPermissionInfo>(permissions) {
+            if (*entry).requiredPerms as u32 & WRITES != 0 && is_on((*entry).relid) {
                 look_at((*entry).relid);
             }
         }

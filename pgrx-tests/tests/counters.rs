@@ -264,11 +264,12 @@ fn nothing_is_believed_while_the_triggers_are_disabled() {
 }
 
 #[test]
-fn only_who_may_read_the_view_is_told() {
+fn the_numbers_of_a_queue_are_shown_to_its_operators_and_to_pg_monitor() {
     let cluster = cluster("counters-rights");
     let mut client = cluster.connect();
     run(&mut client, "SELECT queue.push('default') FROM generate_series(1, 3);
-                      CREATE ROLE reader; GRANT USAGE ON SCHEMA queue TO reader; GRANT SELECT ON queue.stats TO reader;
+                      CREATE ROLE reader; GRANT pg_monitor TO reader;
+                      CREATE ROLE curious; GRANT USAGE ON SCHEMA queue TO curious; GRANT SELECT ON queue.stats TO curious;
                       CREATE ROLE stranger; GRANT USAGE ON SCHEMA queue_internal TO stranger;
                       CREATE ROLE producer; SELECT queue.grant_producer('producer', 'default')");
     let first = "SELECT queued FROM queue.stats WHERE queue = 'default'";
@@ -277,6 +278,13 @@ fn only_who_may_read_the_view_is_told() {
     for _ in 0..2 {
         assert_eq!(client.query_one(first, &[]).expect("queue.stats").get::<_, i64>(0), 3);
     }
+    run(&mut client, "RESET ROLE; SET ROLE curious");
+    let all = "SELECT count(*) FROM queue.stats";
+    assert_eq!(
+        client.query_one(all, &[]).expect("queue.stats").get::<_, i64>(0),
+        0,
+        "the privilege is no right"
+    );
     let direct = "SELECT count(*) FROM queue_internal.counted(ARRAY['default'])";
     for role in ["stranger", "producer"] {
         run(&mut client, &format!("RESET ROLE; SET ROLE {role}"));

@@ -235,7 +235,7 @@ fn a_dump_in_parts_is_the_queue_as_it_was() {
     estate::goes_on(&mut client);
 }
 
-/// A dump brings the privileges of roles along, but the rights that limit them are rows.
+/// A dump has the privileges of roles, and their rights as rows of queue.rights, by which each verb decides.
 #[test]
 fn a_dump_whose_rights_cannot_all_be_restored_opens_no_queue() {
     let source = Cluster::start("dump-rights-source");
@@ -244,7 +244,7 @@ fn a_dump_whose_rights_cannot_all_be_restored_opens_no_queue() {
         .batch_execute(
             "SELECT queue.create('a'), queue.create('b'); SELECT queue.push('a'), queue.push('b');
              CREATE ROLE one LOGIN; CREATE ROLE two LOGIN;
-             SELECT queue.grant_worker('one', 'a'); SELECT queue.grant_worker('two', 'b')",
+             SELECT queue.grant_operator('one', 'a'); SELECT queue.grant_operator('two', 'b')",
         )
         .expect("rights");
     let target = Cluster::start_with("dump-rights-target", &Settings::default());
@@ -262,28 +262,34 @@ fn a_dump_whose_rights_cannot_all_be_restored_opens_no_queue() {
         client.query_one(query, &[]).ok().map(|row| row.get(0))
     };
     const SEEN: &str = "SELECT count(*) FROM queue.tasks";
-    const RIGHTS: &str = "SELECT count(*) FROM queue.health() WHERE name = 'rights' AND status = 'critical'";
+    const CLAIMED: &str = "SELECT count(*) FROM queue.claim('1 hour', 'b')";
 
-    // A role is missing there: no row can be restored. Who has privileges sees nothing.
+    // A role is missing there: no row can be restored. Privileges without a right show nothing.
     let (mut owner, mut one) = restored("missing", &[]);
     assert_eq!(number(&mut owner, SEEN), Some(2));
     assert_eq!(number(&mut one, SEEN), Some(0));
-    assert_eq!(number(&mut owner, RIGHTS), Some(0), "nobody sees too much");
 
-    // A role was dropped before: its right is left out, and the others hold.
+    // A role was dropped before: its right is left out, and the others hold, with the privileges that they need.
     client.batch_execute("DROP OWNED BY two; DROP ROLE two").expect("drop");
     let (mut owner, mut one) = restored("dropped", &[]);
     assert_eq!(number(&mut owner, "SELECT count(*) FROM queue.rights"), Some(1));
     assert_eq!(number(&mut one, SEEN), Some(1));
+    assert_eq!(number(&mut one, "SELECT queue.push('a')"), Some(3));
+    assert_eq!(number(&mut one, CLAIMED), None);
 
-    // A schema without its data: health says so, until rights are given.
+    // Privileges follow the rows that are restored.
+    let (_, mut one) = restored("unprivileged", &["--no-privileges"]);
+    assert_eq!(number(&mut one, SEEN), Some(1));
+    assert_eq!(number(&mut one, "SELECT queue.push('a')"), Some(3));
+
+    // A schema without its data: nobody has a right until rights are given.
     let (mut owner, mut one) = restored("schema", &["--schema-only"]);
     owner.batch_execute("SELECT queue.create('a'), queue.create('b'); SELECT queue.push('b')").expect("push");
-    assert_eq!(number(&mut one, SEEN), Some(1), "which is what health warns of");
-    assert_eq!(number(&mut owner, RIGHTS), Some(1));
-    owner.batch_execute("SELECT queue.grant_worker('one', 'a')").expect("grant");
-    assert_eq!(number(&mut owner, RIGHTS), Some(0));
     assert_eq!(number(&mut one, SEEN), Some(0));
+    assert_eq!(number(&mut one, CLAIMED), None);
+    owner.batch_execute("SELECT queue.grant_operator('one', 'b')").expect("grant");
+    assert_eq!(number(&mut one, SEEN), Some(1));
+    assert_eq!(number(&mut one, CLAIMED), Some(1));
 }
 
 #[test]

@@ -13,6 +13,8 @@ mod leaks;
 mod names;
 #[path = "security/paths.rs"]
 mod paths;
+#[path = "security/relations.rs"]
+mod relations;
 #[path = "security/supply.rs"]
 mod supply;
 #[path = "security/tenants.rs"]

@@ -37,8 +37,6 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_timezone(timezone);
     PERFORM queue_internal.check_schedule_options(queue, options);
-    -- A schedule of that name may be another queue's.
-    PERFORM queue_internal.check_right('operator', s.queue) FROM queue.schedules AS s WHERE s.name = schedule.name;
     SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}') INTO kept
     FROM jsonb_each(options) AS o WHERE o.value <> 'null' AND o.key <> 'missed_runs';
     INSERT INTO queue.schedules AS s (name, cron, timezone, queue, payload, options, missed_runs, next_run_at)
@@ -53,7 +51,11 @@ BEGIN
                            THEN coalesce(s.next_run_at, excluded.next_run_at)
                            ELSE excluded.next_run_at END,
         last_error = NULL, last_error_at = NULL
+    WHERE queue_internal.has_right('operator', s.queue)
     RETURNING s.next_run_at INTO next_run;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_foreign_schedule(name);
+    END IF;
     -- A run that is kept may be due; only what lies ahead wakes the worker for schedules.
     PERFORM queue_internal.announce_task(queue, greatest(next_run, clock_timestamp() + interval '1 ms'))
     WHERE next_run IS NOT NULL;

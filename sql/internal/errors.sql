@@ -69,6 +69,18 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_unknown_schedule(text) IS 'Raises 42704.';
 
+-- Does not name the queue: the caller may not know it.
+CREATE FUNCTION queue_internal.raise_foreign_schedule(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'permission denied for schedule "%"', name
+        USING ERRCODE = 'insufficient_privilege',
+              DETAIL = format('It belongs to a queue that role %I is not an operator of.', queue_internal.caller()),
+              HINT = 'Choose another name.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_foreign_schedule(text) IS 'Raises 42501.';
+
 CREATE FUNCTION queue_internal.raise_unknown_task(id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

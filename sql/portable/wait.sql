@@ -54,7 +54,8 @@ COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
 CREATE FUNCTION queue_internal.has_signals(queues text[]) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = ANY (queues));
+    RETURN EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = ANY (queues)
+                     AND queue_internal.has_right('worker', s.queue));
 END
 $$;
 COMMENT ON FUNCTION queue_internal.has_signals(text[]) IS 'Whether a claim from any of the queues has signals to settle.';

@@ -490,6 +490,18 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_unknown_schedule(text) IS 'Raises 42704.';
 
+-- Does not name the queue: the caller may not know it.
+CREATE FUNCTION queue_internal.raise_foreign_schedule(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'permission denied for schedule "%"', name
+        USING ERRCODE = 'insufficient_privilege',
+              DETAIL = format('It belongs to a queue that role %I is not an operator of.', queue_internal.caller()),
+              HINT = 'Choose another name.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_foreign_schedule(text) IS 'Raises 42501.';
+
 CREATE FUNCTION queue_internal.raise_unknown_task(id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -4004,6 +4016,16 @@ WHERE (SELECT queue_internal.queues_with_right('operator')) IS NULL
    OR h.queue = ANY ((SELECT queue_internal.queues_with_right('operator'))::text[]);
 COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
 
+-- The planner flattens UNION ALL, whatever security_barrier says: so a role reads the tables under their policies. The
+-- conditions are for verbs, which read the view as the owner. PostgreSQL 14 cannot.
+DO $$
+BEGIN
+    IF current_setting('server_version_num')::integer >= 150000 THEN
+        ALTER VIEW queue.all_tasks SET (security_invoker = true);
+    END IF;
+END
+$$;
+
 -- From the counters of the engine. What those do not know is counted here, in one pass over each table.
 -- They do not know what logical replication brings.
 CREATE VIEW queue.stats WITH (security_barrier) AS
@@ -5279,8 +5301,6 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_timezone(timezone);
     PERFORM queue_internal.check_schedule_options(queue, options);
-    -- A schedule of that name may be another queue's.
-    PERFORM queue_internal.check_right('operator', s.queue) FROM queue.schedules AS s WHERE s.name = schedule.name;
     SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}') INTO kept
     FROM jsonb_each(options) AS o WHERE o.value <> 'null' AND o.key <> 'missed_runs';
     INSERT INTO queue.schedules AS s (name, cron, timezone, queue, payload, options, missed_runs, next_run_at)
@@ -5295,7 +5315,11 @@ BEGIN
                            THEN coalesce(s.next_run_at, excluded.next_run_at)
                            ELSE excluded.next_run_at END,
         last_error = NULL, last_error_at = NULL
+    WHERE queue_internal.has_right('operator', s.queue)
     RETURNING s.next_run_at INTO next_run;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_foreign_schedule(name);
+    END IF;
     -- A run that is kept may be due; only what lies ahead wakes the worker for schedules.
     PERFORM queue_internal.announce_task(queue, greatest(next_run, clock_timestamp() + interval '1 ms'))
     WHERE next_run IS NOT NULL;

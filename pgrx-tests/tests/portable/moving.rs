@@ -201,12 +201,6 @@ fn moving_runs_nothing_that_the_owner_has_written() {
         ),
         replaced("queue.rights", "role, public.grab(kind) AS kind, queue"),
     ];
-    if ask::<bool>(&mut owner, "SELECT to_regclass('queue_internal.guarded') IS NOT NULL") {
-        traps.push(replaced(
-            "queue_internal.guarded",
-            "CASE WHEN public.grab(1::bigint) > 0 THEN since END AS since",
-        ));
-    }
     traps.extend(
         [
             (
@@ -292,9 +286,8 @@ fn moving_runs_nothing_that_the_owner_has_written() {
         .expect("grant");
     // In what is there to be called: not called.
     let traps = format!(
-        "CREATE OR REPLACE FUNCTION queue_internal.lock_guarded_tables() RETURNS void LANGUAGE plpgsql AS $$ {grab}; END $$;
-         CREATE OR REPLACE FUNCTION queue_internal.guards(queue text, OUT relation text, OUT command text, OUT visible text, OUT written text)
-         RETURNS SETOF record LANGUAGE plpgsql AS $$ {grab}; END $$;
+        "CREATE OR REPLACE FUNCTION queue_internal.announce_rights() RETURNS void LANGUAGE plpgsql AS $$ {grab}; END $$;
+         CREATE OR REPLACE FUNCTION queue_internal.rights_changed() RETURNS trigger LANGUAGE plpgsql AS $$ {grab}; END $$;
          CREATE OR REPLACE FUNCTION queue.engine_stats() RETURNS jsonb LANGUAGE plpgsql AS $$
          {grab}; RETURN jsonb_build_object('version', '{}'); END $$",
         env!("CARGO_PKG_VERSION")

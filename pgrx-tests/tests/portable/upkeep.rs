@@ -158,7 +158,7 @@ fn a_dump_brings_rights_along_to_where_roles_have_other_numbers() {
     owner
         .batch_execute(
             "SELECT queue.create('a'), queue.create('b'), queue.push('a'), queue.push('b');
-             SELECT queue.grant_worker('ann', 'a'), queue.grant_worker('bob', 'b'), queue.claim('1 hour', 'b')",
+             SELECT queue.grant_operator('ann', 'a'), queue.grant_operator('bob', 'b'), queue.claim('1 hour', 'b')",
         )
         .expect("some of it");
     let file = format!("{}/dump.sql", cluster.folder().display());
@@ -175,12 +175,12 @@ fn a_dump_brings_rights_along_to_where_roles_have_other_numbers() {
     assert_eq!(ask::<String>(&mut ann, "SELECT string_agg(queue, ' ') FROM queue.tasks"), "a");
     owner
         .batch_execute(
-            "SELECT queue.grant_worker('bob', 'a'); SELECT queue.grant_worker('ann', 'b'); SELECT queue.revoke_worker('ann', 'a');
-             SELECT queue.revoke_worker('bob', 'b'), queue.push('b'); SELECT queue.grant_worker('bob', 'b')",
+            "SELECT queue.grant_operator('bob', 'a'); SELECT queue.grant_operator('ann', 'b'); SELECT queue.revoke_operator('ann', 'a');
+             SELECT queue.revoke_operator('bob', 'b'), queue.push('b'); SELECT queue.grant_operator('bob', 'b')",
         )
         .expect("rights change");
     assert_eq!(ask::<String>(&mut ann, "SELECT string_agg(DISTINCT queue, ' ') FROM queue.tasks"), "b");
-    owner.batch_execute("SELECT queue.revoke_worker('ann', 'b')").expect("revoke");
+    owner.batch_execute("SELECT queue.revoke_operator('ann', 'b')").expect("revoke");
     assert!(ann.query("SELECT FROM queue.tasks", &[]).is_err());
 }
 

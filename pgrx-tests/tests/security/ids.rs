@@ -1,5 +1,5 @@
-//! Tasks of all queues have ids of one series. What a role with a right on one queue writes under them, about
-//! others' tasks or about its own, stops nobody else.
+//! Tasks of all queues have ids of one series. No role can write rows of its own about them, and so nobody keeps
+//! another's task from ending.
 
 use std::time::Duration;
 
@@ -9,12 +9,39 @@ use queue_ext_tests::{Cluster, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// What a row about a task in queue "a" would be.
+/// Rows that would keep task ID from ending.
 const MADE_UP: [&str; 2] = [
     "INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, payload)
      VALUES (ID, 'a', 'completed', 0, now(), 1, 1, now(), '0')",
     "INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, payload)
      VALUES (ID, 'a', 0, now(), 1, 1, now(), '0')",
+];
+
+/// What a role with all rights for queue "a" could do harm with, to that queue or to others.
+const REFUSED: [&str; 23] = [
+    MADE_UP[0],
+    MADE_UP[1],
+    "INSERT INTO queue.tasks (id, queue) VALUES (ID, 'a')",
+    "INSERT INTO queue.tasks (queue, token) VALUES ('a', 2147483647)",
+    "INSERT INTO queue.tasks (queue, state, lease_until) VALUES ('a', 'running', '-infinity')",
+    "INSERT INTO queue.tasks (queue) VALUES ('b')",
+    "UPDATE queue.tasks SET id = ID WHERE queue = 'a'",
+    "UPDATE queue.history SET id = ID WHERE queue = 'a'",
+    "UPDATE queue.dead_letters SET id = ID WHERE queue = 'a'",
+    "UPDATE queue.tasks SET lease_until = now()",
+    "DELETE FROM queue.tasks WHERE queue = 'a'",
+    "DELETE FROM queue.history WHERE queue = 'a'",
+    "INSERT INTO queue.bindings VALUES ('(', 'a')",
+    "UPDATE queue.schedules SET next_run_at = '2020-01-01'",
+    "UPDATE queue.queues SET lease = '178000000 years' WHERE name = 'a'",
+    "INSERT INTO queue_internal.signals (queue) VALUES ('a')",
+    "INSERT INTO queue.rights VALUES (CURRENT_USER::regrole, 'operator', NULL)",
+    "SELECT queue_internal.reap(NULL)",
+    "SELECT queue_internal.settle_all(1000)",
+    "LOCK TABLE queue.tasks IN ROW EXCLUSIVE MODE",
+    "LOCK TABLE queue.queues IN ROW SHARE MODE",
+    "SELECT FROM queue.tasks FOR UPDATE",
+    "SELECT setval('queue.tasks_id_seq', ID)",
 ];
 
 /// Queues "a" and "b", and roles for "a" alone.
@@ -24,9 +51,13 @@ fn two_queues(name: &str, extra: &'static str) -> (Cluster, Client) {
     run(
         &mut admin,
         "SELECT queue.create('a'), queue.create('b'); SELECT queue.push('b'); SELECT queue.purge('b');
-         CREATE ROLE a_worker LOGIN; CREATE ROLE a_operator LOGIN",
+         CREATE ROLE a_producer LOGIN; CREATE ROLE a_worker LOGIN; CREATE ROLE a_operator LOGIN",
     );
-    run(&mut admin, "SELECT queue.grant_worker('a_worker', 'a'), queue.grant_operator('a_operator', 'a')");
+    run(
+        &mut admin,
+        "SELECT queue.grant_producer('a_producer', 'a'), queue.grant_worker('a_worker', 'a'),
+                queue.grant_operator('a_operator', 'a')",
+    );
     run(&mut admin, "CALL queue.maintain()");
     (cluster, admin)
 }
@@ -43,21 +74,13 @@ fn nobody_can_write_about_a_task_of_another_queue_and_so_keep_it_from_ending() {
         let ids: Vec<i64> = (0..7).map(|_| push(&mut admin, "b", "")).collect();
         run(&mut admin, "SELECT queue.claim('1 hour', 'b', 6)");
         let own = push(&mut admin, "a", "");
-        for role in ["a_worker", "a_operator"] {
+        for role in ["a_producer", "a_worker", "a_operator"] {
             let mut forger = login(&cluster, role);
             // Those of live tasks, and of one that is still to come.
             for id in ids.iter().chain([&(own + 1)]) {
-                for statement in MADE_UP {
-                    let refused = attempt(&mut forger, &statement.replace("ID", &id.to_string()));
-                    assert_eq!(refused.expect_err(statement).0, "42501", "{role}: {statement}");
-                }
-                let steal = format!("UPDATE queue.tasks SET id = {id} WHERE id = {own}");
-                let taken = attempt(&mut forger, &steal);
-                // An operator may write anything about the tasks of his queue. The id of a live task is taken.
-                match role {
-                    "a_worker" => assert_eq!(taken.expect_err(&steal).0, "42501", "{role}: {steal}"),
-                    _ if *id <= own => assert_eq!(taken.expect_err(&steal).0, "23505", "{role}: {steal}"),
-                    _ => {}
+                for statement in REFUSED.map(|statement| statement.replace("ID", &id.to_string())) {
+                    let (code, said) = attempt(&mut forger, &statement).expect_err(&statement);
+                    assert_eq!(code, "42501", "{role}: {statement}: {said}");
                 }
             }
         }
@@ -134,16 +157,17 @@ fn a_worker_of_all_queues_claims_where_a_task_waits_for_one_that_is_live() {
 fn a_task_that_cannot_be_ended_is_in_nobodys_way() {
     let (mut cluster, mut admin) = two_queues("security-stuck", "queue.sweep_interval = 1");
     let worker = cluster.await_worker("postgres");
-    let mut forger = login(&cluster, "a_worker");
+    let mut client = login(&cluster, "a_worker");
+    // Only the owner can make that up.
     let made_up = |number: usize, id: i64| MADE_UP[number].replace("ID", &id.to_string());
     // A lease that runs out, with no attempt left; and a task that is to be cancelled for its predecessor.
     let stuck = push(&mut admin, "a", ", max_attempts => 1, priority => -1");
-    run(&mut forger, "SELECT queue.claim('1 hour', 'a')");
+    run(&mut client, "SELECT queue.claim('1 hour', 'a')");
     let failing = push(&mut admin, "a", "");
     let waiting = push(&mut admin, "a", &format!(", after => '{{{failing}}}'"));
-    run(&mut forger, &made_up(1, stuck));
-    run(&mut forger, &made_up(0, waiting));
-    run(&mut forger, &format!("UPDATE queue.tasks SET lease_until = now() WHERE id = {stuck}"));
+    run(&mut admin, &made_up(1, stuck));
+    run(&mut admin, &made_up(0, waiting));
+    run(&mut admin, &format!("UPDATE queue.tasks SET lease_until = now() WHERE id = {stuck}"));
     run(&mut admin, &format!("SELECT queue.cancel({failing})"));
     for _ in 0..2 {
         let first = push(&mut admin, "b", "");
@@ -200,13 +224,33 @@ fn what_has_to_wait_for_a_lock_hides_nothing_behind_it() {
     assert_eq!(number(&mut admin, "SELECT id FROM queue.claim('1 hour', 'a')"), grouped);
 }
 
+#[test]
+fn a_producer_inserts_but_neither_copies_nor_reads_what_it_inserted() {
+    let (cluster, mut admin) = two_queues("security-insert", NO_WORKER);
+    let mut producer = login(&cluster, "a_producer");
+    let columns = "queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff";
+    let values = "'a', '1', 1, now(), 3, '{}', 'k', 'g', '{\"base\": \"1 s\"}'";
+    run(&mut producer, &format!("INSERT INTO queue.tasks ({columns}) VALUES ({values})"));
+    assert_eq!(number(&mut admin, "SELECT count(*) FROM queue.tasks WHERE key = 'k' AND queue = 'a'"), 1);
+    for (statement, code) in [
+        ("COPY queue.tasks (queue) FROM STDIN", "0A000"),
+        ("INSERT INTO queue.tasks (queue) VALUES ('a') RETURNING id", "42501"),
+        ("INSERT INTO queue.tasks (queue, key) VALUES ('a', 'k') ON CONFLICT (id) DO NOTHING", "42501"),
+    ] {
+        let (found, said) = attempt(&mut producer, statement).expect_err(statement);
+        assert_eq!(found, code, "{statement}: {said}");
+    }
+    let mut operator = login(&cluster, "a_operator");
+    let returning = "INSERT INTO queue.tasks (queue) VALUES ('a') RETURNING id";
+    assert!(number(&mut operator, returning) > 0);
+}
+
 /// What docs/security.md warns of.
 #[test]
 fn what_the_docs_say_that_roles_can_do_they_can() {
     let (cluster, mut admin) = two_queues("security-warned", NO_WORKER);
-    let mut worker = login(&cluster, "a_worker");
-    run(&mut worker, "BEGIN; LOCK TABLE queue.tasks NOWAIT; ROLLBACK");
     let mut operator = login(&cluster, "a_operator");
+    run(&mut operator, "BEGIN; LOCK TABLE queue.tasks IN ACCESS SHARE MODE; ROLLBACK");
     run(&mut operator, "SELECT queue.bind('#', 'a')");
     run(&mut admin, "SELECT queue.publish('secret.plans', '\"plan\"')");
     let seen = "SELECT payload::text FROM queue.tasks WHERE payload <> '{}'";
@@ -216,12 +260,11 @@ fn what_the_docs_say_that_roles_can_do_they_can() {
     (0..3).for_each(|_| _ = push(&mut admin, "b", ""));
     let last = push(&mut operator, "a", "");
     assert_eq!(last - first, 4);
-    // Whose name is taken.
+    // Whose name is taken; but not by which queue.
     run(&mut admin, "SELECT queue.schedule('nightly', '@daily', 'b')");
-    attempt(&mut operator, "SELECT queue.schedule('nightly', '@daily', 'a')").expect_err("it is taken");
+    let taken =
+        attempt(&mut operator, "SELECT queue.schedule('nightly', '@daily', 'a')").expect_err("it is taken");
+    assert_eq!(taken.0, "42501");
+    assert!(!taken.1.contains("\"b\""), "{}", taken.1);
     attempt(&mut operator, "SELECT queue.schedule('weekly', '@daily', 'a')").expect("it is free");
-    // An id that is to come.
-    run(&mut operator, &format!("INSERT INTO queue.tasks (id, queue) VALUES ({}, 'a')", last + 1));
-    assert_eq!(attempt(&mut admin, "SELECT queue.push('b')").expect_err("the id is taken").0, "23505");
-    assert_eq!(push(&mut admin, "b", ""), last + 2);
 }

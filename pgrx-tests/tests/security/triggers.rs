@@ -1,9 +1,9 @@
-//! Triggers on the extension's tables: whose the background worker runs, and as whom.
+//! Triggers on the extension's tables: whose the background worker and the verbs run, and as whom.
 
 use std::time::Duration;
 
 use crate::worker::works;
-use crate::{cluster, column, login, number, run};
+use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
 use postgres::Client;
 use queue_ext_tests::{Cluster, eventually};
 
@@ -122,4 +122,75 @@ fn the_worker_runs_the_triggers_of_the_owner_as_the_owner() {
         ),
     );
     eventually("it is run", SOON, || ran(&mut admin) == ["owner"]);
+}
+
+/// Whatever role calls the verb, and whichever table it writes to.
+#[test]
+fn no_verb_fires_a_trigger_of_somebody_who_was_only_given_the_privilege() {
+    let cluster = cluster("security-verb-triggers", NO_WORKER);
+    let mut admin = cluster.connect();
+    run(
+        &mut admin,
+        "CREATE TABLE public.ran (who name, process integer); GRANT INSERT ON public.ran TO PUBLIC;
+         GRANT USAGE ON SCHEMA queue, queue_internal TO nobody; GRANT CREATE ON SCHEMA public TO PUBLIC",
+    );
+    run(
+        &mut admin,
+        "SELECT queue.push('default'), queue.grant_operator('operator'), queue.grant_producer('producer')",
+    );
+    run(&mut admin, "CALL queue.maintain()");
+    run(&mut login(&cluster, "nobody"), &format!("CREATE FUNCTION public.own() {GREEDY}"));
+    let claimed = "SELECT id, token FROM queue.claim('1 hour', 'default')";
+    let refused = "must not run with the rights of the owner";
+    for (table, call) in [
+        ("queue.tasks", "SELECT queue.push('default')"),
+        ("queue.tasks", "SELECT queue.claim('1 hour', 'default')"),
+        ("queue.history", "SELECT queue.complete(id, token) FROM (CLAIM) AS c"),
+        ("queue.dead_letters", "SELECT queue.fail(id, token, 'x', permanent => true) FROM (CLAIM) AS c"),
+        ("queue_internal.keys", "SELECT queue.push('default', key => 'k')"),
+        ("queue.schedules", "SELECT queue.schedule('s', '@daily', 'default')"),
+        // Not by a verb, but by a trigger that does with the rights of the owner what a verb does.
+        ("queue_internal.keys", "INSERT INTO queue.tasks (queue, key) VALUES ('default', 'k')"),
+    ] {
+        let call = call.replace("CLAIM", claimed);
+        run(&mut admin, "GRANT TRIGGER ON ALL TABLES IN SCHEMA queue, queue_internal TO nobody");
+        run(
+            &mut login(&cluster, "nobody"),
+            &format!(
+                "CREATE TRIGGER own BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION public.own()"
+            ),
+        );
+        for (role, fast_path) in
+            [("operator", "on"), ("operator", "off"), ("owner", "on"), ("postgres", "on")]
+        {
+            // Who owns the tables fires their triggers by statements of its own, as everywhere in PostgreSQL.
+            if call.starts_with("INSERT") && role != "operator" {
+                continue;
+            }
+            let mut client = login(&cluster, role);
+            run(&mut client, &format!("SET queue.fast_path = {fast_path}"));
+            let (code, said) = attempt(&mut client, &call).expect_err(&call);
+            assert!(code == "42501" && said.contains(refused), "{role}: {call}: {code} {said}");
+            run(&mut client, "BEGIN; SAVEPOINT s");
+            client.batch_execute(&call).expect_err(&call);
+            run(&mut client, "ROLLBACK TO s");
+            assert_eq!(column(&mut client, "SELECT current_user::text"), [role]);
+            run(&mut client, "ROLLBACK");
+        }
+        run(&mut admin, &format!("DROP TRIGGER own ON {table}"));
+    }
+    assert_eq!(number(&mut admin, "SELECT count(*) FROM public.ran"), 0);
+    // The owner's run, as the owner, who must not become anybody else.
+    run(&mut login(&cluster, "owner"), &format!("CREATE FUNCTION public.owners() {GREEDY}"));
+    run(
+        &mut login(&cluster, "owner"),
+        "CREATE TRIGGER own BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION public.owners()",
+    );
+    for role in ["producer", "operator", "postgres"] {
+        let mut client = login(&cluster, role);
+        run(&mut client, "SELECT queue.push('default')");
+        assert_eq!(column(&mut client, "SELECT current_user::text"), [role]);
+    }
+    assert_eq!(column(&mut admin, "SELECT DISTINCT who::text FROM public.ran"), ["owner"]);
+    assert_eq!(number(&mut admin, "SELECT count(*) FROM pg_roles WHERE rolname = 'nobody' AND rolsuper"), 0);
 }
