@@ -221,6 +221,39 @@ fn a_claim_costs_the_same_behind_a_busy_group() {
 }
 
 #[test]
+fn finishing_many_at_once_costs_each_the_same_in_sql() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = measured("work-finishing");
+    let mut client = cluster.connect();
+    client.batch_execute("SET queue.fast_path = off").expect("the core");
+    // Milliseconds for each of so many, the best of three.
+    let mut each = |count: i32| {
+        let times = [(); 3].map(|()| {
+            client
+                .execute(
+                    "INSERT INTO queue.tasks (queue) SELECT 'default' FROM generate_series(1, $1)",
+                    &[&count],
+                )
+                .expect("push");
+            let claimed = client
+                .query("SELECT id, token FROM queue.claim('1 hour', max_tasks => $1)", &[&count])
+                .expect("claim");
+            let ids: Vec<i64> = claimed.iter().map(|task| task.get(0)).collect();
+            let tokens: Vec<i32> = claimed.iter().map(|task| task.get(1)).collect();
+            let started = Instant::now();
+            let done =
+                client.query("SELECT queue.complete_many($1, $2)", &[&ids, &tokens]).expect("complete");
+            assert_eq!(done.len(), ids.len());
+            started.elapsed().as_secs_f64() * 1000.0 / f64::from(count)
+        });
+        times.into_iter().fold(f64::INFINITY, f64::min)
+    };
+    let (few, many) = (each(1_000), each(20_000));
+    println!("{few:.3} ms each of 1000, {many:.3} ms each of 20,000");
+    assert!(many < few * 3.0, "{few:.3} ms each of 1000, {many:.3} ms each of 20,000");
+}
+
+#[test]
 fn limits_are_not_the_bottleneck() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (limited, free) = (measured("work-limited"), measured("work-unlimited"));

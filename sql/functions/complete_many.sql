@@ -5,8 +5,10 @@
 --   API:      public; needs the worker's right on the queues
 --   Empty:    empty arrays finish nothing and return no rows
 --   Errors:   22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (locks in the order of ids, so that two batches cannot deadlock;
---             deletes), queue.history (inserts)
+--   Touches:  queue.tasks (locks in the order of ids, so that two batches cannot deadlock, and only what runs
+--             with the token given; deletes), queue.history (inserts)
+--   How:      what concerns nobody else goes in one statement; the others one by one. All of it comes after the
+--             statement that locks: see predecessors_will_signal()
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
@@ -16,27 +18,60 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
+    -- Null for all. Asked once, and not for each task.
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
+    locked  bigint;
+    done    bigint[];
+    places  bigint[];
+    one     record;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
     PERFORM queue_internal.check_array('tokens', tokens);
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
-    PERFORM FROM queue.tasks AS t
-    WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed)) ORDER BY t.id FOR UPDATE;
-    RETURN QUERY
-    WITH finished AS (
-        SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
+    PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
+    JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
+    WHERE (allowed IS NULL OR t.queue = ANY (allowed))
+    ORDER BY t.id FOR UPDATE OF t;
+    GET DIAGNOSTICS locked = ROW_COUNT;
+    -- Why scalar subqueries: a join may read all dependencies to look for a few.
+    WITH given AS MATERIALIZED (
+        SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.result, g.position
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
              WITH ORDINALITY AS g (id, token, result, position)
-        JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-             AND (allowed IS NULL OR t.queue = ANY (allowed))
-        ORDER BY t.id, g.position
-    ), kept AS (
-        SELECT f.position, queue_internal.archive(f.task, 'completed', f.result) FROM finished AS f
+        ORDER BY g.id, g.token, g.position
+    ), ended AS (
+        DELETE FROM queue.tasks AS t USING given AS g
+        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
+          AND t.key IS NULL AND t.group_key IS NULL
+          AND (SELECT q.max_running FROM queue.queues AS q WHERE q.name = t.queue) IS NULL
+          AND (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = t.id LIMIT 1) IS NULL
+        RETURNING t.*, g.result, g.position,
+                  (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue) AS kept
+    ), archived AS (
+        INSERT INTO queue.history (
+            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, key, group_key, headers, payload, progress, errors, result)
+        SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
+               e.claimed_at, e.created_at, e.key, e.group_key, e.headers, e.payload, e.progress, e.errors, e.result
+        FROM ended AS e WHERE e.kept IS DISTINCT FROM false
     )
-    -- Every row of "kept" is needed, or its task would not be archived.
-    SELECT (f.task).id FROM finished AS f JOIN kept AS k USING (position) ORDER BY position;
+    SELECT array_agg(e.id), array_agg(e.position) INTO done, places FROM ended AS e;
+    IF locked > coalesce(cardinality(done), 0) THEN
+        FOR one IN
+            SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
+            FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
+                 WITH ORDINALITY AS g (id, token, result, position)
+            JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
+                 AND (allowed IS NULL OR t.queue = ANY (allowed))
+            ORDER BY t.id, g.position
+        LOOP
+            PERFORM queue_internal.archive(one.task, 'completed', one.result);
+            done := done || (one.task).id;
+            places := places || one.position;
+        END LOOP;
+    END IF;
+    RETURN QUERY SELECT d.id FROM unnest(done, places) AS d (id, place) ORDER BY d.place;
 END
 $$;
 COMMENT ON FUNCTION queue.complete_many(bigint[], bigint[], jsonb[]) IS
