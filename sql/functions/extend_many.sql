@@ -5,7 +5,8 @@
 --   API:      public; needs the worker's right on the queues
 --   Empty:    empty arrays extend nothing and return no rows
 --   Errors:   22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (locks in the order of ids; updates, HOT)
+--   Touches:  queue.tasks (locks in the order of ids, and only what runs with the token given: who has lost a
+--             lease does not wait for its new holder; updates, HOT)
 
 CREATE FUNCTION queue.extend_many(
     ids      bigint[],
@@ -19,21 +20,25 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
+    -- Null for all. Asked once, and not for each task.
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
-    moment timestamptz;
+    longest CONSTANT interval := queue_internal.setting('max_lease', '7d');
+    moment  timestamptz;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
     PERFORM queue_internal.check_array('tokens', tokens);
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('progress', progress, cardinality(ids));
     lease := queue_internal.checked_lease(lease, NULL);
-    PERFORM FROM queue.tasks AS t
-    WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed)) ORDER BY t.id FOR UPDATE;
+    PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
+    JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
+    WHERE (allowed IS NULL OR t.queue = ANY (allowed))
+    ORDER BY t.id FOR UPDATE OF t;
     moment := clock_timestamp();
     FOR id, lease_until, cancel_requested IN
         UPDATE queue.tasks AS t
         SET lease_until = moment + coalesce(
-                extend_many.lease, (SELECT q.lease FROM queue.queues AS q WHERE q.name = t.queue)),
+                extend_many.lease, (SELECT least(q.lease, longest) FROM queue.queues AS q WHERE q.name = t.queue)),
             progress = coalesce(g.progress, t.progress), updated_at = moment
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
         WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'

@@ -21,6 +21,11 @@ BEGIN
         CASE option
             WHEN 'lease' THEN
                 changed.lease := coalesce(queue_internal.interval_option(option, value, false), fresh.lease);
+                IF changed.lease > queue_internal.setting('max_lease', '7d')::interval THEN
+                    RAISE EXCEPTION 'option "lease" of argument "options" is longer than "queue.max_lease", which is %',
+                        queue_internal.setting('max_lease', '7d')
+                        USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
+                END IF;
             WHEN 'max_attempts' THEN
                 changed.max_attempts := coalesce(
                     queue_internal.number_option(option, value, 1, 10000, true), fresh.max_attempts);

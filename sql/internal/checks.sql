@@ -93,14 +93,16 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_delay(text, interval) IS
     'Checks a delay: not negative, at most 100 years; null passes.';
 
--- Also 1 month less 29 days may end in the past. What is returned counts seconds only.
+-- Also 1 month less 29 days may end in the past. What is returned counts seconds only. The default of a queue may
+-- be from before the limit was lowered: then the limit counts.
 CREATE FUNCTION queue_internal.checked_lease(lease interval, otherwise interval) RETURNS interval
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     longest interval;
 BEGIN
     IF lease IS NULL THEN
-        RETURN otherwise;
+        RETURN CASE WHEN otherwise > '1 minute'
+               THEN least(otherwise, queue_internal.setting('max_lease', '7d')::interval) ELSE otherwise END;
     ELSIF NOT isfinite(lease) THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be finite', lease::text);
     ELSIF extract(epoch FROM lease) <= 0 THEN

@@ -5,8 +5,9 @@
 -- not refused for want of its queue, and leaves its key to queue_internal.keys (the triggers on
 -- queue.tasks); and whichever comes later, a task or what it waits for, has the task looked at.
 --
--- What tells a restore are two settings that every dump makes before its first row. Verbs have a
--- search_path of their own, so that nothing they do is ever taken for a restore.
+-- What tells a restore are two settings that every dump makes before its first row, and a role that may truncate
+-- the tables: the owner, or a superuser. Verbs have a search_path of their own, so that nothing they do is ever
+-- taken for a restore; and a producer who makes the settings is checked like any other.
 
 CREATE FUNCTION queue_internal.dependencies_restored() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -24,7 +25,8 @@ COMMENT ON FUNCTION queue_internal.dependencies_restored() IS
 CREATE TRIGGER dependencies_restored AFTER INSERT ON queue_internal.dependencies
     REFERENCING NEW TABLE AS restored
     FOR EACH STATEMENT
-    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
+    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
+          AND has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.dependencies_restored();
 COMMENT ON TRIGGER dependencies_restored ON queue_internal.dependencies IS
     'Lets a dump be restored in any order.';

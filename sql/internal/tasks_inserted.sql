@@ -51,7 +51,8 @@ COMMENT ON FUNCTION queue_internal.tasks_inserted() IS
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT
-    WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off')
+    WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
+          OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.tasks_inserted();
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
     'Makes a plain INSERT or COPY as good as a push.';
@@ -60,7 +61,8 @@ COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT
-    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
+    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
+          AND has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.tasks_inserted('restored');
 COMMENT ON TRIGGER tasks_restored ON queue.tasks IS
     'Lets a dump be restored in any order.';

@@ -12,7 +12,8 @@ COMMENT ON FUNCTION queue_internal.dependencies_restored() IS
     'Has the tasks looked at whose dependencies come from a dump.';
 
 CREATE TRIGGER dependencies_restored AFTER INSERT ON queue_internal.dependencies FOR EACH ROW
-    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
+    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
+          AND has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.dependencies_restored();
 COMMENT ON TRIGGER dependencies_restored ON queue_internal.dependencies IS
     'Lets a dump be restored in any order.';

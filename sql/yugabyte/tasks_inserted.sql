@@ -33,14 +33,16 @@ COMMENT ON FUNCTION queue_internal.tasks_inserted() IS
     'Refuses tasks of unknown queues, and signals that there are more of a group.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks FOR EACH ROW
-    WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off')
+    WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
+          OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.tasks_inserted();
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
     'Makes a plain INSERT or COPY as good as a push.';
 
 -- The same for the tasks of a dump, whose queues may be still to come: see restored.sql.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks FOR EACH ROW
-    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
+    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
+          AND has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.tasks_inserted('restored');
 COMMENT ON TRIGGER tasks_restored ON queue.tasks IS
     'Lets a dump be restored in any order.';

@@ -53,7 +53,10 @@ pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings,
             let limited = row.get(column::MAX_RUNNING).is_some();
             let unset = [column::MAX_RUNNING, column::RATE_LIMIT, column::AGEING];
             Settings {
-                lease: lease.filter(|lease| lease.day == 0 && lease.month == 0).map_or(0, |lease| lease.time),
+                // The limit may have been lowered since.
+                lease: lease
+                    .filter(|lease| lease.day == 0 && lease.month == 0)
+                    .map_or(0, |lease| lease.time.min(crate::settings::max_lease())),
                 max_attempts: row.int(column::MAX_ATTEMPTS),
                 paused: row.get(column::PAUSED_AT).is_some(),
                 plain_to_claim: unset.iter().all(|column| row.get(*column).is_none())

@@ -17,3 +17,18 @@ SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, state) VALUES ('default
 SELECT left(pg_temp.refused($$INSERT INTO queue.tasks (queue, state) VALUES ('default', 'running')$$), 5);
 SELECT left(pg_temp.refused($$INSERT INTO queue.tasks (queue, payload) VALUES ('default', NULL)$$), 5);
 SELECT count(*) FROM queue.tasks;
+
+-- Only the owner and superusers restore dumps: a producer whose session looks like a restore is checked like any other.
+CREATE ROLE queue_regress_restorer;
+SELECT queue.grant_producer('queue_regress_restorer');
+SET ROLE queue_regress_restorer;
+SET check_function_bodies = off;
+SELECT set_config('search_path', '', false);
+INSERT INTO queue.tasks (queue, payload, key) VALUES ('default', '1', 'once'), ('default', '2', 'once'), ('default', '3', 'once');
+INSERT INTO queue.tasks (queue) VALUES ('nowhere');
+RESET search_path;
+RESET check_function_bodies;
+RESET ROLE;
+SELECT payload FROM queue.tasks WHERE key = 'once';
+SELECT queue.revoke_producer('queue_regress_restorer');
+DROP ROLE queue_regress_restorer;

@@ -60,3 +60,23 @@ SELECT queue.fail(id, token, 'x') FROM queue.claim('1 minute', 'mail');
 SELECT count(*) FROM queue.claim('1 minute', 'mail');
 SELECT queue.purge('mail'), queue.purge('mail');
 SELECT state, payload FROM queue.all_tasks WHERE queue = 'mail' AND state <> 'completed';
+
+-- Whoever makes sure that the queue "default" is there leaves it as it was configured.
+SELECT queue.configure('default', '{"max_attempts": 7}'), queue.pause('default');
+INSERT INTO queue.queues (name) VALUES ('default') ON CONFLICT DO NOTHING;
+SELECT max_attempts, paused_at IS NOT NULL AS paused FROM queue.queues WHERE name = 'default';
+INSERT INTO queue.queues (name) VALUES ('default');
+
+-- The default lease of a queue is no longer than others may be; one from before the limit was lowered is cut.
+SELECT pg_temp.refused($$SELECT queue.create('long', '{"lease": "8 days"}')$$);
+SELECT queue.create('long', '{"lease": "3 days"}');
+SELECT pg_temp.refused($$SELECT queue.configure('long', '{"lease": "8 days"}')$$);
+SELECT count(queue.push('long')) FROM generate_series(1, 2);
+SET queue.max_lease = '2min';
+SELECT lease_until BETWEEN now() + interval '1 minute' AND now() + interval '5 minutes' AS two_minutes FROM queue.claim(queue => 'long');
+SELECT lease_until BETWEEN now() + interval '1 minute' AND now() + interval '5 minutes' AS two_minutes FROM queue.claim(NULL, ARRAY['long']);
+SELECT e.lease_until BETWEEN now() + interval '1 minute' AND now() + interval '5 minutes' AS two_minutes
+FROM queue.tasks AS t, queue.extend(t.id, t.token) AS e WHERE t.queue = 'long';
+SELECT pg_temp.refused($$SELECT queue.configure('long', '{"lease": "1 hour"}')$$);
+SELECT queue.configure('long', '{"max_attempts": 3}');
+RESET queue.max_lease;
