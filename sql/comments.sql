@@ -42,7 +42,8 @@ COMMENT ON COLUMN queue.tasks.backoff IS 'How the wait grows with each failure, 
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object about the task: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What is to be done, as the producer wrote it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last said of its progress.';
-COMMENT ON COLUMN queue.tasks.errors IS 'An array with one element for each attempt that did not succeed: attempt, at, worker, error.';
+COMMENT ON COLUMN queue.tasks.errors IS
+    'An array with one element for each attempt that did not succeed: attempt, at, worker, error. The first ten and the last ten.';
 
 COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, a partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';

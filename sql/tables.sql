@@ -19,9 +19,12 @@
 --   token_mark          how far fencing tokens have been handed out
 --
 -- There is no foreign key between them: it would lock the queue's row at every push.
+--
+-- Names and keys are COLLATE "C", and so is what compares with them: an upgrade of the system's locales, which may
+-- change the order of texts, must not corrupt the unique index of the keys.
 
 CREATE TABLE queue.queues (
-    name                  text        NOT NULL PRIMARY KEY,
+    name                  text COLLATE "C" NOT NULL PRIMARY KEY,
     lease                 interval    NOT NULL DEFAULT '1 minute',
     max_attempts          integer     NOT NULL DEFAULT 20,
     backoff_kind          text        NOT NULL DEFAULT 'exponential',
@@ -68,7 +71,7 @@ CREATE SEQUENCE queue.tasks_id_seq AS bigint;
 
 CREATE TABLE queue.tasks (
     id                  bigint      NOT NULL DEFAULT nextval('queue.tasks_id_seq'),
-    queue               text        NOT NULL,
+    queue               text COLLATE "C" NOT NULL,
     state               text        NOT NULL DEFAULT 'queued',
     priority            integer     NOT NULL DEFAULT 0,
     run_at              timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -82,8 +85,8 @@ CREATE TABLE queue.tasks (
     updated_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     created_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     cancel_requested_at timestamptz,
-    key                 text,
-    group_key           text,
+    key                 text COLLATE "C",
+    group_key           text COLLATE "C",
     backoff             jsonb,
     headers             jsonb,
     payload             jsonb       NOT NULL DEFAULT '{}',
@@ -109,7 +112,7 @@ ALTER SEQUENCE queue.tasks_id_seq OWNED BY queue.tasks.id;
 
 CREATE TABLE queue.history (
     id           bigint      NOT NULL,
-    queue        text        NOT NULL,
+    queue        text COLLATE "C" NOT NULL,
     state        text        NOT NULL,
     priority     integer     NOT NULL,
     run_at       timestamptz NOT NULL,
@@ -120,8 +123,8 @@ CREATE TABLE queue.history (
     claimed_at   timestamptz,
     created_at   timestamptz NOT NULL,
     finished_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    key          text,
-    group_key    text,
+    key          text COLLATE "C",
+    group_key    text COLLATE "C",
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
@@ -139,7 +142,7 @@ CREATE TABLE queue.history_default PARTITION OF queue.history (
 
 CREATE TABLE queue.dead_letters (
     id           bigint      NOT NULL,
-    queue        text        NOT NULL,
+    queue        text COLLATE "C" NOT NULL,
     priority     integer     NOT NULL,
     run_at       timestamptz NOT NULL,
     attempt      integer     NOT NULL,
@@ -149,23 +152,24 @@ CREATE TABLE queue.dead_letters (
     claimed_at   timestamptz,
     created_at   timestamptz NOT NULL,
     failed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    key          text,
-    group_key    text,
+    key          text COLLATE "C",
+    group_key    text COLLATE "C",
     backoff      jsonb,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
     errors       jsonb,
+    key_ttl      interval,
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
     CONSTRAINT dead_letters_times_check CHECK (
         isfinite(failed_at) AND isfinite(run_at) AND isfinite(created_at) AND isfinite(coalesce(claimed_at, run_at)))
 );
 
 CREATE TABLE queue.schedules (
-    name          text        NOT NULL PRIMARY KEY,
+    name          text COLLATE "C" NOT NULL PRIMARY KEY,
     cron          text        NOT NULL,
     timezone      text        NOT NULL DEFAULT 'UTC',
-    queue         text        NOT NULL,
+    queue         text COLLATE "C" NOT NULL,
     payload       jsonb       NOT NULL DEFAULT '{}',
     options       jsonb       NOT NULL DEFAULT '{}',
     missed_runs   text        NOT NULL DEFAULT 'once',
@@ -183,8 +187,8 @@ CREATE TABLE queue.schedules (
 
 -- A key is held by a live task; or, after it finished, until expires_at.
 CREATE TABLE queue_internal.keys (
-    queue      text     NOT NULL,
-    key        text     NOT NULL,
+    queue      text COLLATE "C" NOT NULL,
+    key        text COLLATE "C" NOT NULL,
     task_id    bigint   NOT NULL,
     ttl        interval,
     expires_at timestamptz,
@@ -196,8 +200,8 @@ CREATE TABLE queue_internal.keys (
 CREATE TABLE queue_internal.dependencies (
     predecessor_id    bigint NOT NULL,
     task_id           bigint NOT NULL,
-    queue             text   NOT NULL,
-    predecessor_queue text   NOT NULL,
+    queue             text COLLATE "C" NOT NULL,
+    predecessor_queue text COLLATE "C" NOT NULL,
     on_failure        text   NOT NULL,
     CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id),
     CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'release'))
@@ -208,8 +212,8 @@ CREATE TABLE queue_internal.dependencies (
 -- (settle_signals). So pushes and endings never wait for each other, and nothing is missed.
 CREATE TABLE queue_internal.signals (
     id             bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
-    queue          text   NOT NULL,
-    group_key      text,
+    queue          text COLLATE "C" NOT NULL,
+    group_key      text COLLATE "C",
     task_id        bigint,
     predecessor_id bigint,
     outcome        text,
@@ -220,7 +224,7 @@ CREATE TABLE queue_internal.signals (
 -- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its
 -- own: looking for the newest costs the same however many old ones cannot be vacuumed yet.
 CREATE TABLE queue_internal.slots (
-    queue   text    NOT NULL,
+    queue   text COLLATE "C" NOT NULL,
     slot    integer NOT NULL,
     version bigint  NOT NULL DEFAULT 0,
     task_id bigint,
@@ -231,7 +235,7 @@ CREATE TABLE queue_internal.slots (
 -- The tokens of a rate limit, spread over buckets so that claims do not queue up for one row.
 -- "taken" has the times at which the bucket's missing tokens were taken. Versions as in slots.
 CREATE TABLE queue_internal.tokens (
-    queue    text          NOT NULL,
+    queue    text COLLATE "C" NOT NULL,
     bucket   integer       NOT NULL,
     version  bigint        NOT NULL DEFAULT 0,
     capacity integer       NOT NULL,
@@ -253,8 +257,8 @@ INSERT INTO queue_internal.token_mark VALUES (0, 0);
 -- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex).
 -- queue.drop() deletes the bindings of its queue.
 CREATE TABLE queue.bindings (
-    topic_pattern text        NOT NULL,
-    queue         text        NOT NULL,
+    topic_pattern text COLLATE "C" NOT NULL,
+    queue         text COLLATE "C" NOT NULL,
     topic_regex   text        NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT bindings_pkey PRIMARY KEY (topic_pattern, queue)
@@ -263,8 +267,8 @@ CREATE TABLE queue.bindings (
 -- Who may do what. pg_dump saves the rows; privileges follow them (internal/rights.sql).
 CREATE TABLE queue.rights (
     role  regrole NOT NULL,
-    kind  text    NOT NULL,
-    queue text,
+    kind  text COLLATE "C" NOT NULL,
+    queue text COLLATE "C",
     CONSTRAINT rights_kind_check CHECK (kind IN ('producer', 'worker', 'operator'))
 );
 

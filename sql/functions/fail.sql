@@ -2,7 +2,7 @@
 --
 --   Reports that an attempt failed. The task goes back to its queue after its backoff (or
 --   "retry_in"), or to the dead letters when its attempts are used up or "permanent" is true.
---   A task whose cancelling was requested is cancelled instead.
+--   A task whose cancelling was requested is cancelled instead; so is one that was replaced, unless it failed for good.
 --   API:      public; needs the worker's right on the queue
 --   Returns:  the state that the task is in now: queued, failed or cancelled
 --   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments

@@ -1,6 +1,7 @@
 -- queue.push(queue, payload, priority, run_at, delay, key, on_duplicate, group_key, ...)
 --
---   Puts a task into a queue and returns its id; or that of the task which has its key.
+--   Puts a task into a queue and returns its id; or that of the task which has its key. With "replace", what is
+--   pushed while that task runs comes after it.
 --   API:      public; needs the producer's right on the queue
 --   Promise:  durable when the transaction commits; never there if it rolls back
 --   Waits:    for another transaction that is just pushing the same key; with "replace" and
@@ -63,10 +64,11 @@ CREATE FUNCTION queue_internal.push_linked(
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    source CONSTANT queue.queues := queue_internal.open_queue(queue, 'producer');
-    waits  CONSTANT boolean := after <> '{}';
-    pushed queue.tasks;
-    id     bigint;
+    source  CONSTANT queue.queues := queue_internal.open_queue(queue, 'producer');
+    waits   CONSTANT boolean := after <> '{}';
+    pushed  queue.tasks;
+    id      bigint;
+    running bigint;
 BEGIN
     pushed.queue := queue;
     pushed.key := key;
@@ -79,7 +81,7 @@ BEGIN
             queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state)
         VALUES (push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
                 push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
-                push_linked.backoff, CASE WHEN waits THEN 'waiting' ELSE 'queued' END)
+                push_linked.backoff, CASE WHEN waits OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
         RETURNING t.id INTO id;
         IF FOUND THEN
             IF key_ttl IS NOT NULL THEN
@@ -90,10 +92,13 @@ BEGIN
                 PERFORM queue_internal.add_dependencies(
                     id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure));
             END IF;
+            IF running IS NOT NULL AND running <> ALL (coalesce(after, '{}')) THEN
+                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'release');
+            END IF;
             RETURN id;
         END IF;
-        -- Null if the key came free since.
-        id := queue_internal.settle_duplicate(pushed, on_duplicate);
+        -- No id if the key came free since, or is to be had.
+        SELECT s.id, s.running INTO id, running FROM queue_internal.settle_duplicate(pushed, on_duplicate) AS s;
         IF id IS NOT NULL THEN
             RETURN id;
         END IF;

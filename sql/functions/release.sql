@@ -1,7 +1,7 @@
 -- queue.release(id, token, delay)
 --
 --   Gives a task back without spending the attempt, at its old place in the queue or after a delay.
---   A task whose cancelling was requested is cancelled instead.
+--   A task whose cancelling was requested, or that was replaced, is cancelled instead.
 --   API:      public; needs the worker's right on the queue
 --   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.tasks (updates)
@@ -16,7 +16,7 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_delay('delay', delay);
     task := queue_internal.leased_task(id, token);
-    IF task.cancel_requested_at IS NOT NULL THEN
+    IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
         PERFORM queue_internal.cancel_now(task);
         RETURN;
     END IF;

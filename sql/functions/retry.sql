@@ -42,7 +42,7 @@ DECLARE
     revived bigint;
 BEGIN
     WITH locked AS MATERIALIZED (
-        SELECT l.id, coalesce(to_queue, l.queue) AS queue, l.key FROM queue.dead_letters AS l
+        SELECT l.id, coalesce(to_queue, l.queue) AS queue, l.key, l.key_ttl FROM queue.dead_letters AS l
         WHERE l.id = ANY (ids) ORDER BY l.id FOR UPDATE
     ), first AS MATERIALIZED (
         -- Keys are taken in the order of push_many.
@@ -51,7 +51,7 @@ BEGIN
     ), free AS MATERIALIZED (
         SELECT l.id FROM locked AS l WHERE l.key IS NULL
         UNION ALL
-        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id)
+        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id, f.key_ttl)
     ), dead AS (
         DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
     )

@@ -1,15 +1,22 @@
 -- The ways in which a task leaves queue.tasks, the way back to the queue after an attempt, and the ways
 -- to another place or queue. Whoever calls them holds the task's row locked.
 
+-- The first ten and the last ten are kept, of as many attempts as there may be: all of them are written anew at
+-- each failure.
 CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    errors jsonb := coalesce(task.errors, '[]');
 BEGIN
-    RETURN coalesce(task.errors, '[]') || jsonb_build_object(
+    IF jsonb_array_length(CASE jsonb_typeof(errors) WHEN 'array' THEN errors END) >= 20 THEN
+        errors := errors - 10;
+    END IF;
+    RETURN errors || jsonb_build_object(
         'attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
-    'The errors of a task with one more at the end.';
+    'The errors of a task with one more at the end; of more than twenty, the first ten and the last ten.';
 
 -- Deletes the task and writes about it in one statement: see the policy "of_a_task" (rights.sql).
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
@@ -46,7 +53,8 @@ CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS voi
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL THEN
-        PERFORM queue_internal.release_key(task, outcome = 'purged');
+        -- What failed may be pushed again at once: nothing was done.
+        PERFORM queue_internal.release_key(task, outcome IN ('purged', 'failed'));
     END IF;
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
@@ -107,11 +115,13 @@ BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.dead_letters (
         id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, backoff, headers, payload, progress, errors)
+        created_at, key, group_key, backoff, headers, payload, progress, errors, key_ttl)
     VALUES (
         task.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
         task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
-        task.headers, task.payload, task.progress, task.errors);
+        task.headers, task.payload, task.progress, task.errors,
+        (SELECT k.ttl FROM queue_internal.keys AS k
+         WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id));
     PERFORM queue_internal.leave(task, 'failed');
 END
 $$;
@@ -185,7 +195,7 @@ COMMENT ON FUNCTION queue_internal.move(queue.tasks, text) IS
     'Moves a task that is not running to another queue; false if its key is taken there.';
 
 -- Decides what an attempt that did not succeed leads to. A task that is to be cancelled is, however
--- its attempt ended.
+-- its attempt ended; and one that was replaced is not tried again.
 CREATE FUNCTION queue_internal.end_attempt(task queue.tasks, error text, retry_in interval, permanent boolean)
 RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -201,6 +211,9 @@ BEGIN
     IF permanent OR task.attempt >= coalesce(task.max_attempts, source.max_attempts, 1) THEN
         PERFORM queue_internal.bury(task);
         RETURN 'failed';
+    ELSIF queue_internal.is_replaced(task) THEN
+        PERFORM queue_internal.cancel_now(task);
+        RETURN 'cancelled';
     END IF;
     retry_in := coalesce(retry_in, queue_internal.backoff(source, task));
     -- Without a wait it keeps its place in the queue.

@@ -3,6 +3,8 @@
 --   A key is held by one live task of its queue; after the task finished it may be held for a time
 --   more ("key_ttl"). A row of queue_internal.keys counts only as far as its task lives or its time
 --   is not over, so that a task which somebody deleted by hand does not hold its key for ever.
+--   A push that replaces a running task takes the key over, and waits for it as for a predecessor; whatever
+--   ends without having run gives it back.
 
 CREATE FUNCTION queue_internal.check_key(argument text, value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -19,14 +21,14 @@ COMMENT ON FUNCTION queue_internal.check_key(text, text) IS
 
 -- Waits for a transaction that is just taking the key for another task: if it rolls back, the key
 -- is free, and the push that came second is not lost.
-CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint) RETURNS boolean
+CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint, ttl interval DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     holder record;
 BEGIN
     LOOP
-        INSERT INTO queue_internal.keys (queue, key, task_id)
-        VALUES (take_key.queue, take_key.key, take_key.task_id)
+        INSERT INTO queue_internal.keys (queue, key, task_id, ttl)
+        VALUES (take_key.queue, take_key.key, take_key.task_id, take_key.ttl)
         ON CONFLICT ON CONSTRAINT keys_pkey DO NOTHING;
         IF FOUND THEN
             RETURN true;
@@ -43,7 +45,7 @@ BEGIN
         IF holder.gone THEN
             UPDATE queue_internal.keys AS k
             SET task_id = take_key.task_id, expires_at = NULL,
-                ttl = CASE WHEN k.task_id = take_key.task_id THEN k.ttl END
+                ttl = coalesce(take_key.ttl, CASE WHEN k.task_id = take_key.task_id THEN k.ttl END)
             WHERE k.queue = take_key.queue AND k.key = take_key.key
               AND k.task_id = holder.task_id AND k.expires_at IS NOT DISTINCT FROM holder.expires_at;
             IF FOUND THEN
@@ -56,14 +58,23 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_key(text, text, bigint) IS
+COMMENT ON FUNCTION queue_internal.take_key(text, text, bigint, interval) IS
     'Takes a key for a task, unless another one holds it; returns whether the task has it.';
 
 CREATE FUNCTION queue_internal.release_key(task queue.tasks, at_once boolean) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     now CONSTANT timestamptz := clock_timestamp();
 BEGIN
+    IF task.state = 'waiting' THEN
+        UPDATE queue_internal.keys AS k SET task_id = r.id
+        FROM queue_internal.dependencies AS d JOIN queue.tasks AS r ON r.id = d.predecessor_id
+        WHERE d.task_id = task.id AND r.queue = task.queue AND r.key = task.key AND r.state = 'running'
+          AND k.queue = task.queue AND k.key = task.key AND k.task_id = task.id;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
     IF NOT at_once THEN
         UPDATE queue_internal.keys AS k
         SET expires_at = now + coalesce(k.ttl, q.key_ttl)
@@ -81,8 +92,23 @@ $$;
 COMMENT ON FUNCTION queue_internal.release_key(queue.tasks, boolean) IS
     'Frees the key of a task that finished, at once or when its time is over.';
 
--- What a push does that found its key taken. Null if the key came free meanwhile.
-CREATE FUNCTION queue_internal.settle_duplicate(pushed queue.tasks, on_duplicate text) RETURNS bigint
+-- A task that runs, and whose key is already that of the one which is to come after it.
+CREATE FUNCTION queue_internal.is_replaced(task queue.tasks) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN task.key IS NOT NULL AND EXISTS (
+        SELECT FROM queue_internal.keys AS k
+        WHERE k.queue = task.queue AND k.key = task.key AND k.task_id <> task.id
+          AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) = 'waiting');
+END
+$$;
+COMMENT ON FUNCTION queue_internal.is_replaced(queue.tasks) IS
+    'Whether another task has taken the place of a running one, and waits for its end.';
+
+-- What a push does that found its key taken. Without "id" it has to try again: the key came free meanwhile, or is
+-- to be taken from the task in "running", which it has to wait for.
+CREATE FUNCTION queue_internal.settle_duplicate(
+    pushed queue.tasks, on_duplicate text, OUT id bigint, OUT running bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     holder queue_internal.keys;
@@ -92,27 +118,40 @@ BEGIN
     IF on_duplicate = 'error' AND holder.task_id IS NOT NULL THEN
         PERFORM queue_internal.raise_duplicate_key(pushed.queue, pushed.key, holder.task_id, holder.expires_at);
     ELSIF on_duplicate = 'skip' OR holder.task_id IS NULL OR holder.expires_at IS NOT NULL THEN
-        RETURN holder.task_id;
+        id := holder.task_id;
+        RETURN;
     END IF;
     -- Waits for a claim in progress: if it rolls back, the task is still to be changed.
     UPDATE queue.tasks AS t SET run_at = pushed.run_at, updated_at = clock_timestamp()
     WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state IN ('queued', 'waiting')
     RETURNING t.group_key, t.gate INTO pushed.group_key, pushed.gate;
     IF NOT FOUND THEN
-        RETURN (SELECT t.id FROM queue.tasks AS t WHERE t.id = holder.task_id AND t.queue = pushed.queue);
+        IF on_duplicate = 'reschedule' THEN
+            SELECT t.id INTO id FROM queue.tasks AS t WHERE t.id = holder.task_id AND t.queue = pushed.queue;
+            RETURN;
+        END IF;
+        -- First the task and then its key, as its end does.
+        SELECT t.id INTO running FROM queue.tasks AS t
+        WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state = 'running' FOR KEY SHARE;
+        UPDATE queue_internal.keys AS k SET expires_at = clock_timestamp(), ttl = NULL
+        WHERE k.queue = pushed.queue AND k.key = pushed.key AND k.task_id = running AND k.expires_at IS NULL;
+        IF NOT FOUND THEN
+            running := NULL;
+        END IF;
+        RETURN;
     END IF;
     IF on_duplicate = 'replace' THEN
         UPDATE queue.tasks AS t
         SET payload = pushed.payload, headers = pushed.headers, priority = pushed.priority
         WHERE t.id = holder.task_id;
     END IF;
-    pushed.id := holder.task_id;
+    id := holder.task_id;
+    pushed.id := id;
     PERFORM queue_internal.yield_turn(pushed);
-    RETURN pushed.id;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.settle_duplicate(queue.tasks, text) IS
-    'Does to the holder of a key what the push of a duplicate asked for; returns the holder''s id.';
+    'Does to the holder of a key what the push of a duplicate asked for; returns the holder''s id, or the running task to wait for.';
 
 CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -6,7 +6,7 @@
 --   setting of that name.
 
 CREATE TABLE queue_internal.settings (
-    name  text NOT NULL PRIMARY KEY,
+    name  text COLLATE "C" NOT NULL PRIMARY KEY,
     value text NOT NULL
 );
 COMMENT ON TABLE queue_internal.settings IS 'The settings that were changed. Change them with queue.set().';

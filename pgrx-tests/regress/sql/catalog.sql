@@ -41,6 +41,10 @@ ORDER BY p.oid::regprocedure::text COLLATE "C";
 SELECT p.oid::regprocedure AS lazy_set FROM pg_proc AS p
 WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proretset
   AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'sql') AND p.proname <> 'counted';
+-- No index changes its order with the system's collation: names and keys are compared byte by byte.
+SELECT i.indexrelid::regclass AS in_another_order FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid, unnest(i.indcollation) AS o (id)
+WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND o.id <> 0 AND o.id <> '"C"'::regcollation
+ORDER BY i.indexrelid::regclass::text COLLATE "C";
 -- The public functions, as the contract writes them.
 SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
 FROM pg_proc AS p WHERE p.pronamespace = 'queue'::regnamespace ORDER BY 1, 2;

@@ -59,3 +59,15 @@ SELECT id, token, payload, attempt FROM queue.claim('1 minute', 'calm') \gset
 SELECT :'payload' AS payload, :attempt AS attempt, :token AS token;
 SELECT queue.release(:id, :token, '1 hour');
 SELECT payload, attempt FROM queue.claim('1 minute', 'calm', 10);
+
+-- However often it fails, the first ten errors and the last ten are kept.
+SELECT queue.create('often', '{"max_attempts": 1000, "backoff": {"base": "0"}}');
+SELECT queue.push('often') AS id \gset
+DO $$
+BEGIN
+    FOR i IN 1 .. 33 LOOP
+        PERFORM queue.fail(c.id, c.token, 'error ' || i) FROM queue.claim('1 minute', 'often') AS c;
+    END LOOP;
+END
+$$;
+SELECT jsonb_array_length(errors), jsonb_path_query_array(errors, '$[*].attempt') FROM queue.tasks WHERE id = :id;

@@ -12,7 +12,7 @@ SELECT pg_temp.refused($$SELECT queue.push('default', key => 'order-7', on_dupli
 SELECT queue.push('default', '"now"', key => 'order-7', on_duplicate => 'replace') AS same;
 -- A task that runs is left as it is.
 SELECT id, payload FROM queue.claim();
-SELECT queue.push('default', '"too late"', key => 'order-7', on_duplicate => 'replace') AS same;
+SELECT queue.push('default', '"too late"', key => 'order-7', on_duplicate => 'reschedule') AS same;
 SELECT payload, state FROM queue.tasks WHERE queue = 'default';
 -- A retry keeps the key and never trips over it.
 SELECT queue.fail(1, 1, 'no', '0'), queue.push('default', key => 'order-7') AS same;
@@ -71,3 +71,48 @@ SELECT t.queue, t.payload, k.queue AS key_of FROM queue.tasks AS t JOIN queue_in
 DELETE FROM queue.tasks WHERE queue = 'dead';
 SELECT queue.push('dead', '"after a DELETE"', key => 'k') > 0 AS pushed, queue.purge('dead') AS purged;
 SELECT count(*) FROM queue_internal.keys WHERE queue = 'dead';
+
+-- What replaces a running task runs after it, however often it is replaced itself; and the running one is not tried again.
+SELECT queue.create('next', '{"backoff": {"base": "0"}}');
+CREATE VIEW pg_temp.next AS SELECT state, payload, token, key IS NOT NULL AS has_key FROM queue.all_tasks WHERE queue = 'next' ORDER BY id;
+SELECT queue.push('next', '"runs"', key => 'k') AS first \gset
+SELECT id, token FROM queue.claim('1 minute', 'next') \gset
+SELECT queue.push('next', '"is replaced"', key => 'k', on_duplicate => 'replace') AS second \gset
+SELECT :second > :first AS another, queue.push('next', '"comes next"', key => 'k', on_duplicate => 'replace', priority => -5) = :second AS same;
+SELECT queue.push('next', key => 'k') = :second AS the_next_one;
+SELECT queue.extend(:id, :token) IS NOT NULL AS undisturbed, count(*) AS to_be_had FROM queue.claim('1 minute', 'next');
+SELECT * FROM pg_temp.next;
+SELECT queue.complete(:id, :token);
+SELECT id, token, payload, priority FROM queue.claim('1 minute', 'next') \gset
+SELECT :'payload' AS payload, :priority AS priority, :id = :second AS second;
+SELECT count(queue.push('next', to_jsonb('after ' || how), key => 'k', on_duplicate => 'replace')) FROM unnest('{a failure}'::text[]) AS how;
+SELECT queue.fail(:id, :token, 'no');
+SELECT id, token, payload FROM queue.claim('1 minute', 'next') \gset
+SELECT queue.push('next', '"after it was given back"', key => 'k', on_duplicate => 'replace') IS NOT NULL AS pushed, queue.release(:id, :token);
+SELECT id, token, payload FROM queue.claim('1 minute', 'next') \gset
+SELECT queue.push('next', '"after a lease ran out"', key => 'k', on_duplicate => 'replace') IS NOT NULL AS pushed, pg_temp.expire(:id);
+SELECT payload, id, token FROM queue.claim('1 minute', 'next') \gset
+SELECT :'payload' AS payload;
+-- If the next one is cancelled, the running one has its key again.
+SELECT queue.push('next', '"cancelled"', key => 'k', on_duplicate => 'replace') AS next \gset
+SELECT queue.cancel(:next), queue.push('next', key => 'k') = :id AS the_running_one;
+SELECT queue.fail(:id, :token, 'no');
+SELECT id, token FROM queue.claim('1 minute', 'next') \gset
+SELECT queue.complete(:id, :token);
+SELECT * FROM pg_temp.next;
+SELECT count(*) FROM queue_internal.keys WHERE queue = 'next';
+
+-- A dead letter holds no key, however long others would; and brings its own time back.
+SELECT queue.create('ttl', '{"max_attempts": 1}'), queue.create('elsewhere');
+SELECT queue.push('ttl', '"dies"', key => 'k', key_ttl => '1 hour') AS dead \gset
+SELECT queue.fail(id, token, 'no') FROM queue.claim('1 minute', 'ttl');
+SELECT queue.push('ttl', '"pushed again"', key => 'k') > :dead AS again;
+SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'ttl');
+SELECT queue.retry(:dead);
+SELECT queue.fail(id, token, 'no') FROM queue.claim('1 minute', 'ttl');
+SELECT count(*) FROM queue_internal.keys WHERE queue = 'ttl';
+CALL queue.redrive_where('{"queue": "ttl"}', 'elsewhere');
+SELECT queue.push('ttl', '"the old queue has let it go"', key => 'k') > :dead AS pushed;
+SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'elsewhere');
+SELECT k.queue, k.task_id = :dead AS of_the_dead, expires_at BETWEEN now() + interval '50 minutes' AND now() + interval '70 minutes' AS for_an_hour
+FROM queue_internal.keys AS k WHERE k.queue IN ('ttl', 'elsewhere') ORDER BY k.queue;
