@@ -19,7 +19,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'cancel', filter, dry_run, batch_size, NULL, NULL, tasks);
+        '{cancel}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.cancel_where(jsonb, boolean, integer, bigint) IS

@@ -19,9 +19,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'discard', filter, dry_run, batch_size, NULL, NULL, tasks);
-    CALL queue_internal.in_batches(
-        'forget', filter, dry_run, batch_size, NULL, NULL, tasks);
+        '{discard, forget}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.purge_where(jsonb, boolean, integer, bigint) IS

@@ -20,7 +20,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'redrive', filter, dry_run, batch_size, to_queue, NULL, tasks);
+        '{redrive}', filter, dry_run, batch_size, to_queue, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.redrive_where(jsonb, text, boolean, integer, bigint) IS

@@ -20,7 +20,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'reprioritise', filter, dry_run, batch_size, NULL, priority,
+        '{reprioritise}', filter, dry_run, batch_size, NULL, priority,
         tasks);
 END
 $$;

@@ -19,7 +19,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'retry', filter, dry_run, batch_size, NULL, NULL, tasks);
+        '{retry}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.retry_where(jsonb, boolean, integer, bigint) IS

@@ -28,6 +28,7 @@ DECLARE
     best   float8 := 'infinity';
     second float8 := 'infinity';
     value  float8;
+    up_to  float8;
 BEGIN
     SELECT t.priority INTO other FROM queue.tasks AS t
     WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
@@ -52,8 +53,10 @@ BEGIN
         SELECT t.priority INTO other FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.gate < 2 AND t.priority > other ORDER BY t.priority LIMIT 1;
     END LOOP;
-    -- At least its head, whatever rounding does.
-    until := greatest(head, least(moment, CASE WHEN second < 'infinity' THEN to_timestamp(second - level * step) END));
+    -- Clipped as a number: priorities far apart give times that no timestamp can hold. At least its head, whatever
+    -- rounding does.
+    up_to := second - level * step;
+    until := CASE WHEN up_to < extract(epoch FROM moment) THEN greatest(head, to_timestamp(up_to)) ELSE moment END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.next_aged_level(queue.queues, timestamptz, queue_internal.passed_level[]) IS

@@ -109,8 +109,15 @@ BEGIN
                         IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
                             stuck := stuck || candidate.id;
                         END IF;
-                        again := true;
-                        CONTINUE;
+                        -- As a rule it is to be had now, at its old place.
+                        SELECT t.* INTO candidate FROM queue.tasks AS t
+                        WHERE t.id = candidate.id AND t.state = 'queued' AND t.gate < 2 AND t.run_at <= until;
+                        IF NOT FOUND THEN
+                            -- It has ended for good, which others may have waited for.
+                            more := true;
+                            again := true;
+                            CONTINUE;
+                        END IF;
                     END IF;
                     base := coalesce(base, queue_internal.token_base());
                     IF candidate.token >= largest THEN
@@ -159,7 +166,7 @@ BEGIN
                 END LOOP;
             END IF;
             EXIT walk WHEN granted = max_tasks;
-            -- What was put back just now is to be had at the same level.
+            -- What had ended in the middle of a batch left room in it.
             CONTINUE WHEN again;
             IF source.ageing IS NOT NULL THEN
                 passed := passed || ROW(level, until)::queue_internal.passed_level;

@@ -1,7 +1,7 @@
--- queue_internal.in_batches(verb, filter, dry_run, batch_size, to_queue, priority, tasks)
+-- queue_internal.in_batches(verbs, filter, dry_run, batch_size, to_queue, priority, tasks)
 --
---   What all bulk verbs do: walk over the tasks that match the filter, in the order of their ids, and
---   commit after each batch if CALL was issued where that is possible. "tasks" is counted on.
+--   What all bulk verbs do, one after the other: walk over the tasks that match the filter, in the order of
+--   their ids, and commit after each batch if CALL was issued where that is possible. "tasks" is counted on.
 --   Promise:  each task is visited once, also one that comes back under its id while this runs, and
 --             none that was pushed after it began; what a batch did stays done whatever comes later
 --   Rights:   next_batch checks them; it runs with the rights of the owner, which a procedure that commits
@@ -10,25 +10,33 @@
 --   Why it has no SET clause, and no operators: see queue.maintain().
 
 CREATE PROCEDURE queue_internal.in_batches(
-    verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer,
+    verbs text[], filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer,
     INOUT tasks bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
+    verb      pg_catalog.text;
     last      bigint;
     newest    bigint;
     moment    pg_catalog.timestamptz;
+    -- Kept from one verb to the next: who has committed once is no more in the transaction of the CALL, by which
+    -- the SQL-only edition knows that it may.
     committed boolean;
 BEGIN
-    LOOP
-        SELECT b.tasks, b.last, b.newest, b.moment INTO tasks, last, newest, moment
-        FROM queue_internal.next_batch(
-            verb, filter, dry_run, batch_size, to_queue, priority, tasks, last, newest, moment) AS b;
-        EXIT WHEN last IS NULL;
-        CALL queue_internal.try_commit(committed);
+    FOREACH verb IN ARRAY verbs LOOP
+        last := NULL;
+        newest := NULL;
+        moment := NULL;
+        LOOP
+            SELECT b.tasks, b.last, b.newest, b.moment INTO tasks, last, newest, moment
+            FROM queue_internal.next_batch(
+                verb, filter, dry_run, batch_size, to_queue, priority, tasks, last, newest, moment) AS b;
+            EXIT WHEN last IS NULL;
+            CALL queue_internal.try_commit(committed);
+        END LOOP;
     END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE queue_internal.in_batches(text, jsonb, boolean, integer, text, integer, bigint) IS
+COMMENT ON PROCEDURE queue_internal.in_batches(text[], jsonb, boolean, integer, text, integer, bigint) IS
     'Does something to all tasks that match a filter, batch by batch.';
 
 -- "redrive" and "forget" are about dead letters, all others about live tasks.

@@ -22,8 +22,9 @@ BEGIN
     LOOP
         CONTINUE WHEN source.rate_limit IS NOT NULL AND NOT EXISTS (
                           SELECT FROM queue_internal.bucket_times(source, moment, 1))
-                      OR source.max_running IS NOT NULL AND NOT EXISTS (
-                          SELECT FROM queue_internal.free_slots(source, 1));
+                      OR source.max_running IS NOT NULL
+                          AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1))
+                          AND NOT queue_internal.has_expired_holder(source, moment);
         IF EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name) THEN
             RETURN true;
         END IF;

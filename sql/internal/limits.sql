@@ -12,6 +12,8 @@
 --   is in the caller's transaction: a claim that rolls back has taken nothing.
 
 -- Up to "wanted" places that are free, from a random one on. Read only.
+-- After the limit was lowered, as many free places are kept free as tasks still run in places beyond it, and all
+-- claims keep the same ones, the first: so they cannot be more than the limit, whoever takes which at the same time.
 -- Why subqueries and no joins: a join may read all tasks to look for a few.
 CREATE FUNCTION queue_internal.free_slots(
     source queue.queues, wanted integer, OUT slot integer, OUT version bigint)
@@ -24,14 +26,14 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    start CONSTANT integer := floor(random() * source.max_running);
+    start  integer := floor(random() * source.max_running);
+    beyond bigint;
 BEGIN
-    -- After the limit was lowered, the tasks in the places beyond it have to end first.
-    IF EXISTS (
-        SELECT FROM queue_internal.slots AS s
-        WHERE s.queue = source.name AND s.slot > source.max_running
-          AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = s.task_id AND t.token = s.token) = 'running') THEN
-        RETURN;
+    SELECT count(*) INTO beyond FROM queue_internal.slots AS s
+    WHERE s.queue = source.name AND s.slot > source.max_running
+      AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = s.task_id AND t.token = s.token) = 'running';
+    IF beyond > 0 THEN
+        start := 0;
     END IF;
     FOR slot, version IN
         SELECT newest.slot, newest.version
@@ -41,7 +43,7 @@ BEGIN
                       ORDER BY s.version DESC LIMIT 1) AS newest
         WHERE (SELECT t.state FROM queue.tasks AS t WHERE t.id = newest.task_id AND t.token = newest.token)
               IS DISTINCT FROM 'running'
-        LIMIT wanted
+        OFFSET beyond LIMIT wanted
     LOOP
         RETURN NEXT;
     END LOOP;
@@ -170,6 +172,26 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.take_token(queue.queues) IS
     'Takes a token of a queue''s rate limit; returns when, or null if there is none.';
+
+-- Whether a claim would end the attempt of somebody who died in a place. Read only.
+CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM queue_internal.slots AS s
+        WHERE s.queue = source.name AND s.task_id IS NOT NULL
+          AND (SELECT t.lease_until FROM queue.tasks AS t
+               WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running') <= moment);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_expired_holder(queue.queues, timestamptz) IS
+    'Whether a place of a queue is taken by a task whose lease ran out.';
 
 -- Looked at before any row is locked, so that asking a queue at its limit writes nothing. A worker that
 -- died must not keep its place because nobody comes across its task in the order.

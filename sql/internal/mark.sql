@@ -3,8 +3,8 @@
 --   Finished tasks and settled signals leave entries at the front of their indexes until a vacuum takes
 --   them, and while an old snapshot forbids that, each claim would pass over all of them. So a session whose
 --   claim passed over more than a thousand keeps in mind where it found its first task, and begins there for
---   twenty times as long as it took: looks from the front then take a twentieth of its time, however much
---   lies there. What comes before the mark meanwhile, a more urgent task, or a signal whose transaction was
+--   twenty times as long as it took, up to a minute: looks from the front then take a twentieth of its time,
+--   however much lies there. What comes before the mark meanwhile, a more urgent task, or a signal whose transaction was
 --   slow to commit, may be overtaken for that long. No claim has nothing because of its mark: it looks again
 --   from the front.
 --
@@ -38,9 +38,11 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.mark_of(text) IS 'Where claims of this session from a queue begin.';
 
+-- Up to a minute ahead, or it would not be believed.
 CREATE FUNCTION queue_internal.set_mark(queue text, mark queue_internal.mark) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 BEGIN
+    mark.until := least(mark.until, clock_timestamp() + interval '1 minute');
     PERFORM set_config('queue_mark.q' || md5(queue), mark::text, false);
 END
 $$;

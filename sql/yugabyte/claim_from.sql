@@ -89,8 +89,13 @@ BEGIN
                 IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
                     stuck := stuck || candidate.id;
                 END IF;
-                again := true;
-                CONTINUE;
+                -- As a rule it is to be had now, at its old place.
+                SELECT t.* INTO candidate FROM queue.tasks AS t
+                WHERE t.id = candidate.id AND t.state = 'queued' AND t.gate < 2 AND t.run_at <= until;
+                IF NOT FOUND THEN
+                    again := true;
+                    CONTINUE;
+                END IF;
             END IF;
             IF candidate.token >= 9007199254740991 THEN
                 PERFORM queue_internal.end_attempt(candidate, 'no token is left', NULL, true);
@@ -126,7 +131,7 @@ BEGIN
             granted := granted + 1;
         END LOOP;
         EXIT WHEN granted = max_tasks;
-        -- What was put back just now is to be had at the same level.
+        -- What had ended in the middle of a batch left room in it.
         CONTINUE WHEN again;
         IF source.ageing IS NOT NULL THEN
             passed := passed || ROW(level, until)::queue_internal.passed_level;

@@ -21,3 +21,9 @@ SELECT payload FROM queue.claim('1 minute', 'q');
 -- A lease that ran out is met at its place.
 SELECT pg_temp.expire(id) FROM queue.tasks WHERE queue = 'q' AND priority = 9;
 SELECT payload, attempt FROM queue.claim('1 minute', 'q');
+
+-- However far apart the priorities are.
+SELECT queue.create('far', '{"ageing": "1 day"}');
+SELECT count(queue.push('far', to_jsonb(p), priority => p)) FROM unnest('{2147483647, 0, -2147483648}'::integer[]) AS p;
+SELECT payload FROM queue.claim('1 minute', 'far');
+SELECT payload FROM queue.claim('1 minute', 'far', 10);

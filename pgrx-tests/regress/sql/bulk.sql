@@ -108,3 +108,11 @@ SELECT pg_temp.said('{"ids": [1, "2"]}');
 SELECT pg_temp.said('{"key": "100\\"}');
 SELECT pg_temp.said('{"all": false}');
 SELECT count(*) FROM queue.tasks;
+
+-- Each batch is committed: each has its own transaction id.
+SELECT queue.create('batches', '{"max_attempts": 1}');
+SELECT count(queue.push('batches', to_jsonb(n))) FROM generate_series(1, 12) AS n;
+SELECT count(queue.fail(id, token, 'no')) FROM queue.claim('1 minute', 'batches', 6);
+SELECT pg_snapshot_xmax(pg_current_snapshot()) AS before \gset
+CALL queue.purge_where('{"queue": "batches"}', batch_size => 2);
+SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint - :before >= 6 AS one_for_each;

@@ -58,3 +58,14 @@ SELECT pg_temp.refused($$SELECT queue.claim('-5 seconds')$$);
 SELECT pg_temp.refused($$SELECT queue.claim('8 days')$$);
 SET queue.max_lease = '30d';
 SELECT pg_temp.refused($$SELECT queue.claim('8 days')$$);
+
+-- In a batch, a task whose lease ran out comes at its place.
+SELECT queue.create('places');
+SELECT queue.push_many('places', ARRAY['"first"', '"second"', '"third"']::jsonb[]) IS NOT NULL AS pushed;
+SELECT pg_temp.expire(id) FROM queue.claim('1 minute', 'places');
+SELECT payload, attempt FROM queue.claim('1 minute', 'places', 3);
+-- One that died with its attempts used up leaves its room in the batch to the next.
+SELECT queue.create('last', '{"max_attempts": 1}');
+SELECT queue.push_many('last', ARRAY['"first"', '"second"', '"third"']::jsonb[]) IS NOT NULL AS pushed;
+SELECT pg_temp.expire(id) FROM queue.claim('1 minute', 'last');
+SELECT payload, attempt FROM queue.claim('1 minute', 'last', 2);

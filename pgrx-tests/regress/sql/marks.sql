@@ -46,3 +46,17 @@ SELECT payload FROM queue.claim('1 hour', 'q');
 SELECT pg_temp.mark('50 seconds');
 SELECT queue.push('q', '"first of c"', 5, group_key => 'c');
 SELECT payload FROM queue.claim('1 hour', 'q');
+
+-- A claim that took long does not set a mark that nobody believes.
+CREATE FUNCTION pg_temp.is_kept() RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    kept boolean := true;
+BEGIN
+    IF to_regtype('queue_internal.mark') IS NOT NULL THEN
+        EXECUTE 'SELECT queue_internal.set_mark(''q'', (0, 5, now(), clock_timestamp() + interval ''5 minutes'')::queue_internal.mark)';
+        EXECUTE 'SELECT (queue_internal.mark_of(''q'')).until IS NOT NULL' INTO kept;
+    END IF;
+    RETURN kept;
+END
+$$;
+SELECT pg_temp.is_kept();

@@ -67,3 +67,13 @@ CALL pg_temp.work();
 -- An unknown queue is refused, also among others.
 SELECT pg_temp.refused($$CALL queue.wait('letters')$$);
 SELECT pg_temp.refused($$CALL queue.wait(ARRAY['mail', 'letters'])$$);
+
+-- Places that are held by workers who died are to be had.
+SELECT queue.create('places', '{"max_running": 2}');
+SELECT count(queue.push('places')) FROM generate_series(1, 4);
+SELECT count(*) FROM queue.claim('1 minute', 'places', 2);
+CALL queue.wait('places', '0');
+SELECT pg_temp.expire(min(id)) FROM queue.tasks WHERE queue = 'places' AND state = 'running';
+CALL queue.wait('places', '0');
+SELECT attempt FROM queue.claim('1 minute', 'places', 2);
+CALL queue.wait('places', '0');
