@@ -258,8 +258,10 @@ impl Slot {
 
     /// The same where nobody knows how many tasks there are: each who finds one wakes the next.
     pub fn wake_in_turn(&mut self) -> Option<Wake> {
-        self.in_turn = true;
-        self.wake()
+        let next = self.wake();
+        // Where nobody waits there is no next one: whoever comes looks by himself.
+        self.in_turn |= next.is_some();
+        next
     }
 
     /// Takes the calling process out of the list. `takes` says whether it will claim one of the tasks. Returns
@@ -267,7 +269,7 @@ impl Slot {
     pub fn leave(&mut self, takes: bool) -> Option<Wake> {
         let woken = !self.waiters.leave();
         let left = self.lane.line_length() > usize::from(takes) || !takes && self.signals != 0;
-        self.in_turn &= left;
+        self.in_turn &= left && !self.waiters.is_empty();
         if left && (self.in_turn || woken && !takes) { self.wake() } else { None }
     }
 

@@ -246,6 +246,7 @@ fn announce_task(queue: &[u8], run_at: TimestampWithTimeZone) {
     }
     let run_at = i64::from(run_at);
     if run_at > now() {
+        crate::wait::comes(run_at);
         return transaction::expected(run_at);
     }
     // SAFETY: in a transaction.

@@ -20,6 +20,7 @@ use crate::shared::NEVER;
 use crate::tables::rows::text_of;
 use crate::verbs::claim;
 use pgrx::prelude::*;
+use std::cell::Cell;
 
 /// Without the lists, for instance without the library preloaded: how long the first pause is, and how
 /// long those after it become, each half as long again as the one before. In microseconds.
@@ -29,6 +30,16 @@ const LONGEST_PAUSE: i64 = 200_000;
 declare_symbol!(pg_finfo_queue_wait);
 declare_symbol!(pg_finfo_queue_wait_any);
 declare_symbol!(pg_finfo_queue_wait_result);
+
+thread_local! {
+    /// When what the last look has found missing is there again, as the core has said: see `comes`.
+    static COMES: Cell<i64> = const { Cell::new(NEVER) };
+}
+
+/// What this session is looking for comes at that time, and nobody will tell it: a token of a rate limit.
+pub fn comes(time: i64) {
+    COMES.set(COMES.get().min(time));
+}
 
 /// A CALL that waits, with the core's functions by which it checks its arguments and looks.
 struct Call {
@@ -151,6 +162,7 @@ impl Call {
 /// there and stays so until the transaction ends.
 #[pg_guard]
 unsafe extern "C-unwind" fn begin_look(call: *mut Call) {
+    COMES.set(NEVER);
     // SAFETY: the context is this call's own, and holds nothing that is still in use.
     unsafe {
         pg_sys::MemoryContextReset((*call).scratch);
@@ -305,9 +317,14 @@ unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) ->
     let next = lists::next_time();
     // Without a worker, nobody reads tasks for later into the lane of a queue that the core serves.
     let pause = if standing.everywhere && next > moment { sweep } else { call.pause };
+    // Many may wait for the same one: those who find nothing then wait longer and longer.
+    let comes = match COMES.get() {
+        NEVER => NEVER,
+        time => time.max(moment.saturating_add(call.pause)),
+    };
     call.pause = (call.pause + call.pause / 2).min(LONGEST_PAUSE);
     let next = if next > moment { next } else { NEVER };
-    let until = deadline.min(moment.saturating_add(pause)).min(next);
+    let until = deadline.min(moment.saturating_add(pause)).min(next).min(comes);
     // SAFETY: nothing of this transaction is in use by the frames above.
     unsafe { rest::rest(call, until) };
     true

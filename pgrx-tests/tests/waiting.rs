@@ -203,6 +203,25 @@ fn policies_wake_when_the_next_task_may_run() {
 }
 
 #[test]
+fn a_token_that_comes_back_is_claimed_at_once() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-token");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.create('rate', '{\"rate_limit\": 1, \"rate_period\": \"2 seconds\"}')");
+    run(&mut client, "SELECT queue.push('rate'), queue.push('rate'), queue.push('rate'), queue.push('rate')");
+    let late = "SELECT extract(epoch FROM clock_timestamp() - claimed_at)::float8 - 2
+                FROM queue.tasks WHERE state = 'running' ORDER BY claimed_at DESC LIMIT 1";
+    run(&mut client, "SELECT queue.claim(queue => 'rate')");
+    for _ in 0..3 {
+        let ready: bool = client.query_one("CALL queue.wait('rate')", &[]).expect("wait").get(0);
+        let late: f64 = client.query_one(late, &[]).expect("late").get(0);
+        println!("woken {:.0} ms after the token came back", late * 1000.0);
+        assert!(ready && (0.0..0.2).contains(&late), "{ready} after {late} s");
+        assert_eq!(client.query("SELECT queue.claim(queue => 'rate')", &[]).expect("claim").len(), 1);
+    }
+}
+
+#[test]
 fn without_preload_it_looks_again_by_itself() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start_with("waiting-polling", &Settings { preload: false, extra: "" });

@@ -239,7 +239,7 @@ fn finishing_many_at_once_costs_each_the_same_in_sql() {
                 .query("SELECT id, token FROM queue.claim('1 hour', max_tasks => $1)", &[&count])
                 .expect("claim");
             let ids: Vec<i64> = claimed.iter().map(|task| task.get(0)).collect();
-            let tokens: Vec<i32> = claimed.iter().map(|task| task.get(1)).collect();
+            let tokens: Vec<i64> = claimed.iter().map(|task| task.get(1)).collect();
             let started = Instant::now();
             let done =
                 client.query("SELECT queue.complete_many($1, $2)", &[&ids, &tokens]).expect("complete");

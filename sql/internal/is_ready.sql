@@ -20,11 +20,14 @@ BEGIN
     FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL
                     AND queue_internal.has_right('worker', q.name)
     LOOP
-        CONTINUE WHEN source.rate_limit IS NOT NULL AND NOT EXISTS (
-                          SELECT FROM queue_internal.bucket_times(source, moment, 1))
-                      OR source.max_running IS NOT NULL
-                          AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1))
-                          AND NOT queue_internal.has_expired_holder(source, moment);
+        IF source.rate_limit IS NOT NULL AND NOT EXISTS (
+            SELECT FROM queue_internal.bucket_times(source, moment, 1)) THEN
+            PERFORM queue_internal.announce_token(source);
+            CONTINUE;
+        END IF;
+        CONTINUE WHEN source.max_running IS NOT NULL
+                      AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1))
+                      AND NOT queue_internal.has_expired_holder(source, moment);
         IF EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name) THEN
             RETURN true;
         END IF;

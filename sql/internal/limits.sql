@@ -173,6 +173,16 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_token(queue.queues) IS
     'Takes a token of a queue''s rate limit; returns when, or null if there is none.';
 
+CREATE FUNCTION queue_internal.announce_token(source queue.queues) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.announce_task(source.name, min(b.free_at))
+    FROM queue_internal.bucket_times(source, 'infinity', NULL) AS b;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.announce_token(queue.queues) IS
+    'Tells the engine, and whoever waits in this session, when a queue''s rate limit has a token again.';
+
 -- Whether a claim would end the attempt of somebody who died in a place. Read only.
 CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE
@@ -200,8 +210,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF source.rate_limit IS NOT NULL AND NOT EXISTS (
         SELECT FROM queue_internal.bucket_times(source, clock_timestamp(), 1)) THEN
-        PERFORM queue_internal.announce_task(source.name, min(b.free_at))
-        FROM queue_internal.bucket_times(source, 'infinity', NULL) AS b;
+        PERFORM queue_internal.announce_token(source);
         RETURN false;
     END IF;
     IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN

@@ -53,6 +53,30 @@ fn one_push_wakes_one_of_fifty() {
     assert!(sleepers.into_iter().all(|waiter| waiter.done().0), "each was told that there is something");
 }
 
+#[test]
+fn two_pushes_in_one_transaction_wake_two_of_twelve() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-two");
+    let mut client = cluster.connect();
+    // The lane has been read from the table, with nobody there who waited for what was found.
+    run(&mut client, "SELECT queue.push('default')");
+    run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim()");
+    let sleepers: Vec<Waiter> =
+        (0..12).map(|_| wait(&cluster, "CALL queue.wait(timeout => '1 minute')")).collect();
+    await_waiters(&mut client, "default", 12);
+    run(&mut client, "BEGIN; SELECT queue.push('default'); SELECT queue.push('default'); COMMIT");
+    let woken = || sleepers.iter().filter(|waiter| waiter.thread.is_finished()).count();
+    eventually("two are woken", WOKEN, || woken() >= 2);
+    // Longer than waking took, several times.
+    let watched = Instant::now();
+    while watched.elapsed() < Duration::from_millis(300) {
+        assert_eq!(woken(), 2);
+        thread::sleep(Duration::from_millis(10));
+    }
+    run(&mut client, "SELECT queue.push_many('default', array_fill('{}'::jsonb, ARRAY[10]))");
+    assert!(sleepers.into_iter().all(|waiter| waiter.done().0), "each was told that there is something");
+}
+
 /// The processor time that the processes took so far.
 fn processor_time(pids: &[i32]) -> Duration {
     let time = |pid: &i32| {
