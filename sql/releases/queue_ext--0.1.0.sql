@@ -31,9 +31,12 @@ COMMENT ON SCHEMA queue_internal IS
 --   token_mark          how far fencing tokens have been handed out
 --
 -- There is no foreign key between them: it would lock the queue's row at every push.
+--
+-- Names and keys are COLLATE "C", and so is what compares with them: an upgrade of the system's locales, which may
+-- change the order of texts, must not corrupt the unique index of the keys.
 
 CREATE TABLE queue.queues (
-    name                  text        NOT NULL PRIMARY KEY,
+    name                  text COLLATE "C" NOT NULL PRIMARY KEY,
     lease                 interval    NOT NULL DEFAULT '1 minute',
     max_attempts          integer     NOT NULL DEFAULT 20,
     backoff_kind          text        NOT NULL DEFAULT 'exponential',
@@ -80,7 +83,7 @@ CREATE SEQUENCE queue.tasks_id_seq AS bigint;
 
 CREATE TABLE queue.tasks (
     id                  bigint      NOT NULL DEFAULT nextval('queue.tasks_id_seq'),
-    queue               text        NOT NULL,
+    queue               text COLLATE "C" NOT NULL,
     state               text        NOT NULL DEFAULT 'queued',
     priority            integer     NOT NULL DEFAULT 0,
     run_at              timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -94,8 +97,8 @@ CREATE TABLE queue.tasks (
     updated_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     created_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     cancel_requested_at timestamptz,
-    key                 text,
-    group_key           text,
+    key                 text COLLATE "C",
+    group_key           text COLLATE "C",
     backoff             jsonb,
     headers             jsonb,
     payload             jsonb       NOT NULL DEFAULT '{}',
@@ -121,7 +124,7 @@ ALTER SEQUENCE queue.tasks_id_seq OWNED BY queue.tasks.id;
 
 CREATE TABLE queue.history (
     id           bigint      NOT NULL,
-    queue        text        NOT NULL,
+    queue        text COLLATE "C" NOT NULL,
     state        text        NOT NULL,
     priority     integer     NOT NULL,
     run_at       timestamptz NOT NULL,
@@ -132,8 +135,8 @@ CREATE TABLE queue.history (
     claimed_at   timestamptz,
     created_at   timestamptz NOT NULL,
     finished_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    key          text,
-    group_key    text,
+    key          text COLLATE "C",
+    group_key    text COLLATE "C",
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
@@ -151,7 +154,7 @@ CREATE TABLE queue.history_default PARTITION OF queue.history (
 
 CREATE TABLE queue.dead_letters (
     id           bigint      NOT NULL,
-    queue        text        NOT NULL,
+    queue        text COLLATE "C" NOT NULL,
     priority     integer     NOT NULL,
     run_at       timestamptz NOT NULL,
     attempt      integer     NOT NULL,
@@ -161,23 +164,24 @@ CREATE TABLE queue.dead_letters (
     claimed_at   timestamptz,
     created_at   timestamptz NOT NULL,
     failed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    key          text,
-    group_key    text,
+    key          text COLLATE "C",
+    group_key    text COLLATE "C",
     backoff      jsonb,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
     errors       jsonb,
+    key_ttl      interval,
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
     CONSTRAINT dead_letters_times_check CHECK (
         isfinite(failed_at) AND isfinite(run_at) AND isfinite(created_at) AND isfinite(coalesce(claimed_at, run_at)))
 );
 
 CREATE TABLE queue.schedules (
-    name          text        NOT NULL PRIMARY KEY,
+    name          text COLLATE "C" NOT NULL PRIMARY KEY,
     cron          text        NOT NULL,
     timezone      text        NOT NULL DEFAULT 'UTC',
-    queue         text        NOT NULL,
+    queue         text COLLATE "C" NOT NULL,
     payload       jsonb       NOT NULL DEFAULT '{}',
     options       jsonb       NOT NULL DEFAULT '{}',
     missed_runs   text        NOT NULL DEFAULT 'once',
@@ -195,8 +199,8 @@ CREATE TABLE queue.schedules (
 
 -- A key is held by a live task; or, after it finished, until expires_at.
 CREATE TABLE queue_internal.keys (
-    queue      text     NOT NULL,
-    key        text     NOT NULL,
+    queue      text COLLATE "C" NOT NULL,
+    key        text COLLATE "C" NOT NULL,
     task_id    bigint   NOT NULL,
     ttl        interval,
     expires_at timestamptz,
@@ -208,8 +212,8 @@ CREATE TABLE queue_internal.keys (
 CREATE TABLE queue_internal.dependencies (
     predecessor_id    bigint NOT NULL,
     task_id           bigint NOT NULL,
-    queue             text   NOT NULL,
-    predecessor_queue text   NOT NULL,
+    queue             text COLLATE "C" NOT NULL,
+    predecessor_queue text COLLATE "C" NOT NULL,
     on_failure        text   NOT NULL,
     CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id),
     CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'release'))
@@ -220,8 +224,8 @@ CREATE TABLE queue_internal.dependencies (
 -- (settle_signals). So pushes and endings never wait for each other, and nothing is missed.
 CREATE TABLE queue_internal.signals (
     id             bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
-    queue          text   NOT NULL,
-    group_key      text,
+    queue          text COLLATE "C" NOT NULL,
+    group_key      text COLLATE "C",
     task_id        bigint,
     predecessor_id bigint,
     outcome        text,
@@ -232,7 +236,7 @@ CREATE TABLE queue_internal.signals (
 -- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its
 -- own: looking for the newest costs the same however many old ones cannot be vacuumed yet.
 CREATE TABLE queue_internal.slots (
-    queue   text    NOT NULL,
+    queue   text COLLATE "C" NOT NULL,
     slot    integer NOT NULL,
     version bigint  NOT NULL DEFAULT 0,
     task_id bigint,
@@ -243,7 +247,7 @@ CREATE TABLE queue_internal.slots (
 -- The tokens of a rate limit, spread over buckets so that claims do not queue up for one row.
 -- "taken" has the times at which the bucket's missing tokens were taken. Versions as in slots.
 CREATE TABLE queue_internal.tokens (
-    queue    text          NOT NULL,
+    queue    text COLLATE "C" NOT NULL,
     bucket   integer       NOT NULL,
     version  bigint        NOT NULL DEFAULT 0,
     capacity integer       NOT NULL,
@@ -265,8 +269,8 @@ INSERT INTO queue_internal.token_mark VALUES (0, 0);
 -- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex).
 -- queue.drop() deletes the bindings of its queue.
 CREATE TABLE queue.bindings (
-    topic_pattern text        NOT NULL,
-    queue         text        NOT NULL,
+    topic_pattern text COLLATE "C" NOT NULL,
+    queue         text COLLATE "C" NOT NULL,
     topic_regex   text        NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT bindings_pkey PRIMARY KEY (topic_pattern, queue)
@@ -275,8 +279,8 @@ CREATE TABLE queue.bindings (
 -- Who may do what. pg_dump saves the rows; privileges follow them (internal/rights.sql).
 CREATE TABLE queue.rights (
     role  regrole NOT NULL,
-    kind  text    NOT NULL,
-    queue text,
+    kind  text COLLATE "C" NOT NULL,
+    queue text COLLATE "C",
     CONSTRAINT rights_kind_check CHECK (kind IN ('producer', 'worker', 'operator'))
 );
 
@@ -687,14 +691,16 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_delay(text, interval) IS
     'Checks a delay: not negative, at most 100 years; null passes.';
 
--- Also 1 month less 29 days may end in the past. What is returned counts seconds only.
+-- Also 1 month less 29 days may end in the past. What is returned counts seconds only. The default of a queue may
+-- be from before the limit was lowered: then the limit counts.
 CREATE FUNCTION queue_internal.checked_lease(lease interval, otherwise interval) RETURNS interval
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     longest interval;
 BEGIN
     IF lease IS NULL THEN
-        RETURN otherwise;
+        RETURN CASE WHEN otherwise > '1 minute'
+               THEN least(otherwise, queue_internal.setting('max_lease', '7d')::interval) ELSE otherwise END;
     ELSIF NOT isfinite(lease) THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be finite', lease::text);
     ELSIF extract(epoch FROM lease) <= 0 THEN
@@ -834,7 +840,8 @@ COMMENT ON FUNCTION queue_internal.task_arrives() IS
 CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
     FOR EACH ROW WHEN (
         (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
-        AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'))
+        AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
+             OR NOT has_table_privilege('queue.tasks', 'TRUNCATE')))
     EXECUTE FUNCTION queue_internal.task_arrives();
 COMMENT ON TRIGGER task_arrives ON queue.tasks IS
     'Keys and groups, for every way in which a task can come.';
@@ -955,7 +962,8 @@ COMMENT ON FUNCTION queue_internal.tasks_inserted() IS
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT
-    WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off')
+    WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
+          OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.tasks_inserted();
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
     'Makes a plain INSERT or COPY as good as a push.';
@@ -964,12 +972,14 @@ COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT
-    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
+    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
+          AND has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.tasks_inserted('restored');
 COMMENT ON TRIGGER tasks_restored ON queue.tasks IS
     'Lets a dump be restored in any order.';
 -- The trigger that lets a dump be restored: CREATE EXTENSION has just made the queue "default",
--- and now the dump brings the one that was configured. The newcomer takes its place.
+-- and now the dump brings the one that was configured. The newcomer takes its place. What tells a dump:
+-- restored.sql.
 
 CREATE FUNCTION queue_internal.restore_default_queue() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -982,7 +992,9 @@ COMMENT ON FUNCTION queue_internal.restore_default_queue() IS
     'Lets the queue "default" of a dump replace the one that CREATE EXTENSION made.';
 
 CREATE TRIGGER restore_default_queue BEFORE INSERT ON queue.queues
-    FOR EACH ROW WHEN (NEW.name = 'default')
+    FOR EACH ROW WHEN (
+        NEW.name = 'default' AND current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
+        AND has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.restore_default_queue();
 COMMENT ON TRIGGER restore_default_queue ON queue.queues IS
     'Lets the queue "default" of a dump replace the one that CREATE EXTENSION made.';
@@ -1018,6 +1030,8 @@ COMMENT ON FUNCTION queue_internal.backoff(queue.queues, queue.tasks) IS
 --   A key is held by one live task of its queue; after the task finished it may be held for a time
 --   more ("key_ttl"). A row of queue_internal.keys counts only as far as its task lives or its time
 --   is not over, so that a task which somebody deleted by hand does not hold its key for ever.
+--   A push that replaces a running task takes the key over, and waits for it as for a predecessor; whatever
+--   ends without having run gives it back.
 
 CREATE FUNCTION queue_internal.check_key(argument text, value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -1034,14 +1048,14 @@ COMMENT ON FUNCTION queue_internal.check_key(text, text) IS
 
 -- Waits for a transaction that is just taking the key for another task: if it rolls back, the key
 -- is free, and the push that came second is not lost.
-CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint) RETURNS boolean
+CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint, ttl interval DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     holder record;
 BEGIN
     LOOP
-        INSERT INTO queue_internal.keys (queue, key, task_id)
-        VALUES (take_key.queue, take_key.key, take_key.task_id)
+        INSERT INTO queue_internal.keys (queue, key, task_id, ttl)
+        VALUES (take_key.queue, take_key.key, take_key.task_id, take_key.ttl)
         ON CONFLICT ON CONSTRAINT keys_pkey DO NOTHING;
         IF FOUND THEN
             RETURN true;
@@ -1058,7 +1072,7 @@ BEGIN
         IF holder.gone THEN
             UPDATE queue_internal.keys AS k
             SET task_id = take_key.task_id, expires_at = NULL,
-                ttl = CASE WHEN k.task_id = take_key.task_id THEN k.ttl END
+                ttl = coalesce(take_key.ttl, CASE WHEN k.task_id = take_key.task_id THEN k.ttl END)
             WHERE k.queue = take_key.queue AND k.key = take_key.key
               AND k.task_id = holder.task_id AND k.expires_at IS NOT DISTINCT FROM holder.expires_at;
             IF FOUND THEN
@@ -1071,14 +1085,23 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_key(text, text, bigint) IS
+COMMENT ON FUNCTION queue_internal.take_key(text, text, bigint, interval) IS
     'Takes a key for a task, unless another one holds it; returns whether the task has it.';
 
 CREATE FUNCTION queue_internal.release_key(task queue.tasks, at_once boolean) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     now CONSTANT timestamptz := clock_timestamp();
 BEGIN
+    IF task.state = 'waiting' THEN
+        UPDATE queue_internal.keys AS k SET task_id = r.id
+        FROM queue_internal.dependencies AS d JOIN queue.tasks AS r ON r.id = d.predecessor_id
+        WHERE d.task_id = task.id AND r.queue = task.queue AND r.key = task.key AND r.state = 'running'
+          AND k.queue = task.queue AND k.key = task.key AND k.task_id = task.id;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
     IF NOT at_once THEN
         UPDATE queue_internal.keys AS k
         SET expires_at = now + coalesce(k.ttl, q.key_ttl)
@@ -1096,8 +1119,23 @@ $$;
 COMMENT ON FUNCTION queue_internal.release_key(queue.tasks, boolean) IS
     'Frees the key of a task that finished, at once or when its time is over.';
 
--- What a push does that found its key taken. Null if the key came free meanwhile.
-CREATE FUNCTION queue_internal.settle_duplicate(pushed queue.tasks, on_duplicate text) RETURNS bigint
+-- A task that runs, and whose key is already that of the one which is to come after it.
+CREATE FUNCTION queue_internal.is_replaced(task queue.tasks) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN task.key IS NOT NULL AND EXISTS (
+        SELECT FROM queue_internal.keys AS k
+        WHERE k.queue = task.queue AND k.key = task.key AND k.task_id <> task.id
+          AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) = 'waiting');
+END
+$$;
+COMMENT ON FUNCTION queue_internal.is_replaced(queue.tasks) IS
+    'Whether another task has taken the place of a running one, and waits for its end.';
+
+-- What a push does that found its key taken. Without "id" it has to try again: the key came free meanwhile, or is
+-- to be taken from the task in "running", which it has to wait for.
+CREATE FUNCTION queue_internal.settle_duplicate(
+    pushed queue.tasks, on_duplicate text, OUT id bigint, OUT running bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     holder queue_internal.keys;
@@ -1107,27 +1145,40 @@ BEGIN
     IF on_duplicate = 'error' AND holder.task_id IS NOT NULL THEN
         PERFORM queue_internal.raise_duplicate_key(pushed.queue, pushed.key, holder.task_id, holder.expires_at);
     ELSIF on_duplicate = 'skip' OR holder.task_id IS NULL OR holder.expires_at IS NOT NULL THEN
-        RETURN holder.task_id;
+        id := holder.task_id;
+        RETURN;
     END IF;
     -- Waits for a claim in progress: if it rolls back, the task is still to be changed.
     UPDATE queue.tasks AS t SET run_at = pushed.run_at, updated_at = clock_timestamp()
     WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state IN ('queued', 'waiting')
     RETURNING t.group_key, t.gate INTO pushed.group_key, pushed.gate;
     IF NOT FOUND THEN
-        RETURN (SELECT t.id FROM queue.tasks AS t WHERE t.id = holder.task_id AND t.queue = pushed.queue);
+        IF on_duplicate = 'reschedule' THEN
+            SELECT t.id INTO id FROM queue.tasks AS t WHERE t.id = holder.task_id AND t.queue = pushed.queue;
+            RETURN;
+        END IF;
+        -- First the task and then its key, as its end does.
+        SELECT t.id INTO running FROM queue.tasks AS t
+        WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state = 'running' FOR KEY SHARE;
+        UPDATE queue_internal.keys AS k SET expires_at = clock_timestamp(), ttl = NULL
+        WHERE k.queue = pushed.queue AND k.key = pushed.key AND k.task_id = running AND k.expires_at IS NULL;
+        IF NOT FOUND THEN
+            running := NULL;
+        END IF;
+        RETURN;
     END IF;
     IF on_duplicate = 'replace' THEN
         UPDATE queue.tasks AS t
         SET payload = pushed.payload, headers = pushed.headers, priority = pushed.priority
         WHERE t.id = holder.task_id;
     END IF;
-    pushed.id := holder.task_id;
+    id := holder.task_id;
+    pushed.id := id;
     PERFORM queue_internal.yield_turn(pushed);
-    RETURN pushed.id;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.settle_duplicate(queue.tasks, text) IS
-    'Does to the holder of a key what the push of a duplicate asked for; returns the holder''s id.';
+    'Does to the holder of a key what the push of a duplicate asked for; returns the holder''s id, or the running task to wait for.';
 
 CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1585,6 +1636,8 @@ COMMENT ON FUNCTION queue_internal.settle_all(integer) IS
 --   is in the caller's transaction: a claim that rolls back has taken nothing.
 
 -- Up to "wanted" places that are free, from a random one on. Read only.
+-- After the limit was lowered, as many free places are kept free as tasks still run in places beyond it, and all
+-- claims keep the same ones, the first: so they cannot be more than the limit, whoever takes which at the same time.
 -- Why subqueries and no joins: a join may read all tasks to look for a few.
 CREATE FUNCTION queue_internal.free_slots(
     source queue.queues, wanted integer, OUT slot integer, OUT version bigint)
@@ -1597,14 +1650,14 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    start CONSTANT integer := floor(random() * source.max_running);
+    start  integer := floor(random() * source.max_running);
+    beyond bigint;
 BEGIN
-    -- After the limit was lowered, the tasks in the places beyond it have to end first.
-    IF EXISTS (
-        SELECT FROM queue_internal.slots AS s
-        WHERE s.queue = source.name AND s.slot > source.max_running
-          AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = s.task_id AND t.token = s.token) = 'running') THEN
-        RETURN;
+    SELECT count(*) INTO beyond FROM queue_internal.slots AS s
+    WHERE s.queue = source.name AND s.slot > source.max_running
+      AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = s.task_id AND t.token = s.token) = 'running';
+    IF beyond > 0 THEN
+        start := 0;
     END IF;
     FOR slot, version IN
         SELECT newest.slot, newest.version
@@ -1614,7 +1667,7 @@ BEGIN
                       ORDER BY s.version DESC LIMIT 1) AS newest
         WHERE (SELECT t.state FROM queue.tasks AS t WHERE t.id = newest.task_id AND t.token = newest.token)
               IS DISTINCT FROM 'running'
-        LIMIT wanted
+        OFFSET beyond LIMIT wanted
     LOOP
         RETURN NEXT;
     END LOOP;
@@ -1744,6 +1797,36 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_token(queue.queues) IS
     'Takes a token of a queue''s rate limit; returns when, or null if there is none.';
 
+CREATE FUNCTION queue_internal.announce_token(source queue.queues) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.announce_task(source.name, min(b.free_at))
+    FROM queue_internal.bucket_times(source, 'infinity', NULL) AS b;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.announce_token(queue.queues) IS
+    'Tells the engine, and whoever waits in this session, when a queue''s rate limit has a token again.';
+
+-- Whether a claim would end the attempt of somebody who died in a place. Read only.
+CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM queue_internal.slots AS s
+        WHERE s.queue = source.name AND s.task_id IS NOT NULL
+          AND (SELECT t.lease_until FROM queue.tasks AS t
+               WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running') <= moment);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_expired_holder(queue.queues, timestamptz) IS
+    'Whether a place of a queue is taken by a task whose lease ran out.';
+
 -- Looked at before any row is locked, so that asking a queue at its limit writes nothing. A worker that
 -- died must not keep its place because nobody comes across its task in the order.
 CREATE FUNCTION queue_internal.has_room(source queue.queues) RETURNS boolean
@@ -1751,8 +1834,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF source.rate_limit IS NOT NULL AND NOT EXISTS (
         SELECT FROM queue_internal.bucket_times(source, clock_timestamp(), 1)) THEN
-        PERFORM queue_internal.announce_task(source.name, min(b.free_at))
-        FROM queue_internal.bucket_times(source, 'infinity', NULL) AS b;
+        PERFORM queue_internal.announce_token(source);
         RETURN false;
     END IF;
     IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
@@ -1833,6 +1915,7 @@ DECLARE
     best   float8 := 'infinity';
     second float8 := 'infinity';
     value  float8;
+    up_to  float8;
 BEGIN
     SELECT t.priority INTO other FROM queue.tasks AS t
     WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
@@ -1857,8 +1940,10 @@ BEGIN
         SELECT t.priority INTO other FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.gate < 2 AND t.priority > other ORDER BY t.priority LIMIT 1;
     END LOOP;
-    -- At least its head, whatever rounding does.
-    until := greatest(head, least(moment, CASE WHEN second < 'infinity' THEN to_timestamp(second - level * step) END));
+    -- Clipped as a number: priorities far apart give times that no timestamp can hold. At least its head, whatever
+    -- rounding does.
+    up_to := second - level * step;
+    until := CASE WHEN up_to < extract(epoch FROM moment) THEN greatest(head, to_timestamp(up_to)) ELSE moment END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.next_aged_level(queue.queues, timestamptz, queue_internal.passed_level[]) IS
@@ -1866,15 +1951,22 @@ COMMENT ON FUNCTION queue_internal.next_aged_level(queue.queues, timestamptz, qu
 -- The ways in which a task leaves queue.tasks, the way back to the queue after an attempt, and the ways
 -- to another place or queue. Whoever calls them holds the task's row locked.
 
+-- The first ten and the last ten are kept, of as many attempts as there may be: all of them are written anew at
+-- each failure.
 CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    errors jsonb := coalesce(task.errors, '[]');
 BEGIN
-    RETURN coalesce(task.errors, '[]') || jsonb_build_object(
+    IF jsonb_array_length(CASE jsonb_typeof(errors) WHEN 'array' THEN errors END) >= 20 THEN
+        errors := errors - 10;
+    END IF;
+    RETURN errors || jsonb_build_object(
         'attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
-    'The errors of a task with one more at the end.';
+    'The errors of a task with one more at the end; of more than twenty, the first ten and the last ten.';
 
 -- Deletes the task and writes about it in one statement: see the policy "of_a_task" (rights.sql).
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
@@ -1911,7 +2003,8 @@ CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS voi
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL THEN
-        PERFORM queue_internal.release_key(task, outcome = 'purged');
+        -- What failed may be pushed again at once: nothing was done.
+        PERFORM queue_internal.release_key(task, outcome IN ('purged', 'failed'));
     END IF;
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
@@ -1972,11 +2065,13 @@ BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.dead_letters (
         id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, backoff, headers, payload, progress, errors)
+        created_at, key, group_key, backoff, headers, payload, progress, errors, key_ttl)
     VALUES (
         task.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
         task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
-        task.headers, task.payload, task.progress, task.errors);
+        task.headers, task.payload, task.progress, task.errors,
+        (SELECT k.ttl FROM queue_internal.keys AS k
+         WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id));
     PERFORM queue_internal.leave(task, 'failed');
 END
 $$;
@@ -2050,7 +2145,7 @@ COMMENT ON FUNCTION queue_internal.move(queue.tasks, text) IS
     'Moves a task that is not running to another queue; false if its key is taken there.';
 
 -- Decides what an attempt that did not succeed leads to. A task that is to be cancelled is, however
--- its attempt ended.
+-- its attempt ended; and one that was replaced is not tried again.
 CREATE FUNCTION queue_internal.end_attempt(task queue.tasks, error text, retry_in interval, permanent boolean)
 RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -2066,6 +2161,9 @@ BEGIN
     IF permanent OR task.attempt >= coalesce(task.max_attempts, source.max_attempts, 1) THEN
         PERFORM queue_internal.bury(task);
         RETURN 'failed';
+    ELSIF queue_internal.is_replaced(task) THEN
+        PERFORM queue_internal.cancel_now(task);
+        RETURN 'cancelled';
     END IF;
     retry_in := coalesce(retry_in, queue_internal.backoff(source, task));
     -- Without a wait it keeps its place in the queue.
@@ -2132,8 +2230,8 @@ COMMENT ON FUNCTION queue_internal.open_queue(text, text) IS
 --   Finished tasks and settled signals leave entries at the front of their indexes until a vacuum takes
 --   them, and while an old snapshot forbids that, each claim would pass over all of them. So a session whose
 --   claim passed over more than a thousand keeps in mind where it found its first task, and begins there for
---   twenty times as long as it took: looks from the front then take a twentieth of its time, however much
---   lies there. What comes before the mark meanwhile, a more urgent task, or a signal whose transaction was
+--   twenty times as long as it took, up to a minute: looks from the front then take a twentieth of its time,
+--   however much lies there. What comes before the mark meanwhile, a more urgent task, or a signal whose transaction was
 --   slow to commit, may be overtaken for that long. No claim has nothing because of its mark: it looks again
 --   from the front.
 --
@@ -2167,9 +2265,11 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.mark_of(text) IS 'Where claims of this session from a queue begin.';
 
+-- Up to a minute ahead, or it would not be believed.
 CREATE FUNCTION queue_internal.set_mark(queue text, mark queue_internal.mark) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 BEGIN
+    mark.until := least(mark.until, clock_timestamp() + interval '1 minute');
     PERFORM set_config('queue_mark.q' || md5(queue), mark::text, false);
 END
 $$;
@@ -2322,8 +2422,15 @@ BEGIN
                         IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
                             stuck := stuck || candidate.id;
                         END IF;
-                        again := true;
-                        CONTINUE;
+                        -- As a rule it is to be had now, at its old place.
+                        SELECT t.* INTO candidate FROM queue.tasks AS t
+                        WHERE t.id = candidate.id AND t.state = 'queued' AND t.gate < 2 AND t.run_at <= until;
+                        IF NOT FOUND THEN
+                            -- It has ended for good, which others may have waited for.
+                            more := true;
+                            again := true;
+                            CONTINUE;
+                        END IF;
                     END IF;
                     base := coalesce(base, queue_internal.token_base());
                     IF candidate.token >= largest THEN
@@ -2372,7 +2479,7 @@ BEGIN
                 END LOOP;
             END IF;
             EXIT walk WHEN granted = max_tasks;
-            -- What was put back just now is to be had at the same level.
+            -- What had ended in the middle of a batch left room in it.
             CONTINUE WHEN again;
             IF source.ageing IS NOT NULL THEN
                 passed := passed || ROW(level, until)::queue_internal.passed_level;
@@ -2416,10 +2523,14 @@ BEGIN
     FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL
                     AND queue_internal.has_right('worker', q.name)
     LOOP
-        CONTINUE WHEN source.rate_limit IS NOT NULL AND NOT EXISTS (
-                          SELECT FROM queue_internal.bucket_times(source, moment, 1))
-                      OR source.max_running IS NOT NULL AND NOT EXISTS (
-                          SELECT FROM queue_internal.free_slots(source, 1));
+        IF source.rate_limit IS NOT NULL AND NOT EXISTS (
+            SELECT FROM queue_internal.bucket_times(source, moment, 1)) THEN
+            PERFORM queue_internal.announce_token(source);
+            CONTINUE;
+        END IF;
+        CONTINUE WHEN source.max_running IS NOT NULL
+                      AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1))
+                      AND NOT queue_internal.has_expired_holder(source, moment);
         IF EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name) THEN
             RETURN true;
         END IF;
@@ -2864,6 +2975,11 @@ BEGIN
         CASE option
             WHEN 'lease' THEN
                 changed.lease := coalesce(queue_internal.interval_option(option, value, false), fresh.lease);
+                IF changed.lease > queue_internal.setting('max_lease', '7d')::interval THEN
+                    RAISE EXCEPTION 'option "lease" of argument "options" is longer than "queue.max_lease", which is %',
+                        queue_internal.setting('max_lease', '7d')
+                        USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
+                END IF;
             WHEN 'max_attempts' THEN
                 changed.max_attempts := coalesce(
                     queue_internal.number_option(option, value, 1, 10000, true), fresh.max_attempts);
@@ -3578,10 +3694,10 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.ids_option(text, jsonb) IS
     'The value of a filter''s option that is a list of ids.';
--- queue_internal.in_batches(verb, filter, dry_run, batch_size, to_queue, priority, tasks)
+-- queue_internal.in_batches(verbs, filter, dry_run, batch_size, to_queue, priority, tasks)
 --
---   What all bulk verbs do: walk over the tasks that match the filter, in the order of their ids, and
---   commit after each batch if CALL was issued where that is possible. "tasks" is counted on.
+--   What all bulk verbs do, one after the other: walk over the tasks that match the filter, in the order of
+--   their ids, and commit after each batch if CALL was issued where that is possible. "tasks" is counted on.
 --   Promise:  each task is visited once, also one that comes back under its id while this runs, and
 --             none that was pushed after it began; what a batch did stays done whatever comes later
 --   Rights:   next_batch checks them; it runs with the rights of the owner, which a procedure that commits
@@ -3590,25 +3706,33 @@ COMMENT ON FUNCTION queue_internal.ids_option(text, jsonb) IS
 --   Why it has no SET clause, and no operators: see queue.maintain().
 
 CREATE PROCEDURE queue_internal.in_batches(
-    verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer,
+    verbs text[], filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer,
     INOUT tasks bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
+    verb      pg_catalog.text;
     last      bigint;
     newest    bigint;
     moment    pg_catalog.timestamptz;
+    -- Kept from one verb to the next: who has committed once is no more in the transaction of the CALL, by which
+    -- the SQL-only edition knows that it may.
     committed boolean;
 BEGIN
-    LOOP
-        SELECT b.tasks, b.last, b.newest, b.moment INTO tasks, last, newest, moment
-        FROM queue_internal.next_batch(
-            verb, filter, dry_run, batch_size, to_queue, priority, tasks, last, newest, moment) AS b;
-        EXIT WHEN last IS NULL;
-        CALL queue_internal.try_commit(committed);
+    FOREACH verb IN ARRAY verbs LOOP
+        last := NULL;
+        newest := NULL;
+        moment := NULL;
+        LOOP
+            SELECT b.tasks, b.last, b.newest, b.moment INTO tasks, last, newest, moment
+            FROM queue_internal.next_batch(
+                verb, filter, dry_run, batch_size, to_queue, priority, tasks, last, newest, moment) AS b;
+            EXIT WHEN last IS NULL;
+            CALL queue_internal.try_commit(committed);
+        END LOOP;
     END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE queue_internal.in_batches(text, jsonb, boolean, integer, text, integer, bigint) IS
+COMMENT ON PROCEDURE queue_internal.in_batches(text[], jsonb, boolean, integer, text, integer, bigint) IS
     'Does something to all tasks that match a filter, batch by batch.';
 
 -- "redrive" and "forget" are about dead letters, all others about live tasks.
@@ -4131,7 +4255,8 @@ GROUP BY t.worker, t.queue;
 COMMENT ON VIEW queue.workers IS 'Who holds leases in which queue, since when and until when.';
 -- queue.push(queue, payload, priority, run_at, delay, key, on_duplicate, group_key, ...)
 --
---   Puts a task into a queue and returns its id; or that of the task which has its key.
+--   Puts a task into a queue and returns its id; or that of the task which has its key. With "replace", what is
+--   pushed while that task runs comes after it.
 --   API:      public; needs the producer's right on the queue
 --   Promise:  durable when the transaction commits; never there if it rolls back
 --   Waits:    for another transaction that is just pushing the same key; with "replace" and
@@ -4194,10 +4319,11 @@ CREATE FUNCTION queue_internal.push_linked(
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    source CONSTANT queue.queues := queue_internal.open_queue(queue, 'producer');
-    waits  CONSTANT boolean := after <> '{}';
-    pushed queue.tasks;
-    id     bigint;
+    source  CONSTANT queue.queues := queue_internal.open_queue(queue, 'producer');
+    waits   CONSTANT boolean := after <> '{}';
+    pushed  queue.tasks;
+    id      bigint;
+    running bigint;
 BEGIN
     pushed.queue := queue;
     pushed.key := key;
@@ -4210,7 +4336,7 @@ BEGIN
             queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state)
         VALUES (push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
                 push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
-                push_linked.backoff, CASE WHEN waits THEN 'waiting' ELSE 'queued' END)
+                push_linked.backoff, CASE WHEN waits OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
         RETURNING t.id INTO id;
         IF FOUND THEN
             IF key_ttl IS NOT NULL THEN
@@ -4221,10 +4347,13 @@ BEGIN
                 PERFORM queue_internal.add_dependencies(
                     id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure));
             END IF;
+            IF running IS NOT NULL AND running <> ALL (coalesce(after, '{}')) THEN
+                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'release');
+            END IF;
             RETURN id;
         END IF;
-        -- Null if the key came free since.
-        id := queue_internal.settle_duplicate(pushed, on_duplicate);
+        -- No id if the key came free since, or is to be had.
+        SELECT s.id, s.running INTO id, running FROM queue_internal.settle_duplicate(pushed, on_duplicate) AS s;
         IF id IS NOT NULL THEN
             RETURN id;
         END IF;
@@ -4510,8 +4639,10 @@ COMMENT ON FUNCTION queue.complete(bigint, bigint, jsonb) IS
 --   API:      public; needs the worker's right on the queues
 --   Empty:    empty arrays finish nothing and return no rows
 --   Errors:   22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (locks in the order of ids, so that two batches cannot deadlock;
---             deletes), queue.history (inserts)
+--   Touches:  queue.tasks (locks in the order of ids, so that two batches cannot deadlock, and only what runs
+--             with the token given; deletes), queue.history (inserts)
+--   How:      what concerns nobody else goes in one statement; the others one by one. All of it comes after the
+--             statement that locks: see predecessors_will_signal()
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
@@ -4521,27 +4652,60 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
+    -- Null for all. Asked once, and not for each task.
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
+    locked  bigint;
+    done    bigint[];
+    places  bigint[];
+    one     record;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
     PERFORM queue_internal.check_array('tokens', tokens);
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
-    PERFORM FROM queue.tasks AS t
-    WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed)) ORDER BY t.id FOR UPDATE;
-    RETURN QUERY
-    WITH finished AS (
-        SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
+    PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
+    JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
+    WHERE (allowed IS NULL OR t.queue = ANY (allowed))
+    ORDER BY t.id FOR UPDATE OF t;
+    GET DIAGNOSTICS locked = ROW_COUNT;
+    -- Why scalar subqueries: a join may read all dependencies to look for a few.
+    WITH given AS MATERIALIZED (
+        SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.result, g.position
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
              WITH ORDINALITY AS g (id, token, result, position)
-        JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-             AND (allowed IS NULL OR t.queue = ANY (allowed))
-        ORDER BY t.id, g.position
-    ), kept AS (
-        SELECT f.position, queue_internal.archive(f.task, 'completed', f.result) FROM finished AS f
+        ORDER BY g.id, g.token, g.position
+    ), ended AS (
+        DELETE FROM queue.tasks AS t USING given AS g
+        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
+          AND t.key IS NULL AND t.group_key IS NULL
+          AND (SELECT q.max_running FROM queue.queues AS q WHERE q.name = t.queue) IS NULL
+          AND (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = t.id LIMIT 1) IS NULL
+        RETURNING t.*, g.result, g.position,
+                  (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue) AS kept
+    ), archived AS (
+        INSERT INTO queue.history (
+            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, key, group_key, headers, payload, progress, errors, result)
+        SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
+               e.claimed_at, e.created_at, e.key, e.group_key, e.headers, e.payload, e.progress, e.errors, e.result
+        FROM ended AS e WHERE e.kept IS DISTINCT FROM false
     )
-    -- Every row of "kept" is needed, or its task would not be archived.
-    SELECT (f.task).id FROM finished AS f JOIN kept AS k USING (position) ORDER BY position;
+    SELECT array_agg(e.id), array_agg(e.position) INTO done, places FROM ended AS e;
+    IF locked > coalesce(cardinality(done), 0) THEN
+        FOR one IN
+            SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
+            FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
+                 WITH ORDINALITY AS g (id, token, result, position)
+            JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
+                 AND (allowed IS NULL OR t.queue = ANY (allowed))
+            ORDER BY t.id, g.position
+        LOOP
+            PERFORM queue_internal.archive(one.task, 'completed', one.result);
+            done := done || (one.task).id;
+            places := places || one.position;
+        END LOOP;
+    END IF;
+    RETURN QUERY SELECT d.id FROM unnest(done, places) AS d (id, place) ORDER BY d.place;
 END
 $$;
 COMMENT ON FUNCTION queue.complete_many(bigint[], bigint[], jsonb[]) IS
@@ -4574,7 +4738,7 @@ COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, te
 --
 --   Reports that an attempt failed. The task goes back to its queue after its backoff (or
 --   "retry_in"), or to the dead letters when its attempts are used up or "permanent" is true.
---   A task whose cancelling was requested is cancelled instead.
+--   A task whose cancelling was requested is cancelled instead; so is one that was replaced, unless it failed for good.
 --   API:      public; needs the worker's right on the queue
 --   Returns:  the state that the task is in now: queued, failed or cancelled
 --   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
@@ -4611,7 +4775,7 @@ COMMENT ON FUNCTION queue.fail(bigint, bigint, text, interval, boolean) IS
 -- queue.release(id, token, delay)
 --
 --   Gives a task back without spending the attempt, at its old place in the queue or after a delay.
---   A task whose cancelling was requested is cancelled instead.
+--   A task whose cancelling was requested, or that was replaced, is cancelled instead.
 --   API:      public; needs the worker's right on the queue
 --   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.tasks (updates)
@@ -4626,7 +4790,7 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_delay('delay', delay);
     task := queue_internal.leased_task(id, token);
-    IF task.cancel_requested_at IS NOT NULL THEN
+    IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
         PERFORM queue_internal.cancel_now(task);
         RETURN;
     END IF;
@@ -4646,7 +4810,8 @@ COMMENT ON FUNCTION queue.release(bigint, bigint, interval) IS
 --   API:      public; needs the worker's right on the queues
 --   Empty:    empty arrays extend nothing and return no rows
 --   Errors:   22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (locks in the order of ids; updates, HOT)
+--   Touches:  queue.tasks (locks in the order of ids, and only what runs with the token given: who has lost a
+--             lease does not wait for its new holder; updates, HOT)
 
 CREATE FUNCTION queue.extend_many(
     ids      bigint[],
@@ -4660,21 +4825,25 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
+    -- Null for all. Asked once, and not for each task.
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
-    moment timestamptz;
+    longest CONSTANT interval := queue_internal.setting('max_lease', '7d');
+    moment  timestamptz;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
     PERFORM queue_internal.check_array('tokens', tokens);
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('progress', progress, cardinality(ids));
     lease := queue_internal.checked_lease(lease, NULL);
-    PERFORM FROM queue.tasks AS t
-    WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed)) ORDER BY t.id FOR UPDATE;
+    PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
+    JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
+    WHERE (allowed IS NULL OR t.queue = ANY (allowed))
+    ORDER BY t.id FOR UPDATE OF t;
     moment := clock_timestamp();
     FOR id, lease_until, cancel_requested IN
         UPDATE queue.tasks AS t
         SET lease_until = moment + coalesce(
-                extend_many.lease, (SELECT q.lease FROM queue.queues AS q WHERE q.name = t.queue)),
+                extend_many.lease, (SELECT least(q.lease, longest) FROM queue.queues AS q WHERE q.name = t.queue)),
             progress = coalesce(g.progress, t.progress), updated_at = moment
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
         WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
@@ -4811,7 +4980,7 @@ DECLARE
     revived bigint;
 BEGIN
     WITH locked AS MATERIALIZED (
-        SELECT l.id, coalesce(to_queue, l.queue) AS queue, l.key FROM queue.dead_letters AS l
+        SELECT l.id, coalesce(to_queue, l.queue) AS queue, l.key, l.key_ttl FROM queue.dead_letters AS l
         WHERE l.id = ANY (ids) ORDER BY l.id FOR UPDATE
     ), first AS MATERIALIZED (
         -- Keys are taken in the order of push_many.
@@ -4820,7 +4989,7 @@ BEGIN
     ), free AS MATERIALIZED (
         SELECT l.id FROM locked AS l WHERE l.key IS NULL
         UNION ALL
-        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id)
+        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id, f.key_ttl)
     ), dead AS (
         DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
     )
@@ -5474,7 +5643,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'cancel', filter, dry_run, batch_size, NULL, NULL, tasks);
+        '{cancel}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.cancel_where(jsonb, boolean, integer, bigint) IS
@@ -5500,7 +5669,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'retry', filter, dry_run, batch_size, NULL, NULL, tasks);
+        '{retry}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.retry_where(jsonb, boolean, integer, bigint) IS
@@ -5527,7 +5696,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'redrive', filter, dry_run, batch_size, to_queue, NULL, tasks);
+        '{redrive}', filter, dry_run, batch_size, to_queue, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.redrive_where(jsonb, text, boolean, integer, bigint) IS
@@ -5554,7 +5723,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'reprioritise', filter, dry_run, batch_size, NULL, priority,
+        '{reprioritise}', filter, dry_run, batch_size, NULL, priority,
         tasks);
 END
 $$;
@@ -5582,7 +5751,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'move', filter, dry_run, batch_size, to_queue, NULL, tasks);
+        '{move}', filter, dry_run, batch_size, to_queue, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.move_where(jsonb, text, boolean, integer, bigint) IS
@@ -5608,9 +5777,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        'discard', filter, dry_run, batch_size, NULL, NULL, tasks);
-    CALL queue_internal.in_batches(
-        'forget', filter, dry_run, batch_size, NULL, NULL, tasks);
+        '{discard, forget}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
 COMMENT ON PROCEDURE queue.purge_where(jsonb, boolean, integer, bigint) IS
@@ -5923,8 +6090,9 @@ COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint, bigint) I
 -- not refused for want of its queue, and leaves its key to queue_internal.keys (the triggers on
 -- queue.tasks); and whichever comes later, a task or what it waits for, has the task looked at.
 --
--- What tells a restore are two settings that every dump makes before its first row. Verbs have a
--- search_path of their own, so that nothing they do is ever taken for a restore.
+-- What tells a restore are two settings that every dump makes before its first row, and a role that may truncate
+-- the tables: the owner, or a superuser. Verbs have a search_path of their own, so that nothing they do is ever
+-- taken for a restore; and a producer who makes the settings is checked like any other.
 
 CREATE FUNCTION queue_internal.dependencies_restored() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -5942,7 +6110,8 @@ COMMENT ON FUNCTION queue_internal.dependencies_restored() IS
 CREATE TRIGGER dependencies_restored AFTER INSERT ON queue_internal.dependencies
     REFERENCING NEW TABLE AS restored
     FOR EACH STATEMENT
-    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off')
+    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
+          AND has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.dependencies_restored();
 COMMENT ON TRIGGER dependencies_restored ON queue_internal.dependencies IS
     'Lets a dump be restored in any order.';
@@ -6121,7 +6290,8 @@ COMMENT ON COLUMN queue.tasks.backoff IS 'How the wait grows with each failure, 
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object about the task: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What is to be done, as the producer wrote it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last said of its progress.';
-COMMENT ON COLUMN queue.tasks.errors IS 'An array with one element for each attempt that did not succeed: attempt, at, worker, error.';
+COMMENT ON COLUMN queue.tasks.errors IS
+    'An array with one element for each attempt that did not succeed: attempt, at, worker, error. The first ten and the last ten.';
 
 COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, a partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
