@@ -3429,7 +3429,7 @@ BEGIN
               FROM queue.schedules AS d
               WHERE d.paused_at IS NULL AND d.next_run_at <= moment
                 AND (d.last_error_at <= moment
-                     AND d.last_error_at + queue_internal.schedule_pause(d, patience) > moment) IS NOT TRUE) AS due
+                     AND d.last_error_at + queue_internal.schedule_pause(d.next_run_at, d.last_error_at, patience) > moment) IS NOT TRUE) AS due
           ON due.name = s.name
         WHERE s.paused_at IS NULL AND s.next_run_at <= moment
         ORDER BY due.turn, s.next_run_at
@@ -3500,11 +3500,13 @@ COMMENT ON FUNCTION queue_internal.push_scheduled(queue.schedules, timestamptz) 
     'Pushes the task of one run of a schedule.';
 
 -- As long again as it was overdue when it failed: so the pause grows. Nothing has to be remembered for it.
-CREATE FUNCTION queue_internal.schedule_pause(failed queue.schedules, patience interval) RETURNS interval
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN (failed).last_error_at > (failed).next_run_at + patience THEN patience
-            ELSE greatest(least(patience, '1 second'), (failed).last_error_at - (failed).next_run_at) END;
-COMMENT ON FUNCTION queue_internal.schedule_pause(queue.schedules, interval) IS
+CREATE FUNCTION queue_internal.schedule_pause(due timestamptz, failed_at timestamptz, patience interval) RETURNS interval
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN CASE WHEN failed_at - due > patience THEN patience ELSE greatest(least(patience, '1 second'), failed_at - due) END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.schedule_pause(timestamptz, timestamptz, interval) IS
     'For how long a schedule whose push failed is left alone.';
 
 CREATE FUNCTION queue_internal.next_schedule(patience interval) RETURNS timestamptz
@@ -3514,7 +3516,7 @@ DECLARE
 BEGIN
     RETURN (
         SELECT min(CASE WHEN s.last_error_at <= moment
-                        THEN greatest(s.next_run_at, s.last_error_at + queue_internal.schedule_pause(s, patience))
+                        THEN greatest(s.next_run_at, s.last_error_at + queue_internal.schedule_pause(s.next_run_at, s.last_error_at, patience))
                         ELSE s.next_run_at END)
         FROM queue.schedules AS s WHERE s.paused_at IS NULL);
 END

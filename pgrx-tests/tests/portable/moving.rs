@@ -177,6 +177,7 @@ fn moving_runs_nothing_that_the_owner_has_written() {
     owner
         .batch_execute(
             "CREATE DOMAIN public.mine AS text CHECK (public.grab(VALUE) IS NOT NULL);
+             CREATE DOMAIN public.my_json AS jsonb CHECK (public.grab(VALUE::text) IS NOT NULL);
              CREATE TABLE public.parked (LIKE queue.history_default)",
         )
         .expect("more traps");
@@ -224,8 +225,8 @@ fn moving_runs_nothing_that_the_owner_has_written() {
                  ALTER TABLE queue.tasks DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY",
             ),
             (
-                "ALTER TABLE queue.schedules ALTER last_error TYPE public.mine",
-                "ALTER TABLE queue.schedules ALTER last_error TYPE text",
+                "ALTER TABLE queue.schedules ALTER payload TYPE public.my_json",
+                "ALTER TABLE queue.schedules ALTER payload TYPE jsonb",
             ),
             (
                 "ALTER TABLE queue.tasks ALTER worker SET DEFAULT public.grab('x')",
