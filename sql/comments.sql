@@ -18,7 +18,7 @@ COMMENT ON COLUMN queue.queues.fair_groups IS 'Whether the groups take turns, on
 COMMENT ON COLUMN queue.queues.ageing IS 'How long a task has to wait to gain one step of priority; null for never.';
 COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a finished task keeps its key; null for not at all.';
 COMMENT ON COLUMN queue.queues.on_predecessor_failure IS
-    'What becomes of a task when one that it waits for fails or is cancelled: fail, cancel, release.';
+    'What becomes of a task when one that it waits for fails or is cancelled: fail, cancel, continue.';
 COMMENT ON COLUMN queue.queues.keep_history IS 'Whether finished tasks are kept in queue.history.';
 
 COMMENT ON SEQUENCE queue.tasks_id_seq IS 'The ids of tasks. They have gaps and do not follow the order of commits.';
@@ -37,7 +37,7 @@ COMMENT ON COLUMN queue.tasks.cancel_requested_at IS 'When queue.cancel() was ca
 COMMENT ON COLUMN queue.tasks.key IS 'No other live task of the queue has it.';
 COMMENT ON COLUMN queue.tasks.group_key IS 'The group, of which max_running_per_group may run at a time.';
 COMMENT ON COLUMN queue.tasks.gate IS
-    '0: a claim may take it; 1: it may, as one of those admitted of its group; 2: it waits for others.';
+    'Admission. 0, open: a claim may take it. 1, admitted: it may, as one of its group. 2, blocked: it waits for others.';
 COMMENT ON COLUMN queue.tasks.backoff IS 'How the wait grows with each failure, where the task was pushed with its own.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object about the task: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What is to be done, as the producer wrote it.';
@@ -52,9 +52,11 @@ COMMENT ON TABLE queue.history_default IS 'The history of days that had no parti
 COMMENT ON TABLE queue.dead_letters IS
     'The tasks that failed for good, with every error, until they are retried, redriven or purged.';
 COMMENT ON TABLE queue_internal.keys IS 'Which task has a key, and until when after it finished.';
-COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which.';
-COMMENT ON TABLE queue_internal.signals IS 'What happened that may let a task go on; read by the next claim.';
-COMMENT ON SEQUENCE queue_internal.signals_id_seq IS 'The order of the signals.';
+COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which, and how those it waits for have ended.';
+COMMENT ON TABLE queue_internal.outcomes IS 'How tasks ended that could not tell their dependents.';
+COMMENT ON TABLE queue_internal.events IS 'Hints to look at a waiting task or at a group; processed by the next claim.';
+COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
+COMMENT ON TABLE queue_internal.locks IS 'Rows that are only ever locked, by the transaction that admits tasks of a group.';
 COMMENT ON TABLE queue_internal.slots IS 'The places of queues with max_running, and the task that took each last.';
 COMMENT ON TABLE queue_internal.token_mark IS
     'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';

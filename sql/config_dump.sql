@@ -9,8 +9,9 @@ SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.rights', '');
--- Of the signals none: the tasks and dependencies that are restored leave new ones.
+-- No events: the sweep leaves new ones.
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.outcomes', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.tokens', '');

@@ -6,21 +6,19 @@ CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate
 COMMENT ON INDEX queue.tasks_order IS
     'The order in which the tasks of a queue are claimed. Holds no column that a claim changes.';
 
--- settle_signals: who of a group is admitted, and who is next.
+-- admit_next: who of a group is admitted, and who is next. check_groups: the groups of a queue.
 CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
 
--- settle_signals: all signals of a group at once.
-CREATE INDEX signals_group ON queue_internal.signals (queue, group_key, id) WHERE group_key IS NOT NULL;
-COMMENT ON INDEX queue_internal.signals_group IS 'The signals of a group.';
+-- process_events: all events of a group, or of a task, at once.
+CREATE INDEX events_group ON queue_internal.events (queue, group_key, id) WHERE group_key IS NOT NULL;
+COMMENT ON INDEX queue_internal.events_group IS 'The events of a group.';
+CREATE INDEX events_task ON queue_internal.events (task_id, id) WHERE task_id IS NOT NULL;
+COMMENT ON INDEX queue_internal.events_task IS 'The events of a waiting task.';
 
--- settle_signals: how a predecessor that left no trace ended.
-CREATE INDEX signals_task ON queue_internal.signals (task_id, predecessor_id) WHERE predecessor_id IS NOT NULL;
-COMMENT ON INDEX queue_internal.signals_task IS 'What a waiting task is told of its predecessors.';
-
--- settle_signals: whether a task still waits for anything.
-CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id);
-COMMENT ON INDEX queue_internal.dependencies_task IS 'What a task waits for.';
+-- process_dependent: whether a task still waits, and whether a predecessor failed.
+CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id, outcome);
+COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task, by how they ended.';
 
 -- retire_keys: the keys whose time is over.
 CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;

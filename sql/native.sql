@@ -63,14 +63,14 @@ CREATE TRIGGER task_changed AFTER UPDATE OR DELETE ON queue.tasks
     FOR EACH ROW EXECUTE FUNCTION queue_internal.task_changed();
 COMMENT ON TRIGGER task_changed ON queue.tasks IS 'Tells the lanes of changed tasks.';
 
-CREATE FUNCTION queue_internal.signal_announced() RETURNS trigger
-LANGUAGE c AS 'MODULE_PATHNAME', 'signal_announced';
-COMMENT ON FUNCTION queue_internal.signal_announced() IS 'Tells the lane of a queue that there are signals to settle.';
+CREATE FUNCTION queue_internal.event_announced() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'event_announced';
+COMMENT ON FUNCTION queue_internal.event_announced() IS 'Tells the lane of a queue that there are events to process.';
 
-CREATE TRIGGER signal_announced AFTER INSERT ON queue_internal.signals
-    FOR EACH ROW EXECUTE FUNCTION queue_internal.signal_announced();
-COMMENT ON TRIGGER signal_announced ON queue_internal.signals IS
-    'Tells the lane of a queue that there are signals to settle.';
+CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.event_announced();
+COMMENT ON TRIGGER event_announced ON queue_internal.events IS
+    'Tells the lane of a queue that there are events to process.';
 
 -- The counters behind queue.stats, told of what the native verbs did not do.
 

@@ -13,7 +13,9 @@
 --
 --   keys                which task holds a key
 --   dependencies        which task waits for which
---   signals             what happened since that may let a blocked task go on
+--   outcomes            how tasks ended that could not tell their dependents
+--   events              hints: which waiting tasks and which groups to look at
+--   locks               rows to lock
 --   slots               who holds the places of a queue that limits how many run at a time
 --   tokens              when the starts of a queue that limits its rate were
 --   token_mark          how far fencing tokens have been handed out
@@ -54,7 +56,7 @@ CREATE TABLE queue.queues (
         AND (rate_limit IS NULL) = (rate_period IS NULL)),
     CONSTRAINT queues_policies_check CHECK (
         delayed_head IN ('block', 'pass') AND ageing > '0' AND key_ttl > '0'
-        AND on_predecessor_failure IN ('fail', 'cancel', 'release'))
+        AND on_predecessor_failure IN ('fail', 'cancel', 'continue'))
 );
 
 -- "state" is queued until a claim makes it running; scheduled is queued with a run_at to come.
@@ -63,10 +65,10 @@ CREATE TABLE queue.queues (
 -- them is in an index or in an index predicate, so that a claim is a HOT update. They stand
 -- before the columns that it leaves alone, so that the WAL of a claim does not repeat a payload.
 --
--- "gate" says whether a claim may come across the task, which only a policy ever changes:
---   0  open: a task without a group; or one of a group, to be looked at by the claim that meets it
+-- "gate" is the admission of a task, which only a policy ever changes:
+--   0  open: a task without a group; or one of a group that the claim which meets it has to check
 --   1  admitted: one of the tasks of its group that may run now
---   2  closed: it waits for predecessors, or for its turn in its group, and is not in tasks_order
+--   2  blocked: it waits for predecessors, or for its turn in its group, and is not in tasks_order
 CREATE SEQUENCE queue.tasks_id_seq AS bigint;
 
 CREATE TABLE queue.tasks (
@@ -195,30 +197,48 @@ CREATE TABLE queue_internal.keys (
     CONSTRAINT keys_pkey PRIMARY KEY (queue, key)
 );
 
--- "queue" is that of the task which waits. That of its predecessor is there for the policies of roles
--- with rights on one queue (rights.sql).
+-- Which tasks wait for which. "outcome" is null until the predecessor ends, and is written by the transaction that
+-- ends it: completed, failed, cancelled or purged.
 CREATE TABLE queue_internal.dependencies (
-    predecessor_id    bigint NOT NULL,
-    task_id           bigint NOT NULL,
-    queue             text COLLATE "C" NOT NULL,
-    predecessor_queue text COLLATE "C" NOT NULL,
-    on_failure        text   NOT NULL,
+    predecessor_id bigint NOT NULL,
+    task_id        bigint NOT NULL,
+    on_failure     text   NOT NULL,
+    outcome        text COLLATE "C",
     CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id),
-    CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'release'))
+    CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue'))
 );
 
--- Written together with what it tells of: a push into a group, the end of one of the group's tasks,
--- the end of a predecessor. Read, acted upon and deleted by the next claim from the queue
--- (settle_signals). So pushes and endings never wait for each other, and nothing is missed.
-CREATE TABLE queue_internal.signals (
-    id             bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
-    queue          text COLLATE "C" NOT NULL,
-    group_key      text COLLATE "C",
-    task_id        bigint,
-    predecessor_id bigint,
-    outcome        text,
-    CONSTRAINT signals_pkey PRIMARY KEY (queue, id)
+-- How tasks ended whose end could not be written to the rows of their dependents: a snapshot did not show them, or
+-- another transaction had them locked. Kept for a day, so that the sweep finds the outcome here (internal/sweep.sql).
+CREATE TABLE queue_internal.outcomes (
+    task_id  bigint      NOT NULL,
+    outcome  text        NOT NULL,
+    ended_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT outcomes_pkey PRIMARY KEY (task_id)
 );
+
+-- Hints to look at a waiting task or at a group, written by the transaction that changed something about it. The next
+-- claim from the queue, or the worker, processes and deletes them (internal/events.sql). An event that is lost costs
+-- time and nothing else: the sweep finds what it was about. "due_at" lies ahead once an event could not be processed.
+CREATE TABLE queue_internal.events (
+    id        bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
+    queue     text COLLATE "C" NOT NULL,
+    group_key text COLLATE "C",
+    task_id   bigint,
+    due_at    timestamptz NOT NULL DEFAULT '-infinity',
+    tries     integer     NOT NULL DEFAULT 0,
+    error     text,
+    CONSTRAINT events_pkey PRIMARY KEY (queue, due_at, id),
+    CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
+);
+
+-- Rows that are only ever locked, by the hash of a queue and a group: by the transaction that admits tasks of the
+-- group. Nobody but the owner can lock them, unlike advisory locks.
+CREATE TABLE queue_internal.locks (
+    number integer NOT NULL,
+    CONSTRAINT locks_pkey PRIMARY KEY (number)
+);
+INSERT INTO queue_internal.locks SELECT pg_catalog.generate_series(1, 16384);
 
 -- A place is taken while the task in it runs with that very token; nothing has to be written to
 -- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its

@@ -34,7 +34,7 @@ pub enum Point {
     ClaimAwaits,
     ClaimAwaited,
     ClaimGranted,
-    SignalsSought,
+    EventsSought,
     LeaseBegun,
     LeaseNext,
     LeaseFound,

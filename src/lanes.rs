@@ -75,8 +75,8 @@ pub struct Slot {
     pub account: Account,
     /// Who waits for a task.
     pub waiters: Waiters,
-    /// Not 0 if there may be signals to settle: a number that is never used twice.
-    pub signals: u64,
+    /// Not 0 if there may be events to process: a number that is never used twice.
+    pub events: u64,
     /// Whoever finds a task is to wake the next one.
     in_turn: bool,
     /// What happened here since the server started.
@@ -200,7 +200,7 @@ pub fn each<R>(act: impl Fn(&Slot) -> R) -> Vec<(Vec<u8>, R)> {
 pub extern "C-unwind" fn doubt() {
     all(|slot| {
         slot.lane.doubt();
-        slot.signals = stamp();
+        slot.events = stamp();
         slot.wake_in_turn()
     });
 }
@@ -268,7 +268,7 @@ impl Slot {
     /// the next one, if what this process was woken for is left to that one.
     pub fn leave(&mut self, takes: bool) -> Option<Wake> {
         let woken = !self.waiters.leave();
-        let left = self.lane.line_length() > usize::from(takes) || !takes && self.signals != 0;
+        let left = self.lane.line_length() > usize::from(takes) || !takes && self.events != 0;
         self.in_turn &= left && !self.waiters.is_empty();
         if left && (self.in_turn || woken && !takes) { self.wake() } else { None }
     }
@@ -299,7 +299,7 @@ impl Slot {
         self.account.doubt();
         self.waiters.clear();
         self.in_turn = false;
-        self.signals = stamp();
+        self.events = stamp();
         self.counters = Counters::default();
     }
 }

@@ -58,11 +58,12 @@ extension_sql_file!(
     requires = ["internal_groups"]
 );
 extension_sql_file!(
-    "../sql/internal/signals.sql",
-    name = "internal_signals",
+    "../sql/internal/events.sql",
+    name = "internal_events",
     requires = ["internal_dependencies"]
 );
-extension_sql_file!("../sql/internal/limits.sql", name = "internal_limits", requires = ["internal_signals"]);
+extension_sql_file!("../sql/internal/sweep.sql", name = "internal_sweep", requires = ["internal_events"]);
+extension_sql_file!("../sql/internal/limits.sql", name = "internal_limits", requires = ["internal_sweep"]);
 extension_sql_file!("../sql/internal/ageing.sql", name = "internal_ageing", requires = ["internal_limits"]);
 extension_sql_file!("../sql/internal/endings.sql", name = "internal_endings", requires = ["internal_ageing"]);
 extension_sql_file!(
@@ -243,10 +244,9 @@ extension_sql_file!("../sql/functions/channel.sql", name = "channel", requires =
 extension_sql_file!("../sql/functions/grant.sql", name = "grant", requires = ["channel"]);
 extension_sql_file!("../sql/functions/maintain.sql", name = "maintain", requires = ["grant"]);
 extension_sql_file!("../sql/functions/health.sql", name = "health", requires = ["maintain"]);
-extension_sql_file!("../sql/internal/restored.sql", name = "internal_restored", requires = ["health"]);
 
 // What the library serves natively.
-extension_sql_file!("../sql/native.sql", name = "native", requires = ["internal_restored"]);
+extension_sql_file!("../sql/native.sql", name = "native", requires = ["health"]);
 
 // About all of it.
 extension_sql_file!("../sql/comments.sql", name = "comments", requires = ["native"]);

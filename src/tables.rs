@@ -28,7 +28,7 @@ pub struct Tables {
     pub queues: pg_sys::Oid,
     pub history: pg_sys::Oid,
     pub dependencies: pg_sys::Oid,
-    pub signals: pg_sys::Oid,
+    pub events: pg_sys::Oid,
     pub token_mark: pg_sys::Oid,
     /// The partition of the history that rows go to now.
     pub today: Today,
@@ -82,7 +82,7 @@ const NOWHERE: Tables = Tables {
     queues: pg_sys::InvalidOid,
     history: pg_sys::InvalidOid,
     dependencies: pg_sys::InvalidOid,
-    signals: pg_sys::InvalidOid,
+    events: pg_sys::InvalidOid,
     token_mark: pg_sys::InvalidOid,
     today: Today { table: pg_sys::InvalidOid, since: 0, until: 0 },
 };
@@ -215,7 +215,7 @@ pub unsafe fn find() -> Option<Tables> {
             queues: public(c"queues"),
             history: public(c"history"),
             dependencies: private(c"dependencies"),
-            signals: private(c"signals"),
+            events: private(c"events"),
             token_mark: private(c"token_mark"),
             today: Today::default(),
         };
@@ -235,7 +235,7 @@ impl Tables {
             self.queues,
             self.history,
             self.dependencies,
-            self.signals,
+            self.events,
             self.token_mark,
         ]
     }

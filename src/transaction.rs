@@ -95,11 +95,11 @@ pub fn signalled(queue: &Queue<'_>) {
     with_pending(|pending| {
         shared::set_bit(&mut pending.news.queues, shared::queue_bit(queue.name()));
         let news = &mut pending.news;
-        if !news.signals[..news.signal_count].contains(&queue.hash()) {
-            match news.signals.get_mut(news.signal_count) {
+        if !news.events[..news.event_count].contains(&queue.hash()) {
+            match news.events.get_mut(news.event_count) {
                 Some(place) => {
                     *place = queue.hash();
-                    news.signal_count += 1;
+                    news.event_count += 1;
                 }
                 None => pending.doubt = true,
             }
@@ -191,7 +191,7 @@ pub fn has_own(lane: u64) -> bool {
     with_pending(|pending| {
         pending.summary_count > 0
             || pending.doubt
-            || pending.news.signals[..pending.news.signal_count].contains(&lane)
+            || pending.news.events[..pending.news.event_count].contains(&lane)
             || pending.changes[..pending.count]
                 .iter()
                 .any(|change| change.lane == lane && change.may_add(now))

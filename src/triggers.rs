@@ -47,7 +47,7 @@ macro_rules! trigger {
 
 trigger!(tasks_announced, pg_finfo_tasks_announced, inserted, c"tasks", TOLD, Gets::Rows);
 trigger!(task_changed, pg_finfo_task_changed, changed, c"tasks", TOLD, Gets::Row);
-trigger!(signal_announced, pg_finfo_signal_announced, signalled, c"signals", columns::SIGNALS, Gets::Row);
+trigger!(event_announced, pg_finfo_event_announced, event_left, c"events", columns::EVENTS, Gets::Row);
 trigger!(history_counted, pg_finfo_history_counted, archived, c"history", columns::HISTORY, Gets::Rows);
 trigger!(
     dead_letter_counted,
@@ -162,8 +162,8 @@ unsafe fn changed(trigger: &pg_sys::TriggerData) {
     }
 }
 
-/// After a row of queue_internal.signals came in, or a limit got room.
-unsafe fn signalled(trigger: &pg_sys::TriggerData) {
+/// After a row of queue_internal.events came in.
+unsafe fn event_left(trigger: &pg_sys::TriggerData) {
     const QUEUE: i32 = 2;
     // SAFETY: a row trigger has the row; the queue is its second column, a text and never null.
     unsafe {

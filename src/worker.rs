@@ -19,7 +19,6 @@ use crate::lanes::{self, Chore};
 use crate::process;
 use crate::settings;
 use crate::shared::{self, Database, NEVER, QueueBits, Shared};
-use crate::tokens;
 use pgrx::prelude::*;
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -36,6 +35,8 @@ const LEASE_SCAN_SHARE: i64 = 20;
 const LEASE_SCAN_LEAST: i64 = 5_000;
 /// The longest time without a look for expired leases that no session announced.
 const LEASE_SCAN_EVERY: i64 = 60_000_000;
+/// A sweep for lost events may take one part in so many of the time.
+const LOST_SHARE: i64 = 10;
 /// How often partitions and retention are looked after.
 const UPKEEP_EVERY: i64 = 60_000_000;
 /// What may be past its retention. Each returns whether there may be more.
@@ -111,8 +112,14 @@ struct Worker {
     history_awaited: bool,
     /// What there may be more of to delete right now.
     to_retire: Vec<fn(i32) -> bool>,
-    /// Whether there may be more to settle right now.
-    unsettled: bool,
+    /// Whether there may be more events to process right now.
+    more_events: bool,
+    /// How far the sweep for lost events has come, unless it is between two.
+    sweeping: Option<String>,
+    /// When the next sweep for lost events begins.
+    next_lost: i64,
+    /// How long the current sweep has taken so far.
+    swept_for: Duration,
     /// Queues to notify, and when.
     to_notify: BTreeSet<Vec<u8>>,
     notify_from: i64,
@@ -124,12 +131,13 @@ struct Worker {
 type StepOf = fn(&mut Worker, &QueueBits) -> Installed;
 
 /// The steps of a round, in their order.
-const STEPS: [StepOf; 9] = [
+const STEPS: [StepOf; 10] = [
     Worker::raise_tokens,
     Worker::tend_lanes,
     Worker::reap,
     Worker::run_schedules,
-    Worker::settle,
+    Worker::find_lost_events,
+    Worker::process_events,
     Worker::look_for_due,
     Worker::notify,
     Worker::keep_history,
@@ -139,11 +147,12 @@ const RAISE_TOKENS: usize = 0;
 const TEND_LANES: usize = 1;
 const REAP: usize = 2;
 const RUN_SCHEDULES: usize = 3;
-const SETTLE: usize = 4;
-const LOOK_FOR_DUE: usize = 5;
-const NOTIFY: usize = 6;
-const KEEP_HISTORY: usize = 7;
-const RETIRE: usize = 8;
+const FIND_LOST_EVENTS: usize = 4;
+const PROCESS_EVENTS: usize = 5;
+const LOOK_FOR_DUE: usize = 6;
+const NOTIFY: usize = 7;
+const KEEP_HISTORY: usize = 8;
+const RETIRE: usize = 9;
 
 /// A step that fails is left alone for a while.
 #[derive(Clone, Copy, Default)]
@@ -183,7 +192,10 @@ impl Worker {
             next_upkeep: 0,
             history_awaited: false,
             to_retire: Vec::new(),
-            unsettled: false,
+            more_events: false,
+            sweeping: None,
+            next_lost: 0,
+            swept_for: Duration::ZERO,
             to_notify: BTreeSet::new(),
             notify_from: 0,
             pauses: [Pause::default(); STEPS.len()],
@@ -372,15 +384,46 @@ impl Worker {
         Installed::Yes
     }
 
-    /// Lets tasks go on that waited for a predecessor or for their turn, in case no claim comes.
-    fn settle(&mut self, pushed: &QueueBits) -> Installed {
-        if now() < self.next_sweep() && *pushed == [0; 4] && !self.unsettled {
+    /// Leaves events about waiting tasks and groups of which no event tells, a piece of the tables in each round.
+    fn find_lost_events(&mut self, _pushed: &QueueBits) -> Installed {
+        if self.sweeping.is_none() && now() < self.next_lost {
             return Installed::Yes;
         }
-        let step = self.attempt(SETTLE, c"settling signals", || {
-            if core::signals_wait() { core::settle_signals(BATCH) } else { 0 }
+        if self.sweeping.is_none() {
+            self.next_lost = now().saturating_add(microseconds(settings::sweep_interval()));
+            self.swept_for = Duration::ZERO;
+        }
+        // Not by the clock, which may be put forward by years meanwhile.
+        let started = Instant::now();
+        let place = self.sweeping.take();
+        let step = self
+            .attempt(FIND_LOST_EVENTS, c"looking for lost events", || core::sweep(place.as_deref(), BATCH));
+        let Some(place) = step.result else {
+            self.sweeping = place;
+            return step.installed;
+        };
+        self.swept_for += started.elapsed();
+        if place.is_none() {
+            // A long sweep is not repeated at once.
+            self.next_lost = self.next_lost.max(now() + LOST_SHARE * microseconds(self.swept_for));
+        }
+        self.sweeping = place;
+        self.more_events = true;
+        Installed::Yes
+    }
+
+    /// Unblocks tasks that waited for a predecessor or for their turn, in case no claim comes.
+    fn process_events(&mut self, pushed: &QueueBits) -> Installed {
+        let moment = now();
+        // An event that was postponed is announced as a task for later is.
+        let due = moment >= self.next_sweep().min(self.next_run);
+        if !due && *pushed == [0; 4] && !self.more_events {
+            return Installed::Yes;
+        }
+        let step = self.attempt(PROCESS_EVENTS, c"processing events", || {
+            if core::events_wait() { core::process_events(BATCH) } else { 0 }
         });
-        self.unsettled = step.result.is_none_or(|settled| settled > 0);
+        self.more_events = step.result.is_none_or(|looks| looks > 0);
         step.installed
     }
 
@@ -493,7 +536,8 @@ impl Worker {
         times[TEND_LANES] = self.next_lane.min(self.database.next_lane.get());
         times[REAP] = self.lease_scan_due();
         times[RUN_SCHEDULES] = self.next_schedule.min(self.database.next_run.get());
-        times[SETTLE] = more(self.unsettled);
+        times[FIND_LOST_EVENTS] = more(self.sweeping.is_some()).min(self.next_lost);
+        times[PROCESS_EVENTS] = more(self.more_events);
         times[LOOK_FOR_DUE] = run.min(self.next_sweep());
         times[NOTIFY] = notify;
         times[KEEP_HISTORY] = self.next_upkeep;

@@ -7,4 +7,4 @@ BEGIN
 END
 $$;
 ALTER SEQUENCE queue.tasks_id_seq CACHE 1;
-ALTER SEQUENCE queue_internal.signals_id_seq CACHE 1;
+ALTER SEQUENCE queue_internal.events_id_seq CACHE 1;

@@ -304,7 +304,7 @@ fn the_functions_of_triggers_refuse_what_they_were_not_made_for() {
         (tasks, "BEFORE INSERT", "ROW", "tasks_announced"),
         (history, "AFTER DELETE", "STATEMENT", "history_counted"),
         (dead, "AFTER DELETE", "STATEMENT", "dead_letter_counted"),
-        ("queue_internal.signals", "AFTER DELETE", "STATEMENT", "signal_announced"),
+        ("queue_internal.events", "AFTER DELETE", "STATEMENT", "event_announced"),
         ("queue_internal.dependencies", "AFTER DELETE", "STATEMENT", "tasks_announced"),
     ];
     for (table, event, each, function) in wrong {

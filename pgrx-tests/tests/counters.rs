@@ -75,7 +75,7 @@ fn comes_to_rest(client: &mut Client) {
     eventually("nothing more happens by itself", SOON, || {
         let more = "SELECT (SELECT count(*) FROM queue.tasks
                             WHERE run_at BETWEEN now() AND now() + interval '30 minutes')
-                           + (SELECT count(*) FROM queue_internal.signals)";
+                           + (SELECT count(*) FROM queue_internal.events)";
         client.query_one(more, &[]).expect("count").get::<_, i64>(0) == 0
     });
 }

@@ -6,7 +6,7 @@ use postgres::{Client, NoTls};
 use queue_ext_tests::{Cluster, Settings, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
-const CHECKS: [&str; 10] = [
+const CHECKS: [&str; 12] = [
     "version",
     "engine",
     "worker",
@@ -14,6 +14,7 @@ const CHECKS: [&str; 10] = [
     "due tasks",
     "leases",
     "schedules",
+    "events",
     "dead letters",
     "horizon",
     "partitions",

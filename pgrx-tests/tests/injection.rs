@@ -6,8 +6,8 @@
 
 #[path = "injection/scenarios.rs"]
 mod scenarios;
-#[path = "injection/signals.rs"]
-mod signals;
+#[path = "injection/events.rs"]
+mod events;
 #[path = "injection/waits.rs"]
 mod waits;
 
@@ -44,7 +44,7 @@ fn cluster(name: &str) -> Option<Cluster> {
     Some(cluster)
 }
 
-/// Nobody shall end leases, settle signals or read tables but the sessions of the test.
+/// Nobody shall end leases, process events or read tables but the sessions of the test.
 fn send_the_worker_away(client: &mut Client) {
     run(client, "ALTER SYSTEM SET queue.worker_enabled = off");
     run(client, "SELECT pg_reload_conf()");

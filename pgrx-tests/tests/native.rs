@@ -24,7 +24,7 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
 /// Plays the histories of a chunk in one database.
 fn play(client: &mut Client, seeds: &[u64], counters: bool) -> Vec<Vec<String>> {
     client
-        .batch_execute("TRUNCATE queue.tasks, queue.history, queue.dead_letters, queue_internal.keys, queue_internal.signals, queue_internal.dependencies")
+        .batch_execute("TRUNCATE queue.tasks, queue.history, queue.dead_letters, queue_internal.keys, queue_internal.events, queue_internal.outcomes, queue_internal.dependencies")
         .expect("truncate");
     // From here on, counters have to keep up.
     client.query("SELECT FROM queue.stats", &[]).expect("stats");
@@ -57,7 +57,7 @@ fn random_histories_end_the_same_natively_and_in_the_core() {
         cluster.await_worker(name);
     }
     admin.batch_execute("ALTER DATABASE core SET queue.fast_path = off").expect("set");
-    // Nobody else may end leases or settle signals: the histories say when.
+    // Nobody else may end leases or process events: the histories say when.
     admin.batch_execute("ALTER SYSTEM SET queue.worker_enabled = off").expect("set");
     admin.batch_execute("SELECT pg_reload_conf()").expect("reload");
     eventually("the workers leave", Duration::from_secs(10), || {

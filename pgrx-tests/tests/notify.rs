@@ -158,8 +158,8 @@ fn much_of_one_thing_to_do_delays_no_notification() {
              SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'",
         ),
         (
-            "settling signals",
-            "queue_internal.signals",
+            "processing events",
+            "queue_internal.events",
             0.03,
             "SELECT queue.create('grouped');
              SELECT count(queue.push('grouped', group_key => n::text)) FROM generate_series(1, 400) AS n",

@@ -175,14 +175,14 @@ fn no_instant_has_more_of_a_group_than_allowed_and_at_one_they_run_in_order() {
         assert_eq!(overtaken, 0, "no task begins before an earlier one of its group has finished");
         let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
         let no_worker = client.query_one(worker, &[]).expect("look for a worker").get::<_, i64>(0) == 0;
-        eventually("no signal is left", Duration::from_secs(15), || {
-            // The last claim may have met a group that another one was at: who settles its signal is a worker,
+        eventually("no event is left", Duration::from_secs(15), || {
+            // The last claim may have met a group that another one was at: who processes its event is a worker,
             // or whatever takes a worker's place.
             if no_worker {
                 client.batch_execute("CALL queue.maintain()").expect("maintain");
             }
-            let query = "SELECT NOT EXISTS (SELECT FROM queue_internal.signals)";
-            client.query_one(query, &[]).expect("signals").get(0)
+            let query = "SELECT NOT EXISTS (SELECT FROM queue_internal.events)";
+            client.query_one(query, &[]).expect("events").get(0)
         });
     });
 }
@@ -218,7 +218,7 @@ fn an_old_snapshot_makes_few_claims_pass_over_all_that_was_finished() {
     const FINISHED: i64 = 12_000;
     const CLAIMS: i64 = 200;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Groups in the edition without the library: with it, claims look for signals in another way first.
+    // Groups in the edition without the library: with it, claims look for events in another way first.
     for (edition, queue, options, groups) in [
         (Edition::FastPath, "limited", "{\"max_running\": 1000}", 0),
         (Edition::SqlOnly, "grouped", "{}", 100),
@@ -241,7 +241,7 @@ fn an_old_snapshot_makes_few_claims_pass_over_all_that_was_finished() {
             let one = "SELECT count(queue.complete(id, token)) FROM queue.claim('1 hour', $1)";
             // These count on until the session reports them, which it does between transactions.
             let looked_at = "SELECT pg_stat_get_xact_tuples_returned('queue.tasks_order'::regclass)
-                                  + pg_stat_get_xact_tuples_returned('queue_internal.signals_pkey'::regclass)";
+                                  + pg_stat_get_xact_tuples_returned('queue_internal.events_pkey'::regclass)";
             passed -= transaction.query_one(looked_at, &[]).expect("count").get::<_, i64>(0);
             claimed += transaction.query_one(one, &[&queue]).expect("a task").get::<_, i64>(0);
             passed += transaction.query_one(looked_at, &[]).expect("count").get::<_, i64>(0);

@@ -28,7 +28,7 @@ const NEXT: &[(&str, &str)] = &[
     ("ALTER TABLE queue.tasks ADD COLUMN site text NOT NULL DEFAULT 'here'", "queue.tasks column 23: column"),
     ("COMMENT ON COLUMN queue.tasks.worker IS 'Who.'", "queue.tasks column 11: comment"),
     ("CREATE INDEX dead_letters_worker ON queue.dead_letters (worker)", "queue.dead_letters_worker: index"),
-    ("DROP INDEX queue_internal.signals_task", "queue_internal.signals_task: index"),
+    ("DROP INDEX queue_internal.events_task", "queue_internal.events_task: index"),
     ("ALTER TABLE queue.tasks SET (fillfactor = 60)", "queue.tasks: options"),
     (
         "ALTER TABLE queue.tasks SET (toast.autovacuum_enabled = off)",

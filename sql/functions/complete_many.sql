@@ -8,7 +8,7 @@
 --   Touches:  queue.tasks (locks in the order of ids, so that two batches cannot deadlock, and only what runs
 --             with the token given; deletes), queue.history (inserts)
 --   How:      what concerns nobody else goes in one statement; the others one by one. All of it comes after the
---             statement that locks: see predecessors_will_signal()
+--             statement that locks: see tell_dependents()
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
@@ -46,6 +46,9 @@ BEGIN
           AND t.key IS NULL AND t.group_key IS NULL
           AND (SELECT q.max_running FROM queue.queues AS q WHERE q.name = t.queue) IS NULL
           AND (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = t.id LIMIT 1) IS NULL
+          -- At another level the snapshot may not show who waits: then a trace is needed (archive).
+          AND (current_setting('transaction_isolation') = 'read committed'
+               OR (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue))
         RETURNING t.*, g.result, g.position,
                   (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue) AS kept
     ), archived AS (

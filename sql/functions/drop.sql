@@ -35,13 +35,14 @@ BEGIN
                                 'and dead letters included.', name);
     END IF;
     IF force THEN
-        INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
-        SELECT d.queue, d.task_id, d.predecessor_id, 'purged'
-        FROM queue_internal.dependencies AS d JOIN queue.tasks AS t ON t.id = d.predecessor_id
-        WHERE t.queue = "drop".name AND d.queue <> "drop".name;
+        DELETE FROM queue_internal.dependencies AS d USING queue.tasks AS t
+        WHERE t.queue = "drop".name AND t.state = 'waiting' AND d.task_id = t.id;
+        PERFORM queue_internal.tell_dependents(ARRAY(
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.queue = "drop".name AND t.id IN (SELECT d.predecessor_id FROM queue_internal.dependencies AS d)),
+            'purged');
     END IF;
-    DELETE FROM queue_internal.dependencies AS d WHERE d.queue = "drop".name;
-    DELETE FROM queue_internal.signals AS s WHERE s.queue = "drop".name;
+    DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
     -- Those too that outlive their task for a while: they would keep a later queue of that name from its tasks.
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
     IF force THEN

@@ -33,7 +33,7 @@ BEGIN
     PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
     JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
     WHERE (allowed IS NULL OR t.queue = ANY (allowed))
-    ORDER BY t.id FOR UPDATE OF t;
+    ORDER BY t.id FOR NO KEY UPDATE OF t;
     moment := clock_timestamp();
     FOR id, lease_until, cancel_requested IN
         UPDATE queue.tasks AS t

@@ -110,6 +110,23 @@ BEGIN
         RETURN QUERY SELECT 'leases', 'ok', format('none ran out more than %s ago', overdue_for), NULL;
     END IF;
 
+    -- The pause has grown to a second by then. An error may name what a task holds: it is for the owner alone.
+    IF NOT pg_has_role((SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass), 'USAGE') THEN
+        RETURN QUERY SELECT 'events', 'ok', 'only the owner of the tables sees those that cannot be processed', NULL;
+    ELSE
+        RETURN QUERY
+        SELECT 'events', 'warning',
+               format('queue %s: %s cannot be unblocked: %s', to_json(e.queue),
+                      CASE WHEN e.task_id IS NOT NULL THEN 'task ' || e.task_id ELSE 'group ' || to_json(e.group_key) END,
+                      coalesce(e.error, 'a transaction has it locked')),
+               CASE WHEN e.error IS NULL THEN 'It is tried again. Look for long transactions in pg_stat_activity.'
+                    ELSE 'Remove the cause. It is tried again after ten seconds at most.' END
+        FROM queue_internal.events AS e WHERE e.tries > 7 ORDER BY e.queue, e.id LIMIT 10;
+        IF NOT FOUND THEN
+            RETURN QUERY SELECT 'events', 'ok', 'none had to be tried for long', NULL;
+        END IF;
+    END IF;
+
     RETURN QUERY
     SELECT 'schedules', 'warning',
            format('queue %s: %s schedules could not push their last task, the first since %s', to_json(f.queue), f.schedules, f.since),

@@ -1,7 +1,7 @@
 -- CALL queue.maintain()
 --
 --   One round of what the background worker does, for servers that do not preload the library:
---   puts back tasks whose lease ran out, runs the schedules that are due, lets go on what waits for a
+--   puts back tasks whose lease ran out, runs the schedules that are due, unblocks what waited for a
 --   predecessor or its turn, makes and drops the partitions of the history, deletes old dead letters and
 --   keys. Call it every minute, from pg_cron or any other scheduler.
 --   API:      public; the extension owner's, since it makes and drops tables
@@ -16,11 +16,18 @@ LANGUAGE plpgsql AS $$
 DECLARE
     part  pg_catalog.text;
     until pg_catalog.timestamptz;
+    place queue_internal.sweep_position;
 BEGIN
-    -- Signals are settled at this level alone, whatever the default is. Each transaction hands it to the next.
+    -- Events are processed at this level alone, whatever the default is. Each transaction hands it to the next.
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'signals', 'partitions', 'history', 'dead letters', 'keys'] LOOP
+    -- First, so that what it finds is processed below.
+    LOOP
+        place := queue_internal.maintain_sweep(place);
+        COMMIT AND CHAIN;
+        EXIT WHEN place IS NULL;
+    END LOOP;
+    FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'events', 'partitions', 'history', 'dead letters', 'keys'] LOOP
         until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
         WHILE queue_internal.maintain_part(part) LOOP
             COMMIT AND CHAIN;
@@ -33,13 +40,26 @@ $$;
 COMMENT ON PROCEDURE queue.maintain() IS
     'One round of what the background worker does, for servers that do not preload the library.';
 
+CREATE FUNCTION queue_internal.maintain_sweep(place queue_internal.sweep_position)
+RETURNS queue_internal.sweep_position
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
+BEGIN
+    RETURN queue_internal.sweep(place, 1000);
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'queue.maintain() is not done with the search for lost events: %', SQLERRM;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.maintain_sweep(queue_internal.sweep_position) IS
+    'One transaction of the search for lost events in queue.maintain(); returns where to continue.';
+
 CREATE FUNCTION queue_internal.maintain_part(part text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
     CASE part
         WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
         WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).fired > 0;
-        WHEN 'signals' THEN RETURN queue_internal.settle_all(1000) > 0;
+        WHEN 'events' THEN RETURN queue_internal.process_all_events(1000) > 0;
         WHEN 'partitions' THEN PERFORM queue_internal.extend_history();
         WHEN 'history' THEN RETURN queue_internal.retire_history(1000);
         WHEN 'dead letters' THEN RETURN queue_internal.retire_dead_letters(1000);

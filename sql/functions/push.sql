@@ -93,7 +93,7 @@ BEGIN
                     id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure));
             END IF;
             IF running IS NOT NULL AND running <> ALL (coalesce(after, '{}')) THEN
-                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'release');
+                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue');
             END IF;
             RETURN id;
         END IF;

@@ -52,7 +52,7 @@ BEGIN
                 changed.key_ttl := queue_internal.interval_option(option, value, false);
             WHEN 'on_predecessor_failure' THEN
                 changed.on_predecessor_failure := coalesce(
-                    queue_internal.choice_option(option, value, '{fail, cancel, release}'),
+                    queue_internal.choice_option(option, value, '{fail, cancel, continue}'),
                     fresh.on_predecessor_failure);
             WHEN 'keep_history' THEN
                 changed.keep_history := coalesce(
@@ -91,10 +91,11 @@ BEGIN
         PERFORM queue_internal.announce_task(source.name, clock_timestamp());
     END IF;
     IF options ?| '{max_running_per_group, delayed_head, fair_groups}' THEN
-        UPDATE queue.tasks AS t SET gate = 0
-        WHERE t.queue = source.name AND t.group_key IS NOT NULL AND t.gate = 1 AND t.state = 'queued'
-          AND t.run_at > clock_timestamp() AND source.delayed_head = 'pass';
-        INSERT INTO queue_internal.signals (queue, group_key)
+        UPDATE queue.tasks AS t SET gate = CASE source.delayed_head WHEN 'pass' THEN 0 ELSE 2 END
+        WHERE t.queue = source.name AND t.group_key IS NOT NULL AND t.state = 'queued'
+          AND (source.delayed_head = 'pass' AND t.gate = 1 AND t.run_at > clock_timestamp()
+               OR source.delayed_head = 'block' AND t.gate = 0);
+        INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key IS NOT NULL;
         PERFORM queue_internal.announce_task(source.name, clock_timestamp());

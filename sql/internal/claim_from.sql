@@ -10,13 +10,15 @@
 --   A running task whose lease ran out is met at its own place in the order and ended like any
 --   attempt, so that claims need no reaper.
 --
---   Signals come first: they may open the gate of tasks that are next. And they may come from the walk
---   itself, when it meets a task that has to queue up in its group, or takes the only one of a group
---   that was in the line; then there is another walk.
+--   Events come first: they may admit tasks that are next. And they may come from the walk itself, when it
+--   meets a task that has to queue up in its group, or takes the only one of a group that was in the order;
+--   then there is another walk. So there is when nothing was found and a look at what is blocked left events.
 --
 --   Why the planner is told what not to do: a plan that was made while the table was small, or
 --   without statistics, may sort or scan all of it, and a session keeps it for long.
 --   Why SKIP LOCKED and one row at a time: a claim never waits, and returns its tasks in order.
+--   Why NO KEY UPDATE: a push that waits for the task to end holds a KEY SHARE lock, and does not keep it from being
+--   claimed.
 
 CREATE FUNCTION queue_internal.claim_from(source queue.queues, lease interval, max_tasks integer, worker text)
 RETURNS SETOF queue.claimed_task
@@ -38,7 +40,8 @@ DECLARE
     mark      queue_internal.mark := queue_internal.mark_of(source.name);
     entries   bigint;
     newest    bigint;
-    signal    bigint;
+    event     bigint;
+    event_due timestamptz;
     rounds    integer := 0;
     level     integer;
     head      timestamptz;
@@ -50,38 +53,41 @@ DECLARE
     stuck     bigint[] := '{}';
     again     boolean;
     more      boolean;
+    swept     boolean := false;
 BEGIN
     IF limited AND NOT queue_internal.has_room(source) THEN
         RETURN;
     END IF;
     entries := queue_internal.entries_passed();
-    newest := queue_internal.newest_signal();
+    newest := queue_internal.newest_event();
     <<walk>>
     LOOP
-        SELECT t.priority, t.run_at,
-               (SELECT s.id FROM queue_internal.signals AS s
-                WHERE s.queue = source.name AND s.id > mark.signal ORDER BY s.id LIMIT 1)
-        INTO level, head, signal
-        FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.gate < 2 AND (t.priority, t.run_at) >= (mark.level, mark.head)
-        ORDER BY t.priority, t.run_at LIMIT 1;
-        IF level IS NULL THEN
-            SELECT s.id INTO signal FROM queue_internal.signals AS s
-            WHERE s.queue = source.name AND s.id > mark.signal ORDER BY s.id LIMIT 1;
-        END IF;
+        -- One statement for both.
+        SELECT f.priority, f.run_at, e.id, e.due_at INTO level, head, event, event_due
+        FROM (VALUES (true)) AS one
+        LEFT JOIN LATERAL (
+            SELECT t.priority, t.run_at FROM queue.tasks AS t
+            WHERE t.queue = source.name AND t.gate < 2 AND (t.priority, t.run_at) >= (mark.level, mark.head)
+            ORDER BY t.priority, t.run_at LIMIT 1) AS f ON true
+        LEFT JOIN LATERAL (
+            SELECT v.id, v.due_at FROM queue_internal.events AS v
+            WHERE v.queue = source.name AND (v.due_at, v.id) > ('-infinity', mark.event) AND v.due_at <= moment
+            ORDER BY v.due_at, v.id LIMIT 1) AS e ON true;
         -- One end may lead to another; what would take too long is left to the next claim.
-        IF signal IS NOT NULL AND rounds < 16 THEN
+        IF event IS NOT NULL AND rounds < 16 THEN
             rounds := rounds + 1;
-            IF queue_internal.settle_signals(source, 16 + 4 * max_tasks, signal - 1) > 0 THEN
-                -- What was let into the line just now is due by now, too, and may have moved the mark.
+            -- Those that were postponed come after the fresh ones.
+            event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE mark.event END;
+            IF queue_internal.process_events(source, 16 + 4 * max_tasks, event) > 0 THEN
+                -- What was unblocked just now is due by now, too, and may have moved the mark.
                 moment := clock_timestamp();
                 IF mark.until IS NOT NULL THEN
                     mark := queue_internal.mark_of(source.name);
                 END IF;
                 CONTINUE;
             END IF;
-            -- Those that are left are somebody else's at the moment, or have to wait.
-            signal := NULL;
+            -- Those that are left are being processed by another transaction.
+            event := NULL;
         END IF;
         more := false;
         IF source.ageing IS NOT NULL THEN
@@ -137,7 +143,7 @@ BEGIN
                             more := true;
                             EXIT levels;
                         ELSIF source.fair_groups THEN
-                            INSERT INTO queue_internal.signals (queue, group_key)
+                            INSERT INTO queue_internal.events (queue, group_key)
                             VALUES (source.name, candidate.group_key);
                             more := true;
                         END IF;
@@ -160,7 +166,7 @@ BEGIN
                     granted := granted + 1;
                     IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
                         PERFORM queue_internal.set_mark(source.name, (
-                            coalesce(signal - 1, newest), level, candidate.run_at,
+                            CASE WHEN event_due = '-infinity' THEN coalesce(event - 1, newest) ELSE newest END, level, candidate.run_at,
                             coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
                     END IF;
                 END LOOP;
@@ -178,6 +184,11 @@ BEGIN
                 ORDER BY t.priority, t.run_at LIMIT 1;
             END IF;
         END LOOP;
+        IF NOT more AND granted = 0 AND mark.until IS NULL AND NOT swept THEN
+            swept := true;
+            more := queue_internal.sweep_a_little(source);
+            moment := clock_timestamp();
+        END IF;
         IF NOT more THEN
             EXIT WHEN granted > 0 OR mark.until IS NULL;
             mark := queue_internal.front();

@@ -1,14 +1,19 @@
 -- Dependencies: a task that waits for others.
 --
---   A dependency is written with the push of the task that waits, and deleted when its predecessor
---   has finished. The end of a predecessor leaves a signal for every task that waits for it, and
---   whoever reads the signal does what it leads to: so no ending waits for another one, chains of any
---   length are worked off one signal at a time, and two predecessors that finish at the same moment
---   cannot both believe that the other one is still to come.
+--   Each dependency is a row, written with the push of the task that waits. The end of the predecessor writes its
+--   outcome there and leaves an event for the dependent, in the same transaction. A waiting task is unblocked when all
+--   of its rows have an outcome, and ends as soon as one has an outcome that its on_failure does not accept.
 --
---   Cycles cannot be: a task can only wait for tasks that were there before it.
+--   A push that names a predecessor and the end of that predecessor wait for each other, as with a foreign key: the
+--   push holds a KEY SHARE lock on the predecessor's row from after it inserted the dependency. So an end either comes
+--   first, and the push reads how it ended, or comes later, and sees the dependency. A claim or a heartbeat of the
+--   predecessor does not conflict with that lock.
+--   At REPEATABLE READ and SERIALIZABLE the snapshot of an end may be older than the dependency; then the sweep writes
+--   the outcome (sweep.sql).
+--
+--   Cycles are impossible: a task can only wait for tasks that existed before it.
 
--- One plan for all: to make it, for all days of the history, takes longer than to push the task.
+-- Why one generic plan: to plan it for all partitions of the history takes longer than to push the task.
 CREATE FUNCTION queue_internal.add_dependencies(task_id bigint, queue text, after bigint[], on_failure text)
 RETURNS void
 LANGUAGE plpgsql
@@ -19,172 +24,178 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     known bigint;
+    live  bigint[];
+    ended bigint;
 BEGIN
-    INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, predecessor_queue, on_failure)
-    SELECT a.id, add_dependencies.task_id, add_dependencies.queue, found.queue, add_dependencies.on_failure
-    FROM (SELECT DISTINCT i.id FROM unnest(after) AS i (id)) AS a,
-         -- The task itself is there already, and cannot wait for itself.
-         LATERAL (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.id AND t.id <> add_dependencies.task_id
-                  UNION ALL SELECT d.queue FROM queue.dead_letters AS d WHERE d.id = a.id
-                  UNION ALL SELECT h.queue FROM queue.history AS h WHERE h.id = a.id LIMIT 1) AS found
-    -- A task of a queue that the caller has nothing to do with does not exist for it.
-    WHERE queue_internal.has_right('any', found.queue)
-    ORDER BY a.id;
+    INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
+    SELECT DISTINCT a.id, add_dependencies.task_id, add_dependencies.on_failure FROM unnest(after) AS a (id) ORDER BY a.id;
     GET DIAGNOSTICS known = ROW_COUNT;
-    IF known < (SELECT count(DISTINCT i.id) FROM unnest(after) AS i (id)) THEN
-        PERFORM queue_internal.raise_unknown_task(min(a.id)) FROM unnest(after) AS a (id)
-        WHERE NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
-                          WHERE d.predecessor_id = a.id AND d.task_id = add_dependencies.task_id);
+    -- In the order of ids, so that two pushes cannot deadlock. The task itself exists already, and cannot wait for
+    -- itself. A task of a queue for which the caller has no right does not exist for it.
+    live := ARRAY(
+        SELECT t.id FROM queue.tasks AS t
+        WHERE t.id = ANY (after) AND t.id <> add_dependencies.task_id AND queue_internal.has_right('any', t.queue)
+        ORDER BY t.id FOR KEY SHARE);
+    IF cardinality(live) = known THEN
+        RETURN;
     END IF;
+    -- A new snapshot: those that are gone by now have ended.
+    UPDATE queue_internal.dependencies AS d SET outcome = e.outcome
+    FROM (SELECT a.id, f.outcome
+          FROM (SELECT DISTINCT i.id FROM unnest(after) AS i (id)) AS a,
+               LATERAL (SELECT 'failed' AS outcome, l.queue FROM queue.dead_letters AS l WHERE l.id = a.id
+                        UNION ALL SELECT h.state, h.queue FROM queue.history AS h WHERE h.id = a.id LIMIT 1) AS f
+          WHERE (SELECT t.id FROM queue.tasks AS t WHERE t.id = a.id) IS NULL
+            AND queue_internal.has_right('any', f.queue)) AS e
+    WHERE d.predecessor_id = e.id AND d.task_id = add_dependencies.task_id;
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    IF cardinality(live) + ended < known THEN
+        PERFORM queue_internal.raise_unknown_task(min(d.predecessor_id)) FROM queue_internal.dependencies AS d
+        WHERE d.task_id = add_dependencies.task_id AND d.predecessor_id = ANY (after) AND d.outcome IS NULL
+          AND d.predecessor_id <> ALL (live);
+    END IF;
+    INSERT INTO queue_internal.events (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text) IS
     'Makes a task wait for others.';
 
--- What one signal about a waiting task leads to. False if it has to be looked at again.
-CREATE FUNCTION queue_internal.settle_dependent(signal queue_internal.signals) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE
-    task  queue.tasks;
-    ended record;
-    told  boolean := false;
-BEGIN
-    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = signal.task_id FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = signal.task_id);
-    ELSIF task.state <> 'waiting' THEN
-        RETURN true;
-    END IF;
-    -- The task was moved, or somebody with rights on this queue alone has made the signal up: it is to be
-    -- looked at, but what the signal tells is not to be believed.
-    IF signal.queue <> task.queue THEN
-        signal.queue := task.queue;
-        signal.predecessor_id := NULL;
-    END IF;
-    FOR ended IN SELECT * FROM queue_internal.ended_predecessors(signal) LOOP
-        DELETE FROM queue_internal.dependencies AS d
-        WHERE d.predecessor_id = ended.id AND d.task_id = task.id;
-        IF ended.outcome <> 'completed' AND ended.on_failure <> 'release' THEN
-            task.errors := queue_internal.with_error(
-                task, format('predecessor %s %s', ended.id,
-                             CASE ended.outcome WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END));
-            IF ended.on_failure = 'fail' THEN
-                PERFORM queue_internal.bury(task);
-            ELSE
-                PERFORM queue_internal.cancel_now(task);
-            END IF;
-            RETURN true;
-        END IF;
-        told := true;
-    END LOOP;
-    IF NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
-                   WHERE d.task_id = task.id AND d.queue = task.queue) THEN
-        -- One that waits for nothing comes from a dump, which is still to bring what it waits for.
-        IF told THEN
-            PERFORM queue_internal.let_go(task);
-        END IF;
-        RETURN true;
-    END IF;
-    IF signal.predecessor_id IS NOT NULL THEN
-        RETURN true;
-    ELSIF NOT row_security_active('queue.tasks') THEN
-        UPDATE queue_internal.dependencies AS d SET predecessor_queue = t.queue FROM queue.tasks AS t
-        WHERE d.task_id = task.id AND t.id = d.predecessor_id AND t.queue <> d.predecessor_queue;
-    END IF;
-    RETURN queue_internal.predecessors_will_signal(task.id, task.queue);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.settle_dependent(queue_internal.signals) IS
-    'Lets a waiting task go on, or end, when its predecessors have; false if that has to wait.';
-
--- The predecessors that the signal tells of; or all that have ended, if it came with the push. Only a
--- dependency that is of the task's own queue is its own, and only rows of that queue tell of it: whoever has
--- rights on another can write what he likes there.
--- Why scalar subqueries, and one plan for all: a task may have one predecessor or 100,000, and the plan
--- made for many would go through all tasks for one, or be made anew for each.
-CREATE FUNCTION queue_internal.ended_predecessors(
-    signal queue_internal.signals, OUT id bigint, OUT outcome text, OUT on_failure text)
-RETURNS SETOF record
-LANGUAGE plpgsql
+-- For the sweep. Null for a task that is live or left no trace.
+CREATE FUNCTION queue_internal.outcome_of(task_id bigint) RETURNS text
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
-DECLARE
-    sees_all boolean;
 BEGIN
-    IF signal.predecessor_id IS NOT NULL THEN
-        RETURN QUERY
-        SELECT d.predecessor_id, signal.outcome, d.on_failure FROM queue_internal.dependencies AS d
-        WHERE d.predecessor_id = signal.predecessor_id AND d.task_id = signal.task_id AND d.queue = signal.queue;
+    IF EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = outcome_of.task_id) THEN
+        RETURN NULL;
+    END IF;
+    RETURN coalesce(
+        (SELECT 'failed' FROM queue.dead_letters AS l WHERE l.id = outcome_of.task_id),
+        (SELECT h.state FROM queue.history AS h WHERE h.id = outcome_of.task_id LIMIT 1),
+        (SELECT o.outcome FROM queue_internal.outcomes AS o WHERE o.task_id = outcome_of.task_id));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.outcome_of(bigint) IS 'How a task ended, as far as it left a trace.';
+
+-- Called in a statement after the one that deleted the tasks, so that its snapshot shows every dependency that was
+-- committed while that statement waited. Rows that another transaction has locked are left out, so that no end
+-- waits for them: that transaction deletes them, or rolls back, and then the sweep finds the outcome.
+CREATE FUNCTION queue_internal.tell_dependents(ids bigint[], outcome text) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    ended     bigint;
+    dependent bigint;
+    told      bigint[] := '{}';
+BEGIN
+    -- One by one: a plan for many may read all dependencies to look for a few.
+    FOREACH ended IN ARRAY ids LOOP
+        FOR dependent IN
+            SELECT d.task_id FROM queue_internal.dependencies AS d
+            WHERE d.predecessor_id = ended AND d.outcome IS NULL FOR UPDATE SKIP LOCKED
+        LOOP
+            UPDATE queue_internal.dependencies AS d SET outcome = tell_dependents.outcome
+            WHERE d.predecessor_id = ended AND d.task_id = dependent;
+            told := told || dependent;
+        END LOOP;
+        IF current_setting('transaction_isolation') <> 'read committed' OR EXISTS (
+            SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = ended AND d.outcome IS NULL) THEN
+            INSERT INTO queue_internal.outcomes AS o (task_id, outcome) VALUES (ended, tell_dependents.outcome)
+            ON CONFLICT ON CONSTRAINT outcomes_pkey
+            DO UPDATE SET outcome = excluded.outcome, ended_at = excluded.ended_at;
+        END IF;
+    END LOOP;
+    IF told = '{}' THEN
         RETURN;
     END IF;
-    sees_all := NOT row_security_active('queue.tasks');
-    -- One that left no trace was in a queue without history, or was purged. Its signal, if it left one,
-    -- says how it ended; else nothing says that it did not do its work, and waiting would be for ever. But
-    -- whoever may not see all queues cannot tell it from a hidden one, and leaves that to the background
-    -- worker.
-    RETURN QUERY
-    SELECT e.predecessor_id, coalesce(e.outcome, 'completed'), e.on_failure
-    FROM (
-        SELECT d.predecessor_id, d.on_failure, coalesce(
-            -- One that was moved may have ended in another queue than the dependency says.
-            (SELECT l.state FROM (SELECT 'failed' AS state, l.queue FROM queue.dead_letters AS l
-                                  WHERE l.id = d.predecessor_id
-                                  UNION ALL SELECT h.state, h.queue FROM queue.history AS h
-                                  WHERE h.id = d.predecessor_id) AS l
-             ORDER BY l.queue = d.predecessor_queue DESC LIMIT 1),
-            (SELECT s.outcome FROM queue_internal.signals AS s
-             WHERE s.task_id = d.task_id AND s.predecessor_id = d.predecessor_id AND s.queue = d.queue
-             LIMIT 1)) AS outcome
-        FROM queue_internal.dependencies AS d
-        WHERE d.task_id = signal.task_id AND d.queue = signal.queue
-          AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) IS NULL) AS e
-    WHERE sees_all OR e.outcome IS NOT NULL;
+    INSERT INTO queue_internal.events (queue, task_id)
+    SELECT o.queue, o.id
+    FROM (SELECT i.id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = i.id) AS queue
+          FROM (SELECT DISTINCT u.id FROM unnest(told) AS u (id)) AS i) AS o
+    WHERE o.queue IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
-    'Predecessors of a waiting task that have ended, and how.';
+COMMENT ON FUNCTION queue_internal.tell_dependents(bigint[], text) IS
+    'Writes how tasks ended to the rows of those that wait for them, and leaves an event for each.';
 
--- Whether every predecessor that is left will tell when it ends. One that is ending just now may have
--- looked for dependents before the dependency was committed; it has its row locked. The locks are
--- given back at once, so that no ending waits for them. One that was moved at such a moment is in
--- another queue than the dependency says, and a worker of that queue alone would not find it.
-CREATE FUNCTION queue_internal.predecessors_will_signal(task_id bigint, queue text) RETURNS boolean
+-- False if the task has to be looked at again, because a transaction has it locked.
+CREATE FUNCTION queue_internal.process_dependent(task_id bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    free  bigint;
-    total bigint;
+    task  queue.tasks;
+    ended queue_internal.dependencies;
 BEGIN
-    BEGIN
-        SELECT count(*) INTO free FROM (
-            SELECT FROM queue_internal.dependencies AS d
-            JOIN queue.tasks AS t ON t.id = d.predecessor_id AND t.queue = d.predecessor_queue
-            WHERE d.task_id = predecessors_will_signal.task_id AND d.queue = predecessors_will_signal.queue
-            FOR SHARE OF t SKIP LOCKED) AS locked;
-        RAISE SQLSTATE 'QXRBK';
-    EXCEPTION WHEN SQLSTATE 'QXRBK' THEN
-        NULL;
-    END;
-    SELECT count(*) INTO total FROM queue_internal.dependencies AS d
-    WHERE d.task_id = predecessors_will_signal.task_id AND d.queue = predecessors_will_signal.queue;
-    RETURN free = total;
+    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = process_dependent.task_id FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        IF EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = process_dependent.task_id) THEN
+            RETURN false;
+        -- One of which there is no trace may come yet, from a dump.
+        ELSIF queue_internal.outcome_of(process_dependent.task_id) IS NOT NULL THEN
+            PERFORM queue_internal.forget_dependencies(process_dependent.task_id);
+        END IF;
+        RETURN true;
+    ELSIF task.state <> 'waiting' THEN
+        RETURN true;
+    END IF;
+    SELECT d.* INTO ended FROM queue_internal.dependencies AS d
+    WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}') AND d.on_failure <> 'continue'
+    ORDER BY d.predecessor_id LIMIT 1;
+    IF FOUND THEN
+        task.errors := queue_internal.with_error(
+            task, format('predecessor %s %s', ended.predecessor_id,
+                         CASE ended.outcome WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END));
+        IF ended.on_failure = 'fail' THEN
+            PERFORM queue_internal.bury(task);
+        ELSE
+            PERFORM queue_internal.cancel_now(task);
+        END IF;
+    ELSIF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)
+          -- A dump that is being restored may bring the task before its dependencies.
+          OR NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id) THEN
+        RETURN true;
+    ELSE
+        PERFORM queue_internal.unblock(task);
+    END IF;
+    RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.predecessors_will_signal(bigint, text) IS
-    'Whether none of the predecessors of a task is being finished at this moment.';
+COMMENT ON FUNCTION queue_internal.process_dependent(bigint) IS
+    'Unblocks a waiting task, or ends it, if its predecessors have ended; false if that has to wait.';
 
-CREATE FUNCTION queue_internal.let_go(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION queue_internal.unblock(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     UPDATE queue.tasks AS t
     SET state = 'queued', updated_at = clock_timestamp(),
         gate = CASE WHEN t.group_key IS NULL THEN 0 ELSE 2 END
     WHERE t.id = task.id;
+    PERFORM queue_internal.forget_dependencies(task.id);
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
+        INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.let_go(queue.tasks) IS 'Puts a waiting task into its queue.';
+COMMENT ON FUNCTION queue_internal.unblock(queue.tasks) IS 'Puts a waiting task into its queue.';
+
+-- Rows that the end of a predecessor has locked at this moment are left to the sweep.
+CREATE FUNCTION queue_internal.forget_dependencies(task_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    WITH free AS MATERIALIZED (
+        SELECT d.predecessor_id FROM queue_internal.dependencies AS d
+        WHERE d.task_id = forget_dependencies.task_id FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM queue_internal.dependencies AS d USING free AS f
+    WHERE d.predecessor_id = f.predecessor_id AND d.task_id = forget_dependencies.task_id;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.forget_dependencies(bigint) IS
+    'Deletes the dependencies of a task that waits no more, without waiting for a lock.';

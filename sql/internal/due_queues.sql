@@ -1,7 +1,7 @@
 -- queue_internal.due_queues(since, until)
 --
 --   The queues, not paused, in which a queued task came due after "since" and up to "until" or in
---   which a signal waits for the next claim, and the next run_at beyond "until" in any queue. One short look into the order index for each
+--   which an event is due for the next claim, and the next run_at beyond "until" in any queue. One short look into the order index for each
 --   queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
 --   100. Such a queue counts as ready, and is looked at again within a second: a notification is a hint.
 
@@ -23,7 +23,7 @@ DECLARE
 BEGIN
     ready := '{}';
     FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
-        IF EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = name) THEN
+        IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
         SELECT t.priority INTO level FROM queue.tasks AS t

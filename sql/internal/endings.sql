@@ -25,8 +25,11 @@ DECLARE
     kept    boolean;
     awaited boolean;
 BEGIN
+    -- At another isolation level the snapshot may not show who waits for the task: then its outcome has to be found
+    -- elsewhere (tell_dependents).
     SELECT q.keep_history,
            q.max_running IS NOT NULL
+           OR NOT q.keep_history AND current_setting('transaction_isolation') <> 'read committed'
            OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
     INTO kept, awaited
     FROM queue.queues AS q WHERE q.name = task.queue;
@@ -46,9 +49,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
     'Moves a finished task to the history, or deletes it if its queue keeps none.';
 
--- What the end of a task means to others: its key is free, the next of its group may run, its place
--- is free, and those that wait for it are told. Must come in a statement after the one that locked
--- or deleted the task: see predecessors_will_signal().
+-- What the end of a task means to others: its key is free, the next of its group may run, its slot is free, and those
+-- that wait for it are told. Must come in a statement after the one that locked or deleted the task: see
+-- tell_dependents().
 CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -57,14 +60,12 @@ BEGIN
         PERFORM queue_internal.release_key(task, outcome IN ('purged', 'failed'));
     END IF;
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
+        INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
     IF task.state = 'waiting' THEN
-        DELETE FROM queue_internal.dependencies AS d WHERE d.task_id = task.id;
+        PERFORM queue_internal.forget_dependencies(task.id);
     END IF;
-    INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
-    SELECT d.queue, d.task_id, d.predecessor_id, leave.outcome
-    FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id;
+    PERFORM queue_internal.tell_dependents(ARRAY[task.id], outcome);
     IF task.state = 'running' AND EXISTS (
         SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
         PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
@@ -72,7 +73,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.leave(queue.tasks, text) IS
-    'Tells those who wait for a task, or for its key, its group or its place, that it has ended.';
+    'Tells those who wait for a task, or for its key, its group or its slot, that it has ended.';
 
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -172,22 +173,9 @@ BEGIN
         gate = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
     WHERE t.id = task.id;
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.signals (queue, group_key)
+        INSERT INTO queue_internal.events (queue, group_key)
         VALUES (task.queue, task.group_key), (to_queue, task.group_key);
     END IF;
-    IF task.state = 'waiting' THEN
-        -- No role may change the queue of a dependency, or it could give one to a task of another queue.
-        WITH moved AS (
-            DELETE FROM queue_internal.dependencies AS d
-            WHERE d.task_id = task.id AND d.queue = task.queue RETURNING d.*
-        )
-        INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, predecessor_queue, on_failure)
-        SELECT m.predecessor_id, m.task_id, to_queue, m.predecessor_queue, m.on_failure FROM moved AS m;
-        UPDATE queue_internal.signals AS s SET queue = to_queue
-        WHERE s.task_id = task.id AND s.predecessor_id IS NOT NULL AND s.queue = task.queue;
-        INSERT INTO queue_internal.signals (queue, task_id) VALUES (to_queue, task.id);
-    END IF;
-    UPDATE queue_internal.dependencies AS d SET predecessor_queue = to_queue WHERE d.predecessor_id = task.id;
     RETURN true;
 END
 $$;

@@ -1,28 +1,32 @@
--- Groups: who of a group may run.
+-- Groups: which tasks of a group may run.
 --
---   The tasks of a group are pushed with their gate closed, and are not in tasks_order: a claim never
---   passes over those that have to wait, however many there are. Whatever may let the next one go on
---   (a push, an end) leaves a signal; the next claim from the queue reads it and opens the gate of as
---   many as the limit allows, the earliest pushed first. So at most "max_running_per_group" of a group
---   have gate 1, and only those can be claimed.
+--   A task of a group is pushed as blocked (gate 2), and is not in tasks_order: a claim never passes over tasks that
+--   have to wait, however many there are. Whatever may admit the next one (a push, an end, a retry) leaves an event;
+--   the claim that processes it admits as many as the limit allows (gate 1), the smallest id first. So at most
+--   "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
+--   comes later, by a retry or from another queue, takes the place of an admitted one that does not run yet.
 --
---   Exact, because the gates of one group are opened by one transaction at a time, which sees
---   everything committed before: it holds the group's advisory lock from before it counts until its
---   own commit. Nobody waits for that lock: who does not get it leaves the signal where it is.
+--   Where a delayed task does not hold up its group (delayed_head), it is open (gate 0) until it becomes due.
+--
+--   Exact, because one transaction at a time admits tasks of a group, and sees everything committed before: it holds
+--   the group's row in queue_internal.locks from before it counts until its own commit. Nobody waits for that row: a
+--   claim that finds it locked postpones the event.
 
 CREATE FUNCTION queue_internal.lock_group(queue text, group_key text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    -- The first number keeps clear of other users of advisory locks.
-    RETURN pg_try_advisory_xact_lock(hashtext('queue_ext group'), hashtext(queue || '/' || group_key));
+    -- Two groups may share a row.
+    PERFORM FROM queue_internal.locks AS l
+    WHERE l.number = 1 + (hashtext(queue || '/' || group_key) & 16383) FOR UPDATE SKIP LOCKED;
+    RETURN FOUND;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_group(text, text) IS
-    'Makes this transaction the only one that opens gates of the group; false if another one is.';
+    'Makes this transaction the only one that admits tasks of the group; false if another one is.';
 
--- Opens the gates of a group as far as its limit allows. False if somebody else is at it, or has the
--- task whose turn it is locked: then the signal has to stay.
-CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text) RETURNS boolean
+-- How many tasks of a group are admitted, how many of those do not run yet, and the last of these.
+CREATE FUNCTION queue_internal.admitted_of(
+    source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -32,89 +36,160 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    -- Not written into the statement: the planner would see that it is below 2, and go through tasks_order.
-    ajar     CONSTANT smallint := 1;
-    admitted bigint;
-    ready    bigint;
-    next     queue.tasks;
+    -- Not written into the statement: the planner would see that it is below 2, and use tasks_order.
+    is_admitted CONSTANT smallint := 1;
+BEGIN
+    SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued')
+    INTO admitted, ready, latest
+    FROM queue.tasks AS t
+    WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.gate = is_admitted;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.admitted_of(queue.queues, text) IS 'How many tasks of a group are admitted.';
+
+-- What has to be done next about a group: admit a task, or withdraw the admission of one; null if nothing.
+CREATE FUNCTION queue_internal.next_step(
+    source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint,
+    OUT admit bigint, OUT withdraw bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    -- Not written into the statement, as in admitted_of.
+    is_open  CONSTANT smallint := 0;
+    blocking CONSTANT boolean := source.delayed_head = 'block';
+    first    record;
+BEGIN
+    IF admitted > source.max_running_per_group THEN
+        withdraw := latest;
+        RETURN;
+    END IF;
+    -- Of the open ones, which wait for their time, the first thousand are looked at. A claim meets the others when
+    -- they become due (queue_up).
+    SELECT w.id, w.state INTO first FROM (
+        (SELECT t.id, t.state FROM queue.tasks AS t
+         WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate = 2
+           AND (t.state = 'queued' OR blocking)
+         ORDER BY t.id LIMIT 1)
+        UNION ALL
+        (SELECT o.id, o.state FROM (
+             SELECT t.id, t.state, t.run_at FROM queue.tasks AS t
+             WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate = is_open
+             ORDER BY t.id LIMIT 1000) AS o
+         WHERE o.state = 'queued' AND (blocking OR o.run_at <= clock_timestamp())
+         ORDER BY o.id LIMIT 1)) AS w
+    ORDER BY w.id LIMIT 1;
+    IF first.id IS NULL THEN
+        RETURN;
+    ELSIF first.state = 'queued' AND admitted < source.max_running_per_group
+          -- Fair: one task of each group is in the order, and the next joins at its end.
+          AND NOT (source.fair_groups AND ready > 0) THEN
+        admit := first.id;
+    ELSIF latest > first.id THEN
+        withdraw := latest;
+    END IF;
+    -- Else the limit is reached; or the first still waits for its predecessors, and holds up those behind it as a
+    -- delayed one does.
+END
+$$;
+COMMENT ON FUNCTION queue_internal.next_step(queue.queues, text, bigint, bigint, bigint) IS
+    'Which task of a group to admit next, or whose admission to withdraw.';
+
+-- Admits tasks of a group as far as its limit allows. False if it has to be looked at again, because another
+-- transaction admits tasks of it, or has the task locked whose turn it is.
+CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    pass  CONSTANT boolean := source.delayed_head = 'pass';
+    now   record;
+    step  record;
+    next  queue.tasks;
 BEGIN
     IF NOT queue_internal.lock_group(source.name, group_key) THEN
         RETURN false;
     END IF;
-    SELECT count(*), count(*) FILTER (WHERE t.state = 'queued') INTO admitted, ready
-    FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.group_key = admit_next.group_key AND t.gate = ajar;
-    -- The limit was lowered: the latest go back.
-    IF admitted > source.max_running_per_group THEN
-        UPDATE queue.tasks AS t SET gate = 2
-        WHERE t.id IN (
-            SELECT l.id FROM queue.tasks AS l
-            WHERE l.queue = source.name AND l.group_key = admit_next.group_key AND l.gate = ajar
-              AND l.state = 'queued'
-            ORDER BY l.id DESC LIMIT admitted - source.max_running_per_group FOR UPDATE SKIP LOCKED);
-        RETURN true;
-    END IF;
-    -- Fair: one task of each group stands in the line, and the next joins at its end.
-    WHILE admitted < source.max_running_per_group AND NOT (source.fair_groups AND ready > 0) LOOP
-        SELECT t.* INTO next FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.group_key = admit_next.group_key AND t.gate = 2
-          AND (t.state = 'queued' OR source.delayed_head = 'block')
-        ORDER BY t.id LIMIT 1;
-        -- A head that still waits for its predecessors holds up those behind it, as a delayed one does.
-        EXIT WHEN next.id IS NULL OR next.state = 'waiting';
-        UPDATE queue.tasks AS t
-        SET gate = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
-            run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
-        WHERE t.id = (SELECT l.id FROM queue.tasks AS l
-                      WHERE l.id = next.id AND l.gate = 2 AND l.state = 'queued' FOR UPDATE SKIP LOCKED)
-        RETURNING t.* INTO next;
-        IF NOT FOUND THEN
-            RETURN false;
+    SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+    LOOP
+        SELECT s.admit, s.withdraw INTO step
+        FROM queue_internal.next_step(source, group_key, now.admitted, now.ready, now.latest) AS s;
+        IF step.withdraw IS NOT NULL THEN
+            UPDATE queue.tasks AS t SET gate = 2
+            WHERE t.id = (SELECT l.id FROM queue.tasks AS l
+                          WHERE l.id = step.withdraw AND l.gate = 1 AND l.state = 'queued'
+                          FOR NO KEY UPDATE SKIP LOCKED);
+            IF NOT FOUND THEN
+                RETURN false;
+            END IF;
+            SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+        ELSIF step.admit IS NOT NULL THEN
+            UPDATE queue.tasks AS t
+            SET gate = CASE WHEN pass AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
+                run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
+            WHERE t.id = (SELECT l.id FROM queue.tasks AS l
+                          WHERE l.id = step.admit AND l.gate <> 1 AND l.state = 'queued'
+                          FOR NO KEY UPDATE SKIP LOCKED)
+            RETURNING t.* INTO next;
+            IF NOT FOUND THEN
+                RETURN false;
+            END IF;
+            PERFORM queue_internal.keep_in_view(next);
+            now.admitted := now.admitted + next.gate;
+            now.ready := now.ready + next.gate;
+            now.latest := CASE WHEN next.gate = 1 THEN greatest(now.latest, next.id) ELSE now.latest END;
+        ELSE
+            RETURN true;
         END IF;
-        PERFORM queue_internal.keep_in_view(next);
-        admitted := admitted + next.gate;
-        ready := ready + next.gate;
     END LOOP;
-    RETURN true;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text) IS
-    'Lets tasks of a group run, as far as its limit allows; false if that has to wait.';
+    'Admits tasks of a group, as far as its limit allows; false if that has to wait.';
 
--- The tasks of a group that came due before they were admitted have to queue up like the others. All
--- of them at once, because a claim would meet them one by one.
+-- The tasks of a group that became due while they were open have to queue up like the others. All of them at once,
+-- because a claim would meet them one by one.
 CREATE FUNCTION queue_internal.queue_up(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    -- Not written into the statement, as in admit_next.
-    wide_open CONSTANT smallint := 0;
+    -- Not written into the statement, as in admitted_of.
+    is_open CONSTANT smallint := 0;
 BEGIN
     WITH due AS MATERIALIZED (
         SELECT t.id FROM queue.tasks AS t
-        WHERE t.queue = task.queue AND t.group_key = task.group_key AND t.gate = wide_open
+        WHERE t.queue = task.queue AND t.group_key = task.group_key AND t.gate = is_open
           AND t.state = 'queued' AND t.run_at <= clock_timestamp()
-        LIMIT 1000 FOR UPDATE SKIP LOCKED
+        LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE queue.tasks AS t SET gate = 2 FROM due AS d WHERE t.id = d.id;
-    INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
+    INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.queue_up(queue.tasks) IS
-    'Closes the gate of the due tasks of a group until it is their turn.';
+COMMENT ON FUNCTION queue_internal.queue_up(queue.tasks) IS 'Blocks the due tasks of a group until it is their turn.';
 
--- Where the queue says so, an admitted task that is put off lets the next one of its group pass.
+-- A task of a group is back in its queue, or has another run_at: one behind it may go first, or one before it. Where
+-- the queue says so, a delayed task lets the others pass.
 CREATE FUNCTION queue_internal.yield_turn(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF task.gate = 1 AND task.run_at > clock_timestamp() THEN
+    IF task.group_key IS NULL THEN
+        RETURN;
+    ELSIF task.gate = 1 AND task.run_at > clock_timestamp() THEN
         UPDATE queue.tasks AS t SET gate = 0
         WHERE t.id = task.id AND EXISTS (
             SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.delayed_head = 'pass');
-        IF FOUND THEN
-            INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
-        END IF;
     END IF;
+    INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.yield_turn(queue.tasks) IS
-    'Lets the next task of a group go first, if this one is delayed and its queue says so.';
+    'Has the turns of a group looked at again after a task of it came back or was delayed.';

@@ -1,19 +1,19 @@
 -- Where claims of a session begin, while much that is of no use lies before that.
 --
---   Finished tasks and settled signals leave entries at the front of their indexes until a vacuum takes
+--   Finished tasks and processed events leave entries at the front of their indexes until a vacuum takes
 --   them, and while an old snapshot forbids that, each claim would pass over all of them. So a session whose
 --   claim passed over more than a thousand keeps in mind where it found its first task, and begins there for
 --   twenty times as long as it took, up to a minute: looks from the front then take a twentieth of its time,
---   however much lies there. What comes before the mark meanwhile, a more urgent task, or a signal whose transaction was
+--   however much lies there. What comes before the mark meanwhile, a more urgent task, or an event whose transaction was
 --   slow to commit, may be overtaken for that long. No claim has nothing because of its mark: it looks again
 --   from the front.
 --
 --   A setting, because it is the session's own; a transaction that rolls back takes its mark along.
 
-CREATE TYPE queue_internal.mark AS (signal bigint, level integer, head timestamptz, until timestamptz);
+CREATE TYPE queue_internal.mark AS (event bigint, level integer, head timestamptz, until timestamptz);
 REVOKE ALL ON TYPE queue_internal.mark FROM PUBLIC;
 COMMENT ON TYPE queue_internal.mark IS
-    'The signal, the priority and the run_at before which claims of a session do not look, and until when.';
+    'The event, the priority and the run_at before which claims of a session do not look, and until when.';
 
 CREATE FUNCTION queue_internal.front() RETURNS queue_internal.mark
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
@@ -71,16 +71,16 @@ CREATE FUNCTION queue_internal.entries_passed() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
-         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.signals_pkey')), 0);
+         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.events_pkey')), 0);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.entries_passed() IS
-    'How many entries of indexes this session has passed, in search of tasks and signals.';
+    'How many entries of indexes this session has passed, in search of tasks and events.';
 
-CREATE FUNCTION queue_internal.newest_signal() RETURNS bigint
+CREATE FUNCTION queue_internal.newest_event() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN coalesce(pg_sequence_last_value(to_regclass('queue_internal.signals_id_seq')), 0);
+    RETURN coalesce(pg_sequence_last_value(to_regclass('queue_internal.events_id_seq')), 0);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.newest_signal() IS 'The last signal that anybody left, in whatever queue.';
+COMMENT ON FUNCTION queue_internal.newest_event() IS 'The id of the last event that anybody left, in whatever queue.';

@@ -4,7 +4,7 @@
 --   those of which somebody has made a view, and deletes up to "max_tasks" such rows from
 --   queue.history_default, where few or none should be.
 --   Returns whether there may be more to do right now.
---   Locks:    one session at a time is at it. Dropping needs the lock of queue.history for an instant. It waits
+--   Locks:    dropping needs the lock of queue.history for an instant. It waits
 --             100 ms for it at most, then leaves the partition for the next time.
 
 CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean

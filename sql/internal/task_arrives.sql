@@ -1,6 +1,6 @@
 -- The trigger that meets a task with a key or a group before it is there, however it comes: push, a
 -- plain INSERT, COPY, redrive. Tasks without either do not come here; nor do those of a dump, which
--- brings the keys and the gates along (restored.sql).
+-- brings the keys and the gates along (tasks_inserted.sql).
 --
 --   A key that another task holds keeps the task out: the INSERT goes on without its row.
 --   Errors:   22023, 54000 for keys that a plain INSERT filled with nonsense
@@ -27,7 +27,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.task_arrives() IS
-    'Takes the key of a task that comes in, and closes its gate until it is its turn.';
+    'Takes the key of a task that comes in, and blocks it until it is its turn.';
 
 CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
     FOR EACH ROW WHEN (

@@ -73,9 +73,9 @@ BEGIN
             PERFORM queue_internal.raise_invalid('after', 'must have ids greater than zero');
         END IF;
     END IF;
-    IF on_predecessor_failure NOT IN ('fail', 'cancel', 'release') THEN
+    IF on_predecessor_failure NOT IN ('fail', 'cancel', 'continue') THEN
         PERFORM queue_internal.raise_invalid(
-            'on_predecessor_failure', 'must be one of fail, cancel, release',
+            'on_predecessor_failure', 'must be one of fail, cancel, continue',
             quote_literal(left(on_predecessor_failure, 64)));
     ELSIF on_predecessor_failure IS NOT NULL AND after IS NULL THEN
         PERFORM queue_internal.raise_invalid(

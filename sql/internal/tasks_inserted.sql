@@ -1,6 +1,6 @@
 -- The trigger behind every way into queue.tasks: push, a plain INSERT, COPY.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and signals that a group has more.
+--   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group that has more.
 --   Errors:   QX002 no such queue; 22023 for a column that a plain INSERT filled with nonsense
 --   Why a statement trigger: one look at the queues for a million rows.
 
@@ -26,27 +26,23 @@ BEGIN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOR arrival IN
-        SELECT i.queue, bool_or(i.gate = 2) AS closed
+        SELECT i.queue, bool_or(i.gate = 2) AS blocked
         FROM inserted AS i GROUP BY i.queue
     LOOP
         IF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = arrival.queue) THEN
             PERFORM queue_internal.raise_unknown_queue(arrival.queue);
         END IF;
-        IF arrival.closed THEN
-            -- A predecessor may have finished already, or be finishing at this moment.
-            INSERT INTO queue_internal.signals (queue, group_key, task_id)
-            SELECT DISTINCT i.queue, i.group_key, NULL::bigint FROM inserted AS i
-            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.gate = 2
-            UNION ALL
-            SELECT i.queue, NULL, i.id FROM inserted AS i
-            WHERE i.queue = arrival.queue AND i.state = 'waiting';
+        IF arrival.blocked THEN
+            INSERT INTO queue_internal.events (queue, group_key)
+            SELECT DISTINCT i.queue, i.group_key FROM inserted AS i
+            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.gate = 2;
         END IF;
     END LOOP;
     RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.tasks_inserted() IS
-    'Refuses tasks of unknown queues, and signals that there are more of a group.';
+    'Refuses tasks of unknown queues, and leaves an event for each group that has more.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
@@ -57,7 +53,13 @@ CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
     'Makes a plain INSERT or COPY as good as a push.';
 
--- The same for the tasks of a dump, whose queues may be still to come: see restored.sql.
+-- The same for the tasks of a dump. pg_restore with several jobs loads the tables in any order and at the same time,
+-- whatever foreign keys there are, with the worker looking on. So a restored row must need no other: a task is not
+-- refused for want of its queue, and leaves its key to queue_internal.keys. Waiting tasks are found by the sweep.
+--
+-- A restore is told by two settings that every dump makes before its first row, and by a role that may truncate the
+-- tables: the owner, or a superuser. Verbs have a search_path of their own, so that nothing they do is ever taken for
+-- a restore; and a producer who makes the settings is checked like any other.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT

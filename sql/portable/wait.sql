@@ -36,9 +36,9 @@ DECLARE
 BEGIN
     LOOP
         ready := queue_internal.is_ready(queues);
-        -- A signal is for the next claim, which may not be able to settle it yet: whoever waits and claims in turn shall
-        -- not do so without a pause.
-        EXIT WHEN ready AND (pause OPERATOR(pg_catalog.>) 0 OR NOT queue_internal.has_signals(queues));
+        -- An event is for the next claim, which may not be able to process it yet: a session that waits and claims in
+        -- turn shall not do so without a pause.
+        EXIT WHEN ready AND (pause OPERATOR(pg_catalog.>) 0 OR NOT queue_internal.has_events(queues));
         pause := queue_internal.next_pause(pause, deadline);
         EXIT WHEN pause IS NULL;
         COMMIT;
@@ -51,14 +51,14 @@ $$;
 COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
     'Waits until there is something to claim from any of the queues.';
 
-CREATE FUNCTION queue_internal.has_signals(queues text[]) RETURNS boolean
+CREATE FUNCTION queue_internal.has_events(queues text[]) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = ANY (queues)
-                     AND queue_internal.has_right('worker', s.queue));
+    RETURN EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = ANY (queues) AND e.due_at <= clock_timestamp()
+                     AND queue_internal.has_right('worker', e.queue));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_signals(text[]) IS 'Whether a claim from any of the queues has signals to settle.';
+COMMENT ON FUNCTION queue_internal.has_events(text[]) IS 'Whether a claim from any of the queues has events to process.';
 
 CREATE FUNCTION queue_internal.next_pause(pause float8, deadline timestamptz) RETURNS float8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -25,7 +25,9 @@ COMMENT ON SCHEMA queue_internal IS
 --
 --   keys                which task holds a key
 --   dependencies        which task waits for which
---   signals             what happened since that may let a blocked task go on
+--   outcomes            how tasks ended that could not tell their dependents
+--   events              hints: which waiting tasks and which groups to look at
+--   locks               rows to lock
 --   slots               who holds the places of a queue that limits how many run at a time
 --   tokens              when the starts of a queue that limits its rate were
 --   token_mark          how far fencing tokens have been handed out
@@ -66,7 +68,7 @@ CREATE TABLE queue.queues (
         AND (rate_limit IS NULL) = (rate_period IS NULL)),
     CONSTRAINT queues_policies_check CHECK (
         delayed_head IN ('block', 'pass') AND ageing > '0' AND key_ttl > '0'
-        AND on_predecessor_failure IN ('fail', 'cancel', 'release'))
+        AND on_predecessor_failure IN ('fail', 'cancel', 'continue'))
 );
 
 -- "state" is queued until a claim makes it running; scheduled is queued with a run_at to come.
@@ -75,10 +77,10 @@ CREATE TABLE queue.queues (
 -- them is in an index or in an index predicate, so that a claim is a HOT update. They stand
 -- before the columns that it leaves alone, so that the WAL of a claim does not repeat a payload.
 --
--- "gate" says whether a claim may come across the task, which only a policy ever changes:
---   0  open: a task without a group; or one of a group, to be looked at by the claim that meets it
+-- "gate" is the admission of a task, which only a policy ever changes:
+--   0  open: a task without a group; or one of a group that the claim which meets it has to check
 --   1  admitted: one of the tasks of its group that may run now
---   2  closed: it waits for predecessors, or for its turn in its group, and is not in tasks_order
+--   2  blocked: it waits for predecessors, or for its turn in its group, and is not in tasks_order
 CREATE SEQUENCE queue.tasks_id_seq AS bigint;
 
 CREATE TABLE queue.tasks (
@@ -207,30 +209,48 @@ CREATE TABLE queue_internal.keys (
     CONSTRAINT keys_pkey PRIMARY KEY (queue, key)
 );
 
--- "queue" is that of the task which waits. That of its predecessor is there for the policies of roles
--- with rights on one queue (rights.sql).
+-- Which tasks wait for which. "outcome" is null until the predecessor ends, and is written by the transaction that
+-- ends it: completed, failed, cancelled or purged.
 CREATE TABLE queue_internal.dependencies (
-    predecessor_id    bigint NOT NULL,
-    task_id           bigint NOT NULL,
-    queue             text COLLATE "C" NOT NULL,
-    predecessor_queue text COLLATE "C" NOT NULL,
-    on_failure        text   NOT NULL,
+    predecessor_id bigint NOT NULL,
+    task_id        bigint NOT NULL,
+    on_failure     text   NOT NULL,
+    outcome        text COLLATE "C",
     CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id),
-    CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'release'))
+    CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue'))
 );
 
--- Written together with what it tells of: a push into a group, the end of one of the group's tasks,
--- the end of a predecessor. Read, acted upon and deleted by the next claim from the queue
--- (settle_signals). So pushes and endings never wait for each other, and nothing is missed.
-CREATE TABLE queue_internal.signals (
-    id             bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
-    queue          text COLLATE "C" NOT NULL,
-    group_key      text COLLATE "C",
-    task_id        bigint,
-    predecessor_id bigint,
-    outcome        text,
-    CONSTRAINT signals_pkey PRIMARY KEY (queue, id)
+-- How tasks ended whose end could not be written to the rows of their dependents: a snapshot did not show them, or
+-- another transaction had them locked. Kept for a day, so that the sweep finds the outcome here (internal/sweep.sql).
+CREATE TABLE queue_internal.outcomes (
+    task_id  bigint      NOT NULL,
+    outcome  text        NOT NULL,
+    ended_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT outcomes_pkey PRIMARY KEY (task_id)
 );
+
+-- Hints to look at a waiting task or at a group, written by the transaction that changed something about it. The next
+-- claim from the queue, or the worker, processes and deletes them (internal/events.sql). An event that is lost costs
+-- time and nothing else: the sweep finds what it was about. "due_at" lies ahead once an event could not be processed.
+CREATE TABLE queue_internal.events (
+    id        bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
+    queue     text COLLATE "C" NOT NULL,
+    group_key text COLLATE "C",
+    task_id   bigint,
+    due_at    timestamptz NOT NULL DEFAULT '-infinity',
+    tries     integer     NOT NULL DEFAULT 0,
+    error     text,
+    CONSTRAINT events_pkey PRIMARY KEY (queue, due_at, id),
+    CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
+);
+
+-- Rows that are only ever locked, by the hash of a queue and a group: by the transaction that admits tasks of the
+-- group. Nobody but the owner can lock them, unlike advisory locks.
+CREATE TABLE queue_internal.locks (
+    number integer NOT NULL,
+    CONSTRAINT locks_pkey PRIMARY KEY (number)
+);
+INSERT INTO queue_internal.locks SELECT pg_catalog.generate_series(1, 16384);
 
 -- A place is taken while the task in it runs with that very token; nothing has to be written to
 -- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its
@@ -311,21 +331,19 @@ CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate
 COMMENT ON INDEX queue.tasks_order IS
     'The order in which the tasks of a queue are claimed. Holds no column that a claim changes.';
 
--- settle_signals: who of a group is admitted, and who is next.
+-- admit_next: who of a group is admitted, and who is next. check_groups: the groups of a queue.
 CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
 
--- settle_signals: all signals of a group at once.
-CREATE INDEX signals_group ON queue_internal.signals (queue, group_key, id) WHERE group_key IS NOT NULL;
-COMMENT ON INDEX queue_internal.signals_group IS 'The signals of a group.';
+-- process_events: all events of a group, or of a task, at once.
+CREATE INDEX events_group ON queue_internal.events (queue, group_key, id) WHERE group_key IS NOT NULL;
+COMMENT ON INDEX queue_internal.events_group IS 'The events of a group.';
+CREATE INDEX events_task ON queue_internal.events (task_id, id) WHERE task_id IS NOT NULL;
+COMMENT ON INDEX queue_internal.events_task IS 'The events of a waiting task.';
 
--- settle_signals: how a predecessor that left no trace ended.
-CREATE INDEX signals_task ON queue_internal.signals (task_id, predecessor_id) WHERE predecessor_id IS NOT NULL;
-COMMENT ON INDEX queue_internal.signals_task IS 'What a waiting task is told of its predecessors.';
-
--- settle_signals: whether a task still waits for anything.
-CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id);
-COMMENT ON INDEX queue_internal.dependencies_task IS 'What a task waits for.';
+-- process_dependent: whether a task still waits, and whether a predecessor failed.
+CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id, outcome);
+COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task, by how they ended.';
 
 -- retire_keys: the keys whose time is over.
 CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;
@@ -794,9 +812,9 @@ BEGIN
             PERFORM queue_internal.raise_invalid('after', 'must have ids greater than zero');
         END IF;
     END IF;
-    IF on_predecessor_failure NOT IN ('fail', 'cancel', 'release') THEN
+    IF on_predecessor_failure NOT IN ('fail', 'cancel', 'continue') THEN
         PERFORM queue_internal.raise_invalid(
-            'on_predecessor_failure', 'must be one of fail, cancel, release',
+            'on_predecessor_failure', 'must be one of fail, cancel, continue',
             quote_literal(left(on_predecessor_failure, 64)));
     ELSIF on_predecessor_failure IS NOT NULL AND after IS NULL THEN
         PERFORM queue_internal.raise_invalid(
@@ -808,7 +826,7 @@ COMMENT ON FUNCTION queue_internal.check_policy_options(text, text, bigint[], js
     'Checks those options of a task that the policies of its queue are about.';
 -- The trigger that meets a task with a key or a group before it is there, however it comes: push, a
 -- plain INSERT, COPY, redrive. Tasks without either do not come here; nor do those of a dump, which
--- brings the keys and the gates along (restored.sql).
+-- brings the keys and the gates along (tasks_inserted.sql).
 --
 --   A key that another task holds keeps the task out: the INSERT goes on without its row.
 --   Errors:   22023, 54000 for keys that a plain INSERT filled with nonsense
@@ -835,7 +853,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.task_arrives() IS
-    'Takes the key of a task that comes in, and closes its gate until it is its turn.';
+    'Takes the key of a task that comes in, and blocks it until it is its turn.';
 
 CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
     FOR EACH ROW WHEN (
@@ -911,7 +929,7 @@ ALTER TABLE queue.bindings ADD CONSTRAINT bindings_pattern_check
     CHECK (queue_internal.is_topic_regex(topic_regex, topic_pattern));
 -- The trigger behind every way into queue.tasks: push, a plain INSERT, COPY.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and signals that a group has more.
+--   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group that has more.
 --   Errors:   QX002 no such queue; 22023 for a column that a plain INSERT filled with nonsense
 --   Why a statement trigger: one look at the queues for a million rows.
 
@@ -937,27 +955,23 @@ BEGIN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOR arrival IN
-        SELECT i.queue, bool_or(i.gate = 2) AS closed
+        SELECT i.queue, bool_or(i.gate = 2) AS blocked
         FROM inserted AS i GROUP BY i.queue
     LOOP
         IF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = arrival.queue) THEN
             PERFORM queue_internal.raise_unknown_queue(arrival.queue);
         END IF;
-        IF arrival.closed THEN
-            -- A predecessor may have finished already, or be finishing at this moment.
-            INSERT INTO queue_internal.signals (queue, group_key, task_id)
-            SELECT DISTINCT i.queue, i.group_key, NULL::bigint FROM inserted AS i
-            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.gate = 2
-            UNION ALL
-            SELECT i.queue, NULL, i.id FROM inserted AS i
-            WHERE i.queue = arrival.queue AND i.state = 'waiting';
+        IF arrival.blocked THEN
+            INSERT INTO queue_internal.events (queue, group_key)
+            SELECT DISTINCT i.queue, i.group_key FROM inserted AS i
+            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.gate = 2;
         END IF;
     END LOOP;
     RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.tasks_inserted() IS
-    'Refuses tasks of unknown queues, and signals that there are more of a group.';
+    'Refuses tasks of unknown queues, and leaves an event for each group that has more.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
@@ -968,7 +982,13 @@ CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
     'Makes a plain INSERT or COPY as good as a push.';
 
--- The same for the tasks of a dump, whose queues may be still to come: see restored.sql.
+-- The same for the tasks of a dump. pg_restore with several jobs loads the tables in any order and at the same time,
+-- whatever foreign keys there are, with the worker looking on. So a restored row must need no other: a task is not
+-- refused for want of its queue, and leaves its key to queue_internal.keys. Waiting tasks are found by the sweep.
+--
+-- A restore is told by two settings that every dump makes before its first row, and by a role that may truncate the
+-- tables: the owner, or a superuser. Verbs have a search_path of their own, so that nothing they do is ever taken for
+-- a restore; and a producer who makes the settings is checked like any other.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT
@@ -979,7 +999,7 @@ COMMENT ON TRIGGER tasks_restored ON queue.tasks IS
     'Lets a dump be restored in any order.';
 -- The trigger that lets a dump be restored: CREATE EXTENSION has just made the queue "default",
 -- and now the dump brings the one that was configured. The newcomer takes its place. What tells a dump:
--- restored.sql.
+-- tasks_inserted.sql.
 
 CREATE FUNCTION queue_internal.restore_default_queue() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1196,31 +1216,35 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.retire_keys(integer) IS
     'Deletes keys whose time is over; returns whether there may be more.';
--- Groups: who of a group may run.
+-- Groups: which tasks of a group may run.
 --
---   The tasks of a group are pushed with their gate closed, and are not in tasks_order: a claim never
---   passes over those that have to wait, however many there are. Whatever may let the next one go on
---   (a push, an end) leaves a signal; the next claim from the queue reads it and opens the gate of as
---   many as the limit allows, the earliest pushed first. So at most "max_running_per_group" of a group
---   have gate 1, and only those can be claimed.
+--   A task of a group is pushed as blocked (gate 2), and is not in tasks_order: a claim never passes over tasks that
+--   have to wait, however many there are. Whatever may admit the next one (a push, an end, a retry) leaves an event;
+--   the claim that processes it admits as many as the limit allows (gate 1), the smallest id first. So at most
+--   "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
+--   comes later, by a retry or from another queue, takes the place of an admitted one that does not run yet.
 --
---   Exact, because the gates of one group are opened by one transaction at a time, which sees
---   everything committed before: it holds the group's advisory lock from before it counts until its
---   own commit. Nobody waits for that lock: who does not get it leaves the signal where it is.
+--   Where a delayed task does not hold up its group (delayed_head), it is open (gate 0) until it becomes due.
+--
+--   Exact, because one transaction at a time admits tasks of a group, and sees everything committed before: it holds
+--   the group's row in queue_internal.locks from before it counts until its own commit. Nobody waits for that row: a
+--   claim that finds it locked postpones the event.
 
 CREATE FUNCTION queue_internal.lock_group(queue text, group_key text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    -- The first number keeps clear of other users of advisory locks.
-    RETURN pg_try_advisory_xact_lock(hashtext('queue_ext group'), hashtext(queue || '/' || group_key));
+    -- Two groups may share a row.
+    PERFORM FROM queue_internal.locks AS l
+    WHERE l.number = 1 + (hashtext(queue || '/' || group_key) & 16383) FOR UPDATE SKIP LOCKED;
+    RETURN FOUND;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_group(text, text) IS
-    'Makes this transaction the only one that opens gates of the group; false if another one is.';
+    'Makes this transaction the only one that admits tasks of the group; false if another one is.';
 
--- Opens the gates of a group as far as its limit allows. False if somebody else is at it, or has the
--- task whose turn it is locked: then the signal has to stay.
-CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text) RETURNS boolean
+-- How many tasks of a group are admitted, how many of those do not run yet, and the last of these.
+CREATE FUNCTION queue_internal.admitted_of(
+    source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -1230,103 +1254,179 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    -- Not written into the statement: the planner would see that it is below 2, and go through tasks_order.
-    ajar     CONSTANT smallint := 1;
-    admitted bigint;
-    ready    bigint;
-    next     queue.tasks;
+    -- Not written into the statement: the planner would see that it is below 2, and use tasks_order.
+    is_admitted CONSTANT smallint := 1;
+BEGIN
+    SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued')
+    INTO admitted, ready, latest
+    FROM queue.tasks AS t
+    WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.gate = is_admitted;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.admitted_of(queue.queues, text) IS 'How many tasks of a group are admitted.';
+
+-- What has to be done next about a group: admit a task, or withdraw the admission of one; null if nothing.
+CREATE FUNCTION queue_internal.next_step(
+    source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint,
+    OUT admit bigint, OUT withdraw bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    -- Not written into the statement, as in admitted_of.
+    is_open  CONSTANT smallint := 0;
+    blocking CONSTANT boolean := source.delayed_head = 'block';
+    first    record;
+BEGIN
+    IF admitted > source.max_running_per_group THEN
+        withdraw := latest;
+        RETURN;
+    END IF;
+    -- Of the open ones, which wait for their time, the first thousand are looked at. A claim meets the others when
+    -- they become due (queue_up).
+    SELECT w.id, w.state INTO first FROM (
+        (SELECT t.id, t.state FROM queue.tasks AS t
+         WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate = 2
+           AND (t.state = 'queued' OR blocking)
+         ORDER BY t.id LIMIT 1)
+        UNION ALL
+        (SELECT o.id, o.state FROM (
+             SELECT t.id, t.state, t.run_at FROM queue.tasks AS t
+             WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate = is_open
+             ORDER BY t.id LIMIT 1000) AS o
+         WHERE o.state = 'queued' AND (blocking OR o.run_at <= clock_timestamp())
+         ORDER BY o.id LIMIT 1)) AS w
+    ORDER BY w.id LIMIT 1;
+    IF first.id IS NULL THEN
+        RETURN;
+    ELSIF first.state = 'queued' AND admitted < source.max_running_per_group
+          -- Fair: one task of each group is in the order, and the next joins at its end.
+          AND NOT (source.fair_groups AND ready > 0) THEN
+        admit := first.id;
+    ELSIF latest > first.id THEN
+        withdraw := latest;
+    END IF;
+    -- Else the limit is reached; or the first still waits for its predecessors, and holds up those behind it as a
+    -- delayed one does.
+END
+$$;
+COMMENT ON FUNCTION queue_internal.next_step(queue.queues, text, bigint, bigint, bigint) IS
+    'Which task of a group to admit next, or whose admission to withdraw.';
+
+-- Admits tasks of a group as far as its limit allows. False if it has to be looked at again, because another
+-- transaction admits tasks of it, or has the task locked whose turn it is.
+CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    pass  CONSTANT boolean := source.delayed_head = 'pass';
+    now   record;
+    step  record;
+    next  queue.tasks;
 BEGIN
     IF NOT queue_internal.lock_group(source.name, group_key) THEN
         RETURN false;
     END IF;
-    SELECT count(*), count(*) FILTER (WHERE t.state = 'queued') INTO admitted, ready
-    FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.group_key = admit_next.group_key AND t.gate = ajar;
-    -- The limit was lowered: the latest go back.
-    IF admitted > source.max_running_per_group THEN
-        UPDATE queue.tasks AS t SET gate = 2
-        WHERE t.id IN (
-            SELECT l.id FROM queue.tasks AS l
-            WHERE l.queue = source.name AND l.group_key = admit_next.group_key AND l.gate = ajar
-              AND l.state = 'queued'
-            ORDER BY l.id DESC LIMIT admitted - source.max_running_per_group FOR UPDATE SKIP LOCKED);
-        RETURN true;
-    END IF;
-    -- Fair: one task of each group stands in the line, and the next joins at its end.
-    WHILE admitted < source.max_running_per_group AND NOT (source.fair_groups AND ready > 0) LOOP
-        SELECT t.* INTO next FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.group_key = admit_next.group_key AND t.gate = 2
-          AND (t.state = 'queued' OR source.delayed_head = 'block')
-        ORDER BY t.id LIMIT 1;
-        -- A head that still waits for its predecessors holds up those behind it, as a delayed one does.
-        EXIT WHEN next.id IS NULL OR next.state = 'waiting';
-        UPDATE queue.tasks AS t
-        SET gate = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
-            run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
-        WHERE t.id = (SELECT l.id FROM queue.tasks AS l
-                      WHERE l.id = next.id AND l.gate = 2 AND l.state = 'queued' FOR UPDATE SKIP LOCKED)
-        RETURNING t.* INTO next;
-        IF NOT FOUND THEN
-            RETURN false;
+    SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+    LOOP
+        SELECT s.admit, s.withdraw INTO step
+        FROM queue_internal.next_step(source, group_key, now.admitted, now.ready, now.latest) AS s;
+        IF step.withdraw IS NOT NULL THEN
+            UPDATE queue.tasks AS t SET gate = 2
+            WHERE t.id = (SELECT l.id FROM queue.tasks AS l
+                          WHERE l.id = step.withdraw AND l.gate = 1 AND l.state = 'queued'
+                          FOR NO KEY UPDATE SKIP LOCKED);
+            IF NOT FOUND THEN
+                RETURN false;
+            END IF;
+            SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+        ELSIF step.admit IS NOT NULL THEN
+            UPDATE queue.tasks AS t
+            SET gate = CASE WHEN pass AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
+                run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
+            WHERE t.id = (SELECT l.id FROM queue.tasks AS l
+                          WHERE l.id = step.admit AND l.gate <> 1 AND l.state = 'queued'
+                          FOR NO KEY UPDATE SKIP LOCKED)
+            RETURNING t.* INTO next;
+            IF NOT FOUND THEN
+                RETURN false;
+            END IF;
+            PERFORM queue_internal.keep_in_view(next);
+            now.admitted := now.admitted + next.gate;
+            now.ready := now.ready + next.gate;
+            now.latest := CASE WHEN next.gate = 1 THEN greatest(now.latest, next.id) ELSE now.latest END;
+        ELSE
+            RETURN true;
         END IF;
-        PERFORM queue_internal.keep_in_view(next);
-        admitted := admitted + next.gate;
-        ready := ready + next.gate;
     END LOOP;
-    RETURN true;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text) IS
-    'Lets tasks of a group run, as far as its limit allows; false if that has to wait.';
+    'Admits tasks of a group, as far as its limit allows; false if that has to wait.';
 
--- The tasks of a group that came due before they were admitted have to queue up like the others. All
--- of them at once, because a claim would meet them one by one.
+-- The tasks of a group that became due while they were open have to queue up like the others. All of them at once,
+-- because a claim would meet them one by one.
 CREATE FUNCTION queue_internal.queue_up(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    -- Not written into the statement, as in admit_next.
-    wide_open CONSTANT smallint := 0;
+    -- Not written into the statement, as in admitted_of.
+    is_open CONSTANT smallint := 0;
 BEGIN
     WITH due AS MATERIALIZED (
         SELECT t.id FROM queue.tasks AS t
-        WHERE t.queue = task.queue AND t.group_key = task.group_key AND t.gate = wide_open
+        WHERE t.queue = task.queue AND t.group_key = task.group_key AND t.gate = is_open
           AND t.state = 'queued' AND t.run_at <= clock_timestamp()
-        LIMIT 1000 FOR UPDATE SKIP LOCKED
+        LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE queue.tasks AS t SET gate = 2 FROM due AS d WHERE t.id = d.id;
-    INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
+    INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.queue_up(queue.tasks) IS
-    'Closes the gate of the due tasks of a group until it is their turn.';
+COMMENT ON FUNCTION queue_internal.queue_up(queue.tasks) IS 'Blocks the due tasks of a group until it is their turn.';
 
--- Where the queue says so, an admitted task that is put off lets the next one of its group pass.
+-- A task of a group is back in its queue, or has another run_at: one behind it may go first, or one before it. Where
+-- the queue says so, a delayed task lets the others pass.
 CREATE FUNCTION queue_internal.yield_turn(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF task.gate = 1 AND task.run_at > clock_timestamp() THEN
+    IF task.group_key IS NULL THEN
+        RETURN;
+    ELSIF task.gate = 1 AND task.run_at > clock_timestamp() THEN
         UPDATE queue.tasks AS t SET gate = 0
         WHERE t.id = task.id AND EXISTS (
             SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.delayed_head = 'pass');
-        IF FOUND THEN
-            INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
-        END IF;
     END IF;
+    INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.yield_turn(queue.tasks) IS
-    'Lets the next task of a group go first, if this one is delayed and its queue says so.';
+    'Has the turns of a group looked at again after a task of it came back or was delayed.';
 -- Dependencies: a task that waits for others.
 --
---   A dependency is written with the push of the task that waits, and deleted when its predecessor
---   has finished. The end of a predecessor leaves a signal for every task that waits for it, and
---   whoever reads the signal does what it leads to: so no ending waits for another one, chains of any
---   length are worked off one signal at a time, and two predecessors that finish at the same moment
---   cannot both believe that the other one is still to come.
+--   Each dependency is a row, written with the push of the task that waits. The end of the predecessor writes its
+--   outcome there and leaves an event for the dependent, in the same transaction. A waiting task is unblocked when all
+--   of its rows have an outcome, and ends as soon as one has an outcome that its on_failure does not accept.
 --
---   Cycles cannot be: a task can only wait for tasks that were there before it.
+--   A push that names a predecessor and the end of that predecessor wait for each other, as with a foreign key: the
+--   push holds a KEY SHARE lock on the predecessor's row from after it inserted the dependency. So an end either comes
+--   first, and the push reads how it ended, or comes later, and sees the dependency. A claim or a heartbeat of the
+--   predecessor does not conflict with that lock.
+--   At REPEATABLE READ and SERIALIZABLE the snapshot of an end may be older than the dependency; then the sweep writes
+--   the outcome (sweep.sql).
+--
+--   Cycles are impossible: a task can only wait for tasks that existed before it.
 
--- One plan for all: to make it, for all days of the history, takes longer than to push the task.
+-- Why one generic plan: to plan it for all partitions of the history takes longer than to push the task.
 CREATE FUNCTION queue_internal.add_dependencies(task_id bigint, queue text, after bigint[], on_failure text)
 RETURNS void
 LANGUAGE plpgsql
@@ -1337,291 +1437,501 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     known bigint;
+    live  bigint[];
+    ended bigint;
 BEGIN
-    INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, predecessor_queue, on_failure)
-    SELECT a.id, add_dependencies.task_id, add_dependencies.queue, found.queue, add_dependencies.on_failure
-    FROM (SELECT DISTINCT i.id FROM unnest(after) AS i (id)) AS a,
-         -- The task itself is there already, and cannot wait for itself.
-         LATERAL (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.id AND t.id <> add_dependencies.task_id
-                  UNION ALL SELECT d.queue FROM queue.dead_letters AS d WHERE d.id = a.id
-                  UNION ALL SELECT h.queue FROM queue.history AS h WHERE h.id = a.id LIMIT 1) AS found
-    -- A task of a queue that the caller has nothing to do with does not exist for it.
-    WHERE queue_internal.has_right('any', found.queue)
-    ORDER BY a.id;
+    INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
+    SELECT DISTINCT a.id, add_dependencies.task_id, add_dependencies.on_failure FROM unnest(after) AS a (id) ORDER BY a.id;
     GET DIAGNOSTICS known = ROW_COUNT;
-    IF known < (SELECT count(DISTINCT i.id) FROM unnest(after) AS i (id)) THEN
-        PERFORM queue_internal.raise_unknown_task(min(a.id)) FROM unnest(after) AS a (id)
-        WHERE NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
-                          WHERE d.predecessor_id = a.id AND d.task_id = add_dependencies.task_id);
+    -- In the order of ids, so that two pushes cannot deadlock. The task itself exists already, and cannot wait for
+    -- itself. A task of a queue for which the caller has no right does not exist for it.
+    live := ARRAY(
+        SELECT t.id FROM queue.tasks AS t
+        WHERE t.id = ANY (after) AND t.id <> add_dependencies.task_id AND queue_internal.has_right('any', t.queue)
+        ORDER BY t.id FOR KEY SHARE);
+    IF cardinality(live) = known THEN
+        RETURN;
     END IF;
+    -- A new snapshot: those that are gone by now have ended.
+    UPDATE queue_internal.dependencies AS d SET outcome = e.outcome
+    FROM (SELECT a.id, f.outcome
+          FROM (SELECT DISTINCT i.id FROM unnest(after) AS i (id)) AS a,
+               LATERAL (SELECT 'failed' AS outcome, l.queue FROM queue.dead_letters AS l WHERE l.id = a.id
+                        UNION ALL SELECT h.state, h.queue FROM queue.history AS h WHERE h.id = a.id LIMIT 1) AS f
+          WHERE (SELECT t.id FROM queue.tasks AS t WHERE t.id = a.id) IS NULL
+            AND queue_internal.has_right('any', f.queue)) AS e
+    WHERE d.predecessor_id = e.id AND d.task_id = add_dependencies.task_id;
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    IF cardinality(live) + ended < known THEN
+        PERFORM queue_internal.raise_unknown_task(min(d.predecessor_id)) FROM queue_internal.dependencies AS d
+        WHERE d.task_id = add_dependencies.task_id AND d.predecessor_id = ANY (after) AND d.outcome IS NULL
+          AND d.predecessor_id <> ALL (live);
+    END IF;
+    INSERT INTO queue_internal.events (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text) IS
     'Makes a task wait for others.';
 
--- What one signal about a waiting task leads to. False if it has to be looked at again.
-CREATE FUNCTION queue_internal.settle_dependent(signal queue_internal.signals) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE
-    task  queue.tasks;
-    ended record;
-    told  boolean := false;
-BEGIN
-    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = signal.task_id FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = signal.task_id);
-    ELSIF task.state <> 'waiting' THEN
-        RETURN true;
-    END IF;
-    -- The task was moved, or somebody with rights on this queue alone has made the signal up: it is to be
-    -- looked at, but what the signal tells is not to be believed.
-    IF signal.queue <> task.queue THEN
-        signal.queue := task.queue;
-        signal.predecessor_id := NULL;
-    END IF;
-    FOR ended IN SELECT * FROM queue_internal.ended_predecessors(signal) LOOP
-        DELETE FROM queue_internal.dependencies AS d
-        WHERE d.predecessor_id = ended.id AND d.task_id = task.id;
-        IF ended.outcome <> 'completed' AND ended.on_failure <> 'release' THEN
-            task.errors := queue_internal.with_error(
-                task, format('predecessor %s %s', ended.id,
-                             CASE ended.outcome WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END));
-            IF ended.on_failure = 'fail' THEN
-                PERFORM queue_internal.bury(task);
-            ELSE
-                PERFORM queue_internal.cancel_now(task);
-            END IF;
-            RETURN true;
-        END IF;
-        told := true;
-    END LOOP;
-    IF NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
-                   WHERE d.task_id = task.id AND d.queue = task.queue) THEN
-        -- One that waits for nothing comes from a dump, which is still to bring what it waits for.
-        IF told THEN
-            PERFORM queue_internal.let_go(task);
-        END IF;
-        RETURN true;
-    END IF;
-    IF signal.predecessor_id IS NOT NULL THEN
-        RETURN true;
-    ELSIF NOT row_security_active('queue.tasks') THEN
-        UPDATE queue_internal.dependencies AS d SET predecessor_queue = t.queue FROM queue.tasks AS t
-        WHERE d.task_id = task.id AND t.id = d.predecessor_id AND t.queue <> d.predecessor_queue;
-    END IF;
-    RETURN queue_internal.predecessors_will_signal(task.id, task.queue);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.settle_dependent(queue_internal.signals) IS
-    'Lets a waiting task go on, or end, when its predecessors have; false if that has to wait.';
-
--- The predecessors that the signal tells of; or all that have ended, if it came with the push. Only a
--- dependency that is of the task's own queue is its own, and only rows of that queue tell of it: whoever has
--- rights on another can write what he likes there.
--- Why scalar subqueries, and one plan for all: a task may have one predecessor or 100,000, and the plan
--- made for many would go through all tasks for one, or be made anew for each.
-CREATE FUNCTION queue_internal.ended_predecessors(
-    signal queue_internal.signals, OUT id bigint, OUT outcome text, OUT on_failure text)
-RETURNS SETOF record
-LANGUAGE plpgsql
+-- For the sweep. Null for a task that is live or left no trace.
+CREATE FUNCTION queue_internal.outcome_of(task_id bigint) RETURNS text
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
-DECLARE
-    sees_all boolean;
 BEGIN
-    IF signal.predecessor_id IS NOT NULL THEN
-        RETURN QUERY
-        SELECT d.predecessor_id, signal.outcome, d.on_failure FROM queue_internal.dependencies AS d
-        WHERE d.predecessor_id = signal.predecessor_id AND d.task_id = signal.task_id AND d.queue = signal.queue;
+    IF EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = outcome_of.task_id) THEN
+        RETURN NULL;
+    END IF;
+    RETURN coalesce(
+        (SELECT 'failed' FROM queue.dead_letters AS l WHERE l.id = outcome_of.task_id),
+        (SELECT h.state FROM queue.history AS h WHERE h.id = outcome_of.task_id LIMIT 1),
+        (SELECT o.outcome FROM queue_internal.outcomes AS o WHERE o.task_id = outcome_of.task_id));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.outcome_of(bigint) IS 'How a task ended, as far as it left a trace.';
+
+-- Called in a statement after the one that deleted the tasks, so that its snapshot shows every dependency that was
+-- committed while that statement waited. Rows that another transaction has locked are left out, so that no end
+-- waits for them: that transaction deletes them, or rolls back, and then the sweep finds the outcome.
+CREATE FUNCTION queue_internal.tell_dependents(ids bigint[], outcome text) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    ended     bigint;
+    dependent bigint;
+    told      bigint[] := '{}';
+BEGIN
+    -- One by one: a plan for many may read all dependencies to look for a few.
+    FOREACH ended IN ARRAY ids LOOP
+        FOR dependent IN
+            SELECT d.task_id FROM queue_internal.dependencies AS d
+            WHERE d.predecessor_id = ended AND d.outcome IS NULL FOR UPDATE SKIP LOCKED
+        LOOP
+            UPDATE queue_internal.dependencies AS d SET outcome = tell_dependents.outcome
+            WHERE d.predecessor_id = ended AND d.task_id = dependent;
+            told := told || dependent;
+        END LOOP;
+        IF current_setting('transaction_isolation') <> 'read committed' OR EXISTS (
+            SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = ended AND d.outcome IS NULL) THEN
+            INSERT INTO queue_internal.outcomes AS o (task_id, outcome) VALUES (ended, tell_dependents.outcome)
+            ON CONFLICT ON CONSTRAINT outcomes_pkey
+            DO UPDATE SET outcome = excluded.outcome, ended_at = excluded.ended_at;
+        END IF;
+    END LOOP;
+    IF told = '{}' THEN
         RETURN;
     END IF;
-    sees_all := NOT row_security_active('queue.tasks');
-    -- One that left no trace was in a queue without history, or was purged. Its signal, if it left one,
-    -- says how it ended; else nothing says that it did not do its work, and waiting would be for ever. But
-    -- whoever may not see all queues cannot tell it from a hidden one, and leaves that to the background
-    -- worker.
-    RETURN QUERY
-    SELECT e.predecessor_id, coalesce(e.outcome, 'completed'), e.on_failure
-    FROM (
-        SELECT d.predecessor_id, d.on_failure, coalesce(
-            -- One that was moved may have ended in another queue than the dependency says.
-            (SELECT l.state FROM (SELECT 'failed' AS state, l.queue FROM queue.dead_letters AS l
-                                  WHERE l.id = d.predecessor_id
-                                  UNION ALL SELECT h.state, h.queue FROM queue.history AS h
-                                  WHERE h.id = d.predecessor_id) AS l
-             ORDER BY l.queue = d.predecessor_queue DESC LIMIT 1),
-            (SELECT s.outcome FROM queue_internal.signals AS s
-             WHERE s.task_id = d.task_id AND s.predecessor_id = d.predecessor_id AND s.queue = d.queue
-             LIMIT 1)) AS outcome
-        FROM queue_internal.dependencies AS d
-        WHERE d.task_id = signal.task_id AND d.queue = signal.queue
-          AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) IS NULL) AS e
-    WHERE sees_all OR e.outcome IS NOT NULL;
+    INSERT INTO queue_internal.events (queue, task_id)
+    SELECT o.queue, o.id
+    FROM (SELECT i.id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = i.id) AS queue
+          FROM (SELECT DISTINCT u.id FROM unnest(told) AS u (id)) AS i) AS o
+    WHERE o.queue IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.ended_predecessors(queue_internal.signals) IS
-    'Predecessors of a waiting task that have ended, and how.';
+COMMENT ON FUNCTION queue_internal.tell_dependents(bigint[], text) IS
+    'Writes how tasks ended to the rows of those that wait for them, and leaves an event for each.';
 
--- Whether every predecessor that is left will tell when it ends. One that is ending just now may have
--- looked for dependents before the dependency was committed; it has its row locked. The locks are
--- given back at once, so that no ending waits for them. One that was moved at such a moment is in
--- another queue than the dependency says, and a worker of that queue alone would not find it.
-CREATE FUNCTION queue_internal.predecessors_will_signal(task_id bigint, queue text) RETURNS boolean
+-- False if the task has to be looked at again, because a transaction has it locked.
+CREATE FUNCTION queue_internal.process_dependent(task_id bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    free  bigint;
-    total bigint;
+    task  queue.tasks;
+    ended queue_internal.dependencies;
 BEGIN
-    BEGIN
-        SELECT count(*) INTO free FROM (
-            SELECT FROM queue_internal.dependencies AS d
-            JOIN queue.tasks AS t ON t.id = d.predecessor_id AND t.queue = d.predecessor_queue
-            WHERE d.task_id = predecessors_will_signal.task_id AND d.queue = predecessors_will_signal.queue
-            FOR SHARE OF t SKIP LOCKED) AS locked;
-        RAISE SQLSTATE 'QXRBK';
-    EXCEPTION WHEN SQLSTATE 'QXRBK' THEN
-        NULL;
-    END;
-    SELECT count(*) INTO total FROM queue_internal.dependencies AS d
-    WHERE d.task_id = predecessors_will_signal.task_id AND d.queue = predecessors_will_signal.queue;
-    RETURN free = total;
+    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = process_dependent.task_id FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        IF EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = process_dependent.task_id) THEN
+            RETURN false;
+        -- One of which there is no trace may come yet, from a dump.
+        ELSIF queue_internal.outcome_of(process_dependent.task_id) IS NOT NULL THEN
+            PERFORM queue_internal.forget_dependencies(process_dependent.task_id);
+        END IF;
+        RETURN true;
+    ELSIF task.state <> 'waiting' THEN
+        RETURN true;
+    END IF;
+    SELECT d.* INTO ended FROM queue_internal.dependencies AS d
+    WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}') AND d.on_failure <> 'continue'
+    ORDER BY d.predecessor_id LIMIT 1;
+    IF FOUND THEN
+        task.errors := queue_internal.with_error(
+            task, format('predecessor %s %s', ended.predecessor_id,
+                         CASE ended.outcome WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END));
+        IF ended.on_failure = 'fail' THEN
+            PERFORM queue_internal.bury(task);
+        ELSE
+            PERFORM queue_internal.cancel_now(task);
+        END IF;
+    ELSIF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)
+          -- A dump that is being restored may bring the task before its dependencies.
+          OR NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id) THEN
+        RETURN true;
+    ELSE
+        PERFORM queue_internal.unblock(task);
+    END IF;
+    RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.predecessors_will_signal(bigint, text) IS
-    'Whether none of the predecessors of a task is being finished at this moment.';
+COMMENT ON FUNCTION queue_internal.process_dependent(bigint) IS
+    'Unblocks a waiting task, or ends it, if its predecessors have ended; false if that has to wait.';
 
-CREATE FUNCTION queue_internal.let_go(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION queue_internal.unblock(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     UPDATE queue.tasks AS t
     SET state = 'queued', updated_at = clock_timestamp(),
         gate = CASE WHEN t.group_key IS NULL THEN 0 ELSE 2 END
     WHERE t.id = task.id;
+    PERFORM queue_internal.forget_dependencies(task.id);
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
+        INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.let_go(queue.tasks) IS 'Puts a waiting task into its queue.';
--- queue_internal.settle_signals(queue, max_signals, after)
---
---   Acts upon signals of a queue, those with larger ids than "after", and deletes them. A claim does so
---   before it looks for tasks; the background worker does it too.
---   Errors:   none of its own
---   Touches:  queue_internal.signals (never waits for a lock)
---   Why not outside READ COMMITTED: with a snapshot from before another transaction's commit, it
---             could let too many of a group run. The next claim at READ COMMITTED or the background
---             worker does it then.
---   Promise:  a signal that cannot be settled, because of a constraint or a trigger that somebody added, is in
---             no other's way, and the log says why; and those that have to wait, for a predecessor that somebody
---             has locked, hide no group, and no others but by the thousand
+COMMENT ON FUNCTION queue_internal.unblock(queue.tasks) IS 'Puts a waiting task into its queue.';
 
-CREATE FUNCTION queue_internal.settle_signals(source queue.queues, max_signals integer, after bigint)
+-- Rows that the end of a predecessor has locked at this moment are left to the sweep.
+CREATE FUNCTION queue_internal.forget_dependencies(task_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    WITH free AS MATERIALIZED (
+        SELECT d.predecessor_id FROM queue_internal.dependencies AS d
+        WHERE d.task_id = forget_dependencies.task_id FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM queue_internal.dependencies AS d USING free AS f
+    WHERE d.predecessor_id = f.predecessor_id AND d.task_id = forget_dependencies.task_id;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.forget_dependencies(bigint) IS
+    'Deletes the dependencies of a task that waits no more, without waiting for a lock.';
+-- Events: hints to look at a waiting task or at a group.
+--
+--   Whatever may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into a
+--   group, an end or a retry in a group. The next claim from the queue processes the events before it looks for
+--   tasks; the background worker and queue.maintain() do it too.
+--   Promise:  an event says only what to look at. What follows is decided by the rows of tasks and dependencies, as
+--             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
+--   Promise:  an event that cannot be processed is in nobody's way. It is due again after a pause that grows from
+--             10 ms to 10 s: because a transaction has a row locked, or because of an error, by a constraint or a
+--             trigger that somebody added, which is logged once and shown by queue.health().
+--   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
+--             group.
+
+-- queue_internal.process_events(queue, max_events, after)
+--
+--   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it looked at.
+--   Errors:   none of its own
+--   Touches:  queue_internal.events (never waits for a lock)
+CREATE FUNCTION queue_internal.process_events(source queue.queues, max_events integer, after bigint)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
     END IF;
-    RETURN queue_internal.settle(source, max_signals, after, false);
+    RETURN queue_internal.process_each(source, max_events, after, false);
 EXCEPTION WHEN OTHERS THEN
-    RETURN queue_internal.settle(source, max_signals, after, true);
+    RETURN queue_internal.process_each(source, max_events, after, true);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle_signals(queue.queues, integer, bigint) IS
-    'Lets tasks go on that waited for a predecessor or for their turn; returns how many signals were settled.';
+COMMENT ON FUNCTION queue_internal.process_events(queue.queues, integer, bigint) IS
+    'Unblocks tasks that waited for a predecessor or for their turn; returns how many events it looked at.';
 
--- With "each", each in a subtransaction of its own.
-CREATE FUNCTION queue_internal.settle(
-    source queue.queues, max_signals integer, after bigint, each boolean)
+-- With "apart", each event in a subtransaction of its own.
+CREATE FUNCTION queue_internal.process_each(
+    source queue.queues, max_events integer, after bigint, apart boolean)
 RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
 DECLARE
-    -- After so many that were looked at, only groups are.
-    max_looks  CONSTANT integer := 10 * max_signals;
-    -- Each holds an advisory lock, of which the server has a limited number.
-    max_groups CONSTANT integer := 32;
-    signal     queue_internal.signals;
-    groups     integer := 0;
-    last       bigint := after;
-    looks      integer := 0;
-    settled    bigint := 0;
+    moment   CONSTANT timestamptz := clock_timestamp();
+    event    queue_internal.events;
+    last_due timestamptz := '-infinity';
+    last     bigint := after;
+    looks    integer := 0;
 BEGIN
-    WHILE settled < max_signals AND groups < max_groups LOOP
-        SELECT s.* INTO signal FROM queue_internal.signals AS s
-        WHERE s.queue = source.name AND s.id > last AND (looks < max_looks OR s.task_id IS NULL)
-        ORDER BY s.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+    WHILE looks < max_events LOOP
+        SELECT e.* INTO event FROM queue_internal.events AS e
+        WHERE e.queue = source.name AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
+        ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
-        last := signal.id;
+        last_due := event.due_at;
+        last := event.id;
         looks := looks + 1;
-        groups := groups + (signal.task_id IS NULL)::integer;
-        IF each THEN
+        IF apart THEN
             BEGIN
-                settled := settled + queue_internal.settle_signal(source, signal, after)::integer;
+                PERFORM queue_internal.process_event(source, event, after);
             EXCEPTION WHEN OTHERS THEN
-                RAISE WARNING '% of queue % cannot go on: %',
-                    coalesce('task ' || signal.task_id, 'a group'), to_json(source.name), SQLERRM;
+                PERFORM queue_internal.postpone_event(event, SQLERRM);
             END;
         ELSE
-            settled := settled + queue_internal.settle_signal(source, signal, after)::integer;
+            PERFORM queue_internal.process_event(source, event, after);
         END IF;
     END LOOP;
-    RETURN settled;
+    RETURN looks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle(queue.queues, integer, bigint, boolean) IS
-    'Settles signals of a queue, up to so many; returns how many.';
+COMMENT ON FUNCTION queue_internal.process_each(queue.queues, integer, bigint, boolean) IS
+    'Processes due events of a queue; returns how many it looked at.';
 
-CREATE FUNCTION queue_internal.settle_signal(
-    source queue.queues, signal queue_internal.signals, after bigint)
-RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- All events about one task or one group are one. Those that come after this look are not among them.
+CREATE FUNCTION queue_internal.process_event(source queue.queues, event queue_internal.events, after bigint)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    ids bigint[];
+    ids  bigint[];
+    done boolean;
 BEGIN
-    IF signal.task_id IS NOT NULL THEN
-        IF NOT queue_internal.settle_dependent(signal) THEN
-            RETURN false;
-        END IF;
-        -- By the whole primary key: a plan made for few signals may go through all of the queue for
-        -- each, and through those that are deleted already.
-        DELETE FROM queue_internal.signals AS s WHERE s.queue = source.name AND s.id = signal.id;
-    ELSE
-        -- All of the group are one. Those that come after this look are not among them.
-        ids := ARRAY(SELECT s.id FROM queue_internal.signals AS s
-                     WHERE s.queue = source.name AND s.group_key = signal.group_key AND s.id > after
+    IF event.task_id IS NOT NULL THEN
+        ids := ARRAY(SELECT e.id FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id > after
                      FOR UPDATE SKIP LOCKED);
-        IF NOT queue_internal.admit_next(source, signal.group_key) THEN
-            RETURN false;
-        END IF;
-        DELETE FROM queue_internal.signals AS s WHERE s.queue = source.name AND s.id = ANY (ids);
+        done := queue_internal.process_dependent(event.task_id);
+    ELSE
+        ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
+                     WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
+                     FOR UPDATE SKIP LOCKED);
+        done := queue_internal.admit_next(source, event.group_key);
     END IF;
-    RETURN true;
+    IF NOT done THEN
+        PERFORM queue_internal.postpone_event(event, NULL);
+    ELSIF ids = ARRAY[event.id] THEN
+        -- By the whole primary key: a plan made for few events may read all of the queue for each.
+        DELETE FROM queue_internal.events AS e
+        WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
+    ELSIF event.task_id IS NOT NULL THEN
+        DELETE FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id = ANY (ids || event.id);
+    ELSE
+        DELETE FROM queue_internal.events AS e
+        WHERE e.queue = event.queue AND e.group_key = event.group_key AND e.id = ANY (ids || event.id);
+    END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle_signal(queue.queues, queue_internal.signals, bigint) IS
-    'Acts upon a signal, and deletes it; false if it has to be looked at again.';
+COMMENT ON FUNCTION queue_internal.process_event(queue.queues, queue_internal.events, bigint) IS
+    'Acts upon an event and deletes it, or postpones it.';
 
-CREATE FUNCTION queue_internal.settle_all(max_signals integer) RETURNS bigint
+CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    later CONSTANT timestamptz :=
+        clock_timestamp() + least(interval '10 ms' * 2 ^ least(event.tries, 10), interval '10 seconds');
+BEGIN
+    UPDATE queue_internal.events AS e
+    SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000)
+    WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
+    PERFORM queue_internal.announce_task(event.queue, later);
+    IF error IS NOT NULL AND event.error IS NULL THEN
+        RAISE WARNING '% of queue % cannot go on: %',
+            coalesce('task ' || event.task_id, 'a group'), to_json(event.queue), error;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.postpone_event(queue_internal.events, text) IS
+    'Has an event processed later; logs the first error.';
+
+CREATE FUNCTION queue_internal.process_all_events(max_events integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    source  queue.queues;
-    settled bigint := 0;
+    source queue.queues;
+    looks  bigint := 0;
 BEGIN
     FOR source IN
         SELECT q.* FROM queue.queues AS q
-        WHERE EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = q.name)
+        WHERE EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = q.name AND e.due_at <= clock_timestamp())
     LOOP
-        settled := settled + queue_internal.settle_signals(source, max_signals, 0);
+        looks := looks + queue_internal.process_events(source, max_events, 0);
+        EXIT WHEN looks >= max_events;
     END LOOP;
-    RETURN settled;
+    RETURN looks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle_all(integer) IS
-    'Settles the signals of all queues, up to so many of each; returns how many it settled.';
+COMMENT ON FUNCTION queue_internal.process_all_events(integer) IS
+    'Processes due events of all queues, about so many; returns how many it looked at.';
+-- The sweep: finds what no event tells of.
+--
+--   It reads the dependencies in the order of their key, and the groups of each queue in the order of tasks_group, a
+--   bounded piece at a time. It resolves dependencies whose predecessor is gone, and leaves an event for each waiting
+--   task and each group that has to be looked at and has no event. So an event that was lost, or that nobody could
+--   write, costs a delay: up to "queue.sweep_interval" where the background worker runs, or until the next
+--   queue.maintain(). A claim by SQL that found nothing sweeps a piece of its queue, too, once a second in a session.
+--
+--   Why it leaves events and does not process what it finds: there is one place where turns are given and waiting
+--   tasks are ended, with its own rules about locks and errors (events.sql).
+
+-- Dependencies first, while "queue" is null; then queue after queue, and the groups of each.
+CREATE TYPE queue_internal.sweep_position AS (
+    predecessor_id bigint, task_id bigint, queue text, group_key text, since timestamptz);
+REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
+COMMENT ON TYPE queue_internal.sweep_position IS 'How far a sweep has come, and when its last piece was done.';
+
+-- Looks at up to "max_looks" rows; returns how far it came, null at the end. A null position begins anew.
+CREATE FUNCTION queue_internal.sweep(place queue_internal.sweep_position, max_looks integer)
+RETURNS queue_internal.sweep_position
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    source queue.queues;
+    last   record;
+BEGIN
+    IF place.queue IS NULL THEN
+        SELECT d.predecessor_id, d.task_id INTO last
+        FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, max_looks) AS d;
+        place.predecessor_id := last.predecessor_id;
+        place.task_id := last.task_id;
+        IF place.predecessor_id IS NULL THEN
+            DELETE FROM queue_internal.outcomes AS o WHERE o.ended_at < clock_timestamp() - interval '1 day';
+            place.queue := '';
+        END IF;
+        RETURN place;
+    END IF;
+    WHILE max_looks > 0 LOOP
+        SELECT q.* INTO source FROM queue.queues AS q
+        WHERE q.name > place.queue OR place.group_key IS NOT NULL AND q.name = place.queue ORDER BY q.name LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        SELECT g.group_key, g.looks INTO last
+        FROM queue_internal.sweep_groups(
+            source, CASE WHEN place.queue = source.name THEN place.group_key END, max_looks) AS g;
+        max_looks := max_looks - 1 - last.looks;
+        place.group_key := last.group_key;
+        place.queue := source.name;
+    END LOOP;
+    RETURN place;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep(queue_internal.sweep_position, integer) IS
+    'Leaves events about what no event tells of, for a piece of the tables; returns where to continue.';
+
+-- Returns the last row that it looked at, or null at the end.
+CREATE FUNCTION queue_internal.sweep_dependencies(
+    INOUT predecessor_id bigint, INOUT task_id bigint, max_looks integer)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    looks integer := 0;
+    row   record;
+BEGIN
+    FOR row IN
+        SELECT d.predecessor_id, d.task_id, d.outcome, d.on_failure,
+               (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) AS live,
+               (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id AND t.state = 'waiting') AS queue
+        FROM queue_internal.dependencies AS d
+        WHERE (d.predecessor_id, d.task_id) > (coalesce(sweep_dependencies.predecessor_id, -9223372036854775808),
+                                               coalesce(sweep_dependencies.task_id, -9223372036854775808))
+        ORDER BY d.predecessor_id, d.task_id LIMIT max_looks
+    LOOP
+        looks := looks + 1;
+        predecessor_id := row.predecessor_id;
+        task_id := row.task_id;
+        IF row.queue IS NULL THEN
+            -- Left over from a task that has ended. One of which there is no trace may come yet, from a dump.
+            IF queue_internal.outcome_of(row.task_id) IS NOT NULL
+               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id) THEN
+                PERFORM queue_internal.forget_dependencies(row.task_id);
+            END IF;
+            CONTINUE;
+        ELSIF row.outcome IS NULL THEN
+            CONTINUE WHEN row.live IS NOT NULL;
+            -- A task that ended by a verb wrote an outcome, or left a trace. One without was deleted by hand.
+            row.outcome := coalesce(queue_internal.outcome_of(row.predecessor_id), 'purged');
+            UPDATE queue_internal.dependencies AS d SET outcome = row.outcome
+            WHERE d.task_id = row.task_id AND d.predecessor_id = (
+                SELECT l.predecessor_id FROM queue_internal.dependencies AS l
+                WHERE l.predecessor_id = row.predecessor_id AND l.task_id = row.task_id AND l.outcome IS NULL
+                  AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = l.predecessor_id) IS NULL
+                FOR UPDATE SKIP LOCKED);
+            CONTINUE WHEN NOT FOUND;
+        END IF;
+        IF (row.outcome <> 'completed' AND row.on_failure <> 'continue' OR NOT EXISTS (
+                SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = row.task_id AND d.outcome IS NULL))
+           AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id) THEN
+            INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
+        END IF;
+    END LOOP;
+    IF looks < max_looks THEN
+        predecessor_id := NULL;
+        task_id := NULL;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_dependencies(bigint, bigint, integer) IS
+    'Resolves dependencies whose predecessor is gone, and leaves events for tasks that wait no longer.';
+
+-- Returns the last group that it looked at, or null at the end, and at how many it looked.
+CREATE FUNCTION queue_internal.sweep_groups(
+    source queue.queues, INOUT group_key text, max_looks integer, OUT looks integer)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    looks := 0;
+    group_key := coalesce(group_key, '');
+    WHILE looks < max_looks LOOP
+        SELECT t.group_key INTO group_key FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.group_key > sweep_groups.group_key ORDER BY t.group_key LIMIT 1;
+        EXIT WHEN group_key IS NULL;
+        looks := looks + 1;
+        INSERT INTO queue_internal.events (queue, group_key)
+        SELECT source.name, sweep_groups.group_key
+        FROM queue_internal.admitted_of(source, sweep_groups.group_key) AS a,
+             LATERAL queue_internal.next_step(source, sweep_groups.group_key, a.admitted, a.ready, a.latest) AS s
+        WHERE (s.admit IS NOT NULL OR s.withdraw IS NOT NULL)
+          AND NOT EXISTS (SELECT FROM queue_internal.events AS e
+                          WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_groups(queue.queues, text, integer) IS
+    'Leaves events for the groups of a queue in which a task can be admitted.';
+
+-- For a claim by SQL that found nothing: a piece of the dependencies and of the queue's groups, once a second in a
+-- session. Returns whether it may have left an event.
+CREATE FUNCTION queue_internal.sweep_a_little(source queue.queues) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+DECLARE
+    name   CONSTANT text := 'queue_sweep.q' || md5(source.name);
+    moment CONSTANT timestamptz := clock_timestamp();
+    kept   CONSTANT text := current_setting(name, true);
+    place  queue_internal.sweep_position;
+    last   record;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN false;
+    ELSIF kept <> '' THEN
+        place := kept;
+        IF place.since BETWEEN moment - interval '1 second' AND moment THEN
+            RETURN false;
+        END IF;
+    END IF;
+    SELECT d.predecessor_id, d.task_id, g.group_key INTO last
+    FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, 100) AS d,
+         queue_internal.sweep_groups(source, place.group_key, 100) AS g;
+    place.predecessor_id := last.predecessor_id;
+    place.task_id := last.task_id;
+    place.group_key := last.group_key;
+    place.since := moment;
+    PERFORM set_config(name, place::text, false);
+    RETURN EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = source.name AND e.due_at <= moment);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_a_little(queue.queues) IS
+    'Leaves events about what no event tells of, for a small piece of a queue, once a second in a session.';
 -- How many tasks of a queue may run at a time, and how many may start in a period.
 --
 --   max_running: the queue has that many places (queue_internal.slots). To start, a task needs a place
@@ -1975,8 +2285,11 @@ DECLARE
     kept    boolean;
     awaited boolean;
 BEGIN
+    -- At another isolation level the snapshot may not show who waits for the task: then its outcome has to be found
+    -- elsewhere (tell_dependents).
     SELECT q.keep_history,
            q.max_running IS NOT NULL
+           OR NOT q.keep_history AND current_setting('transaction_isolation') <> 'read committed'
            OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
     INTO kept, awaited
     FROM queue.queues AS q WHERE q.name = task.queue;
@@ -1996,9 +2309,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
     'Moves a finished task to the history, or deletes it if its queue keeps none.';
 
--- What the end of a task means to others: its key is free, the next of its group may run, its place
--- is free, and those that wait for it are told. Must come in a statement after the one that locked
--- or deleted the task: see predecessors_will_signal().
+-- What the end of a task means to others: its key is free, the next of its group may run, its slot is free, and those
+-- that wait for it are told. Must come in a statement after the one that locked or deleted the task: see
+-- tell_dependents().
 CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -2007,14 +2320,12 @@ BEGIN
         PERFORM queue_internal.release_key(task, outcome IN ('purged', 'failed'));
     END IF;
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.signals (queue, group_key) VALUES (task.queue, task.group_key);
+        INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
     IF task.state = 'waiting' THEN
-        DELETE FROM queue_internal.dependencies AS d WHERE d.task_id = task.id;
+        PERFORM queue_internal.forget_dependencies(task.id);
     END IF;
-    INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
-    SELECT d.queue, d.task_id, d.predecessor_id, leave.outcome
-    FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id;
+    PERFORM queue_internal.tell_dependents(ARRAY[task.id], outcome);
     IF task.state = 'running' AND EXISTS (
         SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
         PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
@@ -2022,7 +2333,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.leave(queue.tasks, text) IS
-    'Tells those who wait for a task, or for its key, its group or its place, that it has ended.';
+    'Tells those who wait for a task, or for its key, its group or its slot, that it has ended.';
 
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -2122,22 +2433,9 @@ BEGIN
         gate = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
     WHERE t.id = task.id;
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.signals (queue, group_key)
+        INSERT INTO queue_internal.events (queue, group_key)
         VALUES (task.queue, task.group_key), (to_queue, task.group_key);
     END IF;
-    IF task.state = 'waiting' THEN
-        -- No role may change the queue of a dependency, or it could give one to a task of another queue.
-        WITH moved AS (
-            DELETE FROM queue_internal.dependencies AS d
-            WHERE d.task_id = task.id AND d.queue = task.queue RETURNING d.*
-        )
-        INSERT INTO queue_internal.dependencies (predecessor_id, task_id, queue, predecessor_queue, on_failure)
-        SELECT m.predecessor_id, m.task_id, to_queue, m.predecessor_queue, m.on_failure FROM moved AS m;
-        UPDATE queue_internal.signals AS s SET queue = to_queue
-        WHERE s.task_id = task.id AND s.predecessor_id IS NOT NULL AND s.queue = task.queue;
-        INSERT INTO queue_internal.signals (queue, task_id) VALUES (to_queue, task.id);
-    END IF;
-    UPDATE queue_internal.dependencies AS d SET predecessor_queue = to_queue WHERE d.predecessor_id = task.id;
     RETURN true;
 END
 $$;
@@ -2227,20 +2525,20 @@ COMMENT ON FUNCTION queue_internal.open_queue(text, text) IS
     'The queue of that name; raises if the caller does not have this kind of right, or if there is none.';
 -- Where claims of a session begin, while much that is of no use lies before that.
 --
---   Finished tasks and settled signals leave entries at the front of their indexes until a vacuum takes
+--   Finished tasks and processed events leave entries at the front of their indexes until a vacuum takes
 --   them, and while an old snapshot forbids that, each claim would pass over all of them. So a session whose
 --   claim passed over more than a thousand keeps in mind where it found its first task, and begins there for
 --   twenty times as long as it took, up to a minute: looks from the front then take a twentieth of its time,
---   however much lies there. What comes before the mark meanwhile, a more urgent task, or a signal whose transaction was
+--   however much lies there. What comes before the mark meanwhile, a more urgent task, or an event whose transaction was
 --   slow to commit, may be overtaken for that long. No claim has nothing because of its mark: it looks again
 --   from the front.
 --
 --   A setting, because it is the session's own; a transaction that rolls back takes its mark along.
 
-CREATE TYPE queue_internal.mark AS (signal bigint, level integer, head timestamptz, until timestamptz);
+CREATE TYPE queue_internal.mark AS (event bigint, level integer, head timestamptz, until timestamptz);
 REVOKE ALL ON TYPE queue_internal.mark FROM PUBLIC;
 COMMENT ON TYPE queue_internal.mark IS
-    'The signal, the priority and the run_at before which claims of a session do not look, and until when.';
+    'The event, the priority and the run_at before which claims of a session do not look, and until when.';
 
 CREATE FUNCTION queue_internal.front() RETURNS queue_internal.mark
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
@@ -2298,19 +2596,19 @@ CREATE FUNCTION queue_internal.entries_passed() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
-         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.signals_pkey')), 0);
+         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.events_pkey')), 0);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.entries_passed() IS
-    'How many entries of indexes this session has passed, in search of tasks and signals.';
+    'How many entries of indexes this session has passed, in search of tasks and events.';
 
-CREATE FUNCTION queue_internal.newest_signal() RETURNS bigint
+CREATE FUNCTION queue_internal.newest_event() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN coalesce(pg_sequence_last_value(to_regclass('queue_internal.signals_id_seq')), 0);
+    RETURN coalesce(pg_sequence_last_value(to_regclass('queue_internal.events_id_seq')), 0);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.newest_signal() IS 'The last signal that anybody left, in whatever queue.';
+COMMENT ON FUNCTION queue_internal.newest_event() IS 'The id of the last event that anybody left, in whatever queue.';
 -- queue_internal.claim_from(queue, lease, max_tasks, worker)
 --
 --   Claims up to "max_tasks" due tasks of one queue, in order.
@@ -2323,13 +2621,15 @@ COMMENT ON FUNCTION queue_internal.newest_signal() IS 'The last signal that anyb
 --   A running task whose lease ran out is met at its own place in the order and ended like any
 --   attempt, so that claims need no reaper.
 --
---   Signals come first: they may open the gate of tasks that are next. And they may come from the walk
---   itself, when it meets a task that has to queue up in its group, or takes the only one of a group
---   that was in the line; then there is another walk.
+--   Events come first: they may admit tasks that are next. And they may come from the walk itself, when it
+--   meets a task that has to queue up in its group, or takes the only one of a group that was in the order;
+--   then there is another walk. So there is when nothing was found and a look at what is blocked left events.
 --
 --   Why the planner is told what not to do: a plan that was made while the table was small, or
 --   without statistics, may sort or scan all of it, and a session keeps it for long.
 --   Why SKIP LOCKED and one row at a time: a claim never waits, and returns its tasks in order.
+--   Why NO KEY UPDATE: a push that waits for the task to end holds a KEY SHARE lock, and does not keep it from being
+--   claimed.
 
 CREATE FUNCTION queue_internal.claim_from(source queue.queues, lease interval, max_tasks integer, worker text)
 RETURNS SETOF queue.claimed_task
@@ -2351,7 +2651,8 @@ DECLARE
     mark      queue_internal.mark := queue_internal.mark_of(source.name);
     entries   bigint;
     newest    bigint;
-    signal    bigint;
+    event     bigint;
+    event_due timestamptz;
     rounds    integer := 0;
     level     integer;
     head      timestamptz;
@@ -2363,38 +2664,41 @@ DECLARE
     stuck     bigint[] := '{}';
     again     boolean;
     more      boolean;
+    swept     boolean := false;
 BEGIN
     IF limited AND NOT queue_internal.has_room(source) THEN
         RETURN;
     END IF;
     entries := queue_internal.entries_passed();
-    newest := queue_internal.newest_signal();
+    newest := queue_internal.newest_event();
     <<walk>>
     LOOP
-        SELECT t.priority, t.run_at,
-               (SELECT s.id FROM queue_internal.signals AS s
-                WHERE s.queue = source.name AND s.id > mark.signal ORDER BY s.id LIMIT 1)
-        INTO level, head, signal
-        FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.gate < 2 AND (t.priority, t.run_at) >= (mark.level, mark.head)
-        ORDER BY t.priority, t.run_at LIMIT 1;
-        IF level IS NULL THEN
-            SELECT s.id INTO signal FROM queue_internal.signals AS s
-            WHERE s.queue = source.name AND s.id > mark.signal ORDER BY s.id LIMIT 1;
-        END IF;
+        -- One statement for both.
+        SELECT f.priority, f.run_at, e.id, e.due_at INTO level, head, event, event_due
+        FROM (VALUES (true)) AS one
+        LEFT JOIN LATERAL (
+            SELECT t.priority, t.run_at FROM queue.tasks AS t
+            WHERE t.queue = source.name AND t.gate < 2 AND (t.priority, t.run_at) >= (mark.level, mark.head)
+            ORDER BY t.priority, t.run_at LIMIT 1) AS f ON true
+        LEFT JOIN LATERAL (
+            SELECT v.id, v.due_at FROM queue_internal.events AS v
+            WHERE v.queue = source.name AND (v.due_at, v.id) > ('-infinity', mark.event) AND v.due_at <= moment
+            ORDER BY v.due_at, v.id LIMIT 1) AS e ON true;
         -- One end may lead to another; what would take too long is left to the next claim.
-        IF signal IS NOT NULL AND rounds < 16 THEN
+        IF event IS NOT NULL AND rounds < 16 THEN
             rounds := rounds + 1;
-            IF queue_internal.settle_signals(source, 16 + 4 * max_tasks, signal - 1) > 0 THEN
-                -- What was let into the line just now is due by now, too, and may have moved the mark.
+            -- Those that were postponed come after the fresh ones.
+            event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE mark.event END;
+            IF queue_internal.process_events(source, 16 + 4 * max_tasks, event) > 0 THEN
+                -- What was unblocked just now is due by now, too, and may have moved the mark.
                 moment := clock_timestamp();
                 IF mark.until IS NOT NULL THEN
                     mark := queue_internal.mark_of(source.name);
                 END IF;
                 CONTINUE;
             END IF;
-            -- Those that are left are somebody else's at the moment, or have to wait.
-            signal := NULL;
+            -- Those that are left are being processed by another transaction.
+            event := NULL;
         END IF;
         more := false;
         IF source.ageing IS NOT NULL THEN
@@ -2450,7 +2754,7 @@ BEGIN
                             more := true;
                             EXIT levels;
                         ELSIF source.fair_groups THEN
-                            INSERT INTO queue_internal.signals (queue, group_key)
+                            INSERT INTO queue_internal.events (queue, group_key)
                             VALUES (source.name, candidate.group_key);
                             more := true;
                         END IF;
@@ -2473,7 +2777,7 @@ BEGIN
                     granted := granted + 1;
                     IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
                         PERFORM queue_internal.set_mark(source.name, (
-                            coalesce(signal - 1, newest), level, candidate.run_at,
+                            CASE WHEN event_due = '-infinity' THEN coalesce(event - 1, newest) ELSE newest END, level, candidate.run_at,
                             coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
                     END IF;
                 END LOOP;
@@ -2491,6 +2795,11 @@ BEGIN
                 ORDER BY t.priority, t.run_at LIMIT 1;
             END IF;
         END LOOP;
+        IF NOT more AND granted = 0 AND mark.until IS NULL AND NOT swept THEN
+            swept := true;
+            more := queue_internal.sweep_a_little(source);
+            moment := clock_timestamp();
+        END IF;
         IF NOT more THEN
             EXIT WHEN granted > 0 OR mark.until IS NULL;
             mark := queue_internal.front();
@@ -2531,7 +2840,7 @@ BEGIN
         CONTINUE WHEN source.max_running IS NOT NULL
                       AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1))
                       AND NOT queue_internal.has_expired_holder(source, moment);
-        IF EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name) THEN
+        IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = source.name AND e.due_at <= moment) THEN
             RETURN true;
         END IF;
         SELECT t.priority INTO level FROM queue.tasks AS t
@@ -2689,7 +2998,7 @@ COMMENT ON FUNCTION queue_internal.reap(bigint) IS
 -- queue_internal.due_queues(since, until)
 --
 --   The queues, not paused, in which a queued task came due after "since" and up to "until" or in
---   which a signal waits for the next claim, and the next run_at beyond "until" in any queue. One short look into the order index for each
+--   which an event is due for the next claim, and the next run_at beyond "until" in any queue. One short look into the order index for each
 --   queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
 --   100. Such a queue counts as ready, and is looked at again within a second: a notification is a hint.
 
@@ -2711,7 +3020,7 @@ DECLARE
 BEGIN
     ready := '{}';
     FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
-        IF EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = name) THEN
+        IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
         SELECT t.priority INTO level FROM queue.tasks AS t
@@ -2855,7 +3164,7 @@ COMMENT ON FUNCTION queue_internal.add_history_partition(date) IS
 --   those of which somebody has made a view, and deletes up to "max_tasks" such rows from
 --   queue.history_default, where few or none should be.
 --   Returns whether there may be more to do right now.
---   Locks:    one session at a time is at it. Dropping needs the lock of queue.history for an instant. It waits
+--   Locks:    dropping needs the lock of queue.history for an instant. It waits
 --             100 ms for it at most, then leaves the partition for the next time.
 
 CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
@@ -3006,7 +3315,7 @@ BEGIN
                 changed.key_ttl := queue_internal.interval_option(option, value, false);
             WHEN 'on_predecessor_failure' THEN
                 changed.on_predecessor_failure := coalesce(
-                    queue_internal.choice_option(option, value, '{fail, cancel, release}'),
+                    queue_internal.choice_option(option, value, '{fail, cancel, continue}'),
                     fresh.on_predecessor_failure);
             WHEN 'keep_history' THEN
                 changed.keep_history := coalesce(
@@ -3045,10 +3354,11 @@ BEGIN
         PERFORM queue_internal.announce_task(source.name, clock_timestamp());
     END IF;
     IF options ?| '{max_running_per_group, delayed_head, fair_groups}' THEN
-        UPDATE queue.tasks AS t SET gate = 0
-        WHERE t.queue = source.name AND t.group_key IS NOT NULL AND t.gate = 1 AND t.state = 'queued'
-          AND t.run_at > clock_timestamp() AND source.delayed_head = 'pass';
-        INSERT INTO queue_internal.signals (queue, group_key)
+        UPDATE queue.tasks AS t SET gate = CASE source.delayed_head WHEN 'pass' THEN 0 ELSE 2 END
+        WHERE t.queue = source.name AND t.group_key IS NOT NULL AND t.state = 'queued'
+          AND (source.delayed_head = 'pass' AND t.gate = 1 AND t.run_at > clock_timestamp()
+               OR source.delayed_head = 'block' AND t.gate = 0);
+        INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key IS NOT NULL;
         PERFORM queue_internal.announce_task(source.name, clock_timestamp());
@@ -3983,7 +4293,7 @@ DECLARE
     waiting   CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
-            '{check_wait, is_ready, has_signals, next_pause, check_wait_result, outcome, is_end, try_commit, may_commit}'));
+            '{check_wait, is_ready, has_events, next_pause, check_wait_result, outcome, is_end, try_commit, may_commit}'));
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));
@@ -4350,7 +4660,7 @@ BEGIN
                     id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure));
             END IF;
             IF running IS NOT NULL AND running <> ALL (coalesce(after, '{}')) THEN
-                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'release');
+                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue');
             END IF;
             RETURN id;
         END IF;
@@ -4644,7 +4954,7 @@ COMMENT ON FUNCTION queue.complete(bigint, bigint, jsonb) IS
 --   Touches:  queue.tasks (locks in the order of ids, so that two batches cannot deadlock, and only what runs
 --             with the token given; deletes), queue.history (inserts)
 --   How:      what concerns nobody else goes in one statement; the others one by one. All of it comes after the
---             statement that locks: see predecessors_will_signal()
+--             statement that locks: see tell_dependents()
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
@@ -4682,6 +4992,9 @@ BEGIN
           AND t.key IS NULL AND t.group_key IS NULL
           AND (SELECT q.max_running FROM queue.queues AS q WHERE q.name = t.queue) IS NULL
           AND (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = t.id LIMIT 1) IS NULL
+          -- At another level the snapshot may not show who waits: then a trace is needed (archive).
+          AND (current_setting('transaction_isolation') = 'read committed'
+               OR (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue))
         RETURNING t.*, g.result, g.position,
                   (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue) AS kept
     ), archived AS (
@@ -4840,7 +5153,7 @@ BEGIN
     PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
     JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
     WHERE (allowed IS NULL OR t.queue = ANY (allowed))
-    ORDER BY t.id FOR UPDATE OF t;
+    ORDER BY t.id FOR NO KEY UPDATE OF t;
     moment := clock_timestamp();
     FOR id, lease_until, cancel_requested IN
         UPDATE queue.tasks AS t
@@ -5304,13 +5617,14 @@ BEGIN
                                 'and dead letters included.', name);
     END IF;
     IF force THEN
-        INSERT INTO queue_internal.signals (queue, task_id, predecessor_id, outcome)
-        SELECT d.queue, d.task_id, d.predecessor_id, 'purged'
-        FROM queue_internal.dependencies AS d JOIN queue.tasks AS t ON t.id = d.predecessor_id
-        WHERE t.queue = "drop".name AND d.queue <> "drop".name;
+        DELETE FROM queue_internal.dependencies AS d USING queue.tasks AS t
+        WHERE t.queue = "drop".name AND t.state = 'waiting' AND d.task_id = t.id;
+        PERFORM queue_internal.tell_dependents(ARRAY(
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.queue = "drop".name AND t.id IN (SELECT d.predecessor_id FROM queue_internal.dependencies AS d)),
+            'purged');
     END IF;
-    DELETE FROM queue_internal.dependencies AS d WHERE d.queue = "drop".name;
-    DELETE FROM queue_internal.signals AS s WHERE s.queue = "drop".name;
+    DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
     -- Those too that outlive their task for a while: they would keep a later queue of that name from its tasks.
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
     IF force THEN
@@ -5848,7 +6162,7 @@ COMMENT ON FUNCTION queue.revoke_operator(name, text) IS 'Takes back what queue.
 -- CALL queue.maintain()
 --
 --   One round of what the background worker does, for servers that do not preload the library:
---   puts back tasks whose lease ran out, runs the schedules that are due, lets go on what waits for a
+--   puts back tasks whose lease ran out, runs the schedules that are due, unblocks what waited for a
 --   predecessor or its turn, makes and drops the partitions of the history, deletes old dead letters and
 --   keys. Call it every minute, from pg_cron or any other scheduler.
 --   API:      public; the extension owner's, since it makes and drops tables
@@ -5863,11 +6177,18 @@ LANGUAGE plpgsql AS $$
 DECLARE
     part  pg_catalog.text;
     until pg_catalog.timestamptz;
+    place queue_internal.sweep_position;
 BEGIN
-    -- Signals are settled at this level alone, whatever the default is. Each transaction hands it to the next.
+    -- Events are processed at this level alone, whatever the default is. Each transaction hands it to the next.
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'signals', 'partitions', 'history', 'dead letters', 'keys'] LOOP
+    -- First, so that what it finds is processed below.
+    LOOP
+        place := queue_internal.maintain_sweep(place);
+        COMMIT AND CHAIN;
+        EXIT WHEN place IS NULL;
+    END LOOP;
+    FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'events', 'partitions', 'history', 'dead letters', 'keys'] LOOP
         until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
         WHILE queue_internal.maintain_part(part) LOOP
             COMMIT AND CHAIN;
@@ -5880,13 +6201,26 @@ $$;
 COMMENT ON PROCEDURE queue.maintain() IS
     'One round of what the background worker does, for servers that do not preload the library.';
 
+CREATE FUNCTION queue_internal.maintain_sweep(place queue_internal.sweep_position)
+RETURNS queue_internal.sweep_position
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
+BEGIN
+    RETURN queue_internal.sweep(place, 1000);
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'queue.maintain() is not done with the search for lost events: %', SQLERRM;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.maintain_sweep(queue_internal.sweep_position) IS
+    'One transaction of the search for lost events in queue.maintain(); returns where to continue.';
+
 CREATE FUNCTION queue_internal.maintain_part(part text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
     CASE part
         WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
         WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).fired > 0;
-        WHEN 'signals' THEN RETURN queue_internal.settle_all(1000) > 0;
+        WHEN 'events' THEN RETURN queue_internal.process_all_events(1000) > 0;
         WHEN 'partitions' THEN PERFORM queue_internal.extend_history();
         WHEN 'history' THEN RETURN queue_internal.retire_history(1000);
         WHEN 'dead letters' THEN RETURN queue_internal.retire_dead_letters(1000);
@@ -6012,6 +6346,23 @@ BEGIN
         RETURN QUERY SELECT 'leases', 'ok', format('none ran out more than %s ago', overdue_for), NULL;
     END IF;
 
+    -- The pause has grown to a second by then. An error may name what a task holds: it is for the owner alone.
+    IF NOT pg_has_role((SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass), 'USAGE') THEN
+        RETURN QUERY SELECT 'events', 'ok', 'only the owner of the tables sees those that cannot be processed', NULL;
+    ELSE
+        RETURN QUERY
+        SELECT 'events', 'warning',
+               format('queue %s: %s cannot be unblocked: %s', to_json(e.queue),
+                      CASE WHEN e.task_id IS NOT NULL THEN 'task ' || e.task_id ELSE 'group ' || to_json(e.group_key) END,
+                      coalesce(e.error, 'a transaction has it locked')),
+               CASE WHEN e.error IS NULL THEN 'It is tried again. Look for long transactions in pg_stat_activity.'
+                    ELSE 'Remove the cause. It is tried again after ten seconds at most.' END
+        FROM queue_internal.events AS e WHERE e.tries > 7 ORDER BY e.queue, e.id LIMIT 10;
+        IF NOT FOUND THEN
+            RETURN QUERY SELECT 'events', 'ok', 'none had to be tried for long', NULL;
+        END IF;
+    END IF;
+
     RETURN QUERY
     SELECT 'schedules', 'warning',
            format('queue %s: %s schedules could not push their last task, the first since %s', to_json(f.queue), f.schedules, f.since),
@@ -6085,38 +6436,6 @@ END
 $$;
 COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint, bigint) IS
     'What is wrong in this database, and what to do about it.';
--- What lets a dump be restored in any order.
---
--- pg_restore with several jobs loads the tables in any order and at the same time, whatever foreign keys
--- there are, with the worker looking on. So a row that is restored must need no other. A restored task is
--- not refused for want of its queue, and leaves its key to queue_internal.keys (the triggers on
--- queue.tasks); and whichever comes later, a task or what it waits for, has the task looked at.
---
--- What tells a restore are two settings that every dump makes before its first row, and a role that may truncate
--- the tables: the owner, or a superuser. Verbs have a search_path of their own, so that nothing they do is ever
--- taken for a restore; and a producer who makes the settings is checked like any other.
-
-CREATE FUNCTION queue_internal.dependencies_restored() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    INSERT INTO queue_internal.signals (queue, task_id)
-    SELECT DISTINCT r.queue, r.task_id FROM restored AS r;
-    PERFORM queue_internal.announce_task(r.queue, clock_timestamp())
-    FROM (SELECT DISTINCT i.queue FROM restored AS i) AS r;
-    RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.dependencies_restored() IS
-    'Has the tasks looked at whose dependencies come from a dump.';
-
-CREATE TRIGGER dependencies_restored AFTER INSERT ON queue_internal.dependencies
-    REFERENCING NEW TABLE AS restored
-    FOR EACH STATEMENT
-    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
-          AND has_table_privilege('queue.tasks', 'TRUNCATE'))
-    EXECUTE FUNCTION queue_internal.dependencies_restored();
-COMMENT ON TRIGGER dependencies_restored ON queue_internal.dependencies IS
-    'Lets a dump be restored in any order.';
 -- The entry points of the verbs.
 --
 --   Every verb that a role may call moves into schema queue_internal, under the same name, and an entry point in C
@@ -6182,14 +6501,14 @@ CREATE TRIGGER task_changed AFTER UPDATE OR DELETE ON queue.tasks
     FOR EACH ROW EXECUTE FUNCTION queue_internal.task_changed();
 COMMENT ON TRIGGER task_changed ON queue.tasks IS 'Tells the lanes of changed tasks.';
 
-CREATE FUNCTION queue_internal.signal_announced() RETURNS trigger
-LANGUAGE c AS 'MODULE_PATHNAME', 'signal_announced';
-COMMENT ON FUNCTION queue_internal.signal_announced() IS 'Tells the lane of a queue that there are signals to settle.';
+CREATE FUNCTION queue_internal.event_announced() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'event_announced';
+COMMENT ON FUNCTION queue_internal.event_announced() IS 'Tells the lane of a queue that there are events to process.';
 
-CREATE TRIGGER signal_announced AFTER INSERT ON queue_internal.signals
-    FOR EACH ROW EXECUTE FUNCTION queue_internal.signal_announced();
-COMMENT ON TRIGGER signal_announced ON queue_internal.signals IS
-    'Tells the lane of a queue that there are signals to settle.';
+CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.event_announced();
+COMMENT ON TRIGGER event_announced ON queue_internal.events IS
+    'Tells the lane of a queue that there are events to process.';
 
 -- The counters behind queue.stats, told of what the native verbs did not do.
 
@@ -6268,7 +6587,7 @@ COMMENT ON COLUMN queue.queues.fair_groups IS 'Whether the groups take turns, on
 COMMENT ON COLUMN queue.queues.ageing IS 'How long a task has to wait to gain one step of priority; null for never.';
 COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a finished task keeps its key; null for not at all.';
 COMMENT ON COLUMN queue.queues.on_predecessor_failure IS
-    'What becomes of a task when one that it waits for fails or is cancelled: fail, cancel, release.';
+    'What becomes of a task when one that it waits for fails or is cancelled: fail, cancel, continue.';
 COMMENT ON COLUMN queue.queues.keep_history IS 'Whether finished tasks are kept in queue.history.';
 
 COMMENT ON SEQUENCE queue.tasks_id_seq IS 'The ids of tasks. They have gaps and do not follow the order of commits.';
@@ -6287,7 +6606,7 @@ COMMENT ON COLUMN queue.tasks.cancel_requested_at IS 'When queue.cancel() was ca
 COMMENT ON COLUMN queue.tasks.key IS 'No other live task of the queue has it.';
 COMMENT ON COLUMN queue.tasks.group_key IS 'The group, of which max_running_per_group may run at a time.';
 COMMENT ON COLUMN queue.tasks.gate IS
-    '0: a claim may take it; 1: it may, as one of those admitted of its group; 2: it waits for others.';
+    'Admission. 0, open: a claim may take it. 1, admitted: it may, as one of its group. 2, blocked: it waits for others.';
 COMMENT ON COLUMN queue.tasks.backoff IS 'How the wait grows with each failure, where the task was pushed with its own.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object about the task: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What is to be done, as the producer wrote it.';
@@ -6302,9 +6621,11 @@ COMMENT ON TABLE queue.history_default IS 'The history of days that had no parti
 COMMENT ON TABLE queue.dead_letters IS
     'The tasks that failed for good, with every error, until they are retried, redriven or purged.';
 COMMENT ON TABLE queue_internal.keys IS 'Which task has a key, and until when after it finished.';
-COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which.';
-COMMENT ON TABLE queue_internal.signals IS 'What happened that may let a task go on; read by the next claim.';
-COMMENT ON SEQUENCE queue_internal.signals_id_seq IS 'The order of the signals.';
+COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which, and how those it waits for have ended.';
+COMMENT ON TABLE queue_internal.outcomes IS 'How tasks ended that could not tell their dependents.';
+COMMENT ON TABLE queue_internal.events IS 'Hints to look at a waiting task or at a group; processed by the next claim.';
+COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
+COMMENT ON TABLE queue_internal.locks IS 'Rows that are only ever locked, by the transaction that admits tasks of a group.';
 COMMENT ON TABLE queue_internal.slots IS 'The places of queues with max_running, and the task that took each last.';
 COMMENT ON TABLE queue_internal.token_mark IS
     'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';
@@ -6340,9 +6661,10 @@ SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.rights', '');
--- Of the signals none: the tasks and dependencies that are restored leave new ones.
+-- No events: the sweep leaves new ones.
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.outcomes', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.tokens', '');
 -- The last word of the script: nothing is for everybody. Rights are given by queue.grant_producer,

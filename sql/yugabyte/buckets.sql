@@ -24,7 +24,7 @@ COMMENT ON COLUMN queue.tasks.bucket IS 'Where it is in the order of claims; by 
 -- Each number of a sequence that is not cached is a write of its own, to a majority of the nodes. So ids say
 -- nothing of the order of pushes in different sessions.
 ALTER SEQUENCE queue.tasks_id_seq CACHE 100;
-ALTER SEQUENCE queue_internal.signals_id_seq CACHE 100;
+ALTER SEQUENCE queue_internal.events_id_seq CACHE 100;
 
 -- Keys are spread by themselves and not by their queue.
 ALTER TABLE queue_internal.keys DROP CONSTRAINT keys_pkey;

@@ -20,7 +20,8 @@ DECLARE
     start   CONSTANT integer := floor(random() * buckets);
     wanted  integer := max_tasks;
     more    boolean := true;
-    settled boolean := false;
+    fresh   boolean := false;
+    swept   boolean := false;
     granted bigint;
 BEGIN
     IF (source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL)
@@ -29,22 +30,28 @@ BEGIN
     END IF;
     FOR round IN 1 .. 16 LOOP
         EXIT WHEN wanted = 0 OR NOT more;
-        -- Signals may open the gate of tasks in any bucket, and ending an attempt may leave more of them.
+        -- Events may admit tasks in any bucket, and ending an attempt may leave more of them.
         -- One end may lead to another; what would take too long is left to the next claim.
-        FOR settling IN 1 .. 16 LOOP
-            EXIT WHEN NOT EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name)
-                      OR queue_internal.settle_signals(source, 16 + 4 * max_tasks, 0) = 0;
-            settled := true;
+        FOR pass IN 1 .. 16 LOOP
+            EXIT WHEN NOT EXISTS (SELECT FROM queue_internal.events AS e
+                                  WHERE e.queue = source.name AND e.due_at <= clock_timestamp())
+                      OR queue_internal.process_events(source, 16 + 4 * max_tasks, 0) = 0;
+            fresh := true;
         END LOOP;
         more := false;
         FOR place IN start .. start + buckets - 1 LOOP
             RETURN QUERY SELECT * FROM queue_internal.claim_bucket(
-                place % buckets, source, lease, wanted, worker, settled);
+                place % buckets, source, lease, wanted, worker, fresh);
             GET DIAGNOSTICS granted = ROW_COUNT;
             wanted := wanted - granted;
             EXIT WHEN wanted = 0;
         END LOOP;
-        more := wanted > 0 AND EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name);
+        more := wanted > 0 AND EXISTS (SELECT FROM queue_internal.events AS e
+                                       WHERE e.queue = source.name AND e.due_at <= clock_timestamp());
+        IF wanted = max_tasks AND NOT more AND NOT swept THEN
+            swept := true;
+            more := queue_internal.sweep_a_little(source);
+        END IF;
     END LOOP;
 END
 $$;
@@ -108,7 +115,7 @@ BEGIN
                     PERFORM queue_internal.queue_up(candidate);
                     RETURN;
                 ELSIF source.fair_groups THEN
-                    INSERT INTO queue_internal.signals (queue, group_key) VALUES (source.name, candidate.group_key);
+                    INSERT INTO queue_internal.events (queue, group_key) VALUES (source.name, candidate.group_key);
                 END IF;
                 -- Not before the one ahead of it in its group was finished.
                 started := clock_timestamp();

@@ -1,7 +1,7 @@
 -- queue_internal.due_queues(since, until)
 --
---   The queues, not paused, in which a queued task came due after "since" and up to "until" or in which a signal
---   waits for the next claim, and the next run_at beyond "until" in any queue. Of a queue with more than 100 priorities,
+--   The queues, not paused, in which a queued task came due after "since" and up to "until" or in which an event
+--   is due for the next claim, and the next run_at beyond "until" in any queue. Of a queue with more than 100 priorities,
 --   only the first 100 are looked at: it counts as ready, and is looked at again within a second.
 
 CREATE FUNCTION queue_internal.due_queues(
@@ -22,7 +22,7 @@ DECLARE
 BEGIN
     ready := '{}';
     FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
-        IF EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = name) THEN
+        IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
         FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP

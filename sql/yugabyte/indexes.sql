@@ -7,14 +7,14 @@ COMMENT ON INDEX queue.tasks_order IS 'The order in which the tasks of a queue a
 CREATE INDEX tasks_group ON queue.tasks (group_key, queue, gate, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
 
-CREATE INDEX signals_group ON queue_internal.signals (group_key, queue) WHERE group_key IS NOT NULL;
-COMMENT ON INDEX queue_internal.signals_group IS 'The signals of a group.';
+CREATE INDEX events_group ON queue_internal.events (group_key, queue, id) WHERE group_key IS NOT NULL;
+COMMENT ON INDEX queue_internal.events_group IS 'The events of a group.';
 
-CREATE INDEX signals_task ON queue_internal.signals (task_id, predecessor_id) WHERE predecessor_id IS NOT NULL;
-COMMENT ON INDEX queue_internal.signals_task IS 'What a waiting task is told of its predecessors.';
+CREATE INDEX events_task ON queue_internal.events (task_id, id) WHERE task_id IS NOT NULL;
+COMMENT ON INDEX queue_internal.events_task IS 'The events of a waiting task.';
 
-CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id);
-COMMENT ON INDEX queue_internal.dependencies_task IS 'What a task waits for.';
+CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id, outcome);
+COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task, by how they ended.';
 
 -- No index on times that only grow: all writes of the moment would go to one tablet. What looks for times
 -- (retention, queue.stats) reads the table.

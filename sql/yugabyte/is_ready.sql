@@ -28,7 +28,7 @@ BEGIN
         CONTINUE WHEN source.max_running IS NOT NULL
                       AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1))
                       AND NOT queue_internal.has_expired_holder(source, moment);
-        IF EXISTS (SELECT FROM queue_internal.signals AS s WHERE s.queue = source.name) THEN
+        IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = source.name AND e.due_at <= moment) THEN
             RETURN true;
         END IF;
         FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP

@@ -1,7 +1,7 @@
 -- The trigger behind every way into queue.tasks: push, a plain INSERT, COPY. YugabyteDB has no transition tables,
 -- so it looks at each row by itself.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and signals that a group has more.
+--   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for a group that has more.
 --   Errors:   QX002 no such queue; 22023 for a column that a plain INSERT filled with nonsense
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
@@ -20,17 +20,13 @@ BEGIN
         PERFORM queue_internal.raise_unknown_queue(NEW.queue);
     END IF;
     IF NEW.gate = 2 AND NEW.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.signals (queue, group_key) VALUES (NEW.queue, NEW.group_key);
-    END IF;
-    -- A predecessor may have finished already, or be finishing at this moment.
-    IF NEW.state = 'waiting' THEN
-        INSERT INTO queue_internal.signals (queue, task_id) VALUES (NEW.queue, NEW.id);
+        INSERT INTO queue_internal.events (queue, group_key) VALUES (NEW.queue, NEW.group_key);
     END IF;
     RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.tasks_inserted() IS
-    'Refuses tasks of unknown queues, and signals that there are more of a group.';
+    'Refuses tasks of unknown queues, and leaves an event for a group that has more.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks FOR EACH ROW
     WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
@@ -39,7 +35,7 @@ CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks FOR EACH ROW
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
     'Makes a plain INSERT or COPY as good as a push.';
 
--- The same for the tasks of a dump, whose queues may be still to come: see restored.sql.
+-- The same for the tasks of a dump, whose queues may be still to come: see sql/internal/tasks_inserted.sql.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks FOR EACH ROW
     WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
           AND has_table_privilege('queue.tasks', 'TRUNCATE'))

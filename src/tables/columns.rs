@@ -104,11 +104,24 @@ pub const DEAD_LETTERS: &[Column] = &[
     (c"created_at", TIMESTAMPTZOID),
     (c"failed_at", TIMESTAMPTZOID),
 ];
-/// As far as triggers look.
-pub const SIGNALS: &[Column] = &[(c"id", INT8OID), (c"queue", TEXTOID)];
 /// The mark of tokens.
 pub const TOKEN_MARK: &[Column] = &[(c"reached", INT8OID), (c"timeline", INT8OID)];
-/// What the primary key of the signals begins with.
-pub const SIGNALS_KEY: [Column; 1] = [(c"queue", TEXTOID)];
+/// As far as triggers look.
+pub const EVENTS: &[Column] = &[(c"id", INT8OID), (c"queue", TEXTOID)];
+/// What native claims read of an event.
+pub mod event {
+    pub const DUE_AT: usize = 4;
+    pub const COUNT: usize = 5;
+}
+/// The events as far as native claims read them.
+pub const EVENTS_READ: [Column; event::COUNT] = [
+    (c"id", INT8OID),
+    (c"queue", TEXTOID),
+    (c"group_key", TEXTOID),
+    (c"task_id", INT8OID),
+    (c"due_at", TIMESTAMPTZOID),
+];
+/// What the primary key of the events begins with.
+pub const EVENTS_KEY: [Column; 2] = [(c"queue", TEXTOID), (c"due_at", TIMESTAMPTZOID)];
 /// What the primary key of the dependencies begins with.
 pub const DEPENDENCIES_KEY: [Column; 1] = [(c"predecessor_id", INT8OID)];

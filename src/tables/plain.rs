@@ -28,8 +28,8 @@ pub enum Reason {
     Queue,
     /// All lanes are taken.
     NoLane,
-    /// Signals have to be settled first.
-    Signals,
+    /// Events have to be processed first.
+    Events,
     /// This transaction itself pushed or put back tasks, or this statement changed one.
     OwnTasks,
     /// A lease ran out.
@@ -59,7 +59,7 @@ impl Reason {
         Self::Policy,
         Self::Queue,
         Self::NoLane,
-        Self::Signals,
+        Self::Events,
         Self::OwnTasks,
         Self::Expired,
         Self::Lease,

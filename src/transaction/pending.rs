@@ -78,8 +78,8 @@ pub(super) struct News {
     pub(super) run: i64,
     pub(super) queues: QueueBits,
     /// Lanes in whose queues something happened that a claim has to settle, or room came free.
-    pub(super) signals: [u64; SUMMARIES],
-    pub(super) signal_count: usize,
+    pub(super) events: [u64; SUMMARIES],
+    pub(super) event_count: usize,
 }
 
 const NO_NEWS: News = News {
@@ -88,8 +88,8 @@ const NO_NEWS: News = News {
     lane_time: NEVER,
     run: NEVER,
     queues: [0; 4],
-    signals: [0; SUMMARIES],
-    signal_count: 0,
+    events: [0; SUMMARIES],
+    event_count: 0,
 };
 
 pub(super) struct Pending {
@@ -290,9 +290,9 @@ impl Pending {
             self.news.lease = self.news.lease.min(if wake.is_none() { summary.until } else { NEVER });
             wake.flatten().into_iter().for_each(Wake::now);
         }
-        for lane in &self.news.signals[..self.news.signal_count] {
+        for lane in &self.news.events[..self.news.event_count] {
             let wake = lanes::with(*lane, |slot| {
-                slot.signals = lanes::stamp();
+                slot.events = lanes::stamp();
                 slot.wake_in_turn()
             });
             wake.flatten().into_iter().for_each(Wake::now);

@@ -10,8 +10,8 @@ use crate::lanes::{self, Answer, Bounds, Queue};
 use crate::refill;
 use crate::rights::Kinds;
 use crate::settings;
-use crate::tables::columns;
-use crate::tables::rows::text;
+use crate::tables::columns::{self, event};
+use crate::tables::rows::{Row, text};
 use crate::tables::scan::{Compare, Condition, Scan, open_by_key};
 use crate::tables::{self, Reason, Tables, Use};
 use crate::tokens;
@@ -113,7 +113,7 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
 /// What a look at a lane found.
 enum Look {
     Ready,
-    Signals(u64),
+    Events(u64),
     Answer(Answer),
 }
 
@@ -139,14 +139,14 @@ pub unsafe fn is_ready(name: &[u8]) -> Result<bool, Reason> {
             let look = lanes::with_or_new(&queue, |slot| {
                 if slot.lane.has_due(moment) || slot.lane.leases.any_ended(moment) {
                     return Look::Ready;
-                } else if slot.signals != 0 && slot.signals != looked_for {
-                    return Look::Signals(slot.signals);
+                } else if slot.events != 0 && slot.events != looked_for {
+                    return Look::Events(slot.events);
                 }
                 Look::Answer(slot.lane.needs(true, moment, pg_sys::MyProcPid))
             });
             match look.ok_or(Reason::NoLane)? {
                 Look::Ready => return Ok(true),
-                Look::Signals(stamp) => looked_for = look_for_signals(&tables, &queue, stamp)?,
+                Look::Events(stamp) => looked_for = look_for_events(&tables, &queue, stamp)?,
                 Look::Answer(Answer::Complete) => return Ok(false),
                 Look::Answer(Answer::Refill(bounds)) => refill::run(&tables, &queue, bounds),
                 Look::Answer(Answer::Refilling(_)) if lanes::await_refill(queue.hash()) => {}
@@ -166,7 +166,7 @@ struct Claim<'a> {
     most: usize,
     granted: usize,
     rows: Option<Rows>,
-    /// The stamp of signals that this call has looked after already.
+    /// The stamp of events that this call has looked after already.
     looked_for: u64,
 }
 
@@ -183,7 +183,7 @@ enum Leases {
 
 /// What a lane said.
 enum Said {
-    Signals(u64),
+    Events(u64),
     Expired([i64; EXPIRED], usize),
     Answer(Answer),
 }
@@ -202,8 +202,8 @@ impl Claim<'_> {
             // SAFETY: in a transaction, with the tables open.
             unsafe {
                 match self.ask(wanted, &mut hands, &mut leases).ok_or(Reason::NoLane)? {
-                    Said::Signals(stamp) => {
-                        self.looked_for = look_for_signals(&self.tables, &self.queue, stamp)?;
+                    Said::Events(stamp) => {
+                        self.looked_for = look_for_events(&self.tables, &self.queue, stamp)?;
                     }
                     Said::Expired(ids, count) => {
                         if count == 0 {
@@ -274,8 +274,8 @@ impl Claim<'_> {
         // SAFETY: a plain read of a constant of the process.
         let me = unsafe { pg_sys::MyProcPid };
         lanes::with_or_new(&self.queue, |slot| {
-            if slot.signals != 0 && slot.signals != self.looked_for {
-                return Said::Signals(slot.signals);
+            if slot.events != 0 && slot.events != self.looked_for {
+                return Said::Events(slot.events);
             }
             let mut ids = [0; EXPIRED];
             let expired = match leases {
@@ -313,42 +313,48 @@ impl Claim<'_> {
     }
 }
 
-/// Fails if there are signals for the core to settle. If not, the lane forgets that there might be, unless
-/// another one came meanwhile, or this transaction itself may have settled them and may yet roll back.
-/// Returns the stamp, which need not be looked after again.
+/// Fails if there are due events for SQL to process. If there are none at all, the lane forgets that there might be,
+/// unless another one came meanwhile, or this transaction itself may have processed them and may yet roll back.
+/// Returns the stamp, for which this call need not look again.
 ///
-/// While an old snapshot keeps vacuum from taking those that were settled, a look passes over all of them. After one
-/// that took long the core looks instead, for twenty times as long: it knows where to begin (sql/internal/mark.sql).
-unsafe fn look_for_signals(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Result<u64, Reason> {
-    thread_local!(static LEFT_TO_THE_CORE: Cell<Option<Instant>> = const { Cell::new(None) });
+/// While an old snapshot keeps vacuum from removing processed events, a look passes over all of them. After one that
+/// took long SQL looks instead, for twenty times as long: it knows where to begin (sql/internal/mark.sql).
+unsafe fn look_for_events(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Result<u64, Reason> {
+    thread_local!(static LEFT_TO_SQL: Cell<Option<Instant>> = const { Cell::new(None) });
     let started = Instant::now();
-    if LEFT_TO_THE_CORE.get().is_some_and(|until| started < until) {
-        return Err(Reason::Signals);
+    if LEFT_TO_SQL.get().is_some_and(|until| started < until) {
+        return Err(Reason::Events);
     }
-    // SAFETY: the snapshot is newer than the stamp; the index begins with the queue.
-    unsafe {
-        let (table, key) = open_by_key(tables.signals, &columns::SIGNALS_KEY)?;
+    // SAFETY: the snapshot is newer than the stamp; the index begins with the queue and the time, so that the first
+    // event is the first that is due. Its columns are compared before it is read.
+    let left = unsafe {
+        let (table, key) = open_by_key(tables.events, &columns::EVENTS_KEY)?;
+        let known = columns::begins_with((*table).rd_att, &columns::EVENTS_READ);
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         let value = text(queue.name());
         let conditions = [Condition { column: 1, compare: Compare::TextEquals, value }];
         let mut scan = Scan::begin(table, key, &conditions);
-        let some = scan.next().is_some();
-        point!(SignalsSought);
+        let first = scan.next().map(|slot| {
+            let due_at = known.then(|| Row::<{ event::COUNT }>::of(slot).long(event::DUE_AT));
+            due_at.is_none_or(|due_at| due_at <= now())
+        });
+        point!(EventsSought);
         scan.end();
         pg_sys::PopActiveSnapshot();
         pg_sys::table_close(table, pg_sys::NoLock as i32);
         let took = started.elapsed();
-        LEFT_TO_THE_CORE.set((took > Duration::from_millis(5)).then(|| started + 20 * took));
-        if some {
-            return Err(Reason::Signals);
+        LEFT_TO_SQL.set((took > Duration::from_millis(5)).then(|| started + 20 * took));
+        if first == Some(true) {
+            return Err(Reason::Events);
         }
-    }
+        first.is_some()
+    };
     // SAFETY: reads the state of the transaction.
     let has_written = unsafe { pg_sys::GetTopTransactionIdIfAny() } != pg_sys::InvalidTransactionId;
-    if !has_written {
+    if !has_written && !left {
         lanes::with(queue.hash(), |slot| {
-            if slot.signals == stamp {
-                slot.signals = 0;
+            if slot.events == stamp {
+                slot.events = 0;
             }
         });
     }

@@ -151,8 +151,8 @@ struct Finisher {
     history: Option<Inserter>,
     /// The settings of the queue that was met last.
     settings: Option<(Vec<u8>, queue::Settings)>,
-    /// What was finished, and where its last version is; those who wait for it are still to be told.
-    finished: Vec<(i64, pg_sys::ItemPointerData)>,
+    /// What was finished; those that wait for it are still to be told.
+    finished: Vec<i64>,
 }
 
 impl Finisher {
@@ -275,7 +275,7 @@ impl Finisher {
                 Change::Own => return Step::Core(Reason::OwnTasks),
                 Change::Stale | Change::Locked => return Step::Changed,
             }
-            self.archive(&row, (*slot).tts_tid, result);
+            self.archive(&row, result);
         }
         Step::Done
     }
@@ -300,7 +300,6 @@ impl Finisher {
     unsafe fn archive(
         &mut self,
         row: &Row<{ task::COUNT }>,
-        place: pg_sys::ItemPointerData,
         result: Option<pg_sys::Datum>,
     ) {
         let id = row.long(task::ID);
@@ -321,7 +320,7 @@ impl Finisher {
             transaction::counted(&queue, Item::RUNNING, -1);
             transaction::removed(&queue, key, row.long(task::LEASE_UNTIL));
         }
-        self.finished.push((id, place));
+        self.finished.push(id);
         point!(FinishArchived);
     }
 
@@ -330,32 +329,29 @@ impl Finisher {
     unsafe fn tell(&mut self) {
         self.history.iter_mut().for_each(Inserter::store);
         let finished = std::mem::take(&mut self.finished);
-        // SAFETY: the snapshot is taken after the deletions; the index begins with the predecessor. The
-        // deleted rows are there for this transaction, at least.
+        // SAFETY: the snapshot is taken after the deletions; the index begins with the predecessor.
         unsafe {
             pg_sys::CommandCounterIncrement();
             let (table, key) = open_by_key(self.tables.dependencies, &columns::DEPENDENCIES_KEY)
                 .unwrap_or_else(|_| error!("queue_internal.dependencies has lost its primary key"));
+            let mut awaited = Vec::new();
             // Most databases never have any.
             if pg_sys::RelationGetNumberOfBlocksInFork(table, pg_sys::ForkNumber::MAIN_FORKNUM) > 0 {
                 pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-                let mut awaited = Vec::new();
                 let mut scan = Scan::begin(table, key, &by_id(0));
-                for (id, place) in finished {
+                for id in finished {
                     scan.restart(&by_id(id));
                     if scan.next().is_some() {
-                        awaited.push((id, place));
+                        awaited.push(id);
                     }
                 }
                 scan.end();
                 pg_sys::PopActiveSnapshot();
-                for (id, place) in awaited {
-                    if let Some(slot) = self.places.fetch(place, id, &raw mut pg_sys::SnapshotAnyData) {
-                        tell_dependents(&self.tables, &Row::of(slot));
-                    }
-                }
             }
             pg_sys::table_close(table, pg_sys::NoLock as i32);
+            if !awaited.is_empty() {
+                tell_dependents(awaited);
+            }
             point!(FinishTold);
         }
     }
@@ -401,22 +397,13 @@ fn in_history(row: &Row<{ task::COUNT }>, finished_at: i64, result: Option<pg_sy
     kept
 }
 
-/// Does what the core does when a task ends for which others wait.
-unsafe fn tell_dependents(tables: &Tables, row: &Row<{ task::COUNT }>) {
-    let query = "SELECT queue_internal.leave($1, 'completed')";
-    // SAFETY: a row of queue.tasks, of its own row type.
-    unsafe {
-        let relation = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
-        let (mut values, mut nulls) = (row.values, row.nulls);
-        let shape = (*relation).rd_att;
-        let tuple = pg_sys::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr());
-        let value = pg_sys::heap_copy_tuple_as_datum(tuple, shape);
-        let task = pgrx::datum::DatumWithOid::new(value, (*(*relation).rd_rel).reltype);
-        pg_sys::table_close(relation, pg_sys::NoLock as i32);
-        let told = Spi::connect_mut(|client| client.update(query, Some(1), &[task]).map(|_| ()));
-        if let Err(error) = told {
-            error!("the dependents of a task could not be told: {error}");
-        }
-        point!(FinishDependents);
+/// Has SQL write to the dependents of completed tasks how these ended. Nothing else of their end concerns others: see
+/// [`Finisher::judge`].
+fn tell_dependents(ids: Vec<i64>) {
+    let query = "SELECT queue_internal.tell_dependents($1, 'completed')";
+    let told = Spi::connect_mut(|client| client.update(query, Some(1), &[ids.into()]).map(|_| ()));
+    if let Err(error) = told {
+        error!("the dependents of a task could not be told: {error}");
     }
+    point!(FinishDependents);
 }

@@ -164,16 +164,23 @@ pub fn retire_keys(max_keys: i32) -> bool {
     write(query, &[max_keys.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
 }
 
-/// Whether anything happened that may let a task go on.
-pub fn signals_wait() -> bool {
-    let query = "SELECT EXISTS (SELECT FROM queue_internal.signals)";
+/// Whether an event is due.
+pub fn events_wait() -> bool {
+    let query = "SELECT EXISTS (SELECT FROM queue_internal.events WHERE due_at <= clock_timestamp())";
     read(query, &[], |row| Ok(row.get(1)?.unwrap_or(false)))
 }
 
-/// Settles up to `max_signals` signals of each queue; returns how many it settled.
-pub fn settle_signals(max_signals: i32) -> i64 {
-    let query = "SELECT queue_internal.settle_all($1)";
-    write(query, &[max_signals.into()], |row| Ok(row.get(1)?.unwrap_or(0)))
+/// Processes about `max_events` events; returns how many it looked at.
+pub fn process_events(max_events: i32) -> i64 {
+    let query = "SELECT queue_internal.process_all_events($1)";
+    write(query, &[max_events.into()], |row| Ok(row.get(1)?.unwrap_or(0)))
+}
+
+/// Leaves events about what no event tells of, for a piece of the tables from a position on; returns where to
+/// continue, nothing at the end.
+pub fn sweep(place: Option<&str>, max_looks: i32) -> Option<String> {
+    let query = "SELECT queue_internal.sweep($1::queue_internal.sweep_position, $2)::text";
+    write(query, &[place.into(), max_looks.into()], |row| row.get(1))
 }
 
 /// Notifies the listeners of `queues` when the transaction commits.

@@ -23,9 +23,9 @@ SELECT queue.create('q', '{"max_attempts": 1}');
 SELECT queue.push('q', '"a"') AS a \gset
 SELECT queue.push('q', '"cancelled"', after => ARRAY[:a]) AS b,
        queue.push('q', '"failed"', after => ARRAY[:a], on_predecessor_failure => 'fail') AS c,
-       queue.push('q', '"let go"', after => ARRAY[:a], on_predecessor_failure => 'release') AS d \gset
+       queue.push('q', '"let go"', after => ARRAY[:a], on_predecessor_failure => 'continue') AS d \gset
 -- And so on down the chain.
-SELECT queue.push('q', '"cancelled too"', after => ARRAY[:b]), queue.push('q', '"let go too"', after => ARRAY[:c], on_predecessor_failure => 'release');
+SELECT queue.push('q', '"cancelled too"', after => ARRAY[:b]), queue.push('q', '"let go too"', after => ARRAY[:c], on_predecessor_failure => 'continue');
 SELECT queue.fail(id, token, 'burnt') FROM queue.claim('1 minute', 'q');
 SELECT payload FROM queue.claim('1 minute', 'q', 10);
 SELECT payload, state, errors -> -1 ->> 'error' AS error FROM queue.all_tasks WHERE queue = 'q' ORDER BY id;

@@ -24,7 +24,7 @@ SELECT queue.push('default', '"later"', group_key => 'g'), queue.retry(2);
 SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 SELECT queue.complete(2, 2);
 SELECT queue.complete_and_claim(id, token) IS NULL AS none_left FROM queue.claim('1 minute');
-SELECT count(*) FROM queue_internal.signals;
+SELECT count(*) FROM queue_internal.events;
 
 -- Where the first is delayed, it holds up those behind it ...
 SELECT queue.create('block');
@@ -64,3 +64,65 @@ SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 INSERT INTO queue.tasks (queue, group_key) SELECT 'three', 'busy' FROM generate_series(1, 1000);
 SELECT count(*) FROM queue.claim('1 minute', 'three', 10);
 SELECT count(*) FILTER (WHERE gate < 2) AS in_index, count(*) FROM queue.tasks WHERE group_key = 'busy';
+
+-- At one at a time the order is that of ids, also where an earlier one comes back: it goes before a later one that was
+-- admitted and does not run yet, and after one that runs.
+SELECT queue.create('strict', '{"max_attempts": 1, "backoff": {"base": "0"}}');
+SELECT queue.push('strict', '"a"', group_key => 'g') AS a, queue.push('strict', '"b"', group_key => 'g') AS b,
+       queue.push('strict', '"c"', group_key => 'g') AS c \gset
+SELECT queue.fail(id, token, 'no') FROM queue.claim('1 minute', 'strict');
+-- Admits the second, and claims from nowhere.
+SELECT queue.pause('strict');
+CALL queue.maintain();
+SELECT payload, gate FROM queue.tasks WHERE queue = 'strict' ORDER BY id;
+SELECT queue.retry(:a), queue.resume('strict');
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'strict');
+SELECT id AS running, token FROM queue.claim('1 minute', 'strict') \gset
+UPDATE queue.tasks SET max_attempts = 9 WHERE id = :b;
+SELECT :running = :b AS second_runs, queue.fail(:b, :token, 'again');
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'strict');
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'strict');
+
+-- Where delayed ones let others pass, one that becomes due is next.
+SELECT queue.create('next', '{"delayed_head": "pass"}');
+SELECT queue.push('next', '"head"', group_key => 'g', delay => '1 hour') AS head \gset
+SELECT count(queue.push('next', to_jsonb(n), group_key => 'g')) FROM generate_series(1, 3) AS n;
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
+UPDATE queue.tasks SET run_at = clock_timestamp() WHERE id = :head;
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
+-- With the other choice it holds them up again.
+SELECT queue.push('next', '"late"', group_key => 'g', delay => '1 hour') AS late, queue.push('next', '"behind"', group_key => 'g') \gset
+SELECT queue.configure('next', '{"delayed_head": "block"}');
+SELECT payload FROM queue.claim('1 minute', 'next');
+UPDATE queue.tasks SET run_at = clock_timestamp() WHERE id = :late;
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
+
+-- What nobody told of is found by the next sweep: a task deleted by hand, and events that were lost.
+SELECT queue.create('lost');
+SELECT count(queue.push('lost', to_jsonb(n), group_key => g)) FROM generate_series(1, 3) AS n, unnest('{x,y}'::text[]) AS g;
+SELECT payload, group_key FROM queue.claim('1 minute', 'lost', 10);
+DELETE FROM queue.tasks WHERE queue = 'lost' AND state = 'running' AND group_key = 'x';
+SELECT count(queue.complete(id, token)) FROM queue.tasks WHERE queue = 'lost' AND state = 'running';
+DELETE FROM queue_internal.events;
+CALL queue.maintain();
+SELECT payload, group_key FROM queue.claim('1 minute', 'lost', 10);
+
+-- One event that cannot be processed is in no other's way, and is tried again later.
+ALTER TABLE queue.tasks ADD CONSTRAINT refuse CHECK (group_key <> 'x' OR gate <> 1 OR payload <> '3');
+SELECT count(queue.complete(id, token)) FROM queue.tasks WHERE queue = 'lost' AND state = 'running';
+SET client_min_messages = error;
+SELECT payload, group_key FROM queue.claim('1 minute', 'lost', 10);
+SELECT payload, group_key FROM queue.claim('1 minute', 'lost', 10);
+SELECT group_key, tries > 0 AS tried, error FROM queue_internal.events;
+ALTER TABLE queue.tasks DROP CONSTRAINT refuse;
+UPDATE queue_internal.events SET due_at = '-infinity';
+SELECT payload, group_key FROM queue.claim('1 minute', 'lost', 10);
+SELECT count(*) FROM queue_internal.events;
+-- An event names what it is about.
+\set VERBOSITY sqlstate
+INSERT INTO queue_internal.events (queue) VALUES ('lost');
+\set VERBOSITY terse
+SELECT (queue_internal.reap(NULL)).reaped;

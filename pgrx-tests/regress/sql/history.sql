@@ -55,11 +55,11 @@ SELECT n, 'q' || n % 3, 0, now(), 1, 1, now(), now() - n * interval '1 day', '{}
 SELECT queue_internal.retire_dead_letters(20), queue_internal.retire_dead_letters(20);
 SELECT count(*), max(now() - failed_at) < '31 days' AS young FROM queue.dead_letters;
 
--- All of it by hand, where there is no worker; signals too, which are settled at READ COMMITTED alone.
+-- All of it by hand, where there is no worker; events too, which are processed at READ COMMITTED alone.
 SELECT count(queue.push('default', group_key => 'g'));
 SET default_transaction_isolation = 'repeatable read';
 CALL queue.maintain();
 SHOW transaction_isolation;
 RESET default_transaction_isolation;
-SELECT count(*) FROM queue_internal.signals;
+SELECT count(*) FROM queue_internal.events;
 SELECT pg_temp.refused('CALL queue.maintain()') LIKE '2D000%' AS not_in_a_transaction;

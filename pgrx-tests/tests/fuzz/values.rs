@@ -178,7 +178,7 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
         .prop_map(|text| quote(&text))
         .boxed(),
         ("on_duplicate" | "on_predecessor_failure", _) => {
-            literals(&["skip", "replace", "reschedule", "error", "fail", "cancel", "release", "", "x"])
+            literals(&["skip", "replace", "reschedule", "error", "fail", "cancel", "continue", "", "x"])
         }
         ("filter", _) => object(&[
             "all",

@@ -30,14 +30,14 @@ CREATE FUNCTION public.everything() RETURNS SETOF text LANGUAGE sql AS $$
     UNION ALL
     SELECT 'key ' || k.queue || k.key || k.task_id FROM (SELECT * FROM queue_internal.keys ORDER BY queue, key) AS k
     UNION ALL
-    SELECT 'signal ' || (to_jsonb(s) - 'id')::text FROM (SELECT * FROM queue_internal.signals ORDER BY id) AS s
+    SELECT 'event ' || (to_jsonb(s) - 'id' - 'due_at' - 'tries')::text FROM (SELECT * FROM queue_internal.events ORDER BY id) AS s
     UNION ALL
     SELECT 'waits ' || to_jsonb(d)::text
     FROM (SELECT * FROM queue_internal.dependencies ORDER BY predecessor_id, task_id) AS d
 $$;
 CREATE FUNCTION public.reset() RETURNS bigint LANGUAGE sql AS $$
     DELETE FROM queue.tasks; DELETE FROM queue.history; DELETE FROM queue.dead_letters;
-    DELETE FROM queue_internal.keys; DELETE FROM queue_internal.signals; DELETE FROM queue_internal.dependencies;
+    DELETE FROM queue_internal.keys; DELETE FROM queue_internal.events; DELETE FROM queue_internal.dependencies;
     UPDATE queue.queues SET paused_at = NULL WHERE paused_at IS NOT NULL;
     SELECT setval('queue.tasks_id_seq', 1, false)
 $$;

@@ -98,7 +98,7 @@ fn no_function_finds_what_a_search_path_or_a_temporary_object_puts_first() {
             "UPDATE queue.tasks SET priority = 3",
             "DELETE FROM queue.tasks",
             "INSERT INTO queue.rights VALUES ('nobody', 'worker', 'QUEUE')",
-            "INSERT INTO queue_internal.signals (queue) VALUES ('QUEUE')",
+            "INSERT INTO queue_internal.events (queue, group_key) VALUES ('QUEUE', 'g')",
             "COPY (SELECT FROM queue.stats, queue.workers, queue.all_tasks) TO PROGRAM 'cat > /dev/null'",
         ]) {
             let before = sprung(&mut admin);

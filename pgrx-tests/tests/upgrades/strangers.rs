@@ -39,16 +39,16 @@ const STRANGE: &[(&str, &str)] = &[
         "CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate < 2",
     ),
     (
-        "ALTER TABLE queue_internal.dependencies DROP CONSTRAINT dependencies_pkey, ADD CONSTRAINT dependencies_pkey PRIMARY KEY (queue, task_id)",
+        "ALTER TABLE queue_internal.dependencies DROP CONSTRAINT dependencies_pkey, ADD CONSTRAINT dependencies_pkey PRIMARY KEY (on_failure, task_id, predecessor_id)",
         "ALTER TABLE queue_internal.dependencies DROP CONSTRAINT dependencies_pkey, ADD CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id)",
     ),
     (
-        "ALTER TABLE queue_internal.signals DROP CONSTRAINT signals_pkey, ADD CONSTRAINT signals_pkey PRIMARY KEY (id)",
-        "ALTER TABLE queue_internal.signals DROP CONSTRAINT signals_pkey, ADD CONSTRAINT signals_pkey PRIMARY KEY (queue, id)",
+        "ALTER TABLE queue_internal.events DROP CONSTRAINT events_pkey, ADD CONSTRAINT events_pkey PRIMARY KEY (id)",
+        "ALTER TABLE queue_internal.events DROP CONSTRAINT events_pkey, ADD CONSTRAINT events_pkey PRIMARY KEY (queue, due_at, id)",
     ),
     (
-        "ALTER TABLE queue_internal.signals RENAME TO events",
         "ALTER TABLE queue_internal.events RENAME TO signals",
+        "ALTER TABLE queue_internal.signals RENAME TO events",
     ),
     (
         "ALTER FUNCTION queue_internal.claim RENAME TO gone",
@@ -86,7 +86,7 @@ const STRANGE_FOR_EVER: &[(&str, bool)] = &[
     ("ALTER TABLE queue.queues ADD COLUMN site text", true),
     ("ALTER TABLE queue.history ADD COLUMN site text", true),
     ("ALTER TABLE queue.dead_letters ADD COLUMN site text", true),
-    ("ALTER TABLE queue_internal.signals ADD COLUMN site text", true),
+    ("ALTER TABLE queue_internal.events ADD COLUMN site text", true),
     ("ALTER TYPE queue.claimed_task ADD ATTRIBUTE site text", false),
 ];
 

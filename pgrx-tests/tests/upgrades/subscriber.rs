@@ -10,14 +10,14 @@ use super::{SOON, number, run};
 const PUBLICATION: &str = "
     CREATE PUBLICATION queues FOR TABLE
         queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings,
-        queue_internal.keys, queue_internal.dependencies, queue_internal.signals,
+        queue_internal.keys, queue_internal.dependencies, queue_internal.outcomes, queue_internal.events,
         queue_internal.slots, queue_internal.tokens
     WITH (publish_via_partition_root = true)";
 
 /// What docs/upgrading.md says to do on the subscriber once the publisher is gone.
 const TAKE_OVER: &str = "
     SELECT setval('queue.tasks_id_seq', (SELECT max(id) FROM queue.all_tasks) + 1000000);
-    SELECT setval('queue_internal.signals_id_seq', (SELECT coalesce(max(id), 0) FROM queue_internal.signals) + 1000000);
+    SELECT setval('queue_internal.events_id_seq', (SELECT coalesce(max(id), 0) FROM queue_internal.events) + 1000000);
     SELECT queue.grant_producer('web', 'mail');
     ALTER SYSTEM RESET queue.worker_enabled;
     SELECT pg_reload_conf()";

@@ -60,7 +60,7 @@ fn memory(pid: i32) -> Option<i64> {
 fn after(scene: &mut Scene) {
     let worker = scene.worker().and_then(|pid| Some((pid, memory(pid)?)));
     let sizes = "SELECT sum(pg_total_relation_size(oid))::bigint / 1024 FROM pg_class
-                 WHERE relkind = 'r' AND oid IN ('queue.tasks'::regclass, 'queue_internal.signals'::regclass)";
+                 WHERE relkind = 'r' AND oid IN ('queue.tasks'::regclass, 'queue_internal.events'::regclass)";
     let tables: i64 = scene.cluster.connect().query_one(sizes, &[]).expect("sizes").get(0);
     let samples = &mut scene.samples;
     let first = *samples.worker.get_or_insert(worker.expect("a worker"));

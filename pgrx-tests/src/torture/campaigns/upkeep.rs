@@ -25,7 +25,7 @@ pub fn fault(scene: &mut Scene) {
         (1, "REINDEX TABLE queue.tasks"),
         (1, "CLUSTER queue.tasks USING tasks_pkey"),
         (1, "VACUUM FULL queue_internal.keys"),
-        (1, "REINDEX TABLE CONCURRENTLY queue_internal.signals"),
+        (1, "REINDEX TABLE CONCURRENTLY queue_internal.events"),
         (1, "ANALYZE"),
     ]);
     scene.struck(what);

@@ -1,4 +1,4 @@
-//! A look for signals that takes long, and what comes of it: for a while the core looks, which knows where to begin.
+//! A look for events that takes long, and what comes of it: for a while SQL looks, which knows where to begin.
 
 use std::time::{Duration, Instant};
 
@@ -7,20 +7,20 @@ use queue_ext_tests::eventually;
 use super::{SOON, cluster, ids, number, run, send_the_worker_away, telling};
 
 #[test]
-fn after_a_slow_look_for_signals_the_core_looks_instead_for_a_while() {
-    let Some(cluster) = cluster("injection-signals") else { return };
+fn after_a_slow_look_for_events_sql_looks_instead_for_a_while() {
+    let Some(cluster) = cluster("injection-events") else { return };
     let mut other = cluster.connect();
     send_the_worker_away(&mut other);
     run(&mut other, "SELECT queue.create('q')");
     let (mut one, said) = telling(&cluster);
-    // Claims a task for which a signal was left; says whether the claim looked for signals natively.
+    // Claims a task for which an event was left; says whether the claim looked for events natively.
     let mut claims = |fault: &str| {
         let id = number(&mut other, "SELECT queue.push('q', group_key => 'g')");
-        run(&mut one, &format!("SET queue.fault_at = SignalsSought; SET queue.fault = {fault}"));
+        run(&mut one, &format!("SET queue.fault_at = EventsSought; SET queue.fault = {fault}"));
         run(&mut one, "BEGIN");
         assert_eq!(ids(&mut one, "SELECT id FROM queue.claim('1 hour', 'q')"), [id].into());
         run(&mut one, &format!("SELECT queue.complete({id}, 1); COMMIT"));
-        said.try_iter().any(|point| point == "SignalsSought")
+        said.try_iter().any(|point| point == "EventsSought")
     };
     assert!(claims("tell"), "a native claim looks");
 

@@ -1,0 +1,141 @@
+-- Events: hints to look at a waiting task or at a group.
+--
+--   Whatever may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into a
+--   group, an end or a retry in a group. The next claim from the queue processes the events before it looks for
+--   tasks; the background worker and queue.maintain() do it too.
+--   Promise:  an event says only what to look at. What follows is decided by the rows of tasks and dependencies, as
+--             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
+--   Promise:  an event that cannot be processed is in nobody's way. It is due again after a pause that grows from
+--             10 ms to 10 s: because a transaction has a row locked, or because of an error, by a constraint or a
+--             trigger that somebody added, which is logged once and shown by queue.health().
+--   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
+--             group.
+
+-- queue_internal.process_events(queue, max_events, after)
+--
+--   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it looked at.
+--   Errors:   none of its own
+--   Touches:  queue_internal.events (never waits for a lock)
+CREATE FUNCTION queue_internal.process_events(source queue.queues, max_events integer, after bigint)
+RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN 0;
+    END IF;
+    RETURN queue_internal.process_each(source, max_events, after, false);
+EXCEPTION WHEN OTHERS THEN
+    RETURN queue_internal.process_each(source, max_events, after, true);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.process_events(queue.queues, integer, bigint) IS
+    'Unblocks tasks that waited for a predecessor or for their turn; returns how many events it looked at.';
+
+-- With "apart", each event in a subtransaction of its own.
+CREATE FUNCTION queue_internal.process_each(
+    source queue.queues, max_events integer, after bigint, apart boolean)
+RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+DECLARE
+    moment   CONSTANT timestamptz := clock_timestamp();
+    event    queue_internal.events;
+    last_due timestamptz := '-infinity';
+    last     bigint := after;
+    looks    integer := 0;
+BEGIN
+    WHILE looks < max_events LOOP
+        SELECT e.* INTO event FROM queue_internal.events AS e
+        WHERE e.queue = source.name AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
+        ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+        EXIT WHEN NOT FOUND;
+        last_due := event.due_at;
+        last := event.id;
+        looks := looks + 1;
+        IF apart THEN
+            BEGIN
+                PERFORM queue_internal.process_event(source, event, after);
+            EXCEPTION WHEN OTHERS THEN
+                PERFORM queue_internal.postpone_event(event, SQLERRM);
+            END;
+        ELSE
+            PERFORM queue_internal.process_event(source, event, after);
+        END IF;
+    END LOOP;
+    RETURN looks;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.process_each(queue.queues, integer, bigint, boolean) IS
+    'Processes due events of a queue; returns how many it looked at.';
+
+-- All events about one task or one group are one. Those that come after this look are not among them.
+CREATE FUNCTION queue_internal.process_event(source queue.queues, event queue_internal.events, after bigint)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    ids  bigint[];
+    done boolean;
+BEGIN
+    IF event.task_id IS NOT NULL THEN
+        ids := ARRAY(SELECT e.id FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id > after
+                     FOR UPDATE SKIP LOCKED);
+        done := queue_internal.process_dependent(event.task_id);
+    ELSE
+        ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
+                     WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
+                     FOR UPDATE SKIP LOCKED);
+        done := queue_internal.admit_next(source, event.group_key);
+    END IF;
+    IF NOT done THEN
+        PERFORM queue_internal.postpone_event(event, NULL);
+    ELSIF ids = ARRAY[event.id] THEN
+        -- By the whole primary key: a plan made for few events may read all of the queue for each.
+        DELETE FROM queue_internal.events AS e
+        WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
+    ELSIF event.task_id IS NOT NULL THEN
+        DELETE FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id = ANY (ids || event.id);
+    ELSE
+        DELETE FROM queue_internal.events AS e
+        WHERE e.queue = event.queue AND e.group_key = event.group_key AND e.id = ANY (ids || event.id);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.process_event(queue.queues, queue_internal.events, bigint) IS
+    'Acts upon an event and deletes it, or postpones it.';
+
+CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    later CONSTANT timestamptz :=
+        clock_timestamp() + least(interval '10 ms' * 2 ^ least(event.tries, 10), interval '10 seconds');
+BEGIN
+    UPDATE queue_internal.events AS e
+    SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000)
+    WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
+    PERFORM queue_internal.announce_task(event.queue, later);
+    IF error IS NOT NULL AND event.error IS NULL THEN
+        RAISE WARNING '% of queue % cannot go on: %',
+            coalesce('task ' || event.task_id, 'a group'), to_json(event.queue), error;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.postpone_event(queue_internal.events, text) IS
+    'Has an event processed later; logs the first error.';
+
+CREATE FUNCTION queue_internal.process_all_events(max_events integer) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues;
+    looks  bigint := 0;
+BEGIN
+    FOR source IN
+        SELECT q.* FROM queue.queues AS q
+        WHERE EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = q.name AND e.due_at <= clock_timestamp())
+    LOOP
+        looks := looks + queue_internal.process_events(source, max_events, 0);
+        EXIT WHEN looks >= max_events;
+    END LOOP;
+    RETURN looks;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.process_all_events(integer) IS
+    'Processes due events of all queues, about so many; returns how many it looked at.';

@@ -1,0 +1,179 @@
+-- The sweep: finds what no event tells of.
+--
+--   It reads the dependencies in the order of their key, and the groups of each queue in the order of tasks_group, a
+--   bounded piece at a time. It resolves dependencies whose predecessor is gone, and leaves an event for each waiting
+--   task and each group that has to be looked at and has no event. So an event that was lost, or that nobody could
+--   write, costs a delay: up to "queue.sweep_interval" where the background worker runs, or until the next
+--   queue.maintain(). A claim by SQL that found nothing sweeps a piece of its queue, too, once a second in a session.
+--
+--   Why it leaves events and does not process what it finds: there is one place where turns are given and waiting
+--   tasks are ended, with its own rules about locks and errors (events.sql).
+
+-- Dependencies first, while "queue" is null; then queue after queue, and the groups of each.
+CREATE TYPE queue_internal.sweep_position AS (
+    predecessor_id bigint, task_id bigint, queue text, group_key text, since timestamptz);
+REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
+COMMENT ON TYPE queue_internal.sweep_position IS 'How far a sweep has come, and when its last piece was done.';
+
+-- Looks at up to "max_looks" rows; returns how far it came, null at the end. A null position begins anew.
+CREATE FUNCTION queue_internal.sweep(place queue_internal.sweep_position, max_looks integer)
+RETURNS queue_internal.sweep_position
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    source queue.queues;
+    last   record;
+BEGIN
+    IF place.queue IS NULL THEN
+        SELECT d.predecessor_id, d.task_id INTO last
+        FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, max_looks) AS d;
+        place.predecessor_id := last.predecessor_id;
+        place.task_id := last.task_id;
+        IF place.predecessor_id IS NULL THEN
+            DELETE FROM queue_internal.outcomes AS o WHERE o.ended_at < clock_timestamp() - interval '1 day';
+            place.queue := '';
+        END IF;
+        RETURN place;
+    END IF;
+    WHILE max_looks > 0 LOOP
+        SELECT q.* INTO source FROM queue.queues AS q
+        WHERE q.name > place.queue OR place.group_key IS NOT NULL AND q.name = place.queue ORDER BY q.name LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        SELECT g.group_key, g.looks INTO last
+        FROM queue_internal.sweep_groups(
+            source, CASE WHEN place.queue = source.name THEN place.group_key END, max_looks) AS g;
+        max_looks := max_looks - 1 - last.looks;
+        place.group_key := last.group_key;
+        place.queue := source.name;
+    END LOOP;
+    RETURN place;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep(queue_internal.sweep_position, integer) IS
+    'Leaves events about what no event tells of, for a piece of the tables; returns where to continue.';
+
+-- Returns the last row that it looked at, or null at the end.
+CREATE FUNCTION queue_internal.sweep_dependencies(
+    INOUT predecessor_id bigint, INOUT task_id bigint, max_looks integer)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    looks integer := 0;
+    row   record;
+BEGIN
+    FOR row IN
+        SELECT d.predecessor_id, d.task_id, d.outcome, d.on_failure,
+               (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) AS live,
+               (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id AND t.state = 'waiting') AS queue
+        FROM queue_internal.dependencies AS d
+        WHERE (d.predecessor_id, d.task_id) > (coalesce(sweep_dependencies.predecessor_id, -9223372036854775808),
+                                               coalesce(sweep_dependencies.task_id, -9223372036854775808))
+        ORDER BY d.predecessor_id, d.task_id LIMIT max_looks
+    LOOP
+        looks := looks + 1;
+        predecessor_id := row.predecessor_id;
+        task_id := row.task_id;
+        IF row.queue IS NULL THEN
+            -- Left over from a task that has ended. One of which there is no trace may come yet, from a dump.
+            IF queue_internal.outcome_of(row.task_id) IS NOT NULL
+               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id) THEN
+                PERFORM queue_internal.forget_dependencies(row.task_id);
+            END IF;
+            CONTINUE;
+        ELSIF row.outcome IS NULL THEN
+            CONTINUE WHEN row.live IS NOT NULL;
+            -- A task that ended by a verb wrote an outcome, or left a trace. One without was deleted by hand.
+            row.outcome := coalesce(queue_internal.outcome_of(row.predecessor_id), 'purged');
+            UPDATE queue_internal.dependencies AS d SET outcome = row.outcome
+            WHERE d.task_id = row.task_id AND d.predecessor_id = (
+                SELECT l.predecessor_id FROM queue_internal.dependencies AS l
+                WHERE l.predecessor_id = row.predecessor_id AND l.task_id = row.task_id AND l.outcome IS NULL
+                  AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = l.predecessor_id) IS NULL
+                FOR UPDATE SKIP LOCKED);
+            CONTINUE WHEN NOT FOUND;
+        END IF;
+        IF (row.outcome <> 'completed' AND row.on_failure <> 'continue' OR NOT EXISTS (
+                SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = row.task_id AND d.outcome IS NULL))
+           AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id) THEN
+            INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
+        END IF;
+    END LOOP;
+    IF looks < max_looks THEN
+        predecessor_id := NULL;
+        task_id := NULL;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_dependencies(bigint, bigint, integer) IS
+    'Resolves dependencies whose predecessor is gone, and leaves events for tasks that wait no longer.';
+
+-- Returns the last group that it looked at, or null at the end, and at how many it looked.
+CREATE FUNCTION queue_internal.sweep_groups(
+    source queue.queues, INOUT group_key text, max_looks integer, OUT looks integer)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    looks := 0;
+    group_key := coalesce(group_key, '');
+    WHILE looks < max_looks LOOP
+        SELECT t.group_key INTO group_key FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.group_key > sweep_groups.group_key ORDER BY t.group_key LIMIT 1;
+        EXIT WHEN group_key IS NULL;
+        looks := looks + 1;
+        INSERT INTO queue_internal.events (queue, group_key)
+        SELECT source.name, sweep_groups.group_key
+        FROM queue_internal.admitted_of(source, sweep_groups.group_key) AS a,
+             LATERAL queue_internal.next_step(source, sweep_groups.group_key, a.admitted, a.ready, a.latest) AS s
+        WHERE (s.admit IS NOT NULL OR s.withdraw IS NOT NULL)
+          AND NOT EXISTS (SELECT FROM queue_internal.events AS e
+                          WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_groups(queue.queues, text, integer) IS
+    'Leaves events for the groups of a queue in which a task can be admitted.';
+
+-- For a claim by SQL that found nothing: a piece of the dependencies and of the queue's groups, once a second in a
+-- session. Returns whether it may have left an event.
+CREATE FUNCTION queue_internal.sweep_a_little(source queue.queues) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+DECLARE
+    name   CONSTANT text := 'queue_sweep.q' || md5(source.name);
+    moment CONSTANT timestamptz := clock_timestamp();
+    kept   CONSTANT text := current_setting(name, true);
+    place  queue_internal.sweep_position;
+    last   record;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN false;
+    ELSIF kept <> '' THEN
+        place := kept;
+        IF place.since BETWEEN moment - interval '1 second' AND moment THEN
+            RETURN false;
+        END IF;
+    END IF;
+    SELECT d.predecessor_id, d.task_id, g.group_key INTO last
+    FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, 100) AS d,
+         queue_internal.sweep_groups(source, place.group_key, 100) AS g;
+    place.predecessor_id := last.predecessor_id;
+    place.task_id := last.task_id;
+    place.group_key := last.group_key;
+    place.since := moment;
+    PERFORM set_config(name, place::text, false);
+    RETURN EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = source.name AND e.due_at <= moment);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_a_little(queue.queues) IS
+    'Leaves events about what no event tells of, for a small piece of a queue, once a second in a session.';
