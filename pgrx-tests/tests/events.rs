@@ -1,0 +1,221 @@
+//! Events are hints: whoever loses all of them, again and again, loses time and nothing else.
+//!
+//! LOST_EVENTS_SECONDS says for how long, 5 if it is not set.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use postgres::{Client, NoTls};
+use queue_ext_tests::{Cluster, Edition, Worker, brief, eventually};
+
+const SOON: Duration = Duration::from_secs(30);
+/// The setting "queue.sweep_interval", or how often queue.maintain() runs in its place.
+const SWEEP: Duration = Duration::from_secs(2);
+
+fn number(client: &mut Client, query: &str) -> i64 {
+    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error}")).get(0)
+}
+
+fn run(client: &mut Client, query: &str) {
+    client.batch_execute(query).unwrap_or_else(|error| panic!("{query}: {error}"));
+}
+
+/// A server of the edition with a short sweep interval.
+fn cluster(edition: Edition, name: &str) -> Cluster {
+    let cluster = edition.cluster(&format!("events-{name}"), Worker::On);
+    if edition != Edition::SqlOnly {
+        let sweep = format!("ALTER SYSTEM SET queue.sweep_interval = '{}s'", SWEEP.as_secs());
+        run(&mut cluster.connect(), &sweep);
+        run(&mut cluster.connect(), "SELECT pg_reload_conf()");
+    }
+    edition.install(&cluster, "postgres");
+    cluster
+}
+
+fn editions() -> &'static [Edition] {
+    if brief() { &[Edition::FastPath] } else { &[Edition::FastPath, Edition::Core, Edition::SqlOnly] }
+}
+
+#[test]
+fn tasks_end_in_order_and_within_limits_while_all_events_are_lost() {
+    let seconds = std::env::var("LOST_EVENTS_SECONDS").ok().and_then(|value| value.parse().ok()).unwrap_or(5);
+    for edition in editions().iter().copied() {
+        lose_events(edition, Duration::from_secs(seconds));
+    }
+}
+
+/// Pushes, claims and completes for so long while somebody deletes all events, then drains.
+fn lose_events(edition: Edition, time: Duration) {
+    let cluster = cluster(edition, "lost");
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "SELECT queue.create('grouped'), queue.create('limited', '{\"max_running\": 3}'),
+                queue.create('dependent');
+         CREATE TABLE public.ran (queue text, id bigint, group_key text, begun timestamptz, ended timestamptz)",
+    );
+    let over = AtomicBool::new(false);
+    let connect = || cluster.config("postgres").connect(NoTls).expect("connect");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut loser = connect();
+            while !over.load(Ordering::Relaxed) {
+                run(&mut loser, "DELETE FROM queue_internal.events");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        if edition == Edition::SqlOnly {
+            // In the place of the worker.
+            scope.spawn(|| {
+                let mut keeper = connect();
+                while !over.load(Ordering::Relaxed) {
+                    run(&mut keeper, "CALL queue.maintain()");
+                    std::thread::sleep(SWEEP / 4);
+                }
+            });
+        }
+        for number in 0..4 {
+            let over = &over;
+            scope.spawn(move || work(connect(), number, over));
+        }
+        let mut producer = connect();
+        let started = Instant::now();
+        let mut last = 0;
+        while started.elapsed() < time {
+            last = number(
+                &mut producer,
+                &format!(
+                    "WITH a AS (SELECT queue.push('dependent') AS id)
+                     SELECT queue.push('dependent', after => ARRAY(SELECT a.id FROM a UNION SELECT {last} WHERE {last} > 0))
+                     FROM a"
+                ),
+            );
+            run(
+                &mut producer,
+                "SELECT queue.push('grouped', group_key => g) FROM unnest('{a,b,c}'::text[]) AS g;
+                 SELECT queue.push('limited', group_key => 'only')",
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let left = "SELECT count(*) FROM queue.tasks";
+        eventually("all of them end", SOON + 4 * time, || number(&mut producer, left) == 0);
+        over.store(true, Ordering::Relaxed);
+    });
+    let tasks = number(&mut client, "SELECT count(*) FROM public.ran");
+    let ended = number(&mut client, "SELECT count(*) FROM queue.history WHERE state = 'completed'");
+    assert_eq!(tasks, ended, "{}: each ran once", edition.name());
+    for (promise, query) in [
+        (
+            "in order within groups",
+            "SELECT count(*) FROM (SELECT id, lag(id) OVER (PARTITION BY queue, group_key ORDER BY begun) AS earlier
+                                   FROM public.ran WHERE group_key IS NOT NULL) AS r WHERE earlier > id",
+        ),
+        (
+            "one of a group at a time",
+            "SELECT count(*) FROM (SELECT begun, lag(ended) OVER (PARTITION BY queue, group_key ORDER BY begun) AS earlier
+                                   FROM public.ran WHERE group_key IS NOT NULL) AS r WHERE earlier > begun",
+        ),
+        (
+            "never over the limit",
+            "SELECT count(*) FROM public.ran AS r WHERE r.queue = 'limited' AND 3 < (
+                 SELECT count(*) FROM public.ran AS o
+                 WHERE o.queue = r.queue AND o.begun <= r.begun AND o.ended > r.begun)",
+        ),
+    ] {
+        assert_eq!(number(&mut client, query), 0, "{}: {promise}", edition.name());
+    }
+    println!("{}: {tasks} tasks", edition.name());
+}
+
+/// Claims and completes one task at a time from all queues.
+fn work(mut client: Client, worker: usize, over: &AtomicBool) {
+    let claim = "SELECT id, token, queue, group_key FROM queue.claim('1 minute', ARRAY['grouped', 'limited', 'dependent'], 1, $1)";
+    while !over.load(Ordering::Relaxed) {
+        let Some(task) = client.query_opt(claim, &[&format!("w{worker}")]).expect("claim") else {
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        let (id, token): (i64, i64) = (task.get(0), task.get(1));
+        let (queue, group): (String, Option<String>) = (task.get(2), task.get(3));
+        let insert = "WITH done AS MATERIALIZED (
+                          INSERT INTO public.ran SELECT $1, t.id, $2, t.claimed_at, clock_timestamp() FROM queue.tasks AS t
+                          WHERE t.id = $3)
+                      SELECT queue.complete($3, $4)";
+        client.execute(insert, &[&queue, &group, &id, &token]).expect("complete");
+    }
+}
+
+#[test]
+fn one_lost_event_costs_a_sweep_interval_at_most() {
+    for edition in editions().iter().copied() {
+        let cluster = cluster(edition, "late");
+        let mut client = cluster.connect();
+        run(&mut client, "SELECT queue.create('q')");
+        // In one transaction, so that nobody processes the event.
+        run(
+            &mut client,
+            "DO $$
+             DECLARE
+                 first bigint := queue.push('q');
+             BEGIN
+                 PERFORM queue.push('q', '\"dependent\"', after => ARRAY[first]);
+                 PERFORM queue.push('q', '1', group_key => 'g');
+                 PERFORM queue.push('q', '2', group_key => 'g');
+                 DELETE FROM queue_internal.events;
+             END $$",
+        );
+        let started = Instant::now();
+        let mut done = 0;
+        while done < 4 {
+            assert!(started.elapsed() < 3 * (SWEEP + Duration::from_secs(1)), "{}: {done} so far", edition.name());
+            if edition == Edition::SqlOnly {
+                run(&mut client, "CALL queue.maintain()");
+            }
+            run(&mut client, "BEGIN");
+            done += number(&mut client, "SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'q', 9)");
+            run(&mut client, "DELETE FROM queue_internal.events; COMMIT");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        println!("{}: {:?}", edition.name(), started.elapsed());
+    }
+}
+
+#[test]
+fn an_end_finds_its_dependents_when_its_row_has_moved_to_a_new_page_meanwhile() {
+    let cluster = cluster(Edition::FastPath, "moved");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.create('p'), queue.create('d'); SELECT queue.push('p')");
+    let (id, token) = {
+        let row = client.query_one("SELECT id, token FROM queue.claim('1 minute', 'p')", &[]).expect("claim");
+        (row.get::<_, i64>(0), row.get::<_, i64>(1))
+    };
+    run(&mut client, &format!("SELECT queue.push('d', after => ARRAY[{id}::bigint])"));
+    let mut other = cluster.connect();
+    run(&mut other, &format!("BEGIN; SELECT FROM queue.tasks WHERE id = {id} FOR UPDATE"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            run(&mut cluster.connect(), &format!("SELECT queue.complete({id}, {token})"));
+        });
+        let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
+        eventually("the end waits for the row", SOON, || number(&mut client, waits) == 1);
+        // Its versions fill the page; the last page is one that the end did not know of when it began.
+        run(
+            &mut other,
+            &format!(
+                "INSERT INTO queue.tasks (queue, payload)
+                 SELECT 'p', to_jsonb(repeat('x', 100)) FROM generate_series(1, 2000);
+                 DO $$ BEGIN FOR n IN 1..200 LOOP
+                     UPDATE queue.tasks SET progress = to_jsonb(n) WHERE id = {id};
+                 END LOOP; END $$;
+                 COMMIT"
+            ),
+        );
+    });
+    assert_eq!(number(&mut client, "SELECT count(*) FROM queue.history"), 1);
+    // Told, and not found by the sweep.
+    let told = "SELECT count(*) FROM queue_internal.dependencies WHERE outcome IS NULL";
+    assert_eq!(number(&mut client, told), 0);
+    eventually("the dependent is claimed", SOON, || {
+        number(&mut client, "SELECT count(*) FROM queue.claim('1 minute', 'd')") == 1
+    });
+}
