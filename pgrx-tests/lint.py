@@ -31,7 +31,7 @@ COMMITTING = [
     f"queue.reprioritise_where(filter jsonb,priority integer,{BULK})",
     f"queue.move_where(filter jsonb,to_queue text,{BULK})",
     f"queue.purge_where(filter jsonb,{BULK})",
-    "queue_internal.in_batches(verb text,filter jsonb,dry_run boolean,batch_size integer,"
+    "queue_internal.in_batches(verbs text[],filter jsonb,dry_run boolean,batch_size integer,"
     "to_queue text,priority integer,INOUT tasks bigint)",
     # In the SQL-only edition.
     "queue_internal.try_commit(INOUT committed boolean)",

@@ -271,7 +271,7 @@ fn the_numbers_of_a_queue_are_shown_to_its_operators_and_to_pg_monitor() {
                       CREATE ROLE reader; GRANT pg_monitor TO reader;
                       CREATE ROLE curious; GRANT USAGE ON SCHEMA queue TO curious; GRANT SELECT ON queue.stats TO curious;
                       CREATE ROLE stranger; GRANT USAGE ON SCHEMA queue_internal TO stranger;
-                      CREATE ROLE producer; SELECT queue.grant_producer('producer', 'default')");
+                      CREATE ROLE worker; SELECT queue.grant_worker('worker', 'default')");
     let first = "SELECT queued FROM queue.stats WHERE queue = 'default'";
     run(&mut client, "SET ROLE reader");
     // Who reads first has it counted, without any right on the tables.
@@ -286,7 +286,7 @@ fn the_numbers_of_a_queue_are_shown_to_its_operators_and_to_pg_monitor() {
         "the privilege is no right"
     );
     let direct = "SELECT count(*) FROM queue_internal.counted(ARRAY['default'])";
-    for role in ["stranger", "producer"] {
+    for role in ["stranger", "worker"] {
         run(&mut client, &format!("RESET ROLE; SET ROLE {role}"));
         assert_eq!(client.query_one(direct, &[]).expect("counted").get::<_, i64>(0), 0, "{role}");
     }

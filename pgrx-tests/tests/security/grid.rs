@@ -270,7 +270,7 @@ fn internal_functions_tell_nothing_about_other_queues() {
         let mut grid = grid("security-internal", edition);
         run(
             &mut grid.owner,
-            "SELECT queue.push('other'), queue.push('own'); INSERT INTO queue_internal.signals (queue) VALUES ('other')",
+            "SELECT queue.push('other'), queue.push('own'); INSERT INTO queue_internal.events (queue, group_key) VALUES ('other', 'g')",
         );
         let mut calls = vec![
             "queue_internal.has_right('operator', 'QUEUE')",
@@ -289,7 +289,7 @@ fn internal_functions_tell_nothing_about_other_queues() {
             "(queue_internal.next_batch('x', '{\"ids\": [QUEUED]}', true, 9, 'QUEUE', NULL, 0, NULL, NULL, NULL)).tasks",
         ];
         if edition == Edition::SqlOnly {
-            calls.push("queue_internal.has_signals('{QUEUE}')");
+            calls.push("queue_internal.has_events('{QUEUE}')");
         }
         let missing = Stock::missing("none");
         let count = "SELECT count(*) FROM queue.all_tasks WHERE queue = 'other' AND state <> 'cancelled'";

@@ -77,7 +77,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("queue_internal.in_batches", "O*"),
     ("queue_internal.next_batch", "O*"),
     // In the SQL-only edition.
-    ("queue_internal.has_signals", "WO*"),
+    ("queue_internal.has_events", "WO*"),
     ("queue_internal.next_pause", "WO*"),
     ("queue_internal.is_end", "WO*"),
     ("queue_internal.may_commit", "WO*"),

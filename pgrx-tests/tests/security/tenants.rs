@@ -138,7 +138,6 @@ fn nothing_of_another_queue_can_be_changed_by_any_verb_or_statement() {
             "CALL queue.move_where('{\"all\": true}', 'acme')",
             "CALL queue.move_where('{\"all\": true}', 'bolt')",
             "SELECT queue_internal.reap(1000)",
-            "SELECT queue_internal.settle_all(1000)",
             "SELECT queue_internal.retire_keys(1000)",
             "SELECT queue_internal.fire_schedules(NULL, '0')",
         ]

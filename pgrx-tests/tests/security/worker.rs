@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{attempt, cluster, column, login, number, run};
+use crate::{attempt, cluster, column, login, number, refusal, run};
 use postgres::Client;
 use queue_ext_tests::{Cluster, eventually};
 
@@ -22,6 +22,13 @@ pub fn works(cluster: &mut Cluster, admin: &mut Client, worker: i32) {
     run(admin, "SELECT queue.claim('10 ms', 'default', 100)");
     eventually("the worker ends a lease", SOON, || number(admin, reaped) > before);
     assert_eq!(cluster.await_worker("postgres"), worker, "the worker was never restarted");
+}
+
+/// Stores what no constraint refuses.
+fn store(admin: &mut Client, statements: &str) {
+    if let Err(error) = admin.batch_execute(statements) {
+        assert_eq!(refusal(&error).0, "23514", "{statements}: {error:?}");
+    }
 }
 
 #[test]
@@ -56,7 +63,7 @@ fn the_worker_evaluates_nothing_that_is_stored() {
     .into_iter()
     .enumerate()
     {
-        run(
+        store(
             &mut admin,
             &format!(
                 "SELECT queue.schedule('s{number} {quoted}', '* * * * * *', 'mail');
@@ -64,7 +71,7 @@ fn the_worker_evaluates_nothing_that_is_stored() {
             ),
         );
     }
-    run(
+    store(
         &mut admin,
         "UPDATE queue.queues SET lease = '178000000 years', backoff_base = '178000000 years', backoff_max = '178000000 years',
                                  key_ttl = '178000000 years', ageing = '1 microsecond'",
@@ -79,19 +86,19 @@ fn the_worker_evaluates_nothing_that_is_stored() {
             sql = sql.replace('\'', "''")
         ),
     );
-    run(&mut admin, "UPDATE queue.tasks SET run_at = '-infinity' WHERE group_key = 'b'");
+    store(&mut admin, "UPDATE queue.tasks SET run_at = '-infinity' WHERE group_key = 'b'");
     let mut client = login(&cluster, "worker");
     run(&mut client, &format!("SELECT queue.claim('10 ms', 'mail', 100, '{quoted}')"));
     run(
         &mut admin,
-        "UPDATE queue.tasks SET errors = '{\"a\": 1}', progress = '[]', lease_until = '-infinity' WHERE state = 'running'",
+        "UPDATE queue.tasks SET errors = '{\"a\": 1}', progress = '[]', lease_until = now() WHERE state = 'running'",
     );
     eventually("each lease is ended", SOON, || {
         number(&mut admin, "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND lease_until < now()")
             == 0
     });
     eventually("schedules that cannot be run say why", SOON, || {
-        number(&mut admin, "SELECT count(*) FROM queue.schedules WHERE last_error IS NOT NULL") >= 4
+        number(&mut admin, "SELECT count(*) FROM queue.schedules WHERE last_error IS NOT NULL") >= 2
     });
     works(&mut cluster, &mut admin, worker);
     assert_eq!(number(&mut admin, "SELECT count(*) FROM sprung WHERE is_called"), 0);
