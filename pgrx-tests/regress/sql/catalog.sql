@@ -40,7 +40,8 @@ ORDER BY p.oid::regprocedure::text COLLATE "C";
 -- A function that returns a set row by row would go on after its entry point has given the owner's rights back.
 SELECT p.oid::regprocedure AS lazy_set FROM pg_proc AS p
 WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proretset
-  AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'sql') AND p.proname <> 'counted';
+  AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'sql') AND p.proname <> 'counted'
+ORDER BY p.oid::regprocedure::text COLLATE "C";
 -- No index changes its order with the system's collation: names and keys are compared byte by byte.
 SELECT i.indexrelid::regclass AS in_another_order FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid, unnest(i.indcollation) AS o (id)
 WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND o.id <> 0 AND o.id <> '"C"'::regcollation

@@ -25,3 +25,12 @@ SELECT queue.fail(id, token, 'broken') FROM queue.claim('1 minute', 'mail', 4);
 DELETE FROM queue.queues WHERE name = 'mail';
 SELECT pg_temp.refused('SELECT queue.retry(2)');
 SELECT count(*) FROM queue.dead_letters;
+
+-- How a task ended at REPEATABLE READ is kept for the sweep, until the task is retried.
+SELECT queue.push('default', priority => -5) AS id \gset
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT queue.fail(id, token, 'x', permanent => true) FROM queue.claim('1 minute');
+COMMIT;
+SELECT outcome FROM queue_internal.outcomes WHERE task_id = :id;
+SELECT queue.retry(:id);
+SELECT count(*) FROM queue_internal.outcomes WHERE task_id = :id;
