@@ -6,15 +6,15 @@ use postgres::{Client, NoTls};
 use queue_ext_tests::{Cluster, Settings, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
-const CHECKS: [&str; 12] = [
+const CHECKS: [&str; 11] = [
     "version",
     "engine",
     "worker",
     "lanes",
     "due tasks",
     "leases",
-    "schedules",
     "events",
+    "schedules",
     "dead letters",
     "horizon",
     "partitions",

@@ -5307,6 +5307,9 @@ BEGIN
         SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id, f.key_ttl)
     ), dead AS (
         DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
+    ), forgotten AS (
+        -- How it ends next is what counts for those that will wait for it.
+        DELETE FROM queue_internal.outcomes AS o USING free AS f WHERE o.task_id = f.id
     )
     INSERT INTO queue.tasks (
         id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, headers, payload,

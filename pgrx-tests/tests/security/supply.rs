@@ -82,7 +82,10 @@ const LICENCES: &[&str] =
 
 /// Crates that are there in two versions, and who asks for each.
 const TWICE: &[(&str, &str)] = &[
+    ("getrandom", "rand"),
     ("hashbrown", "petgraph, for pgrx's own SQL generator, itself and through indexmap"),
+    ("rand", "stateright; and the tests' driver"),
+    ("rand_core", "rand"),
     ("shlex", "bindgen; and cc: while building only"),
     (
         "syn",
