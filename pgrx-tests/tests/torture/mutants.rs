@@ -64,7 +64,7 @@ mutants! {
         "I12";
     /// Extend does not look at the token.
     stale_extensions: "quiet",
-        "SELECT pg_temp.mutate('queue.extend_many', 'AND t.token = g.token', '')",
+        "SELECT pg_temp.mutate('queue_internal.extend_many', 'AND t.token = g.token', '')",
         "I7";
     /// A claim takes what others have leased.
     leases_ignored: "quiet",
@@ -73,7 +73,7 @@ mutants! {
         "I5";
     /// The token does not grow.
     token_stands_still: "quiet",
-        "SELECT pg_temp.mutate('queue_internal.claim_from', 'token = t.token + 1,', '')",
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 'token = new_token,', '')",
         "I6";
     /// A limit is counted wrong: a claim that found room for one starts them all.
     limit_counted_wrong: "quiet",
@@ -108,7 +108,7 @@ mutants! {
     /// Nobody ends expired leases.
     leases_never_end: "quiet",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 't.state = ''running'' AND t.lease_until <= moment', 'false'),
-                pg_temp.mutate('queue_internal.reap', 't.lease_until <= moment', 'false'),
+                pg_temp.mutate('queue_internal.reap(bigint)'::regprocedure::oid::regproc, 't.lease_until <= moment', 'false'),
                 pg_temp.mutate('queue_internal.end_expired', 't.lease_until <= clock_timestamp()', 'false')",
         "I13";
     /// A COMMIT returns before it is durable: a crash loses a push, an end, or a claim, whose token comes again.
