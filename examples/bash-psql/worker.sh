@@ -17,8 +17,8 @@ sql() {
 }
 
 handle() {
-    local lease=(-v "id=$1" -v "token=$2") pages page
-    sql "SELECT coalesce((payload ->> 'pages')::int, 1) FROM queue.tasks WHERE id = :id" "${lease[@]}" || return
+    local lease=(-v "id=$1" -v "token=$2") payload=(-v "payload=$3") pages page
+    sql "SELECT coalesce((:'payload'::jsonb ->> 'pages')::int, 1)" "${payload[@]}" || return
     pages=$answer
     for ((page = 1; page <= pages; page++)); do
         sleep 0.02 # The work, a piece at a time.
@@ -34,9 +34,9 @@ handle() {
     done
     # What the work writes commits together with the task, or not at all.
     sql "BEGIN;
-         INSERT INTO letters_sent (address) SELECT payload ->> 'to' FROM queue.tasks WHERE id = :id;
+         INSERT INTO letters_sent (address) VALUES (:'payload'::jsonb ->> 'to');
          SELECT queue.complete(:id, :token);
-         COMMIT" "${lease[@]}"
+         COMMIT" "${lease[@]}" "${payload[@]}"
 }
 
 report() {
@@ -45,11 +45,12 @@ report() {
 }
 
 until [ "$stopping" ]; do
-    sql "SELECT id, token FROM queue.claim(worker => :'name')" -v "name=$name"
+    sql "SELECT id, token, payload FROM queue.claim(worker => :'name')" -v "name=$name"
     if [ -z "$answer" ]; then
         sql "CALL queue.wait(timeout => '1 second')"
         continue
     fi
-    task=$answer
-    handle "${task%|*}" "${task#*|}" 2> "$complaint" || report "${task%|*}" "${task#*|}"
+    # The payload comes last, and may have a | in it.
+    IFS='|' read -r id token payload <<< "$answer"
+    handle "$id" "$token" "$payload" 2> "$complaint" || report "$id" "$token"
 done
