@@ -8,7 +8,9 @@ SELECT pg_catalog.pg_extension_config_dump('queue.history_default', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
-SELECT pg_catalog.pg_extension_config_dump('queue.rights', '');
+-- Without the rights of roles that were dropped: elsewhere their numbers may be those of other roles.
+SELECT pg_catalog.pg_extension_config_dump(
+    'queue.rights', 'WHERE role::pg_catalog.oid IN (SELECT r.oid FROM pg_catalog.pg_roles AS r)');
 -- No events: the sweep leaves new ones.
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');

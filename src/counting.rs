@@ -88,6 +88,15 @@ fn counted(
     TableIterator::new(numbers.collect::<Vec<_>>())
 }
 
+/// Whether the caller may know the numbers of a queue's tasks.
+///
+/// # Safety
+/// In a transaction.
+pub unsafe fn may_know_of_queue(queue: &[u8]) -> bool {
+    // SAFETY: the caller's promise; the tables are there.
+    unsafe { tables::find().is_none_or(|tables| may_know_of(&tables, queue)) }
+}
+
 /// Whether the current user may know the numbers of this queue.
 unsafe fn may_know_of(tables: &Tables, queue: &[u8]) -> bool {
     // SAFETY: a catalog lookup, of a table that is there.

@@ -146,7 +146,7 @@ unsafe fn is_trusted(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> b
         let form = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_proc>(function);
         // Those of the extension may be attached by nobody else, and have conditions.
         let own = form.pronamespace == pg_sys::get_namespace_oid(c"queue_internal".as_ptr(), true);
-        let trusted = own || trigger.tgqual.is_null() && trusts(form.proowner);
+        let trusted = own || trigger.tgqual.is_null() && trigger.tgnargs == 0 && trusts(form.proowner);
         pg_sys::ReleaseSysCache(function);
         trusted
     }
@@ -166,7 +166,7 @@ unsafe fn refuse(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> ! {
         "queue_ext",
     );
     report
-        .set_detail("Its function belongs neither to a superuser nor to the owner of the table, or it has a condition.")
+        .set_detail("Its function belongs neither to a superuser nor to the owner of the table, or it has a condition or arguments.")
         .set_hint(format!(
             "If it can be trusted with their rights, let the owner ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}."
         ))

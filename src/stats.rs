@@ -1,6 +1,7 @@
 //! `queue.engine_stats()`: what the native part sees of itself in this database.
 
 use crate::clock::now;
+use crate::counting;
 use crate::lanes::{self, Counters};
 use crate::settings;
 use crate::shared::{self, Database};
@@ -93,6 +94,8 @@ fn engine_stats() -> Vec<u8> {
         LaneStats { candidates, timed, complete, waiters: slot.waiters.len(), counters: slot.counters }
     })
     .into_iter()
+    // SAFETY: in a transaction.
+    .filter(|(name, _)| unsafe { counting::may_know_of_queue(name) })
     .collect();
     if !lanes.is_empty() {
         json.pop();

@@ -10,7 +10,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.open_schedule(name);
     UPDATE queue.schedules AS s SET paused_at = clock_timestamp(), next_run_at = NULL
-    WHERE s.name = pause_schedule.name AND s.paused_at IS NULL;
+    WHERE s.name = pause_schedule.name AND s.paused_at IS NULL
+      AND queue_internal.has_right('operator', s.queue);
 END
 $$;
 COMMENT ON FUNCTION queue.pause_schedule(text) IS 'Stops the runs of a schedule.';

@@ -14,6 +14,7 @@ BEGIN
     UPDATE queue.schedules AS s
     SET paused_at = NULL, next_run_at = queue_internal.next_run(s.cron, s.timezone, clock_timestamp())
     WHERE s.name = resume_schedule.name AND s.paused_at IS NOT NULL
+      AND queue_internal.has_right('operator', s.queue)
     RETURNING s.* INTO plan;
     IF FOUND THEN
         PERFORM queue_internal.announce_task(plan.queue, plan.next_run_at);

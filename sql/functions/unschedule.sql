@@ -9,7 +9,7 @@ CREATE FUNCTION queue.unschedule(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.open_schedule(name);
-    DELETE FROM queue.schedules AS s WHERE s.name = unschedule.name;
+    DELETE FROM queue.schedules AS s WHERE s.name = unschedule.name AND queue_internal.has_right('operator', s.queue);
 END
 $$;
 COMMENT ON FUNCTION queue.unschedule(text) IS 'Deletes a schedule.';

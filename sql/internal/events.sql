@@ -43,7 +43,8 @@ DECLARE
     last     bigint := after;
     looks    integer := 0;
 BEGIN
-    WHILE looks < max_events LOOP
+    -- Bounded in time, too: a trigger that somebody added may make each of them slow.
+    WHILE looks < max_events AND clock_timestamp() < moment + interval '250 ms' LOOP
         SELECT e.* INTO event FROM queue_internal.events AS e
         WHERE e.queue = source.name AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
         ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
@@ -126,13 +127,14 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source queue.queues;
     looks  bigint := 0;
+    moment CONSTANT timestamptz := clock_timestamp();
 BEGIN
     FOR source IN
         SELECT q.* FROM queue.queues AS q
         WHERE EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = q.name AND e.due_at <= clock_timestamp())
     LOOP
         looks := looks + queue_internal.process_events(source, max_events, 0);
-        EXIT WHEN looks >= max_events;
+        EXIT WHEN looks >= max_events OR clock_timestamp() > moment + interval '250 ms';
     END LOOP;
     RETURN looks;
 END

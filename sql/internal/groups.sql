@@ -127,6 +127,7 @@ BEGIN
             UPDATE queue.tasks AS t SET gate = 2
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
                           WHERE l.id = step.withdraw AND l.gate = 1 AND l.state = 'queued'
+                            AND l.queue = source.name AND l.group_key = admit_next.group_key
                           FOR NO KEY UPDATE SKIP LOCKED);
             IF NOT FOUND THEN
                 RETURN false;
@@ -138,6 +139,8 @@ BEGIN
                 run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
                           WHERE l.id = step.admit AND l.gate <> 1 AND l.state = 'queued'
+                            -- It may have been moved to another queue since next_step read it.
+                            AND l.queue = source.name AND l.group_key = admit_next.group_key
                           FOR NO KEY UPDATE SKIP LOCKED)
             RETURNING t.* INTO next;
             IF NOT FOUND THEN

@@ -96,7 +96,11 @@ COMMENT ON FUNCTION queue_internal.release_key(queue.tasks, boolean) IS
 CREATE FUNCTION queue_internal.is_replaced(task queue.tasks) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    RETURN task.key IS NOT NULL AND EXISTS (
+    -- Not in the same statement: that would lock the table of keys for a task that has none.
+    IF task.key IS NULL THEN
+        RETURN false;
+    END IF;
+    RETURN EXISTS (
         SELECT FROM queue_internal.keys AS k
         WHERE k.queue = task.queue AND k.key = task.key AND k.task_id <> task.id
           AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) = 'waiting');

@@ -241,6 +241,8 @@ BEGIN
         INSERT INTO queue_internal.slots (queue, slot)
         SELECT source.name, i FROM generate_series(1, source.max_running) AS i
         WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);
+        -- Before the statement that deletes: its snapshot has to show what a claim that holds such a slot has done.
+        PERFORM FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > source.max_running FOR UPDATE;
         DELETE FROM queue_internal.slots AS s
         WHERE s.queue = source.name AND s.slot > source.max_running
           AND NOT EXISTS (SELECT FROM queue.tasks AS t

@@ -33,7 +33,9 @@ CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
     FOR EACH ROW WHEN (
         (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
         AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
-             OR NOT has_table_privilege('queue.tasks', 'TRUNCATE')))
+             OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
+        -- A row that the policy is about to refuse must not ask for a key first, which would tell whether it is taken.
+        AND (NOT row_security_active('queue.tasks'::regclass) OR queue_internal.has_right('producer', NEW.queue)))
     EXECUTE FUNCTION queue_internal.task_arrives();
 COMMENT ON TRIGGER task_arrives ON queue.tasks IS
     'Keys and groups, for every way in which a task can come.';

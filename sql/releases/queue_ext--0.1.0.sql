@@ -859,7 +859,9 @@ CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
     FOR EACH ROW WHEN (
         (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
         AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
-             OR NOT has_table_privilege('queue.tasks', 'TRUNCATE')))
+             OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
+        -- A row that the policy is about to refuse must not ask for a key first, which would tell whether it is taken.
+        AND (NOT row_security_active('queue.tasks'::regclass) OR queue_internal.has_right('producer', NEW.queue)))
     EXECUTE FUNCTION queue_internal.task_arrives();
 COMMENT ON TRIGGER task_arrives ON queue.tasks IS
     'Keys and groups, for every way in which a task can come.';
@@ -1143,7 +1145,11 @@ COMMENT ON FUNCTION queue_internal.release_key(queue.tasks, boolean) IS
 CREATE FUNCTION queue_internal.is_replaced(task queue.tasks) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    RETURN task.key IS NOT NULL AND EXISTS (
+    -- Not in the same statement: that would lock the table of keys for a task that has none.
+    IF task.key IS NULL THEN
+        RETURN false;
+    END IF;
+    RETURN EXISTS (
         SELECT FROM queue_internal.keys AS k
         WHERE k.queue = task.queue AND k.key = task.key AND k.task_id <> task.id
           AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) = 'waiting');
@@ -1345,6 +1351,7 @@ BEGIN
             UPDATE queue.tasks AS t SET gate = 2
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
                           WHERE l.id = step.withdraw AND l.gate = 1 AND l.state = 'queued'
+                            AND l.queue = source.name AND l.group_key = admit_next.group_key
                           FOR NO KEY UPDATE SKIP LOCKED);
             IF NOT FOUND THEN
                 RETURN false;
@@ -1356,6 +1363,8 @@ BEGIN
                 run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
                           WHERE l.id = step.admit AND l.gate <> 1 AND l.state = 'queued'
+                            -- It may have been moved to another queue since next_step read it.
+                            AND l.queue = source.name AND l.group_key = admit_next.group_key
                           FOR NO KEY UPDATE SKIP LOCKED)
             RETURNING t.* INTO next;
             IF NOT FOUND THEN
@@ -1657,7 +1666,8 @@ DECLARE
     last     bigint := after;
     looks    integer := 0;
 BEGIN
-    WHILE looks < max_events LOOP
+    -- Bounded in time, too: a trigger that somebody added may make each of them slow.
+    WHILE looks < max_events AND clock_timestamp() < moment + interval '250 ms' LOOP
         SELECT e.* INTO event FROM queue_internal.events AS e
         WHERE e.queue = source.name AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
         ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
@@ -1740,13 +1750,14 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source queue.queues;
     looks  bigint := 0;
+    moment CONSTANT timestamptz := clock_timestamp();
 BEGIN
     FOR source IN
         SELECT q.* FROM queue.queues AS q
         WHERE EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = q.name AND e.due_at <= clock_timestamp())
     LOOP
         looks := looks + queue_internal.process_events(source, max_events, 0);
-        EXIT WHEN looks >= max_events;
+        EXIT WHEN looks >= max_events OR clock_timestamp() > moment + interval '250 ms';
     END LOOP;
     RETURN looks;
 END
@@ -2175,6 +2186,8 @@ BEGIN
         INSERT INTO queue_internal.slots (queue, slot)
         SELECT source.name, i FROM generate_series(1, source.max_running) AS i
         WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);
+        -- Before the statement that deletes: its snapshot has to show what a claim that holds such a slot has done.
+        PERFORM FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > source.max_running FOR UPDATE;
         DELETE FROM queue_internal.slots AS s
         WHERE s.queue = source.name AND s.slot > source.max_running
           AND NOT EXISTS (SELECT FROM queue.tasks AS t
@@ -3078,7 +3091,9 @@ BEGIN
     LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR EXISTS (SELECT FROM pg_stat_activity AS a
-                  WHERE a.datname = current_database() AND a.application_name = 'pg_restore') THEN
+                  WHERE a.datname = current_database() AND a.application_name = 'pg_restore'
+                    -- Anybody can take that name; only who may write to the table restores it.
+                    AND has_table_privilege(a.usesysid, 'queue.history', 'INSERT')) THEN
         RETURN false;
     ELSIF NOT EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE p.attached)
           AND NOT EXISTS (SELECT FROM queue.tasks)
@@ -5827,7 +5842,7 @@ CREATE FUNCTION queue.unschedule(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.open_schedule(name);
-    DELETE FROM queue.schedules AS s WHERE s.name = unschedule.name;
+    DELETE FROM queue.schedules AS s WHERE s.name = unschedule.name AND queue_internal.has_right('operator', s.queue);
 END
 $$;
 COMMENT ON FUNCTION queue.unschedule(text) IS 'Deletes a schedule.';
@@ -5843,7 +5858,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.open_schedule(name);
     UPDATE queue.schedules AS s SET paused_at = clock_timestamp(), next_run_at = NULL
-    WHERE s.name = pause_schedule.name AND s.paused_at IS NULL;
+    WHERE s.name = pause_schedule.name AND s.paused_at IS NULL
+      AND queue_internal.has_right('operator', s.queue);
 END
 $$;
 COMMENT ON FUNCTION queue.pause_schedule(text) IS 'Stops the runs of a schedule.';
@@ -5863,6 +5879,7 @@ BEGIN
     UPDATE queue.schedules AS s
     SET paused_at = NULL, next_run_at = queue_internal.next_run(s.cron, s.timezone, clock_timestamp())
     WHERE s.name = resume_schedule.name AND s.paused_at IS NOT NULL
+      AND queue_internal.has_right('operator', s.queue)
     RETURNING s.* INTO plan;
     IF FOUND THEN
         PERFORM queue_internal.announce_task(plan.queue, plan.next_run_at);
@@ -6663,7 +6680,9 @@ SELECT pg_catalog.pg_extension_config_dump('queue.history_default', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
-SELECT pg_catalog.pg_extension_config_dump('queue.rights', '');
+-- Without the rights of roles that were dropped: elsewhere their numbers may be those of other roles.
+SELECT pg_catalog.pg_extension_config_dump(
+    'queue.rights', 'WHERE role::pg_catalog.oid IN (SELECT r.oid FROM pg_catalog.pg_roles AS r)');
 -- No events: the sweep leaves new ones.
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');

@@ -125,6 +125,7 @@ CREATE ROLE mixed;
 SELECT queue.create('api'), queue.create('bank');
 SELECT queue.grant_worker('mixed', 'api'), queue.grant_producer('mixed', 'bank');
 SELECT queue.push('bank', '"vault"', key => 'k', group_key => 'g') AS vault \gset
+SELECT queue.push('api', key => 'k', delay => '1 day') > 0 AS pushed;
 SELECT id AS taken FROM queue.push('bank', '"taken"'), LATERAL queue.claim('1 hour', 'bank') AS c (id) \gset
 SET ROLE mixed;
 SELECT statement, split_part(pg_temp.refused(replace(statement, ':taken', :'taken')), E'\n', 1) AS refused FROM unnest(ARRAY[
@@ -134,6 +135,9 @@ SELECT statement, split_part(pg_temp.refused(replace(statement, ':taken', :'take
     $$SELECT queue.extend(:taken, 1)$$, $$SELECT queue.cancelled(:taken, 1)$$,
     $$SELECT queue.complete_and_claim(:taken, 1, queue => 'api')$$, $$CALL queue.wait('bank', '0')$$,
     $$INSERT INTO queue.tasks (queue) VALUES ('api')$$]) AS statement;
+-- Whether a key of another queue is taken makes no difference.
+SELECT key, split_part(pg_temp.refused(format('INSERT INTO queue.tasks (queue, key) VALUES (%L, %L)', 'api', key)), E'\n', 1)
+FROM unnest('{k, free}'::text[]) AS key;
 SELECT count(*) AS completed FROM queue.complete_many(ARRAY[:taken], ARRAY[1]);
 SELECT count(*) AS extended FROM queue.extend_many(ARRAY[:taken], ARRAY[1]);
 INSERT INTO queue.tasks (queue, payload) VALUES ('bank', '"inserted"');

@@ -176,7 +176,7 @@ fn a_promoted_standby_goes_on() {
     run(&mut reader, "SELECT pg_promote()");
     standby.await_worker("postgres");
     assert_eq!(claim(&mut reader, "default", 1000).len(), 80);
-    let query = "SELECT count(*) FROM queue.complete_many(ARRAY(SELECT id FROM queue.tasks ORDER BY id), array_fill(1, ARRAY[100]))";
+    let query = "SELECT count(*) FROM queue.complete_many(ARRAY(SELECT id FROM queue.tasks ORDER BY id), ARRAY(SELECT token FROM queue.tasks ORDER BY id))";
     assert_eq!(count(&mut reader, query), 100);
     assert!(served(&mut reader) >= 2);
 }
