@@ -108,6 +108,8 @@ struct Worker {
     /// When everything was last looked at.
     swept_at: i64,
     next_upkeep: i64,
+    /// When to begin to apply retention, even if partitions cannot be made.
+    next_retirement: i64,
     /// Whether there was no task yet for which to make partitions.
     history_awaited: bool,
     /// What there may be more of to delete right now.
@@ -190,6 +192,7 @@ impl Worker {
             next_schedule: NEVER,
             swept_at: i64::MIN,
             next_upkeep: 0,
+            next_retirement: 0,
             history_awaited: false,
             to_retire: Vec::new(),
             more_events: false,
@@ -465,6 +468,10 @@ impl Worker {
         if step.installed == Installed::Yes {
             self.next_upkeep = moment + UPKEEP_EVERY;
             self.history_awaited = step.result.is_some_and(|ready| ready.is_none());
+        }
+        // Whether or not the partitions could be made.
+        if step.installed == Installed::Yes || moment >= self.next_retirement {
+            self.next_retirement = moment + UPKEEP_EVERY;
             self.to_retire = RETENTION.to_vec();
         }
         step.installed

@@ -209,6 +209,10 @@ fn what_keeps_the_history_from_its_partitions_keeps_no_notification() {
              CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION public.refuse()",
         )
         .expect("faults");
+    // A worker that starts applies retention at once.
+    let first = cluster.await_worker("postgres");
+    client.execute("SELECT pg_terminate_backend($1)", &[&first]).expect("terminate");
+    eventually("another worker starts", SOON, || cluster.await_worker("postgres") != first);
     let worker = cluster.await_worker("postgres");
     for _ in 0..20 {
         client.batch_execute("SELECT queue.push('default')").expect("push");
