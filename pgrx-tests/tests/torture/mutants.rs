@@ -64,7 +64,7 @@ mutants! {
         "I12";
     /// Extend does not look at the token.
     stale_extensions: "quiet",
-        "SELECT pg_temp.mutate('queue_internal.extend_many', 'AND t.token = g.token', '')",
+        "SELECT pg_temp.mutate('queue_internal.extend_many', 'WHERE t.id = g.id AND t.token = g.token', 'WHERE t.id = g.id')",
         "I7";
     /// A claim takes what others have leased.
     leases_ignored: "quiet",
