@@ -1,4 +1,4 @@
-//! Events are hints: whoever loses all of them, again and again, loses time and nothing else.
+//! Events are hints: losing all of them, again and again, costs a bounded delay and nothing else.
 //!
 //! LOST_EVENTS_SECONDS says for how long, 5 if it is not set.
 

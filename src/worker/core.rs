@@ -176,7 +176,7 @@ pub fn process_events(max_events: i32) -> i64 {
     write(query, &[max_events.into()], |row| Ok(row.get(1)?.unwrap_or(0)))
 }
 
-/// Leaves events about what no event tells of, for a piece of the tables from a position on; returns where to
+/// Creates the events that were lost, for a piece of the tables from a position on; returns where to
 /// continue, nothing at the end.
 pub fn sweep(place: Option<&str>, max_looks: i32) -> Option<String> {
     let query = "SELECT queue_internal.sweep($1::queue_internal.sweep_position, $2)::text";

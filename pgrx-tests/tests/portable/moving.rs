@@ -281,7 +281,7 @@ fn moving_runs_nothing_that_the_owner_has_written() {
         );
         owner.batch_execute(lift).unwrap_or_else(|error| panic!("{lift}: {error:?}"));
     }
-    // Whoever got a privilege on a day of the history makes nothing run there once it is the superuser's.
+    // A role with a privilege on a partition cannot make code of its own run there after the superuser owns it.
     owner
         .batch_execute(&format!("GRANT ALL ON {today} TO PUBLIC; GRANT UPDATE (queue) ON {today} TO PUBLIC"))
         .expect("grant");

@@ -1,4 +1,4 @@
-//! The sweep, which finds what no event tells of: sql/internal/sweep.sql. For lanes: the worker's reading of the table.
+//! The sweep, which finds blocked tasks whose event was lost: sql/internal/sweep.sql. For lanes: the worker's reading of the table.
 
 use super::events::admitted;
 use super::lane::END;

@@ -317,7 +317,7 @@ fn internal_functions_tell_nothing_about_other_queues() {
     }
 }
 
-/// PostgreSQL calls functions of a table's owner in the session of whoever maintains the table.
+/// PostgreSQL calls functions of a table's owner in the session of the role that maintains the table.
 #[test]
 fn maintenance_of_a_table_lends_its_owner_no_rights() {
     // The SQL-only edition: tests/portable/rights.rs.
