@@ -227,15 +227,10 @@ unsafe fn read(role: pg_sys::Oid) -> Known {
         }
         (*state()).table = table;
         let relation = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
-        let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
-        let scan = pg_sys::systable_beginscan(
-            relation,
-            pg_sys::InvalidOid,
-            false,
-            snapshot,
-            0,
-            std::ptr::null_mut(),
-        );
+        // Without a snapshot it takes one as for a catalog, which for this table is one of now; GetLatestSnapshot
+        // cannot be called while parallel workers run.
+        let (snapshot, keys) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let scan = pg_sys::systable_beginscan(relation, pg_sys::InvalidOid, false, snapshot, 0, keys);
         loop {
             let tuple = pg_sys::systable_getnext(scan);
             if tuple.is_null() {
@@ -259,7 +254,6 @@ unsafe fn read(role: pg_sys::Oid) -> Known {
             kinds.0 |= kind.0;
         }
         pg_sys::systable_endscan(scan);
-        pg_sys::UnregisterSnapshot(snapshot);
         pg_sys::table_close(relation, pg_sys::NoLock as i32);
     }
     known

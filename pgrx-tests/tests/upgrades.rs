@@ -51,7 +51,7 @@ const NEXT: &[(&str, &str)] = &[
     ("GRANT SELECT ON queue.bindings TO pg_monitor", "queue.bindings: privileges"),
     ("GRANT SELECT (name) ON queue.schedules TO pg_monitor", "queue.schedules column 1: privileges"),
     ("CREATE POLICY mine ON queue.bindings USING (true)", "queue.bindings policy mine"),
-    ("ALTER TABLE queue.bindings ENABLE ROW LEVEL SECURITY", "queue.bindings: row-level security"),
+    ("ALTER TABLE queue.bindings FORCE ROW LEVEL SECURITY", "queue.bindings: row-level security"),
     (
         "CREATE OR REPLACE FUNCTION queue_internal.restore_default_queue() RETURNS trigger
          LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$ BEGIN RETURN NEW; END $$",

@@ -116,7 +116,6 @@ fn each_rule_is_seen_to_be_broken() {
     let portable = rules(&lint(&Edition::SqlOnly.script().expect("it is a script")));
     for rule in [
         "lock-table",
-        "advisory-lock",
         "transition-tables",
         "index-method",
         "hot-tablet",

@@ -7,6 +7,7 @@ use crate::verbs::{Stock, VERBS, commits};
 use crate::{NO_WORKER, attempt, cluster, column, login, number, refusal, run};
 use postgres::Client;
 use queue_ext_tests::Cluster;
+use queue_ext_tests::cluster::major_version;
 
 /// Those who have a right for "acme" only.
 const ROLES: [&str; 3] = ["acme_producer", "acme_worker", "acme_operator"];
@@ -229,4 +230,26 @@ fn a_plan_made_for_one_role_shows_another_only_what_is_his() {
         }
         run(admin, "RESET ROLE");
     }
+}
+
+#[test]
+fn a_parallel_query_shows_a_role_what_is_his() {
+    let Tenants { cluster, admin, .. } = &mut tenants("security-parallel");
+    let force = if major_version() < 16 { "force_parallel_mode" } else { "debug_parallel_query" };
+    let settings = format!(
+        "SET {force} = on; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0"
+    );
+    for view in ["tasks", "all_tasks", "history", "dead_letters", "workers", "queues", "stats"] {
+        let name = if view == "queues" { "name" } else { "queue" };
+        for (role, own) in [("acme_operator", "acme"), ("bolt_operator", "bolt")] {
+            // A new session each time: rights that were read before are not read again.
+            let mut client = login(cluster, role);
+            run(&mut client, &settings);
+            let found = column(&mut client, &format!("SELECT DISTINCT {name} FROM queue.{view}"));
+            assert!(found.iter().all(|queue| queue == own), "{role}: {view}: {found:?}");
+        }
+    }
+    run(admin, &format!("SET ROLE acme_operator; {settings}"));
+    let plan = column(admin, "EXPLAIN SELECT DISTINCT queue FROM queue.tasks").join("\n");
+    assert!(plan.contains("Gather"), "{plan}");
 }

@@ -51,7 +51,7 @@ const STRANGE: &[(&str, &str)] = &[
         "ALTER TABLE queue_internal.signals RENAME TO events",
     ),
     (
-        "ALTER FUNCTION queue_internal.claim RENAME TO gone",
+        "ALTER FUNCTION queue_internal.claim(interval, text, integer, text) RENAME TO gone",
         "ALTER FUNCTION queue_internal.gone RENAME TO claim",
     ),
     (
@@ -67,7 +67,7 @@ const STRANGE: &[(&str, &str)] = &[
         "ALTER FUNCTION queue_internal.gone RENAME TO expire",
     ),
     (
-        "ALTER FUNCTION queue_internal.reap RENAME TO gone",
+        "ALTER FUNCTION queue_internal.reap(bigint) RENAME TO gone",
         "ALTER FUNCTION queue_internal.gone RENAME TO reap",
     ),
     (

@@ -54,6 +54,8 @@ fn a_subscriber_leaves_the_tasks_alone_until_it_takes_over() {
         published
     };
     same(&mut there, "what was there comes");
+    let copied = "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'";
+    eventually("every table is copied", SOON, || number(&mut there, copied) == 0);
 
     // What is pushed, claimed, completed, and what comes due, while it looks on.
     let mut busy = publisher.connect();
