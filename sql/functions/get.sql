@@ -11,7 +11,8 @@ DECLARE
     task queue.all_tasks;
 BEGIN
     PERFORM queue_internal.check_id(id);
-    SELECT a.* INTO task FROM queue.all_tasks AS a WHERE a.id = get.id;
+    SELECT a.* INTO task FROM queue.all_tasks AS a
+    WHERE a.id = get.id AND queue_internal.has_right('operator', a.queue);
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_unknown_task(id);
     END IF;

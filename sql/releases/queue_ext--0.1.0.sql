@@ -4382,11 +4382,12 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION queue_internal.extension_of(oid) IS 'The extension that a table or view belongs to, if any.';
 
--- Which rows an operator reads and a producer inserts. The subqueries are evaluated once for each statement.
+-- Which rows an operator reads and a producer inserts. The subquery is evaluated once for each statement; it is null
+-- where a role has the right for all queues. Of a condition with IS NULL and OR the planner would expect to find
+-- hardly a row, and read whole tables where an index gives the first few.
 DO $$
 DECLARE
-    allowed CONSTANT text := '(SELECT queue_internal.queues_with_right(%L)) IS NULL '
-                             'OR %I = ANY ((SELECT queue_internal.queues_with_right(%1$L))::text[])';
+    allowed CONSTANT text := 'coalesce(%2$I = ANY ((SELECT queue_internal.queues_with_right(%1$L))::text[]), true)';
     shown   record;
 BEGIN
     FOR shown IN
@@ -4439,51 +4440,36 @@ COMMENT ON FUNCTION queue_internal.counted(text[]) IS
     'What is known of the numbers of tasks without counting them: the counters behind queue.stats.';
 -- The views for people and for monitoring.
 
--- A view shows a role the rows of its queues (internal/rights.sql). security_barrier keeps a function in the query
--- from seeing the others.
+-- A view shows a role the rows of its queues (internal/rights.sql): no array stands for all of them. Those that read the
+-- tables as the owner have security_barrier, which keeps a function in the query from seeing the other rows.
 
--- Every task wherever it is. A failed one is among the dead letters.
-CREATE VIEW queue.all_tasks WITH (security_barrier) AS
+-- Every task wherever it is. A failed one is among the dead letters. Roles read the tables under their policies: a
+-- condition here would keep the planner from walking along the tables' indexes in one order, and UNION ALL is flattened
+-- whatever security_barrier says.
+CREATE VIEW queue.all_tasks WITH (security_invoker) AS
 SELECT t.id, t.queue, t.state, t.priority, t.run_at, t.attempt, t.max_attempts, t.token, t.lease_until,
        t.worker, t.claimed_at, t.created_at, t.updated_at, t.cancel_requested_at,
        NULL::timestamptz AS finished_at, t.key, t.group_key, t.headers, t.payload, t.progress, t.errors,
        NULL::jsonb AS result
 FROM queue.tasks AS t
-WHERE (SELECT queue_internal.queues_with_right('operator')) IS NULL
-   OR t.queue = ANY ((SELECT queue_internal.queues_with_right('operator'))::text[])
 UNION ALL
 SELECT d.id, d.queue, 'failed', d.priority, d.run_at, d.attempt, d.max_attempts, d.token, NULL,
        d.worker, d.claimed_at, d.created_at, d.failed_at, NULL,
        d.failed_at, d.key, d.group_key, d.headers, d.payload, d.progress, d.errors, NULL
 FROM queue.dead_letters AS d
-WHERE (SELECT queue_internal.queues_with_right('operator')) IS NULL
-   OR d.queue = ANY ((SELECT queue_internal.queues_with_right('operator'))::text[])
 UNION ALL
 SELECT h.id, h.queue, h.state, h.priority, h.run_at, h.attempt, h.max_attempts, h.token, NULL,
        h.worker, h.claimed_at, h.created_at, h.finished_at, NULL,
        h.finished_at, h.key, h.group_key, h.headers, h.payload, h.progress, h.errors, h.result
-FROM queue.history AS h
-WHERE (SELECT queue_internal.queues_with_right('operator')) IS NULL
-   OR h.queue = ANY ((SELECT queue_internal.queues_with_right('operator'))::text[]);
+FROM queue.history AS h;
 COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
-
--- The planner flattens UNION ALL, whatever security_barrier says: so a role reads the tables under their policies. The
--- conditions are for verbs, which read the view as the owner. PostgreSQL 14 cannot.
-DO $$
-BEGIN
-    IF current_setting('server_version_num')::integer >= 150000 THEN
-        ALTER VIEW queue.all_tasks SET (security_invoker = true);
-    END IF;
-END
-$$;
 
 -- From the counters of the engine. What those do not know is counted here, in one pass over each table.
 -- They do not know what logical replication brings.
 CREATE VIEW queue.stats WITH (security_barrier) AS
 WITH shown AS MATERIALIZED (
     SELECT q.name, q.paused_at FROM queue.queues AS q
-    WHERE (SELECT queue_internal.queues_with_right('monitor')) IS NULL
-       OR q.name = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[])
+    WHERE coalesce(q.name = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 ),
 counted AS MATERIALIZED (
     SELECT c.*
@@ -4562,8 +4548,7 @@ SELECT s.queue,
        max(s.last_error_at) AS last_error_at
 FROM queue.schedules AS s
 WHERE s.last_error IS NOT NULL AND s.paused_at IS NULL
-  AND ((SELECT queue_internal.queues_with_right('monitor')) IS NULL
-       OR s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]))
+  AND coalesce(s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY s.queue;
 COMMENT ON VIEW queue.failing_schedules IS 'How many schedules of each queue could not push their last task, and since when.';
 
@@ -4576,8 +4561,7 @@ SELECT t.worker,
        count(*) FILTER (WHERE t.lease_until <= now()) AS overdue
 FROM queue.tasks AS t
 WHERE t.state = 'running'
-  AND ((SELECT queue_internal.queues_with_right('monitor')) IS NULL
-       OR t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]))
+  AND coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY t.worker, t.queue;
 COMMENT ON VIEW queue.workers IS 'Who holds leases in which queue, since when and until when.';
 -- queue.push(queue, payload, priority, run_at, delay, key, on_duplicate, group_key, ...)
@@ -5393,7 +5377,8 @@ DECLARE
     task queue.all_tasks;
 BEGIN
     PERFORM queue_internal.check_id(id);
-    SELECT a.* INTO task FROM queue.all_tasks AS a WHERE a.id = get.id;
+    SELECT a.* INTO task FROM queue.all_tasks AS a
+    WHERE a.id = get.id AND queue_internal.has_right('operator', a.queue);
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_unknown_task(id);
     END IF;
