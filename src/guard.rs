@@ -60,7 +60,7 @@ unsafe fn is_own(table: pg_sys::Oid) -> bool {
 const WRITES: u32 = pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE;
 
 /// Called with the tables of each statement, which has them locked.
-#[cfg(feature = "pg15")]
+#[cfg(any(feature = "pg14", feature = "pg15"))]
 #[pg_guard]
 unsafe extern "C-unwind" fn check(tables: *mut pg_sys::List, raise: bool) -> bool {
     // SAFETY: the server's list.
@@ -77,7 +77,7 @@ unsafe extern "C-unwind" fn check(tables: *mut pg_sys::List, raise: bool) -> boo
 }
 
 /// The same; what is to be done with each table stands in a list of its own.
-#[cfg(not(feature = "pg15"))]
+#[cfg(not(any(feature = "pg14", feature = "pg15")))]
 #[pg_guard]
 unsafe extern "C-unwind" fn check(
     tables: *mut pg_sys::List,

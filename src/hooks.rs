@@ -212,9 +212,9 @@ unsafe fn is_refused(node: *mut pg_sys::Node, database: pg_sys::Oid, top_level: 
     // SAFETY: catalog lookups; the node's tag tells its type.
     unsafe {
         let user = pg_sys::GetUserId();
-        #[cfg(feature = "pg15")]
+        #[cfg(any(feature = "pg14", feature = "pg15"))]
         let owned = pg_sys::pg_database_ownercheck(database, user);
-        #[cfg(not(feature = "pg15"))]
+        #[cfg(not(any(feature = "pg14", feature = "pg15")))]
         let owned = pg_sys::object_ownercheck(pg_sys::DatabaseRelationId, database, user);
         match (*node).type_ {
             T_RenameStmt => !owned,

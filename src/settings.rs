@@ -141,5 +141,10 @@ pub fn define() {
         GucFlags::default(),
     );
     // SAFETY: a valid, static, zero-terminated name; called during library initialisation.
-    unsafe { pgrx::pg_sys::MarkGUCPrefixReserved(c"queue".as_ptr()) };
+    unsafe {
+        #[cfg(feature = "pg14")]
+        pgrx::pg_sys::EmitWarningsOnPlaceholders(c"queue".as_ptr());
+        #[cfg(not(feature = "pg14"))]
+        pgrx::pg_sys::MarkGUCPrefixReserved(c"queue".as_ptr());
+    }
 }

@@ -201,7 +201,13 @@ fn read(mark: pg_sys::Oid) -> Option<(i64, i64)> {
 /// The timeline of the WAL that is written.
 fn timeline() -> i64 {
     // SAFETY: no transaction that may write is in recovery.
-    i64::from(unsafe { pg_sys::GetWALInsertionTimeLine() })
+    unsafe {
+        #[cfg(feature = "pg14")]
+        let timeline = pg_sys::ThisTimeLineID;
+        #[cfg(not(feature = "pg14"))]
+        let timeline = pg_sys::GetWALInsertionTimeLine();
+        i64::from(timeline)
+    }
 }
 
 /// Makes the commit of this transaction synchronous, unless a rollback to a savepoint takes back what it is for. Not by

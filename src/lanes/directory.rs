@@ -31,6 +31,7 @@ static mut DIRECTORY: Directory = Directory {
 
 static mut PREVIOUS_STARTUP: pg_sys::shmem_startup_hook_type = None;
 
+#[cfg(not(feature = "pg14"))]
 static mut PREVIOUS_REQUEST: pg_sys::shmem_request_hook_type = None;
 
 /// Asks the postmaster for the memory. Only while it preloads libraries.
@@ -40,8 +41,13 @@ pub fn request() {
     }
     // SAFETY: single-threaded start-up, before any backend exists.
     unsafe {
-        PREVIOUS_REQUEST = pg_sys::shmem_request_hook;
-        pg_sys::shmem_request_hook = Some(on_request);
+        #[cfg(feature = "pg14")]
+        reserve();
+        #[cfg(not(feature = "pg14"))]
+        {
+            PREVIOUS_REQUEST = pg_sys::shmem_request_hook;
+            pg_sys::shmem_request_hook = Some(on_request);
+        }
         PREVIOUS_STARTUP = pg_sys::shmem_startup_hook;
         pg_sys::shmem_startup_hook = Some(on_startup);
     }
@@ -66,6 +72,7 @@ unsafe fn reserve() {
     }
 }
 
+#[cfg(not(feature = "pg14"))]
 #[pg_guard]
 unsafe extern "C-unwind" fn on_request() {
     // SAFETY: hooks are called in a chain.

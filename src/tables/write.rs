@@ -74,7 +74,7 @@ impl Indexes {
 
     /// Those among them that summarize blocks: an update within its block that changes only columns of theirs
     /// concerns no other.
-    #[cfg(not(feature = "pg15"))]
+    #[cfg(not(any(feature = "pg14", feature = "pg15")))]
     fn summarizing(self) -> Self {
         // SAFETY: opened above.
         let summarizes = |index: &pg_sys::Relation| unsafe { (*(**index).rd_indam).amsummarizing };
@@ -300,9 +300,9 @@ pub unsafe fn update<const N: usize>(
         let command = pg_sys::GetCurrentCommandId(true);
         let snapshot = pg_sys::GetActiveSnapshot();
         let (mut failure, mut mode) = (pg_sys::TM_FailureData::default(), 0);
-        #[cfg(feature = "pg15")]
+        #[cfg(any(feature = "pg14", feature = "pg15"))]
         let mut indexes_change = false;
-        #[cfg(not(feature = "pg15"))]
+        #[cfg(not(any(feature = "pg14", feature = "pg15")))]
         let mut indexes_change = pg_sys::TU_UpdateIndexes::TU_None;
         let mut result = pg_sys::TM_Result::TM_Deleted;
         let method = (*(*relation).rd_tableam).tuple_update;
@@ -322,12 +322,12 @@ pub unsafe fn update<const N: usize>(
                 );
             }
         });
-        #[cfg(not(feature = "pg15"))]
+        #[cfg(not(any(feature = "pg14", feature = "pg15")))]
         let (indexes_change, which) = (indexes_change != pg_sys::TU_UpdateIndexes::TU_None, indexes_change);
         point!(UpdateWritten);
         if result == pg_sys::TM_Result::TM_Ok && indexes_change {
             let indexes = Indexes::open(relation);
-            #[cfg(not(feature = "pg15"))]
+            #[cfg(not(any(feature = "pg14", feature = "pg15")))]
             let indexes = match which {
                 pg_sys::TU_UpdateIndexes::TU_Summarizing => indexes.summarizing(),
                 _ => indexes,
