@@ -56,7 +56,7 @@ COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which, and
 COMMENT ON TABLE queue_internal.outcomes IS 'How tasks ended that could not tell their dependents.';
 COMMENT ON TABLE queue_internal.events IS 'Hints to look at a waiting task or at a group; processed by the next claim.';
 COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
-COMMENT ON TABLE queue_internal.locks IS 'Rows that are only ever locked, by the transaction that admits tasks of a group.';
+COMMENT ON TABLE queue_internal.locks IS 'Rows that are only ever locked, by the transaction that admits tasks of a group; each queue has its own.';
 COMMENT ON TABLE queue_internal.slots IS 'The places of queues with max_running, and the task that took each last.';
 COMMENT ON TABLE queue_internal.token_mark IS
     'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';

@@ -187,12 +187,14 @@ CREATE TABLE queue.schedules (
         AND jsonb_typeof(options) = 'object' AND isfinite(next_run_at))
 );
 
--- A key is held by a live task; or, after it finished, until expires_at.
+-- A key is held by a live task; or, after it finished, until expires_at. "ttl" is what the push of the task asked for,
+-- "replaced_ttl" that of the running task which gave the key up and may have it again (settle_duplicate).
 CREATE TABLE queue_internal.keys (
     queue      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
     task_id    bigint   NOT NULL,
     ttl        interval,
+    replaced_ttl interval,
     expires_at timestamptz,
     CONSTRAINT keys_pkey PRIMARY KEY (queue, key)
 );
@@ -232,13 +234,15 @@ CREATE TABLE queue_internal.events (
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
 );
 
--- Rows that are only ever locked, by the hash of a queue and a group: by the transaction that admits tasks of the
--- group. Nobody but the owner can lock them, unlike advisory locks.
+-- Rows that are only ever locked: by the transaction that admits tasks of a group, in its queue the row with the hash
+-- of the group. Nobody but the owner can lock them, unlike advisory locks. Each queue has rows of its own, so that open
+-- transactions in one queue cannot keep the groups of another one waiting: 4096 once it has had groups, and from the
+-- start the row -1, which is locked by who inserts the others (lock_group).
 CREATE TABLE queue_internal.locks (
-    number integer NOT NULL,
-    CONSTRAINT locks_pkey PRIMARY KEY (number)
+    queue  text COLLATE "C" NOT NULL,
+    number smallint NOT NULL,
+    CONSTRAINT locks_pkey PRIMARY KEY (queue, number)
 );
-INSERT INTO queue_internal.locks SELECT pg_catalog.generate_series(1, 16384);
 
 -- A place is taken while the task in it runs with that very token; nothing has to be written to
 -- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its
@@ -311,3 +315,4 @@ CREATE TYPE queue.claimed_task AS (
 );
 
 INSERT INTO queue.queues (name) VALUES ('default');
+INSERT INTO queue_internal.locks VALUES ('default', -1);

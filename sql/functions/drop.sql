@@ -5,7 +5,7 @@
 --   The history stays; the queue's bindings go.
 --   API:      public; an operator's
 --   Errors:   QX002 no such queue; 55006 it has tasks; 22004, 22023, 54000 for the arguments
---   Touches:  queue.queues, queue.tasks (locks in the order of ids), queue.dead_letters and what policies
+--   Touches:  queue.queues, queue.tasks and queue.dead_letters (locks in the order of ids), and what policies
 --             keep of them (deletes)
 --   A push that runs at the same moment may leave its task behind. The task is neither lost nor
 --   claimed: it is there again when a queue of that name is created.
@@ -21,12 +21,14 @@ BEGIN
     IF force THEN
         -- Before everything that belongs to them, and in the order in which others lock them.
         PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
+        PERFORM FROM queue.dead_letters AS d WHERE d.queue = "drop".name ORDER BY d.id FOR UPDATE;
     END IF;
     -- Whoever waits for it has to learn that it is gone.
     PERFORM queue_internal.announce_task(name, clock_timestamp());
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.tokens AS s WHERE s.queue = "drop".name;
+    DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF NOT force AND (EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
                       OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name)) THEN
         RAISE EXCEPTION 'queue "%" has tasks', name
@@ -44,6 +46,7 @@ BEGIN
     END IF;
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
     -- Those too that outlive their task for a while: they would keep a later queue of that name from its tasks.
+    PERFORM FROM queue_internal.keys AS k WHERE k.queue = "drop".name ORDER BY k.key FOR UPDATE;
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
     IF force THEN
         DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name;

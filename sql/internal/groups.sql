@@ -10,19 +10,51 @@
 --
 --   Exact, because one transaction at a time admits tasks of a group, and sees everything committed before: it holds
 --   the group's row in queue_internal.locks from before it counts until its own commit. Nobody waits for that row: a
---   claim that finds it locked postpones the event.
+--   claim that finds it locked postpones the event. The rows are the queue's own, and so a transaction that stays open
+--   after it admitted tasks of many groups is in the way of no other queue.
 
 CREATE FUNCTION queue_internal.lock_group(queue text, group_key text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    -- Two groups of a queue may share a row.
+    wanted CONSTANT integer := hashtext(group_key) & 4095;
 BEGIN
-    -- Two groups may share a row.
     PERFORM FROM queue_internal.locks AS l
-    WHERE l.number = 1 + (hashtext(queue || '/' || group_key) & 16383) FOR UPDATE SKIP LOCKED;
+    WHERE l.queue = lock_group.queue AND l.number = wanted FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        RETURN true;
+    ELSIF EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = lock_group.queue AND l.number = wanted) THEN
+        RETURN false;
+    END IF;
+    -- The first group of the queue. One transaction at a time inserts the rows, and no other can lock them before it
+    -- commits.
+    PERFORM FROM queue_internal.locks AS l
+    WHERE l.queue = lock_group.queue AND l.number = -1 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    INSERT INTO queue_internal.locks (queue, number)
+    SELECT lock_group.queue, i FROM generate_series(0, 4095) AS i ON CONFLICT DO NOTHING;
+    PERFORM FROM queue_internal.locks AS l
+    WHERE l.queue = lock_group.queue AND l.number = wanted FOR UPDATE SKIP LOCKED;
     RETURN FOUND;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_group(text, text) IS
     'Makes this transaction the only one that admits tasks of the group; false if another one is.';
+
+CREATE FUNCTION queue_internal.queue_created() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO queue_internal.locks (queue, number) VALUES (NEW.name, -1) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.queue_created() IS 'Inserts the row that lock_group() locks at the first group of a queue.';
+
+CREATE TRIGGER queue_created AFTER INSERT ON queue.queues
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.queue_created();
+COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new queue''s groups.';
 
 -- How many tasks of a group are admitted, how many of those do not run yet, and the last of these.
 CREATE FUNCTION queue_internal.admitted_of(
