@@ -9,7 +9,7 @@
 CREATE FUNCTION queue.cancelled(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    task queue.tasks := queue_internal.leased_task(id, token);
+    task queue.tasks := queue_internal.leased_task(id, token, true);
 BEGIN
     IF task.cancel_requested_at IS NULL THEN
         PERFORM queue_internal.raise_wrong_state(

@@ -4,8 +4,8 @@
 --   pushed while that task runs comes after it.
 --   API:      public; needs the producer's right on the queue
 --   Promise:  durable when the transaction commits; never there if it rolls back
---   Waits:    for another transaction that is just pushing the same key; with "replace" and
---             "reschedule" also for one that is working on the task to be changed
+--   Waits:    for another transaction that is just pushing the same key, and for one that is ending a predecessor;
+--             with "replace" and "reschedule" also for one that is working on the task to be changed
 --   Errors:   QX002 no such queue; QX003 no such task in "after"; QX004 the key is taken and
 --             "on_duplicate" is error; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.tasks (inserts, or updates the task with the key); the triggers task_arrives and
@@ -48,7 +48,9 @@ BEGIN
     END IF;
     RETURN queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-        key_ttl, on_predecessor_failure);
+        key_ttl, on_predecessor_failure,
+        CASE WHEN after <> '{}' THEN
+            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END);
 END
 $$;
 COMMENT ON FUNCTION queue.push(
@@ -56,11 +58,12 @@ COMMENT ON FUNCTION queue.push(
     interval, text) IS
     'Puts a task into a queue and returns its id, or that of the live task with the same key.';
 
--- A push that has to look at other tasks: at the one with its key, at those that come before it.
+-- A push that has to look at other tasks: at the one with its key, at those that come before it. Of these, "live" are
+-- locked already.
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text)
+    on_predecessor_failure text, live bigint[])
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -88,12 +91,14 @@ BEGIN
                 UPDATE queue_internal.keys AS k SET ttl = key_ttl
                 WHERE k.queue = push_linked.queue AND k.key = push_linked.key AND k.task_id = id;
             END IF;
-            IF waits THEN
+            -- The task that it replaces is waited for, however that ends, also if it is named in "after".
+            after := array_remove(after, running);
+            IF after <> '{}' THEN
                 PERFORM queue_internal.add_dependencies(
-                    id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure));
+                    id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure), live);
             END IF;
-            IF running IS NOT NULL AND running <> ALL (coalesce(after, '{}')) THEN
-                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue');
+            IF running IS NOT NULL THEN
+                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue', ARRAY[running]);
             END IF;
             RETURN id;
         END IF;
@@ -106,5 +111,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.push_linked(
-    text, jsonb, integer, timestamptz, text, text, text, integer, jsonb, bigint[], jsonb, interval, text) IS
+    text, jsonb, integer, timestamptz, text, text, text, integer, jsonb, bigint[], jsonb, interval, text, bigint[]) IS
     'Pushes a task that has a key, or that waits for others.';

@@ -6,7 +6,8 @@
 --   as "on_duplicate" says, and the id of the task with the key stands in its place.
 --   API:      public; needs the producer's right on the queue
 --   Promise:  all of them or none
---   Waits:    as push does; keys are taken in their order, so that two calls cannot deadlock
+--   Waits:    as push does. Before it takes the first key it locks all tasks that it is going to wait for or to change,
+--             in the order of ids; keys are taken in their order. So two calls cannot deadlock
 --   Empty:    an empty array pushes nothing and returns no rows
 --   Errors:   those of push
 --   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
@@ -31,8 +32,9 @@ CREATE FUNCTION queue.push_many(
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    ids bigint[];
-    one record;
+    ids  bigint[];
+    live bigint[];
+    one  record;
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, coalesce(key, CASE WHEN keys IS NOT NULL THEN 'one of keys' END),
@@ -56,16 +58,18 @@ BEGIN
         RETURNING t.id;
         RETURN;
     END IF;
+    keys := coalesce(keys, array_fill(key, ARRAY[cardinality(payloads)]));
+    live := queue_internal.lock_before_push(
+        array_fill(queue, ARRAY[cardinality(keys)]), keys, on_duplicate, coalesce(after, '{}'));
     FOR one IN
-        SELECT p.payload, coalesce(p.key, push_many.key) AS key,
-               coalesce(p.group_key, push_many.group_key) AS group_key, p.position
+        SELECT p.payload, p.key, coalesce(p.group_key, push_many.group_key) AS group_key, p.position
         FROM ROWS FROM (unnest(payloads), unnest(keys), unnest(group_keys))
              WITH ORDINALITY AS p (payload, key, group_key, position)
-        ORDER BY coalesce(p.key, push_many.key) COLLATE "C", p.position
+        ORDER BY p.key COLLATE "C", p.position
     LOOP
         ids[one.position] := queue_internal.push_linked(
             queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
-            after, backoff, key_ttl, on_predecessor_failure);
+            after, backoff, key_ttl, on_predecessor_failure, live);
     END LOOP;
     RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, position) ORDER BY i.position;
 END

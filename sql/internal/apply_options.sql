@@ -91,10 +91,15 @@ BEGIN
         PERFORM queue_internal.announce_task(source.name, clock_timestamp());
     END IF;
     IF options ?| '{max_running_per_group, delayed_head, fair_groups}' THEN
+        WITH locked AS MATERIALIZED (
+            SELECT l.id FROM queue.tasks AS l
+            WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
+              AND (source.delayed_head = 'pass' AND l.gate = 1 AND l.run_at > clock_timestamp()
+                   OR source.delayed_head = 'block' AND l.gate = 0)
+            ORDER BY l.id FOR NO KEY UPDATE
+        )
         UPDATE queue.tasks AS t SET gate = CASE source.delayed_head WHEN 'pass' THEN 0 ELSE 2 END
-        WHERE t.queue = source.name AND t.group_key IS NOT NULL AND t.state = 'queued'
-          AND (source.delayed_head = 'pass' AND t.gate = 1 AND t.run_at > clock_timestamp()
-               OR source.delayed_head = 'block' AND t.gate = 0);
+        FROM locked AS l WHERE t.id = l.id;
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key IS NOT NULL;

@@ -5,16 +5,64 @@
 --   of its rows have an outcome, and ends as soon as one has an outcome that its on_failure does not accept.
 --
 --   A push that names a predecessor and the end of that predecessor wait for each other, as with a foreign key: the
---   push holds a KEY SHARE lock on the predecessor's row from after it inserted the dependency. So an end either comes
---   first, and the push reads how it ended, or comes later, and sees the dependency. A claim or a heartbeat of the
---   predecessor does not conflict with that lock.
+--   push holds a KEY SHARE lock on the predecessor's row until it commits. So an end either comes first, and the push
+--   reads how it ended, or comes later, and sees the dependency. Whatever does not end the predecessor, such as a claim,
+--   a heartbeat or a retry, does not conflict with that lock.
 --   At REPEATABLE READ and SERIALIZABLE the snapshot of an end may be older than the dependency; then the sweep writes
 --   the outcome (sweep.sql).
 --
 --   Cycles are impossible: a task can only wait for tasks that existed before it.
 
+-- What a push or several of them lock before they take a key or insert a task, all of it in the order of ids: the
+-- predecessors, of which it returns those that are live, and the tasks with the keys, which are going to be changed or
+-- waited for. A single push without predecessors has no lock yet when it locks the task with its key, and needs none here.
+-- A task of a queue for which the caller has no right does not exist for it.
+CREATE FUNCTION queue_internal.lock_before_push(queues text[], keys text[], on_duplicate text, after bigint[])
+RETURNS bigint[]
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    holders bigint[];
+    live    bigint[] := '{}';
+    one     bigint;
+BEGIN
+    IF on_duplicate IN ('replace', 'reschedule') AND (after <> '{}' OR cardinality(keys) > 1) THEN
+        holders := ARRAY(
+            SELECT (SELECT k.task_id FROM queue_internal.keys AS k
+                    WHERE k.queue = n.queue AND k.key = n.key AND k.expires_at IS NULL)
+            FROM unnest(queues, keys) AS n (queue, key));
+    END IF;
+    IF holders IS NULL THEN
+        RETURN ARRAY(
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.id = ANY (after) AND queue_internal.has_right('any', t.queue)
+            ORDER BY t.id FOR KEY SHARE);
+    END IF;
+    FOR one IN SELECT DISTINCT u.id FROM unnest(after || holders) AS u (id) WHERE u.id IS NOT NULL ORDER BY u.id LOOP
+        -- As settle_duplicate does: of one that runs it changes the key alone.
+        IF one = ANY (holders) THEN
+            PERFORM FROM queue.tasks AS t
+            WHERE t.id = one AND t.queue = ANY (queues) AND t.state IN ('queued', 'waiting') FOR NO KEY UPDATE;
+        END IF;
+        PERFORM FROM queue.tasks AS t
+        WHERE t.id = one AND (t.queue = ANY (queues) OR queue_internal.has_right('any', t.queue)) FOR KEY SHARE;
+        IF FOUND AND one = ANY (after) THEN
+            live := live || one;
+        END IF;
+    END LOOP;
+    RETURN live;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_before_push(text[], text[], text, bigint[]) IS
+    'Locks the tasks that pushes are going to wait for or to change; returns the live predecessors.';
+
+-- "live" are the predecessors that are locked already (lock_before_push).
 -- Why one generic plan: to plan it for all partitions of the history takes longer than to push the task.
-CREATE FUNCTION queue_internal.add_dependencies(task_id bigint, queue text, after bigint[], on_failure text)
+CREATE FUNCTION queue_internal.add_dependencies(
+    task_id bigint, queue text, after bigint[], on_failure text, live bigint[])
 RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -24,18 +72,12 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     known bigint;
-    live  bigint[];
     ended bigint;
 BEGIN
+    live := ARRAY(SELECT DISTINCT l.id FROM unnest(live) AS l (id) WHERE l.id = ANY (after));
     INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
     SELECT DISTINCT a.id, add_dependencies.task_id, add_dependencies.on_failure FROM unnest(after) AS a (id) ORDER BY a.id;
     GET DIAGNOSTICS known = ROW_COUNT;
-    -- In the order of ids, so that two pushes cannot deadlock. The task itself exists already, and cannot wait for
-    -- itself. A task of a queue for which the caller has no right does not exist for it.
-    live := ARRAY(
-        SELECT t.id FROM queue.tasks AS t
-        WHERE t.id = ANY (after) AND t.id <> add_dependencies.task_id AND queue_internal.has_right('any', t.queue)
-        ORDER BY t.id FOR KEY SHARE);
     IF cardinality(live) = known THEN
         RETURN;
     END IF;
@@ -50,6 +92,15 @@ BEGIN
     WHERE d.predecessor_id = e.id AND d.task_id = add_dependencies.task_id;
     GET DIAGNOSTICS ended = ROW_COUNT;
     IF cardinality(live) + ended < known THEN
+        -- Dead letters that came back since the others were locked. The task itself exists already, and cannot wait
+        -- for itself.
+        live := live || ARRAY(
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.id = ANY (after) AND t.id <> ALL (live) AND t.id <> add_dependencies.task_id
+              AND queue_internal.has_right('any', t.queue)
+            ORDER BY t.id FOR KEY SHARE);
+    END IF;
+    IF cardinality(live) + ended < known THEN
         PERFORM queue_internal.raise_unknown_task(min(d.predecessor_id)) FROM queue_internal.dependencies AS d
         WHERE d.task_id = add_dependencies.task_id AND d.predecessor_id = ANY (after) AND d.outcome IS NULL
           AND d.predecessor_id <> ALL (live);
@@ -57,7 +108,7 @@ BEGIN
     INSERT INTO queue_internal.events (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text) IS
+COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text, bigint[]) IS
     'Makes a task wait for others.';
 
 -- For the sweep. Null for a task that is live or left no trace.
@@ -133,7 +184,7 @@ DECLARE
     task  queue.tasks;
     ended queue_internal.dependencies;
 BEGIN
-    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = process_dependent.task_id FOR UPDATE SKIP LOCKED;
+    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = process_dependent.task_id FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         IF EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = process_dependent.task_id) THEN
             RETURN false;
@@ -149,6 +200,9 @@ BEGIN
     WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}') AND d.on_failure <> 'continue'
     ORDER BY d.predecessor_id LIMIT 1;
     IF FOUND THEN
+        IF NOT queue_internal.lock_to_end(task.id, false) THEN
+            RETURN false;
+        END IF;
         task.errors := queue_internal.with_error(
             task, format('predecessor %s %s', ended.predecessor_id,
                          CASE ended.outcome WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END));

@@ -1,5 +1,22 @@
 -- The ways in which a task leaves queue.tasks, the way back to the queue after an attempt, and the ways
--- to another place or queue. Whoever calls them holds the task's row locked.
+-- to another place or queue. Whoever calls them holds the task's row locked: FOR NO KEY UPDATE, or FOR UPDATE if the
+-- task is to end. A transaction that has pushed after the task conflicts with the second alone (dependencies.sql).
+
+-- Has to come before the statement that looks for those who wait for the task. With "patient" it waits for transactions
+-- that have pushed after the task; else it returns false.
+CREATE FUNCTION queue_internal.lock_to_end(task_id bigint, patient boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF patient THEN
+        PERFORM FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE;
+    ELSE
+        PERFORM FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE SKIP LOCKED;
+    END IF;
+    RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_to_end(bigint, boolean) IS
+    'Locks the row of a task that is to end; false if that would have to wait.';
 
 -- The first ten and the last ten are kept, of as many attempts as there may be: all of them are written anew at
 -- each failure.
@@ -184,24 +201,36 @@ COMMENT ON FUNCTION queue_internal.move(queue.tasks, text) IS
 
 -- Decides what an attempt that did not succeed leads to. A task that is to be cancelled is, however
 -- its attempt ended; and one that was replaced is not tried again.
-CREATE FUNCTION queue_internal.end_attempt(task queue.tasks, error text, retry_in interval, permanent boolean)
+-- Without "patient" it returns null, and does nothing, where it would have to wait for a transaction that has pushed
+-- after the task, or that is replacing it.
+CREATE FUNCTION queue_internal.end_attempt(
+    task queue.tasks, error text, retry_in interval, permanent boolean, patient boolean DEFAULT true)
 RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    source queue.queues;
+    source  queue.queues;
+    is_last boolean;
+    outcome text;
 BEGIN
     task.errors := queue_internal.with_error(task, error);
-    IF task.cancel_requested_at IS NOT NULL THEN
-        PERFORM queue_internal.cancel_now(task);
-        RETURN 'cancelled';
-    END IF;
     SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
-    IF permanent OR task.attempt >= coalesce(task.max_attempts, source.max_attempts, 1) THEN
-        PERFORM queue_internal.bury(task);
-        RETURN 'failed';
-    ELSIF queue_internal.is_replaced(task) THEN
+    is_last := permanent OR task.attempt >= coalesce(task.max_attempts, source.max_attempts, 1);
+    -- Which task a push replaces is decided by who locks the key first. Who is patient has the task locked FOR UPDATE
+    -- if it has a key, and a push that replaces it comes before or after that (leased_task).
+    IF NOT patient AND task.key IS NOT NULL AND NOT is_last AND NOT queue_internal.lock_key(task.queue, task.key, false) THEN
+        RETURN NULL;
+    END IF;
+    outcome := CASE WHEN task.cancel_requested_at IS NOT NULL THEN 'cancelled'
+                    WHEN is_last THEN 'failed'
+                    WHEN queue_internal.is_replaced(task) THEN 'cancelled' END;
+    IF outcome IS NOT NULL AND NOT queue_internal.lock_to_end(task.id, patient) THEN
+        RETURN NULL;
+    ELSIF outcome = 'cancelled' THEN
         PERFORM queue_internal.cancel_now(task);
-        RETURN 'cancelled';
+        RETURN outcome;
+    ELSIF outcome = 'failed' THEN
+        PERFORM queue_internal.bury(task);
+        RETURN outcome;
     END IF;
     retry_in := coalesce(retry_in, queue_internal.backoff(source, task));
     -- Without a wait it keeps its place in the queue.
@@ -212,5 +241,5 @@ BEGIN
     RETURN 'queued';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.end_attempt(queue.tasks, text, interval, boolean) IS
+COMMENT ON FUNCTION queue_internal.end_attempt(queue.tasks, text, interval, boolean, boolean) IS
     'Ends an attempt that did not succeed; returns the state that the task is in then.';

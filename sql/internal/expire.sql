@@ -2,7 +2,8 @@
 --
 --   Ends the attempts of those of the tasks whose lease ran out, without waiting for anybody's lock;
 --   returns how many, which ones run on, with the ends of their leases, and which could not be ended, if any.
---   Those that run on: somebody else has them locked, or has extended or claimed them.
+--   Those that run on: somebody else has them locked, or has extended or claimed them. A transaction that has pushed after
+--   a task keeps it from ending, not from being put back.
 --   Promise:  a task that cannot be ended is in no other's way, and the log says why, at first and then once an hour:
 --             a constraint or a trigger that somebody added, or what was written into its row
 --   Locks:    waits 100 ms for one, and 300 ms for all of them. What could not be ended because of them runs on.
@@ -62,9 +63,9 @@ BEGIN
         SELECT t.* FROM queue.tasks AS t
         WHERE t.id = ANY (ids) AND t.state = 'running' AND t.lease_until <= clock_timestamp()
         ORDER BY t.id
-        FOR UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
+        CONTINUE WHEN queue_internal.end_attempt(task, 'lease expired', '0', false, patient => false) IS NULL;
         ended := ended + 1;
     END LOOP;
     RETURN ended;

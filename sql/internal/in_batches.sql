@@ -6,7 +6,8 @@
 --             none that was pushed after it began; what a batch did stays done whatever comes later
 --   Rights:   next_batch checks them; it runs with the rights of the owner, which a procedure that commits
 --             cannot, and so it takes nothing from its caller that becomes part of a statement
---   Locks:    the tasks of one batch, without waiting for any; those that are locked are left out
+--   Locks:    the tasks of one batch, without waiting for any; those that are locked are left out. A move and a redrive
+--             wait for a transaction that is just taking a key
 --   Why it has no SET clause, and no operators: see queue.maintain().
 
 CREATE PROCEDURE queue_internal.in_batches(
@@ -139,7 +140,9 @@ BEGIN
         RETURN;
     END IF;
     EXECUTE format('SELECT ARRAY(SELECT t.id FROM %s AS t WHERE t.id > $1 AND %s '
-                   'ORDER BY t.id LIMIT $2 FOR UPDATE SKIP LOCKED)', relation, condition)
+                   'ORDER BY t.id LIMIT $2 FOR %s SKIP LOCKED)', relation, condition,
+                   -- The others keep the task, and a transaction that has pushed after it is not in their way.
+                   CASE WHEN verb IN ('discard', 'redrive', 'forget') THEN 'UPDATE' ELSE 'NO KEY UPDATE' END)
     INTO ids USING coalesce(last, 0), batch_size, filter;
     IF verb = 'redrive' THEN
         tasks := tasks + queue_internal.revive(ids, to_queue);
@@ -147,12 +150,16 @@ BEGIN
         DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids);
         tasks := tasks + cardinality(ids);
     ELSE
-        FOREACH task_id IN ARRAY ids LOOP
+        -- Keys are taken in their order, as by push_many.
+        FOREACH task_id IN ARRAY CASE WHEN verb <> 'move' THEN ids ELSE ARRAY(
+            SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (ids) ORDER BY t.key NULLS FIRST, t.id) END
+        LOOP
             -- Read again: what was done to one task may have changed or ended another.
             SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = task_id;
             CONTINUE WHEN NOT FOUND;
             CASE verb
                 WHEN 'cancel' THEN
+                    CONTINUE WHEN task.state <> 'running' AND NOT queue_internal.lock_to_end(task.id, false);
                     PERFORM queue_internal.cancel_or_ask(task);
                 WHEN 'retry' THEN
                     task.run_at := clock_timestamp();

@@ -45,6 +45,7 @@ BEGIN
         IF holder.gone THEN
             UPDATE queue_internal.keys AS k
             SET task_id = take_key.task_id, expires_at = NULL,
+                replaced_ttl = CASE WHEN k.expires_at = '-infinity' THEN k.replaced_ttl END,
                 ttl = coalesce(take_key.ttl, CASE WHEN k.task_id = take_key.task_id THEN k.ttl END)
             WHERE k.queue = take_key.queue AND k.key = take_key.key
               AND k.task_id = holder.task_id AND k.expires_at IS NOT DISTINCT FROM holder.expires_at;
@@ -61,13 +62,31 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_key(text, text, bigint, interval) IS
     'Takes a key for a task, unless another one holds it; returns whether the task has it.';
 
+-- False if that would have to wait, and "patient" is false. True also if nobody has the key.
+CREATE FUNCTION queue_internal.lock_key(queue text, key text, patient boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF patient THEN
+        PERFORM FROM queue_internal.keys AS k WHERE k.queue = lock_key.queue AND k.key = lock_key.key
+        FOR NO KEY UPDATE;
+        RETURN true;
+    END IF;
+    PERFORM FROM queue_internal.keys AS k WHERE k.queue = lock_key.queue AND k.key = lock_key.key
+    FOR NO KEY UPDATE SKIP LOCKED;
+    RETURN FOUND OR NOT EXISTS (
+        SELECT FROM queue_internal.keys AS k WHERE k.queue = lock_key.queue AND k.key = lock_key.key);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_key(text, text, boolean) IS
+    'Locks the row of a key, so that no push takes it meanwhile; false if that would have to wait.';
+
 CREATE FUNCTION queue_internal.release_key(task queue.tasks, at_once boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     now CONSTANT timestamptz := clock_timestamp();
 BEGIN
     IF task.state = 'waiting' THEN
-        UPDATE queue_internal.keys AS k SET task_id = r.id
+        UPDATE queue_internal.keys AS k SET task_id = r.id, ttl = k.replaced_ttl, replaced_ttl = NULL
         FROM queue_internal.dependencies AS d JOIN queue.tasks AS r ON r.id = d.predecessor_id
         WHERE d.task_id = task.id AND r.queue = task.queue AND r.key = task.key AND r.state = 'running'
           AND k.queue = task.queue AND k.key = task.key AND k.task_id = task.id;
@@ -137,8 +156,12 @@ BEGIN
         -- First the task and then its key, as its end does.
         SELECT t.id INTO running FROM queue.tasks AS t
         WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state = 'running' FOR KEY SHARE;
-        UPDATE queue_internal.keys AS k SET expires_at = clock_timestamp(), ttl = NULL
-        WHERE k.queue = pushed.queue AND k.key = pushed.key AND k.task_id = running AND k.expires_at IS NULL;
+        PERFORM queue_internal.lock_key(pushed.queue, pushed.key, true);
+        -- A new snapshot: its attempt may have ended while this waited for who put it back, and had the key locked.
+        -- The key is free for this transaction, whatever its clock does next.
+        UPDATE queue_internal.keys AS k SET expires_at = '-infinity', ttl = NULL, replaced_ttl = k.ttl
+        WHERE k.queue = pushed.queue AND k.key = pushed.key AND k.task_id = running AND k.expires_at IS NULL
+          AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = running) = 'running';
         IF NOT FOUND THEN
             running := NULL;
         END IF;

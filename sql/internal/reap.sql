@@ -50,7 +50,7 @@ BEGIN
         WHERE t.id IN (
             SELECT l.id FROM queue.tasks AS l
             WHERE l.state = 'running' AND l.lease_until > last AND l.updated_at > moment + interval '1 minute'
-            ORDER BY l.id FOR UPDATE SKIP LOCKED);
+            ORDER BY l.id FOR NO KEY UPDATE SKIP LOCKED);
         next_expiry := least(next_expiry, last);
     END IF;
 END

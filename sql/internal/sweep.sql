@@ -1,17 +1,17 @@
 -- The sweep: finds what no event tells of.
 --
---   It reads the dependencies in the order of their key, and the groups of each queue in the order of tasks_group, a
---   bounded piece at a time. It resolves dependencies whose predecessor is gone, and leaves an event for each waiting
---   task and each group that has to be looked at and has no event. So an event that was lost, or that nobody could
+--   It reads the dependencies in the order of their key, and the groups and the keys of each queue in their order, a
+--   bounded piece at a time. It resolves dependencies whose predecessor is gone, deletes keys whose task has ended, and
+--   leaves an event for each waiting task and each group that has to be looked at and has no event. So an event that was lost, or that nobody could
 --   write, costs a delay: up to "queue.sweep_interval" where the background worker runs, or until the next
 --   queue.maintain(). A claim by SQL that found nothing sweeps a piece of its queue, too, once a second in a session.
 --
 --   Why it leaves events and does not process what it finds: there is one place where turns are given and waiting
 --   tasks are ended, with its own rules about locks and errors (events.sql).
 
--- Dependencies first, while "queue" is null; then queue after queue, and the groups of each.
+-- Dependencies first, while "queue" is null; then queue after queue, the groups of each while "key" is null, and its keys.
 CREATE TYPE queue_internal.sweep_position AS (
-    predecessor_id bigint, task_id bigint, queue text, group_key text, since timestamptz);
+    predecessor_id bigint, task_id bigint, queue text, group_key text, key text, since timestamptz);
 REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
 COMMENT ON TYPE queue_internal.sweep_position IS 'How far a sweep has come, and when its last piece was done.';
 
@@ -29,23 +29,34 @@ BEGIN
         place.predecessor_id := last.predecessor_id;
         place.task_id := last.task_id;
         IF place.predecessor_id IS NULL THEN
-            DELETE FROM queue_internal.outcomes AS o WHERE o.ended_at < clock_timestamp() - interval '1 day';
+            DELETE FROM queue_internal.outcomes AS o WHERE o.task_id IN (
+                SELECT l.task_id FROM queue_internal.outcomes AS l
+                WHERE l.ended_at < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED);
             place.queue := '';
         END IF;
         RETURN place;
     END IF;
     WHILE max_looks > 0 LOOP
         SELECT q.* INTO source FROM queue.queues AS q
-        WHERE q.name > place.queue OR place.group_key IS NOT NULL AND q.name = place.queue ORDER BY q.name LIMIT 1;
+        WHERE q.name > place.queue OR coalesce(place.group_key, place.key) IS NOT NULL AND q.name = place.queue
+        ORDER BY q.name LIMIT 1;
         IF NOT FOUND THEN
             RETURN NULL;
+        ELSIF source.name <> place.queue THEN
+            place.queue := source.name;
+            place.group_key := NULL;
+            place.key := NULL;
         END IF;
-        SELECT g.group_key, g.looks INTO last
-        FROM queue_internal.sweep_groups(
-            source, CASE WHEN place.queue = source.name THEN place.group_key END, max_looks) AS g;
+        IF place.key IS NULL THEN
+            SELECT g.group_key, g.looks INTO last
+            FROM queue_internal.sweep_groups(source, place.group_key, max_looks) AS g;
+            place.group_key := last.group_key;
+            place.key := CASE WHEN last.group_key IS NULL THEN '' END;
+        ELSE
+            SELECT k.key, k.looks INTO last FROM queue_internal.sweep_keys(source.name, place.key, max_looks) AS k;
+            place.key := last.key;
+        END IF;
         max_looks := max_looks - 1 - last.looks;
-        place.group_key := last.group_key;
-        place.queue := source.name;
     END LOOP;
     RETURN place;
 END
@@ -144,6 +155,45 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep_groups(queue.queues, text, integer) IS
     'Leaves events for the groups of a queue in which a task can be admitted.';
+
+-- A task gives its key back to the running one that it was going to replace, while that one ends and does not see it
+-- (release_key). Such a key is free, but its row is in the table until the next push with that key. A key whose task left no
+-- trace may be that of a task which comes yet, from a dump.
+-- Returns the last key that it looked at, or null at the end, and at how many it looked.
+CREATE FUNCTION queue_internal.sweep_keys(queue text, INOUT key text, max_looks integer, OUT looks integer)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    row record;
+BEGIN
+    looks := 0;
+    FOR row IN
+        SELECT k.key, k.task_id, k.expires_at, (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id) AS live
+        FROM queue_internal.keys AS k
+        WHERE k.queue = sweep_keys.queue AND k.key > sweep_keys.key ORDER BY k.key LIMIT max_looks
+    LOOP
+        looks := looks + 1;
+        key := row.key;
+        IF row.expires_at IS NULL AND row.live IS NULL AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
+            DELETE FROM queue_internal.keys AS k
+            WHERE k.queue = sweep_keys.queue AND k.key = (
+                SELECT l.key FROM queue_internal.keys AS l
+                WHERE l.queue = sweep_keys.queue AND l.key = row.key AND l.task_id = row.task_id AND l.expires_at IS NULL
+                FOR UPDATE SKIP LOCKED);
+        END IF;
+    END LOOP;
+    IF looks < max_looks THEN
+        key := NULL;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_keys(text, text, integer) IS
+    'Deletes keys of a queue whose task has ended; returns where to continue.';
 
 -- For a claim by SQL that found nothing: a piece of the dependencies and of the queue's groups, once a second in a
 -- session. Returns whether it may have left an event.

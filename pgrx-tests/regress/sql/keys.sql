@@ -102,6 +102,27 @@ SELECT queue.complete(:id, :token);
 SELECT * FROM pg_temp.next;
 SELECT count(*) FROM queue_internal.keys WHERE queue = 'next';
 
+-- The running one has its own time for the key then, too.
+SELECT queue.push('next', '"holds its key for an hour"', key => 'k', key_ttl => '1 hour') > 0 AS pushed;
+SELECT id, token FROM queue.claim('1 minute', 'next') \gset
+SELECT queue.cancel(queue.push('next', key => 'k', on_duplicate => 'replace', key_ttl => '1 minute'));
+SELECT queue.complete(:id, :token);
+SELECT task_id = :id AS held, expires_at BETWEEN now() + interval '50 minutes' AND now() + interval '70 minutes' AS for_an_hour FROM queue_internal.keys WHERE queue = 'next';
+UPDATE queue_internal.keys SET expires_at = now() WHERE queue = 'next';
+-- It goes on after the one that it replaces also if it names it as a predecessor.
+SELECT queue.push('next', '"is replaced by its dependent"', key => 'k') AS first \gset
+SELECT id, token FROM queue.claim('1 minute', 'next') \gset
+SELECT queue.push('next', '"comes after both"', key => 'k', on_duplicate => 'replace', after => ARRAY[:first, queue.push('next')]) > :first AS pushed;
+SELECT queue.fail(:id, :token, 'no');
+SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'next');
+SELECT id, token, payload, key FROM queue.claim('1 minute', 'next') \gset
+SELECT :'payload' AS payload, :'key' AS key, queue.complete(:id, :token);
+-- A key whose task has ended is removed by the sweep; one whose task is nowhere may be that of a task to come.
+INSERT INTO queue_internal.keys (queue, key, task_id) VALUES ('next', 'of the ended', :id), ('next', 'of one to come', 123456789);
+DO $$ DECLARE place queue_internal.sweep_position; BEGIN LOOP place := queue_internal.sweep(place, 100000); EXIT WHEN place IS NULL; END LOOP; END $$;
+SELECT key FROM queue_internal.keys WHERE queue = 'next';
+DELETE FROM queue_internal.keys WHERE queue = 'next';
+
 -- A dead letter holds no key, however long others would; and brings its own time back.
 SELECT queue.create('ttl', '{"max_attempts": 1}'), queue.create('elsewhere');
 SELECT queue.push('ttl', '"dies"', key => 'k', key_ttl => '1 hour') AS dead \gset
