@@ -7,7 +7,10 @@
 --   Promise:  all of them or none
 --   Returns:  what the pushes return
 --   Empty:    without a matching binding nothing is pushed and no rows are returned
---   Errors:   22004, 22023, 54000 for the arguments, also without a binding; and those of queue.push
+--   Waits:    with a key, for transactions that push the same key to one of the queues, or work on the task that has it;
+--             for a second each
+--   Errors:   22004, 22023, 54000 for the arguments, also without a binding; 55P03 it had to wait for longer than that;
+--             and those of queue.push
 --   Touches:  queue.bindings (reads), queue.tasks (inserts)
 
 CREATE FUNCTION queue.publish(
@@ -24,7 +27,8 @@ CREATE FUNCTION queue.publish(
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    target text;
+    targets text[];
+    target  text;
 BEGIN
     PERFORM queue_internal.check_topic('topic', topic, false);
     PERFORM queue_internal.check_task_options(
@@ -34,7 +38,7 @@ BEGIN
         PERFORM queue_internal.raise_null('payload');
     END IF;
     headers := coalesce(headers, '{}') || jsonb_build_object('topic', topic);
-    FOR target IN
+    targets := ARRAY(
         -- What stands before the first wildcard sorts most of them out. To compile a regular expression
         -- takes far longer.
         SELECT DISTINCT b.queue FROM queue.bindings AS b
@@ -42,15 +46,47 @@ BEGIN
           AND EXISTS (SELECT FROM queue.queues AS q WHERE q.name = b.queue)
           AND CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
                    THEN ('.' || topic) ~ b.topic_regex END
-        ORDER BY b.queue
-    LOOP
+        ORDER BY b.queue);
+    IF key IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM queue_internal.publish_key(
+            targets, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers);
+        RETURN;
+    END IF;
+    FOREACH target IN ARRAY targets LOOP
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
-            key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
-            headers => headers);
+            group_key => group_key, max_attempts => max_attempts, headers => headers);
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue.publish(
     text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb) IS
     'Pushes a task to every queue that is bound to the topic; returns their ids.';
+
+-- A transaction that holds the key in one queue must not hold up everybody who publishes for the others.
+CREATE FUNCTION queue_internal.publish_key(
+    targets text[], payload jsonb, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
+    group_key text, max_attempts integer, headers jsonb)
+RETURNS SETOF bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
+DECLARE
+    target text;
+BEGIN
+    PERFORM queue_internal.lock_before_push(
+        targets, array_fill(key, ARRAY[cardinality(targets)]), on_duplicate, '{}');
+    FOREACH target IN ARRAY targets LOOP
+        RETURN NEXT queue.push(
+            queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
+            key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
+            headers => headers);
+    END LOOP;
+EXCEPTION WHEN lock_not_available THEN
+    RAISE EXCEPTION 'another transaction keeps this key from being published%', coalesce(format(' to queue "%s"', target), '')
+        USING ERRCODE = 'lock_not_available',
+              DETAIL = 'It has pushed the same key, or works on the task that has it, and has been open for a second.',
+              HINT = 'Nothing was published. Try again when that transaction has ended.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.publish_key(
+    text[], jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb) IS
+    'Pushes a task with a key to each of the queues; raises where that would have to wait for long.';

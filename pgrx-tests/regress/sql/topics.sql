@@ -64,6 +64,13 @@ SELECT count(*) FROM queue.publish('orders.created');
 ROLLBACK;
 SELECT count(*) FROM queue.tasks WHERE headers->>'topic' = 'orders.created' AND run_at < '2100-01-01';
 
+-- Every publish reads all bindings, so a queue can have 1000. Binding again what is bound is no more.
+SELECT queue.create('many');
+SELECT count(queue.bind('n' || n, 'many')) FROM generate_series(1, 1000) AS n;
+SELECT pg_temp.refused($$SELECT queue.bind('one.more', 'many')$$);
+SELECT queue.bind('n7', 'many'), queue.unbind('n8', 'many'), queue.bind('one.more', 'many');
+SELECT queue.drop('many');
+
 -- The bindings of a queue go with it.
 SELECT queue.drop('audit', force => true), queue.drop('billing', force => true);
 SELECT topic_pattern, queue FROM queue.bindings ORDER BY 1, 2;
