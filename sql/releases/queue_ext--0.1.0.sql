@@ -199,12 +199,14 @@ CREATE TABLE queue.schedules (
         AND jsonb_typeof(options) = 'object' AND isfinite(next_run_at))
 );
 
--- A key is held by a live task; or, after it finished, until expires_at.
+-- A key is held by a live task; or, after it finished, until expires_at. "ttl" is what the push of the task asked for,
+-- "replaced_ttl" that of the running task which gave the key up and may have it again (settle_duplicate).
 CREATE TABLE queue_internal.keys (
     queue      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
     task_id    bigint   NOT NULL,
     ttl        interval,
+    replaced_ttl interval,
     expires_at timestamptz,
     CONSTRAINT keys_pkey PRIMARY KEY (queue, key)
 );
@@ -244,13 +246,15 @@ CREATE TABLE queue_internal.events (
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
 );
 
--- Rows that are only ever locked, by the hash of a queue and a group: by the transaction that admits tasks of the
--- group. Nobody but the owner can lock them, unlike advisory locks.
+-- Rows that are only ever locked: by the transaction that admits tasks of a group, in its queue the row with the hash
+-- of the group. Nobody but the owner can lock them, unlike advisory locks. Each queue has rows of its own, so that open
+-- transactions in one queue cannot keep the groups of another one waiting: 4096 once it has had groups, and from the
+-- start the row -1, which is locked by who inserts the others (lock_group).
 CREATE TABLE queue_internal.locks (
-    number integer NOT NULL,
-    CONSTRAINT locks_pkey PRIMARY KEY (number)
+    queue  text COLLATE "C" NOT NULL,
+    number smallint NOT NULL,
+    CONSTRAINT locks_pkey PRIMARY KEY (queue, number)
 );
-INSERT INTO queue_internal.locks SELECT pg_catalog.generate_series(1, 16384);
 
 -- A place is taken while the task in it runs with that very token; nothing has to be written to
 -- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its
@@ -323,6 +327,7 @@ CREATE TYPE queue.claimed_task AS (
 );
 
 INSERT INTO queue.queues (name) VALUES ('default');
+INSERT INTO queue_internal.locks VALUES ('default', -1);
 -- The indexes beside the primary keys, each with the verb that needs it. Those on queue.tasks must
 -- not mention what a claim changes: see tables.sql.
 
@@ -1094,6 +1099,7 @@ BEGIN
         IF holder.gone THEN
             UPDATE queue_internal.keys AS k
             SET task_id = take_key.task_id, expires_at = NULL,
+                replaced_ttl = CASE WHEN k.expires_at = '-infinity' THEN k.replaced_ttl END,
                 ttl = coalesce(take_key.ttl, CASE WHEN k.task_id = take_key.task_id THEN k.ttl END)
             WHERE k.queue = take_key.queue AND k.key = take_key.key
               AND k.task_id = holder.task_id AND k.expires_at IS NOT DISTINCT FROM holder.expires_at;
@@ -1110,13 +1116,31 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_key(text, text, bigint, interval) IS
     'Takes a key for a task, unless another one holds it; returns whether the task has it.';
 
+-- False if that would have to wait, and "patient" is false. True also if nobody has the key.
+CREATE FUNCTION queue_internal.lock_key(queue text, key text, patient boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF patient THEN
+        PERFORM FROM queue_internal.keys AS k WHERE k.queue = lock_key.queue AND k.key = lock_key.key
+        FOR NO KEY UPDATE;
+        RETURN true;
+    END IF;
+    PERFORM FROM queue_internal.keys AS k WHERE k.queue = lock_key.queue AND k.key = lock_key.key
+    FOR NO KEY UPDATE SKIP LOCKED;
+    RETURN FOUND OR NOT EXISTS (
+        SELECT FROM queue_internal.keys AS k WHERE k.queue = lock_key.queue AND k.key = lock_key.key);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_key(text, text, boolean) IS
+    'Locks the row of a key, so that no push takes it meanwhile; false if that would have to wait.';
+
 CREATE FUNCTION queue_internal.release_key(task queue.tasks, at_once boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     now CONSTANT timestamptz := clock_timestamp();
 BEGIN
     IF task.state = 'waiting' THEN
-        UPDATE queue_internal.keys AS k SET task_id = r.id
+        UPDATE queue_internal.keys AS k SET task_id = r.id, ttl = k.replaced_ttl, replaced_ttl = NULL
         FROM queue_internal.dependencies AS d JOIN queue.tasks AS r ON r.id = d.predecessor_id
         WHERE d.task_id = task.id AND r.queue = task.queue AND r.key = task.key AND r.state = 'running'
           AND k.queue = task.queue AND k.key = task.key AND k.task_id = task.id;
@@ -1186,8 +1210,12 @@ BEGIN
         -- First the task and then its key, as its end does.
         SELECT t.id INTO running FROM queue.tasks AS t
         WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state = 'running' FOR KEY SHARE;
-        UPDATE queue_internal.keys AS k SET expires_at = clock_timestamp(), ttl = NULL
-        WHERE k.queue = pushed.queue AND k.key = pushed.key AND k.task_id = running AND k.expires_at IS NULL;
+        PERFORM queue_internal.lock_key(pushed.queue, pushed.key, true);
+        -- A new snapshot: its attempt may have ended while this waited for who put it back, and had the key locked.
+        -- The key is free for this transaction, whatever its clock does next.
+        UPDATE queue_internal.keys AS k SET expires_at = '-infinity', ttl = NULL, replaced_ttl = k.ttl
+        WHERE k.queue = pushed.queue AND k.key = pushed.key AND k.task_id = running AND k.expires_at IS NULL
+          AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = running) = 'running';
         IF NOT FOUND THEN
             running := NULL;
         END IF;
@@ -1234,19 +1262,51 @@ COMMENT ON FUNCTION queue_internal.retire_keys(integer) IS
 --
 --   Exact, because one transaction at a time admits tasks of a group, and sees everything committed before: it holds
 --   the group's row in queue_internal.locks from before it counts until its own commit. Nobody waits for that row: a
---   claim that finds it locked postpones the event.
+--   claim that finds it locked postpones the event. The rows are the queue's own, and so a transaction that stays open
+--   after it admitted tasks of many groups is in the way of no other queue.
 
 CREATE FUNCTION queue_internal.lock_group(queue text, group_key text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    -- Two groups of a queue may share a row.
+    wanted CONSTANT integer := hashtext(group_key) & 4095;
 BEGIN
-    -- Two groups may share a row.
     PERFORM FROM queue_internal.locks AS l
-    WHERE l.number = 1 + (hashtext(queue || '/' || group_key) & 16383) FOR UPDATE SKIP LOCKED;
+    WHERE l.queue = lock_group.queue AND l.number = wanted FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        RETURN true;
+    ELSIF EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = lock_group.queue AND l.number = wanted) THEN
+        RETURN false;
+    END IF;
+    -- The first group of the queue. One transaction at a time inserts the rows, and no other can lock them before it
+    -- commits.
+    PERFORM FROM queue_internal.locks AS l
+    WHERE l.queue = lock_group.queue AND l.number = -1 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    INSERT INTO queue_internal.locks (queue, number)
+    SELECT lock_group.queue, i FROM generate_series(0, 4095) AS i ON CONFLICT DO NOTHING;
+    PERFORM FROM queue_internal.locks AS l
+    WHERE l.queue = lock_group.queue AND l.number = wanted FOR UPDATE SKIP LOCKED;
     RETURN FOUND;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_group(text, text) IS
     'Makes this transaction the only one that admits tasks of the group; false if another one is.';
+
+CREATE FUNCTION queue_internal.queue_created() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO queue_internal.locks (queue, number) VALUES (NEW.name, -1) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.queue_created() IS 'Inserts the row that lock_group() locks at the first group of a queue.';
+
+CREATE TRIGGER queue_created AFTER INSERT ON queue.queues
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.queue_created();
+COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new queue''s groups.';
 
 -- How many tasks of a group are admitted, how many of those do not run yet, and the last of these.
 CREATE FUNCTION queue_internal.admitted_of(
@@ -1427,16 +1487,64 @@ COMMENT ON FUNCTION queue_internal.yield_turn(queue.tasks) IS
 --   of its rows have an outcome, and ends as soon as one has an outcome that its on_failure does not accept.
 --
 --   A push that names a predecessor and the end of that predecessor wait for each other, as with a foreign key: the
---   push holds a KEY SHARE lock on the predecessor's row from after it inserted the dependency. So an end either comes
---   first, and the push reads how it ended, or comes later, and sees the dependency. A claim or a heartbeat of the
---   predecessor does not conflict with that lock.
+--   push holds a KEY SHARE lock on the predecessor's row until it commits. So an end either comes first, and the push
+--   reads how it ended, or comes later, and sees the dependency. Whatever does not end the predecessor, such as a claim,
+--   a heartbeat or a retry, does not conflict with that lock.
 --   At REPEATABLE READ and SERIALIZABLE the snapshot of an end may be older than the dependency; then the sweep writes
 --   the outcome (sweep.sql).
 --
 --   Cycles are impossible: a task can only wait for tasks that existed before it.
 
+-- What a push or several of them lock before they take a key or insert a task, all of it in the order of ids: the
+-- predecessors, of which it returns those that are live, and the tasks with the keys, which are going to be changed or
+-- waited for. A single push without predecessors has no lock yet when it locks the task with its key, and needs none here.
+-- A task of a queue for which the caller has no right does not exist for it.
+CREATE FUNCTION queue_internal.lock_before_push(queues text[], keys text[], on_duplicate text, after bigint[])
+RETURNS bigint[]
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    holders bigint[];
+    live    bigint[] := '{}';
+    one     bigint;
+BEGIN
+    IF on_duplicate IN ('replace', 'reschedule') AND (after <> '{}' OR cardinality(keys) > 1) THEN
+        holders := ARRAY(
+            SELECT (SELECT k.task_id FROM queue_internal.keys AS k
+                    WHERE k.queue = n.queue AND k.key = n.key AND k.expires_at IS NULL)
+            FROM unnest(queues, keys) AS n (queue, key));
+    END IF;
+    IF holders IS NULL THEN
+        RETURN ARRAY(
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.id = ANY (after) AND queue_internal.has_right('any', t.queue)
+            ORDER BY t.id FOR KEY SHARE);
+    END IF;
+    FOR one IN SELECT DISTINCT u.id FROM unnest(after || holders) AS u (id) WHERE u.id IS NOT NULL ORDER BY u.id LOOP
+        -- As settle_duplicate does: of one that runs it changes the key alone.
+        IF one = ANY (holders) THEN
+            PERFORM FROM queue.tasks AS t
+            WHERE t.id = one AND t.queue = ANY (queues) AND t.state IN ('queued', 'waiting') FOR NO KEY UPDATE;
+        END IF;
+        PERFORM FROM queue.tasks AS t
+        WHERE t.id = one AND (t.queue = ANY (queues) OR queue_internal.has_right('any', t.queue)) FOR KEY SHARE;
+        IF FOUND AND one = ANY (after) THEN
+            live := live || one;
+        END IF;
+    END LOOP;
+    RETURN live;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_before_push(text[], text[], text, bigint[]) IS
+    'Locks the tasks that pushes are going to wait for or to change; returns the live predecessors.';
+
+-- "live" are the predecessors that are locked already (lock_before_push).
 -- Why one generic plan: to plan it for all partitions of the history takes longer than to push the task.
-CREATE FUNCTION queue_internal.add_dependencies(task_id bigint, queue text, after bigint[], on_failure text)
+CREATE FUNCTION queue_internal.add_dependencies(
+    task_id bigint, queue text, after bigint[], on_failure text, live bigint[])
 RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -1446,18 +1554,12 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     known bigint;
-    live  bigint[];
     ended bigint;
 BEGIN
+    live := ARRAY(SELECT DISTINCT l.id FROM unnest(live) AS l (id) WHERE l.id = ANY (after));
     INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
     SELECT DISTINCT a.id, add_dependencies.task_id, add_dependencies.on_failure FROM unnest(after) AS a (id) ORDER BY a.id;
     GET DIAGNOSTICS known = ROW_COUNT;
-    -- In the order of ids, so that two pushes cannot deadlock. The task itself exists already, and cannot wait for
-    -- itself. A task of a queue for which the caller has no right does not exist for it.
-    live := ARRAY(
-        SELECT t.id FROM queue.tasks AS t
-        WHERE t.id = ANY (after) AND t.id <> add_dependencies.task_id AND queue_internal.has_right('any', t.queue)
-        ORDER BY t.id FOR KEY SHARE);
     IF cardinality(live) = known THEN
         RETURN;
     END IF;
@@ -1472,6 +1574,15 @@ BEGIN
     WHERE d.predecessor_id = e.id AND d.task_id = add_dependencies.task_id;
     GET DIAGNOSTICS ended = ROW_COUNT;
     IF cardinality(live) + ended < known THEN
+        -- Dead letters that came back since the others were locked. The task itself exists already, and cannot wait
+        -- for itself.
+        live := live || ARRAY(
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.id = ANY (after) AND t.id <> ALL (live) AND t.id <> add_dependencies.task_id
+              AND queue_internal.has_right('any', t.queue)
+            ORDER BY t.id FOR KEY SHARE);
+    END IF;
+    IF cardinality(live) + ended < known THEN
         PERFORM queue_internal.raise_unknown_task(min(d.predecessor_id)) FROM queue_internal.dependencies AS d
         WHERE d.task_id = add_dependencies.task_id AND d.predecessor_id = ANY (after) AND d.outcome IS NULL
           AND d.predecessor_id <> ALL (live);
@@ -1479,7 +1590,7 @@ BEGIN
     INSERT INTO queue_internal.events (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text) IS
+COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text, bigint[]) IS
     'Makes a task wait for others.';
 
 -- For the sweep. Null for a task that is live or left no trace.
@@ -1555,7 +1666,7 @@ DECLARE
     task  queue.tasks;
     ended queue_internal.dependencies;
 BEGIN
-    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = process_dependent.task_id FOR UPDATE SKIP LOCKED;
+    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = process_dependent.task_id FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         IF EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = process_dependent.task_id) THEN
             RETURN false;
@@ -1571,6 +1682,9 @@ BEGIN
     WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}') AND d.on_failure <> 'continue'
     ORDER BY d.predecessor_id LIMIT 1;
     IF FOUND THEN
+        IF NOT queue_internal.lock_to_end(task.id, false) THEN
+            RETURN false;
+        END IF;
         task.errors := queue_internal.with_error(
             task, format('predecessor %s %s', ended.predecessor_id,
                          CASE ended.outcome WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END));
@@ -1766,18 +1880,18 @@ COMMENT ON FUNCTION queue_internal.process_all_events(integer) IS
     'Processes due events of all queues, about so many; returns how many it looked at.';
 -- The sweep: finds what no event tells of.
 --
---   It reads the dependencies in the order of their key, and the groups of each queue in the order of tasks_group, a
---   bounded piece at a time. It resolves dependencies whose predecessor is gone, and leaves an event for each waiting
---   task and each group that has to be looked at and has no event. So an event that was lost, or that nobody could
+--   It reads the dependencies in the order of their key, and the groups and the keys of each queue in their order, a
+--   bounded piece at a time. It resolves dependencies whose predecessor is gone, deletes keys whose task has ended, and
+--   leaves an event for each waiting task and each group that has to be looked at and has no event. So an event that was lost, or that nobody could
 --   write, costs a delay: up to "queue.sweep_interval" where the background worker runs, or until the next
 --   queue.maintain(). A claim by SQL that found nothing sweeps a piece of its queue, too, once a second in a session.
 --
 --   Why it leaves events and does not process what it finds: there is one place where turns are given and waiting
 --   tasks are ended, with its own rules about locks and errors (events.sql).
 
--- Dependencies first, while "queue" is null; then queue after queue, and the groups of each.
+-- Dependencies first, while "queue" is null; then queue after queue, the groups of each while "key" is null, and its keys.
 CREATE TYPE queue_internal.sweep_position AS (
-    predecessor_id bigint, task_id bigint, queue text, group_key text, since timestamptz);
+    predecessor_id bigint, task_id bigint, queue text, group_key text, key text, since timestamptz);
 REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
 COMMENT ON TYPE queue_internal.sweep_position IS 'How far a sweep has come, and when its last piece was done.';
 
@@ -1795,23 +1909,34 @@ BEGIN
         place.predecessor_id := last.predecessor_id;
         place.task_id := last.task_id;
         IF place.predecessor_id IS NULL THEN
-            DELETE FROM queue_internal.outcomes AS o WHERE o.ended_at < clock_timestamp() - interval '1 day';
+            DELETE FROM queue_internal.outcomes AS o WHERE o.task_id IN (
+                SELECT l.task_id FROM queue_internal.outcomes AS l
+                WHERE l.ended_at < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED);
             place.queue := '';
         END IF;
         RETURN place;
     END IF;
     WHILE max_looks > 0 LOOP
         SELECT q.* INTO source FROM queue.queues AS q
-        WHERE q.name > place.queue OR place.group_key IS NOT NULL AND q.name = place.queue ORDER BY q.name LIMIT 1;
+        WHERE q.name > place.queue OR coalesce(place.group_key, place.key) IS NOT NULL AND q.name = place.queue
+        ORDER BY q.name LIMIT 1;
         IF NOT FOUND THEN
             RETURN NULL;
+        ELSIF source.name <> place.queue THEN
+            place.queue := source.name;
+            place.group_key := NULL;
+            place.key := NULL;
         END IF;
-        SELECT g.group_key, g.looks INTO last
-        FROM queue_internal.sweep_groups(
-            source, CASE WHEN place.queue = source.name THEN place.group_key END, max_looks) AS g;
+        IF place.key IS NULL THEN
+            SELECT g.group_key, g.looks INTO last
+            FROM queue_internal.sweep_groups(source, place.group_key, max_looks) AS g;
+            place.group_key := last.group_key;
+            place.key := CASE WHEN last.group_key IS NULL THEN '' END;
+        ELSE
+            SELECT k.key, k.looks INTO last FROM queue_internal.sweep_keys(source.name, place.key, max_looks) AS k;
+            place.key := last.key;
+        END IF;
         max_looks := max_looks - 1 - last.looks;
-        place.group_key := last.group_key;
-        place.queue := source.name;
     END LOOP;
     RETURN place;
 END
@@ -1910,6 +2035,45 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep_groups(queue.queues, text, integer) IS
     'Leaves events for the groups of a queue in which a task can be admitted.';
+
+-- A task gives its key back to the running one that it was going to replace, while that one ends and does not see it
+-- (release_key). Such a key is free, but its row is in the table until the next push with that key. A key whose task left no
+-- trace may be that of a task which comes yet, from a dump.
+-- Returns the last key that it looked at, or null at the end, and at how many it looked.
+CREATE FUNCTION queue_internal.sweep_keys(queue text, INOUT key text, max_looks integer, OUT looks integer)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    row record;
+BEGIN
+    looks := 0;
+    FOR row IN
+        SELECT k.key, k.task_id, k.expires_at, (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id) AS live
+        FROM queue_internal.keys AS k
+        WHERE k.queue = sweep_keys.queue AND k.key > sweep_keys.key ORDER BY k.key LIMIT max_looks
+    LOOP
+        looks := looks + 1;
+        key := row.key;
+        IF row.expires_at IS NULL AND row.live IS NULL AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
+            DELETE FROM queue_internal.keys AS k
+            WHERE k.queue = sweep_keys.queue AND k.key = (
+                SELECT l.key FROM queue_internal.keys AS l
+                WHERE l.queue = sweep_keys.queue AND l.key = row.key AND l.task_id = row.task_id AND l.expires_at IS NULL
+                FOR UPDATE SKIP LOCKED);
+        END IF;
+    END LOOP;
+    IF looks < max_looks THEN
+        key := NULL;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_keys(text, text, integer) IS
+    'Deletes keys of a queue whose task has ended; returns where to continue.';
 
 -- For a claim by SQL that found nothing: a piece of the dependencies and of the queue's groups, once a second in a
 -- session. Returns whether it may have left an event.
@@ -2272,7 +2436,24 @@ $$;
 COMMENT ON FUNCTION queue_internal.next_aged_level(queue.queues, timestamptz, queue_internal.passed_level[]) IS
     'The priority whose first task has waited long enough to be next.';
 -- The ways in which a task leaves queue.tasks, the way back to the queue after an attempt, and the ways
--- to another place or queue. Whoever calls them holds the task's row locked.
+-- to another place or queue. Whoever calls them holds the task's row locked: FOR NO KEY UPDATE, or FOR UPDATE if the
+-- task is to end. A transaction that has pushed after the task conflicts with the second alone (dependencies.sql).
+
+-- Has to come before the statement that looks for those who wait for the task. With "patient" it waits for transactions
+-- that have pushed after the task; else it returns false.
+CREATE FUNCTION queue_internal.lock_to_end(task_id bigint, patient boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF patient THEN
+        PERFORM FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE;
+    ELSE
+        PERFORM FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE SKIP LOCKED;
+    END IF;
+    RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_to_end(bigint, boolean) IS
+    'Locks the row of a task that is to end; false if that would have to wait.';
 
 -- The first ten and the last ten are kept, of as many attempts as there may be: all of them are written anew at
 -- each failure.
@@ -2457,24 +2638,36 @@ COMMENT ON FUNCTION queue_internal.move(queue.tasks, text) IS
 
 -- Decides what an attempt that did not succeed leads to. A task that is to be cancelled is, however
 -- its attempt ended; and one that was replaced is not tried again.
-CREATE FUNCTION queue_internal.end_attempt(task queue.tasks, error text, retry_in interval, permanent boolean)
+-- Without "patient" it returns null, and does nothing, where it would have to wait for a transaction that has pushed
+-- after the task, or that is replacing it.
+CREATE FUNCTION queue_internal.end_attempt(
+    task queue.tasks, error text, retry_in interval, permanent boolean, patient boolean DEFAULT true)
 RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    source queue.queues;
+    source  queue.queues;
+    is_last boolean;
+    outcome text;
 BEGIN
     task.errors := queue_internal.with_error(task, error);
-    IF task.cancel_requested_at IS NOT NULL THEN
-        PERFORM queue_internal.cancel_now(task);
-        RETURN 'cancelled';
-    END IF;
     SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
-    IF permanent OR task.attempt >= coalesce(task.max_attempts, source.max_attempts, 1) THEN
-        PERFORM queue_internal.bury(task);
-        RETURN 'failed';
-    ELSIF queue_internal.is_replaced(task) THEN
+    is_last := permanent OR task.attempt >= coalesce(task.max_attempts, source.max_attempts, 1);
+    -- Which task a push replaces is decided by who locks the key first. Who is patient has the task locked FOR UPDATE
+    -- if it has a key, and a push that replaces it comes before or after that (leased_task).
+    IF NOT patient AND task.key IS NOT NULL AND NOT is_last AND NOT queue_internal.lock_key(task.queue, task.key, false) THEN
+        RETURN NULL;
+    END IF;
+    outcome := CASE WHEN task.cancel_requested_at IS NOT NULL THEN 'cancelled'
+                    WHEN is_last THEN 'failed'
+                    WHEN queue_internal.is_replaced(task) THEN 'cancelled' END;
+    IF outcome IS NOT NULL AND NOT queue_internal.lock_to_end(task.id, patient) THEN
+        RETURN NULL;
+    ELSIF outcome = 'cancelled' THEN
         PERFORM queue_internal.cancel_now(task);
-        RETURN 'cancelled';
+        RETURN outcome;
+    ELSIF outcome = 'failed' THEN
+        PERFORM queue_internal.bury(task);
+        RETURN outcome;
     END IF;
     retry_in := coalesce(retry_in, queue_internal.backoff(source, task));
     -- Without a wait it keeps its place in the queue.
@@ -2485,20 +2678,32 @@ BEGIN
     RETURN 'queued';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.end_attempt(queue.tasks, text, interval, boolean) IS
+COMMENT ON FUNCTION queue_internal.end_attempt(queue.tasks, text, interval, boolean, boolean) IS
     'Ends an attempt that did not succeed; returns the state that the task is in then.';
 -- queue_internal.leased_task(id, token)
 --
 --   The running task that the token leases, its row locked. A lease that ran out but was not taken
 --   back yet still counts: nobody else has the task, so nothing is gained by refusing.
+--   Waits:    with "ends", if the task was asked to be cancelled or has a key, for transactions that have pushed after the
+--             task, or that are replacing it. It is locked for its end then from the start, and not once as one that stays:
+--             who waits for a stronger lock must not keep a heartbeat waiting.
 --   Errors:   QX001, QX003
 
-CREATE FUNCTION queue_internal.leased_task(id bigint, token bigint) RETURNS queue.tasks
+CREATE FUNCTION queue_internal.leased_task(id bigint, token bigint, ends boolean) RETURNS queue.tasks
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
 BEGIN
     PERFORM queue_internal.check_lease_holder(id, token);
+    IF NOT ends THEN
+        SELECT t.* INTO task FROM queue.tasks AS t
+        WHERE t.id = leased_task.id AND t.token = leased_task.token AND t.state = 'running'
+          AND t.cancel_requested_at IS NULL AND t.key IS NULL AND queue_internal.has_right('worker', t.queue)
+        FOR NO KEY UPDATE;
+        IF FOUND THEN
+            RETURN task;
+        END IF;
+    END IF;
     SELECT t.* INTO task FROM queue.tasks AS t
     WHERE t.id = leased_task.id AND t.token = leased_task.token AND t.state = 'running'
       AND queue_internal.has_right('worker', t.queue)
@@ -2509,7 +2714,7 @@ BEGIN
     RETURN task;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.leased_task(bigint, bigint) IS
+COMMENT ON FUNCTION queue_internal.leased_task(bigint, bigint, boolean) IS
     'The running task that the token leases, locked; raises if the lease is lost.';
 -- queue_internal.open_queue(name, kind)
 --
@@ -2879,7 +3084,8 @@ COMMENT ON FUNCTION queue_internal.is_ready(text[]) IS
 --
 --   Ends the attempts of those of the tasks whose lease ran out, without waiting for anybody's lock;
 --   returns how many, which ones run on, with the ends of their leases, and which could not be ended, if any.
---   Those that run on: somebody else has them locked, or has extended or claimed them.
+--   Those that run on: somebody else has them locked, or has extended or claimed them. A transaction that has pushed after
+--   a task keeps it from ending, not from being put back.
 --   Promise:  a task that cannot be ended is in no other's way, and the log says why, at first and then once an hour:
 --             a constraint or a trigger that somebody added, or what was written into its row
 --   Locks:    waits 100 ms for one, and 300 ms for all of them. What could not be ended because of them runs on.
@@ -2939,9 +3145,9 @@ BEGIN
         SELECT t.* FROM queue.tasks AS t
         WHERE t.id = ANY (ids) AND t.state = 'running' AND t.lease_until <= clock_timestamp()
         ORDER BY t.id
-        FOR UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        PERFORM queue_internal.end_attempt(task, 'lease expired', '0', false);
+        CONTINUE WHEN queue_internal.end_attempt(task, 'lease expired', '0', false, patient => false) IS NULL;
         ended := ended + 1;
     END LOOP;
     RETURN ended;
@@ -3001,7 +3207,7 @@ BEGIN
         WHERE t.id IN (
             SELECT l.id FROM queue.tasks AS l
             WHERE l.state = 'running' AND l.lease_until > last AND l.updated_at > moment + interval '1 minute'
-            ORDER BY l.id FOR UPDATE SKIP LOCKED);
+            ORDER BY l.id FOR NO KEY UPDATE SKIP LOCKED);
         next_expiry := least(next_expiry, last);
     END IF;
 END
@@ -3369,10 +3575,15 @@ BEGIN
         PERFORM queue_internal.announce_task(source.name, clock_timestamp());
     END IF;
     IF options ?| '{max_running_per_group, delayed_head, fair_groups}' THEN
+        WITH locked AS MATERIALIZED (
+            SELECT l.id FROM queue.tasks AS l
+            WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
+              AND (source.delayed_head = 'pass' AND l.gate = 1 AND l.run_at > clock_timestamp()
+                   OR source.delayed_head = 'block' AND l.gate = 0)
+            ORDER BY l.id FOR NO KEY UPDATE
+        )
         UPDATE queue.tasks AS t SET gate = CASE source.delayed_head WHEN 'pass' THEN 0 ELSE 2 END
-        WHERE t.queue = source.name AND t.group_key IS NOT NULL AND t.state = 'queued'
-          AND (source.delayed_head = 'pass' AND t.gate = 1 AND t.run_at > clock_timestamp()
-               OR source.delayed_head = 'block' AND t.gate = 0);
+        FROM locked AS l WHERE t.id = l.id;
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key IS NOT NULL;
@@ -4029,7 +4240,8 @@ COMMENT ON FUNCTION queue_internal.ids_option(text, jsonb) IS
 --             none that was pushed after it began; what a batch did stays done whatever comes later
 --   Rights:   next_batch checks them; it runs with the rights of the owner, which a procedure that commits
 --             cannot, and so it takes nothing from its caller that becomes part of a statement
---   Locks:    the tasks of one batch, without waiting for any; those that are locked are left out
+--   Locks:    the tasks of one batch, without waiting for any; those that are locked are left out. A move and a redrive
+--             wait for a transaction that is just taking a key
 --   Why it has no SET clause, and no operators: see queue.maintain().
 
 CREATE PROCEDURE queue_internal.in_batches(
@@ -4162,7 +4374,9 @@ BEGIN
         RETURN;
     END IF;
     EXECUTE format('SELECT ARRAY(SELECT t.id FROM %s AS t WHERE t.id > $1 AND %s '
-                   'ORDER BY t.id LIMIT $2 FOR UPDATE SKIP LOCKED)', relation, condition)
+                   'ORDER BY t.id LIMIT $2 FOR %s SKIP LOCKED)', relation, condition,
+                   -- The others keep the task, and a transaction that has pushed after it is not in their way.
+                   CASE WHEN verb IN ('discard', 'redrive', 'forget') THEN 'UPDATE' ELSE 'NO KEY UPDATE' END)
     INTO ids USING coalesce(last, 0), batch_size, filter;
     IF verb = 'redrive' THEN
         tasks := tasks + queue_internal.revive(ids, to_queue);
@@ -4170,12 +4384,16 @@ BEGIN
         DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids);
         tasks := tasks + cardinality(ids);
     ELSE
-        FOREACH task_id IN ARRAY ids LOOP
+        -- Keys are taken in their order, as by push_many.
+        FOREACH task_id IN ARRAY CASE WHEN verb <> 'move' THEN ids ELSE ARRAY(
+            SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (ids) ORDER BY t.key NULLS FIRST, t.id) END
+        LOOP
             -- Read again: what was done to one task may have changed or ended another.
             SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = task_id;
             CONTINUE WHEN NOT FOUND;
             CASE verb
                 WHEN 'cancel' THEN
+                    CONTINUE WHEN task.state <> 'running' AND NOT queue_internal.lock_to_end(task.id, false);
                     PERFORM queue_internal.cancel_or_ask(task);
                 WHEN 'retry' THEN
                     task.run_at := clock_timestamp();
@@ -4584,8 +4802,8 @@ COMMENT ON VIEW queue.workers IS 'Who holds leases in which queue, since when an
 --   pushed while that task runs comes after it.
 --   API:      public; needs the producer's right on the queue
 --   Promise:  durable when the transaction commits; never there if it rolls back
---   Waits:    for another transaction that is just pushing the same key; with "replace" and
---             "reschedule" also for one that is working on the task to be changed
+--   Waits:    for another transaction that is just pushing the same key, and for one that is ending a predecessor;
+--             with "replace" and "reschedule" also for one that is working on the task to be changed
 --   Errors:   QX002 no such queue; QX003 no such task in "after"; QX004 the key is taken and
 --             "on_duplicate" is error; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.tasks (inserts, or updates the task with the key); the triggers task_arrives and
@@ -4628,7 +4846,9 @@ BEGIN
     END IF;
     RETURN queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-        key_ttl, on_predecessor_failure);
+        key_ttl, on_predecessor_failure,
+        CASE WHEN after <> '{}' THEN
+            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END);
 END
 $$;
 COMMENT ON FUNCTION queue.push(
@@ -4636,11 +4856,12 @@ COMMENT ON FUNCTION queue.push(
     interval, text) IS
     'Puts a task into a queue and returns its id, or that of the live task with the same key.';
 
--- A push that has to look at other tasks: at the one with its key, at those that come before it.
+-- A push that has to look at other tasks: at the one with its key, at those that come before it. Of these, "live" are
+-- locked already.
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text)
+    on_predecessor_failure text, live bigint[])
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -4668,12 +4889,14 @@ BEGIN
                 UPDATE queue_internal.keys AS k SET ttl = key_ttl
                 WHERE k.queue = push_linked.queue AND k.key = push_linked.key AND k.task_id = id;
             END IF;
-            IF waits THEN
+            -- The task that it replaces is waited for, however that ends, also if it is named in "after".
+            after := array_remove(after, running);
+            IF after <> '{}' THEN
                 PERFORM queue_internal.add_dependencies(
-                    id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure));
+                    id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure), live);
             END IF;
-            IF running IS NOT NULL AND running <> ALL (coalesce(after, '{}')) THEN
-                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue');
+            IF running IS NOT NULL THEN
+                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue', ARRAY[running]);
             END IF;
             RETURN id;
         END IF;
@@ -4686,7 +4909,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.push_linked(
-    text, jsonb, integer, timestamptz, text, text, text, integer, jsonb, bigint[], jsonb, interval, text) IS
+    text, jsonb, integer, timestamptz, text, text, text, integer, jsonb, bigint[], jsonb, interval, text, bigint[]) IS
     'Pushes a task that has a key, or that waits for others.';
 -- queue.push_many(queue, payloads, ...)
 --
@@ -4696,7 +4919,8 @@ COMMENT ON FUNCTION queue_internal.push_linked(
 --   as "on_duplicate" says, and the id of the task with the key stands in its place.
 --   API:      public; needs the producer's right on the queue
 --   Promise:  all of them or none
---   Waits:    as push does; keys are taken in their order, so that two calls cannot deadlock
+--   Waits:    as push does. Before it takes the first key it locks all tasks that it is going to wait for or to change,
+--             in the order of ids; keys are taken in their order. So two calls cannot deadlock
 --   Empty:    an empty array pushes nothing and returns no rows
 --   Errors:   those of push
 --   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
@@ -4721,8 +4945,9 @@ CREATE FUNCTION queue.push_many(
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    ids bigint[];
-    one record;
+    ids  bigint[];
+    live bigint[];
+    one  record;
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, coalesce(key, CASE WHEN keys IS NOT NULL THEN 'one of keys' END),
@@ -4746,16 +4971,18 @@ BEGIN
         RETURNING t.id;
         RETURN;
     END IF;
+    keys := coalesce(keys, array_fill(key, ARRAY[cardinality(payloads)]));
+    live := queue_internal.lock_before_push(
+        array_fill(queue, ARRAY[cardinality(keys)]), keys, on_duplicate, coalesce(after, '{}'));
     FOR one IN
-        SELECT p.payload, coalesce(p.key, push_many.key) AS key,
-               coalesce(p.group_key, push_many.group_key) AS group_key, p.position
+        SELECT p.payload, p.key, coalesce(p.group_key, push_many.group_key) AS group_key, p.position
         FROM ROWS FROM (unnest(payloads), unnest(keys), unnest(group_keys))
              WITH ORDINALITY AS p (payload, key, group_key, position)
-        ORDER BY coalesce(p.key, push_many.key) COLLATE "C", p.position
+        ORDER BY p.key COLLATE "C", p.position
     LOOP
         ids[one.position] := queue_internal.push_linked(
             queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
-            after, backoff, key_ttl, on_predecessor_failure);
+            after, backoff, key_ttl, on_predecessor_failure, live);
     END LOOP;
     RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, position) ORDER BY i.position;
 END
@@ -4796,7 +5023,10 @@ COMMENT ON FUNCTION queue_internal.check_each_key(text, text[], text, integer) I
 --   Promise:  all of them or none
 --   Returns:  what the pushes return
 --   Empty:    without a matching binding nothing is pushed and no rows are returned
---   Errors:   22004, 22023, 54000 for the arguments, also without a binding; and those of queue.push
+--   Waits:    with a key, for transactions that push the same key to one of the queues, or work on the task that has it;
+--             for a second each
+--   Errors:   22004, 22023, 54000 for the arguments, also without a binding; 55P03 it had to wait for longer than that;
+--             and those of queue.push
 --   Touches:  queue.bindings (reads), queue.tasks (inserts)
 
 CREATE FUNCTION queue.publish(
@@ -4813,7 +5043,8 @@ CREATE FUNCTION queue.publish(
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    target text;
+    targets text[];
+    target  text;
 BEGIN
     PERFORM queue_internal.check_topic('topic', topic, false);
     PERFORM queue_internal.check_task_options(
@@ -4823,7 +5054,7 @@ BEGIN
         PERFORM queue_internal.raise_null('payload');
     END IF;
     headers := coalesce(headers, '{}') || jsonb_build_object('topic', topic);
-    FOR target IN
+    targets := ARRAY(
         -- What stands before the first wildcard sorts most of them out. To compile a regular expression
         -- takes far longer.
         SELECT DISTINCT b.queue FROM queue.bindings AS b
@@ -4831,18 +5062,50 @@ BEGIN
           AND EXISTS (SELECT FROM queue.queues AS q WHERE q.name = b.queue)
           AND CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
                    THEN ('.' || topic) ~ b.topic_regex END
-        ORDER BY b.queue
-    LOOP
+        ORDER BY b.queue);
+    IF key IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM queue_internal.publish_key(
+            targets, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers);
+        RETURN;
+    END IF;
+    FOREACH target IN ARRAY targets LOOP
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
-            key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
-            headers => headers);
+            group_key => group_key, max_attempts => max_attempts, headers => headers);
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue.publish(
     text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb) IS
     'Pushes a task to every queue that is bound to the topic; returns their ids.';
+
+-- A transaction that holds the key in one queue must not hold up everybody who publishes for the others.
+CREATE FUNCTION queue_internal.publish_key(
+    targets text[], payload jsonb, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
+    group_key text, max_attempts integer, headers jsonb)
+RETURNS SETOF bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
+DECLARE
+    target text;
+BEGIN
+    PERFORM queue_internal.lock_before_push(
+        targets, array_fill(key, ARRAY[cardinality(targets)]), on_duplicate, '{}');
+    FOREACH target IN ARRAY targets LOOP
+        RETURN NEXT queue.push(
+            queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
+            key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
+            headers => headers);
+    END LOOP;
+EXCEPTION WHEN lock_not_available THEN
+    RAISE EXCEPTION 'another transaction keeps this key from being published%', coalesce(format(' to queue "%s"', target), '')
+        USING ERRCODE = 'lock_not_available',
+              DETAIL = 'It has pushed the same key, or works on the task that has it, and has been open for a second.',
+              HINT = 'Nothing was published. Try again when that transaction has ended.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.publish_key(
+    text[], jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb) IS
+    'Pushes a task with a key to each of the queues; raises where that would have to wait for long.';
 -- queue.claim(lease, queue, max_tasks, worker)
 --
 --   Leases up to "max_tasks" due tasks to the caller and returns them with their tokens.
@@ -5069,6 +5332,7 @@ COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, te
 --   A task whose cancelling was requested is cancelled instead; so is one that was replaced, unless it failed for good.
 --   API:      public; needs the worker's right on the queue
 --   Returns:  the state that the task is in now: queued, failed or cancelled
+--   Waits:    if the task ends with this attempt, or has a key, for transactions that have pushed after it
 --   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.tasks (updates or deletes), queue.dead_letters or queue.history (inserts)
 
@@ -5079,7 +5343,9 @@ CREATE FUNCTION queue.fail(
     retry_in  interval DEFAULT NULL,
     permanent boolean  DEFAULT false)
 RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    is_last boolean;
 BEGIN
     PERFORM queue_internal.check_lease_holder(id, token);
     PERFORM queue_internal.check_delay('retry_in', retry_in);
@@ -5094,8 +5360,11 @@ BEGIN
     ELSIF permanent AND retry_in IS NOT NULL THEN
         PERFORM queue_internal.raise_invalid('retry_in', 'cannot be combined with "permanent"', retry_in::text);
     END IF;
+    is_last := permanent OR (SELECT t.attempt >= coalesce(t.max_attempts, q.max_attempts, 1)
+                             FROM queue.tasks AS t LEFT JOIN queue.queues AS q ON q.name = t.queue
+                             WHERE t.id = fail.id AND t.token = fail.token);
     RETURN queue_internal.end_attempt(
-        queue_internal.leased_task(id, token), error, retry_in, permanent);
+        queue_internal.leased_task(id, token, is_last IS NOT FALSE), error, retry_in, permanent);
 END
 $$;
 COMMENT ON FUNCTION queue.fail(bigint, bigint, text, interval, boolean) IS
@@ -5105,6 +5374,7 @@ COMMENT ON FUNCTION queue.fail(bigint, bigint, text, interval, boolean) IS
 --   Gives a task back without spending the attempt, at its old place in the queue or after a delay.
 --   A task whose cancelling was requested, or that was replaced, is cancelled instead.
 --   API:      public; needs the worker's right on the queue
+--   Waits:    if the task was asked to be cancelled, or has a key, for transactions that have pushed after it
 --   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.tasks (updates)
 
@@ -5117,7 +5387,7 @@ BEGIN
         PERFORM queue_internal.raise_null('delay');
     END IF;
     PERFORM queue_internal.check_delay('delay', delay);
-    task := queue_internal.leased_task(id, token);
+    task := queue_internal.leased_task(id, token, false);
     IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
         PERFORM queue_internal.cancel_now(task);
         RETURN;
@@ -5225,7 +5495,7 @@ COMMENT ON FUNCTION queue.extend(bigint, bigint, interval, jsonb) IS
 CREATE FUNCTION queue.cancelled(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    task queue.tasks := queue_internal.leased_task(id, token);
+    task queue.tasks := queue_internal.leased_task(id, token, true);
 BEGIN
     IF task.cancel_requested_at IS NULL THEN
         PERFORM queue_internal.raise_wrong_state(
@@ -5245,8 +5515,8 @@ COMMENT ON FUNCTION queue.cancelled(bigint, bigint) IS
 --   API:      public; an operator's
 --   Returns:  the state that the task is in now: cancelled, or running
 --   Errors:   QX003 no such task; QX005 it has finished already; 22004, 22023 for the argument
---   Touches:  queue.tasks (waits for a transaction that is working on the task; updates or deletes),
---             queue.history (inserts)
+--   Waits:    for a transaction that is working on the task; if it does not run, for one that has pushed after it, too
+--   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -5254,7 +5524,15 @@ DECLARE
     task queue.tasks;
 BEGIN
     PERFORM queue_internal.check_id(id);
-    SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = cancel.id AND queue_internal.has_right('operator', t.queue) FOR UPDATE;
+    -- What runs is asked to stop, and does not end with that.
+    SELECT t.* INTO task FROM queue.tasks AS t
+    WHERE t.id = cancel.id AND t.state = 'running' AND queue_internal.has_right('operator', t.queue)
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        SELECT t.* INTO task FROM queue.tasks AS t
+        WHERE t.id = cancel.id AND queue_internal.has_right('operator', t.queue)
+        FOR UPDATE;
+    END IF;
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_wrong_state(
             id, 'operator', 'cannot be cancelled', 'Only waiting, queued and running tasks can be cancelled.');
@@ -5604,7 +5882,7 @@ COMMENT ON FUNCTION queue_internal.check_queue(text) IS 'Checks that a queue exi
 --   The history stays; the queue's bindings go.
 --   API:      public; an operator's
 --   Errors:   QX002 no such queue; 55006 it has tasks; 22004, 22023, 54000 for the arguments
---   Touches:  queue.queues, queue.tasks (locks in the order of ids), queue.dead_letters and what policies
+--   Touches:  queue.queues, queue.tasks and queue.dead_letters (locks in the order of ids), and what policies
 --             keep of them (deletes)
 --   A push that runs at the same moment may leave its task behind. The task is neither lost nor
 --   claimed: it is there again when a queue of that name is created.
@@ -5620,12 +5898,14 @@ BEGIN
     IF force THEN
         -- Before everything that belongs to them, and in the order in which others lock them.
         PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
+        PERFORM FROM queue.dead_letters AS d WHERE d.queue = "drop".name ORDER BY d.id FOR UPDATE;
     END IF;
     -- Whoever waits for it has to learn that it is gone.
     PERFORM queue_internal.announce_task(name, clock_timestamp());
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.tokens AS s WHERE s.queue = "drop".name;
+    DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF NOT force AND (EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
                       OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name)) THEN
         RAISE EXCEPTION 'queue "%" has tasks', name
@@ -5643,6 +5923,7 @@ BEGIN
     END IF;
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
     -- Those too that outlive their task for a while: they would keep a later queue of that name from its tasks.
+    PERFORM FROM queue_internal.keys AS k WHERE k.queue = "drop".name ORDER BY k.key FOR UPDATE;
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
     IF force THEN
         DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name;
@@ -5657,7 +5938,7 @@ COMMENT ON FUNCTION queue.drop(text, boolean) IS
 --   From now on what is published under a topic that matches the pattern goes to the queue, too.
 --   Binding twice changes nothing.
 --   API:      public; an operator's
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
+--   Errors:   QX002 no such queue; 54000 it has 1000 bindings already; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.queues (locks the queue's row against a drop), queue.bindings (inserts)
 
 CREATE FUNCTION queue.bind(topic_pattern text, queue text) RETURNS void
@@ -5669,6 +5950,14 @@ BEGIN
     PERFORM FROM queue.queues AS q WHERE q.name = bind.queue FOR KEY SHARE;
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_unknown_queue(queue);
+    END IF;
+    -- Every publish reads all bindings. (Binds at the same moment do not count each other.)
+    IF (SELECT count(*) FROM queue.bindings AS b
+        WHERE b.queue = bind.queue AND b.topic_pattern <> bind.topic_pattern) >= 1000 THEN
+        RAISE EXCEPTION 'queue "%" has too many bindings', queue
+            USING ERRCODE = 'program_limit_exceeded',
+                  DETAIL = 'A queue can have 1000.',
+                  HINT = 'Bind a pattern with wildcards, or take back with queue.unbind() what is not needed.';
     END IF;
     INSERT INTO queue.bindings (topic_pattern, queue, topic_regex)
     VALUES (bind.topic_pattern, bind.queue, queue_internal.topic_regex(bind.topic_pattern))
@@ -6644,7 +6933,7 @@ COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which, and
 COMMENT ON TABLE queue_internal.outcomes IS 'How tasks ended that could not tell their dependents.';
 COMMENT ON TABLE queue_internal.events IS 'Hints to look at a waiting task or at a group; processed by the next claim.';
 COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
-COMMENT ON TABLE queue_internal.locks IS 'Rows that are only ever locked, by the transaction that admits tasks of a group.';
+COMMENT ON TABLE queue_internal.locks IS 'Rows that are only ever locked, by the transaction that admits tasks of a group; each queue has its own.';
 COMMENT ON TABLE queue_internal.slots IS 'The places of queues with max_running, and the task that took each last.';
 COMMENT ON TABLE queue_internal.token_mark IS
     'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';

@@ -117,8 +117,9 @@ BEGIN
         EXECUTE pg_catalog.format('DELETE FROM %s', moved.fresh::regclass);
     END LOOP;
     -- The tasks last: what they are restored with fills in what is missing, such as keys, and does not repeat it.
+    -- The locks come with the queues, by a trigger, and with their first groups.
     FOR moved IN
-        SELECT t.* FROM pg_temp.queue_move_tables AS t WHERE t.kind = 'r'
+        SELECT t.* FROM pg_temp.queue_move_tables AS t WHERE t.kind = 'r' AND t.fresh <> 'queue_internal.locks'::regclass
         ORDER BY t.fresh = 'queue.tasks'::regclass, t.fresh
     LOOP
         -- The columns that both have; what the server numbers, it numbers anew, in the same order.
