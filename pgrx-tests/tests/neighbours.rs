@@ -291,6 +291,36 @@ fn nobody_without_rights_stops_the_partitions_and_a_full_day_stops_no_other() {
 }
 
 #[test]
+fn a_partition_made_by_hand_stops_no_other_day_and_health_says_so() {
+    let (_cluster, mut client, _worker) = start("by-hand");
+    without_worker(&mut client);
+    let attach = |client: &mut Client, name: &str, from: &str, to: &str| {
+        let bound = |offset: &str| format!("date_trunc('day', now(), 'UTC') + interval '{offset}'");
+        let statement = format!(
+            "DO $$ BEGIN EXECUTE format(
+                 'CREATE TABLE {name} PARTITION OF queue.history FOR VALUES FROM (%L) TO (%L)', {}, {}); END $$",
+            bound(from),
+            bound(to)
+        );
+        run(client, &statement);
+    };
+    attach(&mut client, "half", "36 hours", "48 hours");
+    attach(&mut client, "later", "72 hours", "1000 hours");
+    run(&mut client, "SELECT queue.push('a')");
+    run(&mut client, "CALL queue.maintain()");
+    let days = "SELECT count(*) FROM queue_internal.history_partitions() AS p WHERE p.attached";
+    assert_eq!(number(&mut client, days), 2, "today and the day after tomorrow");
+    let rest = "SELECT queue_internal.extend_history()::integer::bigint";
+    assert_eq!(number(&mut client, rest), 1, "nothing is left to do");
+    let said = "SELECT status || ': ' || detail FROM queue.health() WHERE name = 'partitions'";
+    let part = "warning: the partition public.half holds only a part of tomorrow, which gets none of its own";
+    assert_eq!(text(&mut client, said), part);
+    run(&mut client, "DROP TABLE half");
+    attach(&mut client, "whole", "24 hours", "48 hours");
+    assert_eq!(text(&mut client, said), "ok: the partition public.whole holds tomorrow");
+}
+
+#[test]
 fn what_cannot_be_ended_is_said_once_and_then_rarely() {
     let (cluster, mut client, _worker) = start("stuck");
     without_worker(&mut client);

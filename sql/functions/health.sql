@@ -25,6 +25,8 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 -- For queue.stats, of which most branches do not run: to compile them takes longer than all the rest.
 SET jit = off
+-- The bounds of partitions are read from text.
+SET datestyle = 'ISO'
 AS $$
 DECLARE
     due_for     CONSTANT interval := coalesce(due_for, '10 minutes');
@@ -186,12 +188,24 @@ BEGIN
           FROM pg_class AS c
           WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_\d{8}$')
          AS h (last, there, loose),
+    -- A partition made by hand that holds a part of tomorrow, and whether it holds all of it.
+    (SELECT min(p.relid::regclass::text), bool_or(p.since <= p.day AND p.until >= p.day + interval '24 hours') FROM (
+         SELECT c.oid AS relid, (today + 1)::timestamp AT TIME ZONE 'UTC' AS day,
+                coalesce(nullif(btrim(b[1], ''''), 'MINVALUE'), '-infinity')::timestamptz AS since,
+                coalesce(nullif(btrim(b[2], ''''), 'MAXVALUE'), 'infinity')::timestamptz AS until
+         FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid,
+              LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM [(](.*)[)] TO [(](.*)[)]') AS b
+         WHERE i.inhparent = 'queue.history'::regclass AND b IS NOT NULL) AS p
+     WHERE p.since < p.day + interval '24 hours' AND p.until > p.day) AS o (name, whole),
     LATERAL (VALUES
         (h.loose IS NOT NULL, 'warning',
          format('table queue.%s is not attached to queue.history, and no partition is made while it is not', h.loose),
          'A dump that is being restored will attach it. Else: ALTER TABLE queue.history ATTACH PARTITION, or DROP TABLE.'),
-        (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
         (h.there, 'ok', 'the last is for ' || h.last, NULL),
+        (o.whole, 'ok', format('the partition %s holds tomorrow', o.name), NULL),
+        (o.name IS NOT NULL, 'warning', format('the partition %s holds only a part of tomorrow, which gets none of its own', o.name),
+         'Rows of the rest go to queue.history_default. Attach partitions by hand for whole days (UTC).'),
+        (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
         (true, 'warning', 'there is none for tomorrow, the last is for ' || h.last,
          'Rows without one go to queue.history_default. CALL queue.maintain() makes them, unless somebody keeps '
          'queue.history locked.')

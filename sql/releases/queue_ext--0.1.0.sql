@@ -3275,7 +3275,7 @@ COMMENT ON FUNCTION queue_internal.due_queues(timestamptz, timestamptz) IS
 --
 --   Makes the partitions of queue.history for today and the coming days, as many as the setting
 --   "queue.history_ahead" says, and returns whether they are all there; null as long as there was no
---   task.
+--   task. A day of which a partition made by hand holds a part gets none: rows of the rest go to queue.history_default.
 --
 --   Off the path of claims: one session at a time is at it, each partition is attached under a short
 --   lock_timeout, and what could not be done is left for the next time. Until then queue.history_default takes
@@ -3309,14 +3309,22 @@ BEGIN
     FOR day IN
         SELECT today + n FROM generate_series(0, ahead) AS n
         EXCEPT SELECT p.day FROM queue_internal.history_partitions() AS p
+        EXCEPT SELECT today + n FROM generate_series(0, ahead) AS n, queue_internal.history_bounds() AS b
+               WHERE b.since < (today + n + 1)::timestamp AT TIME ZONE 'UTC'
+                 AND b.until > (today + n)::timestamp AT TIME ZONE 'UTC'
         ORDER BY 1
     LOOP
         BEGIN
             IF NOT queue_internal.add_history_partition(day) THEN
                 complete := false;
             END IF;
-        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-            complete := false;
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN
+                complete := false;
+            WHEN OTHERS THEN
+                -- One day must not stop the others.
+                complete := false;
+                RAISE WARNING 'the partition of queue.history for % cannot be made: %', day, SQLERRM;
         END;
     END LOOP;
     RETURN complete;
@@ -3339,6 +3347,21 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION queue_internal.history_partitions() IS
     'The partitions of queue.history that hold one day (UTC) each.';
+
+-- What each partition of queue.history holds, without the default one.
+CREATE FUNCTION queue_internal.history_bounds(OUT name text, OUT since timestamptz, OUT until timestamptz)
+RETURNS SETOF record
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+BEGIN
+    RETURN QUERY
+    SELECT c.relname::text, coalesce(nullif(btrim(b[1], ''''), 'MINVALUE'), '-infinity')::timestamptz,
+           coalesce(nullif(btrim(b[2], ''''), 'MAXVALUE'), 'infinity')::timestamptz
+    FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid,
+         LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM [(](.*)[)] TO [(](.*)[)]') AS b
+    WHERE i.inhparent = 'queue.history'::regclass AND b IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.history_bounds() IS 'The partitions of queue.history and their bounds.';
 
 -- Rows of today that were written before there was a partition are moved into it, if they are few;
 -- many stay where they are, and retire_history deletes them there.
@@ -6569,6 +6592,8 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 -- For queue.stats, of which most branches do not run: to compile them takes longer than all the rest.
 SET jit = off
+-- The bounds of partitions are read from text.
+SET datestyle = 'ISO'
 AS $$
 DECLARE
     due_for     CONSTANT interval := coalesce(due_for, '10 minutes');
@@ -6730,12 +6755,24 @@ BEGIN
           FROM pg_class AS c
           WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_\d{8}$')
          AS h (last, there, loose),
+    -- A partition made by hand that holds a part of tomorrow, and whether it holds all of it.
+    (SELECT min(p.relid::regclass::text), bool_or(p.since <= p.day AND p.until >= p.day + interval '24 hours') FROM (
+         SELECT c.oid AS relid, (today + 1)::timestamp AT TIME ZONE 'UTC' AS day,
+                coalesce(nullif(btrim(b[1], ''''), 'MINVALUE'), '-infinity')::timestamptz AS since,
+                coalesce(nullif(btrim(b[2], ''''), 'MAXVALUE'), 'infinity')::timestamptz AS until
+         FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid,
+              LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM [(](.*)[)] TO [(](.*)[)]') AS b
+         WHERE i.inhparent = 'queue.history'::regclass AND b IS NOT NULL) AS p
+     WHERE p.since < p.day + interval '24 hours' AND p.until > p.day) AS o (name, whole),
     LATERAL (VALUES
         (h.loose IS NOT NULL, 'warning',
          format('table queue.%s is not attached to queue.history, and no partition is made while it is not', h.loose),
          'A dump that is being restored will attach it. Else: ALTER TABLE queue.history ATTACH PARTITION, or DROP TABLE.'),
-        (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
         (h.there, 'ok', 'the last is for ' || h.last, NULL),
+        (o.whole, 'ok', format('the partition %s holds tomorrow', o.name), NULL),
+        (o.name IS NOT NULL, 'warning', format('the partition %s holds only a part of tomorrow, which gets none of its own', o.name),
+         'Rows of the rest go to queue.history_default. Attach partitions by hand for whole days (UTC).'),
+        (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
         (true, 'warning', 'there is none for tomorrow, the last is for ' || h.last,
          'Rows without one go to queue.history_default. CALL queue.maintain() makes them, unless somebody keeps '
          'queue.history locked.')
