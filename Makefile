@@ -76,7 +76,7 @@ YUGABYTE_FILES := $(patsubst sql/internal/mark.sql,sql/yugabyte/order.sql,$(YUGA
 YUGABYTE_FILES := $(patsubst sql/internal/extend_history.sql,sql/yugabyte/history.sql,$(YUGABYTE_FILES))
 YUGABYTE_FILES := $(filter-out sql/internal/retire_history.sql,$(YUGABYTE_FILES))
 YUGABYTE_FILES := $(patsubst sql/portable/upkeep.sql,sql/portable/upkeep.sql sql/yugabyte/locks.sql,$(YUGABYTE_FILES))
-YUGABYTE_FILES := $(foreach file,$(YUGABYTE_FILES),$(if $(filter $(file),$(addprefix sql/internal/,is_ready.sql \
+YUGABYTE_FILES := $(foreach file,$(YUGABYTE_FILES),$(if $(filter $(file),$(addprefix sql/internal/,first_ready.sql \
 	claim_from.sql due_queues.sql tasks_inserted.sql)),$(subst internal,yugabyte,$(file)),$(file)))
 YUGABYTE_FILES := $(patsubst sql/grants.sql,sql/grants.sql sql/yugabyte/grants.sql,$(YUGABYTE_FILES))
 YUGABYTE_SQL := target/queue_ext-yugabyte--$(VERSION).sql

@@ -201,6 +201,20 @@ pub unsafe fn call(function: *mut pg_sys::FmgrInfo, arguments: &[pg_sys::Nullabl
     unsafe { call_for(&mut nobody, function, arguments) }
 }
 
+/// The same of a function that may return null.
+///
+/// # Safety
+/// As above.
+pub unsafe fn call_or_null(
+    function: *mut pg_sys::FmgrInfo,
+    arguments: &[pg_sys::NullableDatum],
+) -> Option<pg_sys::Datum> {
+    let mut nobody = pg_sys::FunctionCallInfoBaseData::default();
+    // SAFETY: the caller's promise.
+    let result = unsafe { call_for(&mut nobody, function, arguments) };
+    (!nobody.isnull).then_some(result)
+}
+
 /// As many as any function may have.
 const MOST_ARGUMENTS: usize = pg_sys::FUNC_MAX_ARGS as usize;
 

@@ -34,6 +34,8 @@ declare_symbol!(pg_finfo_queue_wait_result);
 thread_local! {
     /// When what the last look has found missing is there again, as the core has said: see `comes`.
     static COMES: Cell<i64> = const { Cell::new(NEVER) };
+    /// What the core found for the last wait of this session, and the pause before it is returned once more.
+    static LAST: Cell<Option<(i64, i64)>> = const { Cell::new(None) };
 }
 
 /// What this session is looking for comes at that time, and nobody will tell it: a token of a rate limit.
@@ -60,6 +62,10 @@ struct Call {
     pause: i64,
     /// Whether the first look is over.
     looked: bool,
+    /// Whether it has slept, or was woken, since the call began.
+    rested: bool,
+    /// Whether the last look found only what the last wait of this session had found: see `look_for_first`.
+    vain: bool,
 }
 
 /// `queue.wait(queue, timeout, INOUT ready)`. Not guarded by pgrx, for the reason given in verbs.rs: the
@@ -99,7 +105,7 @@ unsafe fn wait_for_task(fcinfo: pg_sys::FunctionCallInfo, many: bool) -> pg_sys:
                         // The queue may have been dropped.
                         (*call).check();
                     }
-                    (*call).look().value() & 1 == 1
+                    (*call).look_for_first()
                 }
             };
             if !go_on(call, ready, deadline) {
@@ -121,7 +127,7 @@ unsafe extern "C-unwind" fn queue_wait_result(fcinfo: pg_sys::FunctionCallInfo) 
         let deadline = (*call).check();
         loop {
             begin_look(call);
-            let outcome = (*call).look();
+            let outcome = (*call).look().unwrap_or(pg_sys::Datum::null());
             if !go_on(call, is_over(outcome), deadline) {
                 lists::leave(true);
                 (*fcinfo).isnull = false;
@@ -145,17 +151,40 @@ impl Call {
     }
 
     /// Has the core look, at what is there now.
-    unsafe fn look(&mut self) -> pg_sys::Datum {
+    unsafe fn look(&mut self) -> Option<pg_sys::Datum> {
         // SAFETY: `prepare` has found the function. An ERROR in it takes the snapshot with it.
         unsafe {
             see(true);
             let entered = rights::enter(self.fcinfo);
-            let found = crate::verbs::call(&mut self.look, &[self.subject]);
+            let found = crate::verbs::call_or_null(&mut self.look, &[self.subject]);
             rights::leave(&entered);
             see(false);
             found
         }
     }
+
+    /// Whether a claim would get something, from queues that the core serves.
+    ///
+    /// The core cannot see whether another transaction has that locked. If the last wait of this session returned because
+    /// of the same task or event, then the claim after it came to nothing, as a rule because of such a lock. So that a
+    /// session that waits and claims in turn does not spin, it pauses first, longer each time, unless it is woken.
+    unsafe fn look_for_first(&mut self) -> bool {
+        // SAFETY: `prepare` has found the function, which returns a bigint.
+        let Some(first) = (unsafe { self.look() }).map(|first| first.value() as i64) else { return false };
+        let pause = LAST.get().filter(|last| last.0 == first).map(|last| last.1);
+        self.vain = !self.rested && pause.is_some();
+        if self.vain {
+            self.pause = pause.unwrap_or(FIRST_PAUSE);
+        } else {
+            LAST.set(Some((first, pause.map_or(FIRST_PAUSE, longer))));
+        }
+        true
+    }
+}
+
+/// The pause after this one.
+fn longer(pause: i64) -> i64 {
+    (pause + pause / 2).min(LONGEST_PAUSE)
 }
 
 /// Forgets what the last look left in memory, since there may be many, and makes sure that the extension is still
@@ -165,6 +194,7 @@ unsafe extern "C-unwind" fn begin_look(call: *mut Call) {
     COMES.set(NEVER);
     // SAFETY: the context is this call's own, and holds nothing that is still in use.
     unsafe {
+        (*call).vain = false;
         pg_sys::MemoryContextReset((*call).scratch);
         pg_sys::MemoryContextSwitchTo((*call).scratch);
         // At the first look, this is still the transaction in which the functions were found.
@@ -248,8 +278,8 @@ unsafe fn find_functions(call: *mut Call) {
     // SAFETY: catalog lookups; what is found lives in the memory of the CALL.
     unsafe {
         let (check, first, look) = match (*call).kind {
-            Kind::Queue => (c"check_wait", pg_sys::TEXTOID, c"is_ready"),
-            Kind::Queues => (c"check_wait", pg_sys::TEXTARRAYOID, c"is_ready"),
+            Kind::Queue => (c"check_wait", pg_sys::TEXTOID, c"first_ready"),
+            Kind::Queues => (c"check_wait", pg_sys::TEXTARRAYOID, c"first_ready"),
             Kind::Result => (c"check_wait_result", pg_sys::INT8OID, c"outcome"),
         };
         let wanted = if (*call).kind == Kind::Result { pg_sys::INT8OID } else { pg_sys::TEXTARRAYOID };
@@ -293,11 +323,14 @@ unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) ->
     let call = unsafe { &mut *call };
     call.looked = true;
     let moment = now();
-    if over || moment >= deadline {
+    if over && !call.vain || moment >= deadline {
         return false;
     }
     // SAFETY: as above.
     if !unsafe { rest::can_commit(call.fcinfo) } {
+        if over {
+            return false;
+        }
         ereport!(
             PgLogLevel::NOTICE,
             PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
@@ -316,17 +349,18 @@ unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) ->
     let sweep = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(LONGEST_PAUSE);
     let next = lists::next_time();
     // Without a worker, nobody reads tasks for later into the lane of a queue that the core serves.
-    let pause = if standing.everywhere && next > moment { sweep } else { call.pause };
+    let pause = if standing.everywhere && next > moment && !call.vain { sweep } else { call.pause };
     // Many may wait for the same one: those who find nothing then wait longer and longer.
     let comes = match COMES.get() {
         NEVER => NEVER,
         time => time.max(moment.saturating_add(call.pause)),
     };
-    call.pause = (call.pause + call.pause / 2).min(LONGEST_PAUSE);
+    call.pause = longer(call.pause);
     let next = if next > moment { next } else { NEVER };
     let until = deadline.min(moment.saturating_add(pause)).min(next).min(comes);
     // SAFETY: nothing of this transaction is in use by the frames above.
     unsafe { rest::rest(call, until) };
+    call.rested = true;
     true
 }
 

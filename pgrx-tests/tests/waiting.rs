@@ -8,6 +8,8 @@ mod ends;
 mod idle;
 #[path = "waiting/latency.rs"]
 mod latency;
+#[path = "waiting/vain.rs"]
+mod vain;
 #[path = "waiting/pgbouncer.rs"]
 mod pgbouncer;
 

@@ -108,7 +108,7 @@ DECLARE
     waiting   CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
-            '{check_wait, is_ready, has_events, next_pause, check_wait_result, outcome, is_end, try_commit, may_commit}'));
+            '{check_wait, first_ready, vain_pause, next_pause, check_wait_result, outcome, is_end, try_commit, may_commit}'));
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));

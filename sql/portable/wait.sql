@@ -32,13 +32,15 @@ CREATE PROCEDURE queue.wait(
 LANGUAGE plpgsql AS $$
 DECLARE
     deadline pg_catalog.timestamptz := queue_internal.check_wait(queues, timeout);
-    pause    double precision := 0;
+    pause    double precision := queue_internal.vain_pause(queues, deadline);
+    first    bigint;
 BEGIN
+    -- Without a COMMIT, which a transaction block does not allow: this has something to return at once.
+    PERFORM pg_catalog.pg_sleep(pause);
     LOOP
-        ready := queue_internal.is_ready(queues);
-        -- An event is for the next claim, which may not be able to process it yet: a session that waits and claims in
-        -- turn shall not do so without a pause.
-        EXIT WHEN ready AND (pause OPERATOR(pg_catalog.>) 0 OR NOT queue_internal.has_events(queues));
+        first := queue_internal.first_ready(queues);
+        ready := first IS NOT NULL;
+        EXIT WHEN ready;
         pause := queue_internal.next_pause(pause, deadline);
         EXIT WHEN pause IS NULL;
         COMMIT;
@@ -46,19 +48,29 @@ BEGIN
         -- One of them may have been dropped.
         PERFORM queue_internal.check_wait(queues, timeout);
     END LOOP;
+    IF ready THEN
+        PERFORM pg_catalog.set_config('queue_wait.ready', pg_catalog.concat(first, ' ', pause), false);
+    END IF;
 END
 $$;
 COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
     'Waits until there is something to claim from any of the queues.';
 
-CREATE FUNCTION queue_internal.has_events(queues text[]) RETURNS boolean
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+-- What the session found last and has not claimed is locked, as a rule: a session that waits and claims in turn pauses
+-- before it is told of the same again, and longer each time.
+CREATE FUNCTION queue_internal.vain_pause(queues text[], deadline timestamptz) RETURNS float8
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kept CONSTANT text[] := string_to_array(current_setting('queue_wait.ready', true), ' ');
 BEGIN
-    RETURN EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = ANY (queues) AND e.due_at <= clock_timestamp()
-                     AND queue_internal.has_right('worker', e.queue));
+    IF kept[1] = queue_internal.first_ready(queues)::text THEN
+        RETURN coalesce(queue_internal.next_pause(kept[2]::float8, deadline), 0);
+    END IF;
+    RETURN 0;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_events(text[]) IS 'Whether a claim from any of the queues has events to process.';
+COMMENT ON FUNCTION queue_internal.vain_pause(text[], timestamptz) IS
+    'How long to sleep before the first look: not at all, unless it would find what the last wait of the session found.';
 
 CREATE FUNCTION queue_internal.next_pause(pause float8, deadline timestamptz) RETURNS float8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -277,7 +277,7 @@ fn internal_functions_tell_nothing_about_other_queues() {
             "queue_internal.has_right('any', 'QUEUE')",
             "queue_internal.has_right('any', NULL)",
             "queue_internal.has_right(NULL, 'QUEUE')",
-            "queue_internal.is_ready('{QUEUE}')",
+            "queue_internal.first_ready('{QUEUE}')",
             "queue_internal.outcome(QUEUED)",
             "queue_internal.check_wait('QUEUE', '0') < now()",
             "queue_internal.check_wait(ARRAY['QUEUE'], '0') < now()",
@@ -289,7 +289,7 @@ fn internal_functions_tell_nothing_about_other_queues() {
             "(queue_internal.next_batch('x', '{\"ids\": [QUEUED]}', true, 9, 'QUEUE', NULL, 0, NULL, NULL, NULL)).tasks",
         ];
         if edition == Edition::SqlOnly {
-            calls.push("queue_internal.has_events('{QUEUE}')");
+            calls.push("queue_internal.vain_pause('{QUEUE}', now())");
         }
         let missing = Stock::missing("none");
         let count = "SELECT count(*) FROM queue.all_tasks WHERE queue = 'other' AND state <> 'cancelled'";

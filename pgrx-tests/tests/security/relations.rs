@@ -71,13 +71,13 @@ const OTHERS: &[(&str, &str)] = &[
     // Procedures call these as their caller, because a procedure that commits cannot run as the owner.
     ("queue_internal.check_wait", "WO*"),
     ("queue_internal.check_wait_result", "WO*"),
-    ("queue_internal.is_ready", "WO*"),
+    ("queue_internal.first_ready", "WO*"),
     ("queue_internal.outcome", "WO*"),
     ("queue_internal.try_commit", "WO*"),
     ("queue_internal.in_batches", "O*"),
     ("queue_internal.next_batch", "O*"),
     // In the SQL-only edition.
-    ("queue_internal.has_events", "WO*"),
+    ("queue_internal.vain_pause", "WO*"),
     ("queue_internal.next_pause", "WO*"),
     ("queue_internal.is_end", "WO*"),
     ("queue_internal.may_commit", "WO*"),

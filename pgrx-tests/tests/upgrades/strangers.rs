@@ -59,8 +59,8 @@ const STRANGE: &[(&str, &str)] = &[
         "ALTER FUNCTION queue_internal.gone RENAME TO push",
     ),
     (
-        "ALTER FUNCTION queue_internal.is_ready RENAME TO gone",
-        "ALTER FUNCTION queue_internal.gone RENAME TO is_ready",
+        "ALTER FUNCTION queue_internal.first_ready RENAME TO gone",
+        "ALTER FUNCTION queue_internal.gone RENAME TO first_ready",
     ),
     (
         "ALTER FUNCTION queue_internal.expire RENAME TO gone",

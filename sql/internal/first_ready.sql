@@ -1,9 +1,12 @@
--- queue_internal.is_ready(queues)
+-- queue_internal.first_ready(queues)
 --
---   Whether a claim from any of the queues would get something. Reads only; like claim_from, it walks the
---   order index one priority at a time and never touches the tasks scheduled for later.
+--   What a claim from any of the queues would come to first: the id of a task, or the negated id of an event; null if
+--   a claim would get nothing. Another transaction may have it locked, and then a claim skips it: a lock cannot be seen
+--   in SQL. So wait() pauses if it finds the same again.
+--   Reads only; like claim_from, it walks the order index one priority at a time and never touches the tasks
+--   scheduled for later.
 
-CREATE FUNCTION queue_internal.is_ready(queues text[]) RETURNS boolean
+CREATE FUNCTION queue_internal.first_ready(queues text[]) RETURNS bigint
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -16,6 +19,7 @@ DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
     source queue.queues;
     level  integer;
+    first  bigint;
 BEGIN
     FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL
                     AND queue_internal.has_right('worker', q.name)
@@ -28,25 +32,27 @@ BEGIN
         CONTINUE WHEN source.max_running IS NOT NULL
                       AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1))
                       AND NOT queue_internal.has_expired_holder(source, moment);
-        IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = source.name AND e.due_at <= moment) THEN
-            RETURN true;
+        SELECT -e.id INTO first FROM queue_internal.events AS e
+        WHERE e.queue = source.name AND e.due_at <= moment ORDER BY e.due_at, e.id LIMIT 1;
+        IF FOUND THEN
+            RETURN first;
         END IF;
         SELECT t.priority INTO level FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
         WHILE level IS NOT NULL LOOP
-            IF EXISTS (
-                SELECT FROM queue.tasks AS t
-                WHERE t.queue = source.name AND t.priority = level AND t.gate < 2 AND t.run_at <= moment
-                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment))
-            THEN
-                RETURN true;
+            SELECT t.id INTO first FROM queue.tasks AS t
+            WHERE t.queue = source.name AND t.priority = level AND t.gate < 2 AND t.run_at <= moment
+              AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+            ORDER BY t.run_at, t.id LIMIT 1;
+            IF FOUND THEN
+                RETURN first;
             END IF;
             SELECT t.priority INTO level FROM queue.tasks AS t
             WHERE t.queue = source.name AND t.gate < 2 AND t.priority > level ORDER BY t.priority LIMIT 1;
         END LOOP;
     END LOOP;
-    RETURN false;
+    RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.is_ready(text[]) IS
-    'Whether there is something to claim from any of the queues.';
+COMMENT ON FUNCTION queue_internal.first_ready(text[]) IS
+    'The id of the first task that can be claimed from any of the queues; null if there is none.';

@@ -1,0 +1,86 @@
+//! What looks ready and cannot be claimed, because another transaction has it locked, does not make a worker spin.
+
+use super::*;
+use queue_ext_tests::{Edition, Worker};
+
+/// How often a worker may look in the time, and how soon it has to find what is new.
+const WATCHED: Duration = Duration::from_secs(2);
+const ROUNDS: u32 = 50;
+const FOUND: Duration = Duration::from_secs(1);
+/// What was locked for long is looked at again after a while.
+const UNLOCKED: Duration = Duration::from_secs(6);
+
+/// The documented loop: claims a task, and waits where there is none. Returns the rounds until it had a task, or until
+/// the time was over.
+fn claim_and_wait(client: &mut Client, queue: &str, time: Duration) -> (u32, bool) {
+    let (claim, wait) =
+        (format!("SELECT queue.claim(queue => '{queue}')"), format!("CALL queue.wait('{queue}', '500 ms')"));
+    let (started, mut rounds) = (Instant::now(), 0);
+    while started.elapsed() < time {
+        if !client.query(&claim, &[]).expect("claim").is_empty() {
+            return (rounds, true);
+        }
+        client.query_one(&wait, &[]).expect("wait");
+        rounds += 1;
+    }
+    (rounds, false)
+}
+
+/// What is locked: the name of its queue, how it came to be, and the transaction that is left open.
+const LOCKED: &[(&str, &str, &str)] = &[
+    ("plain", "SELECT queue.push('plain')", "SELECT queue.claim(queue => 'plain')"),
+    ("row", "SELECT queue.push('row')", "SELECT FROM queue.tasks WHERE queue = 'row' FOR UPDATE"),
+    ("limited", "SELECT queue.push('limited')", "SELECT queue.claim(queue => 'limited')"),
+    (
+        "lease",
+        "SELECT queue.push('lease'); SELECT queue.claim('1 ms', 'lease')",
+        "SELECT FROM queue.tasks WHERE queue = 'lease' FOR UPDATE",
+    ),
+    (
+        "event",
+        "SELECT queue.push('event', group_key => 'g'), queue.push('event', group_key => 'g');
+         SELECT queue.claim(queue => 'event')",
+        "INSERT INTO queue_internal.events (queue, group_key) VALUES ('event', 'g');
+         COMMIT; BEGIN; SELECT FROM queue_internal.events WHERE queue = 'event' FOR UPDATE;
+         SELECT FROM queue.tasks WHERE queue = 'event' FOR UPDATE",
+    ),
+];
+
+#[test]
+fn what_another_transaction_has_locked_is_not_looked_at_in_a_tight_loop() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    thread::scope(|scope| {
+        for edition in [Edition::FastPath, Edition::Core, Edition::NoPreload, Edition::SqlOnly] {
+            scope.spawn(move || meets_locks(edition));
+        }
+    });
+}
+
+fn meets_locks(edition: Edition) {
+    let cluster = edition.cluster("waiting-vain", Worker::Off);
+    edition.install(&cluster, "postgres");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.create('limited', '{\"max_running\": 2}')");
+    for (queue, prepare, lock) in LOCKED {
+        run(&mut client, &format!("SELECT queue.create('{queue}') WHERE '{queue}' <> 'limited'"));
+        run(&mut client, prepare);
+        let mut holder = cluster.connect();
+        run(&mut holder, &format!("BEGIN; {lock}"));
+        let (rounds, found) = claim_and_wait(&mut client, queue, WATCHED);
+        println!("{}, {queue}: {rounds} rounds in {WATCHED:?}", edition.name());
+        assert!(!found && rounds < ROUNDS, "{}, {queue}: {rounds} rounds, {found}", edition.name());
+        // A task that is pushed meanwhile is claimed soon, and so is the locked one after its lock is gone.
+        let mut producer = cluster.connect();
+        let push = format!("SELECT queue.push('{queue}')");
+        let pushing = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            run(&mut producer, &push);
+        });
+        assert!(claim_and_wait(&mut client, queue, FOUND).1, "{}, {queue}: a new task", edition.name());
+        pushing.join().expect("push");
+        run(&mut holder, "ROLLBACK");
+        if *queue != "event" {
+            assert!(claim_and_wait(&mut client, queue, UNLOCKED).1, "{}, {queue}: unlocked", edition.name());
+        }
+    }
+}

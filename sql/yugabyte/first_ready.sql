@@ -1,0 +1,59 @@
+-- queue_internal.first_ready(queues)
+--
+--   What a claim from any of the queues would come to first: the id of a task, or the negated id of an event; null if
+--   a claim would get nothing. Another transaction may have it locked, and then a claim skips it: a lock cannot be seen
+--   in SQL. So wait() pauses if it finds the same again.
+--   Reads only; like claim_from, it walks the order of each bucket one priority at a time and never touches the tasks
+--   scheduled for later.
+
+CREATE FUNCTION queue_internal.first_ready(queues text[]) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    moment CONSTANT timestamptz := clock_timestamp();
+    source queue.queues;
+    level  integer;
+    first  bigint;
+BEGIN
+    FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL
+                    AND queue_internal.has_right('worker', q.name)
+    LOOP
+        IF source.rate_limit IS NOT NULL AND NOT EXISTS (
+            SELECT FROM queue_internal.bucket_times(source, moment, 1)) THEN
+            PERFORM queue_internal.announce_token(source);
+            CONTINUE;
+        END IF;
+        CONTINUE WHEN source.max_running IS NOT NULL
+                      AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1))
+                      AND NOT queue_internal.has_expired_holder(source, moment);
+        SELECT -e.id INTO first FROM queue_internal.events AS e
+        WHERE e.queue = source.name AND e.due_at <= moment ORDER BY e.due_at, e.id LIMIT 1;
+        IF FOUND THEN
+            RETURN first;
+        END IF;
+        FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
+            SELECT f.level INTO level FROM queue_internal.first_task(in_bucket, source.name, false) AS f;
+            WHILE level IS NOT NULL LOOP
+                SELECT t.id INTO first FROM queue.tasks AS t
+                WHERE t.bucket = in_bucket AND t.queue = source.name AND t.priority = level AND t.gate < 2
+                  AND t.run_at <= moment
+                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                ORDER BY t.run_at, t.id LIMIT 1;
+                IF FOUND THEN
+                    RETURN first;
+                END IF;
+                SELECT n.level INTO level FROM queue_internal.next_level(in_bucket, source.name, level) AS n;
+            END LOOP;
+        END LOOP;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.first_ready(text[]) IS
+    'The id of the first task that can be claimed from any of the queues; null if there is none.';
