@@ -200,12 +200,13 @@ CREATE TABLE queue_internal.keys (
 );
 
 -- Which tasks wait for which. "outcome" is null until the predecessor ends, and is written by the transaction that
--- ends it: completed, failed, cancelled or purged.
+-- ends it: completed, failed, cancelled or purged. "restored_at" is set in a row that comes from a dump.
 CREATE TABLE queue_internal.dependencies (
     predecessor_id bigint NOT NULL,
     task_id        bigint NOT NULL,
     on_failure     text   NOT NULL,
     outcome        text COLLATE "C",
+    restored_at    timestamptz,
     CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id),
     CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue'))
 );
@@ -246,7 +247,8 @@ CREATE TABLE queue_internal.locks (
 
 -- A place is taken while the task in it runs with that very token; nothing has to be written to
 -- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its
--- own: looking for the newest costs the same however many old ones cannot be vacuumed yet.
+-- own: looking for the newest costs the same however many old ones cannot be vacuumed yet. A row of slot 0 says that
+-- claims may have been open while the limit was set (internal/limits.sql).
 CREATE TABLE queue_internal.slots (
     queue   text COLLATE "C" NOT NULL,
     slot    integer NOT NULL,

@@ -20,7 +20,7 @@ pub use lane::{Answer, Bounds, Key, Lane};
 pub use leases::Lease;
 
 use crate::clock::now;
-use crate::shared::{self, NEVER};
+use crate::shared::{self, NEVER, QueueBits};
 use directory::{alone, hashes, locked};
 use pgrx::prelude::*;
 use std::cell::Cell;
@@ -200,6 +200,17 @@ pub fn each<R>(act: impl Fn(&Slot) -> R) -> Vec<(Vec<u8>, R)> {
 pub extern "C-unwind" fn doubt() {
     all(|slot| {
         slot.lane.doubt();
+        slot.events = stamp();
+        slot.wake_in_turn()
+    });
+}
+
+/// There may be events to process in these queues of this database.
+pub fn note_events(queues: &QueueBits) {
+    all(|slot| {
+        if !shared::contains(queues, &slot.name[..slot.name_length]) {
+            return None;
+        }
         slot.events = stamp();
         slot.wake_in_turn()
     });

@@ -101,7 +101,8 @@ pub fn signalled(queue: &Queue<'_>) {
                     *place = queue.hash();
                     news.event_count += 1;
                 }
-                None => pending.doubt = true,
+                // The bits of the queues stand for it.
+                None => news.events_overflow = true,
             }
         }
     });
@@ -191,6 +192,7 @@ pub fn has_own(lane: u64) -> bool {
     with_pending(|pending| {
         pending.summary_count > 0
             || pending.doubt
+            || pending.news.events_overflow
             || pending.news.events[..pending.news.event_count].contains(&lane)
             || pending.changes[..pending.count]
                 .iter()

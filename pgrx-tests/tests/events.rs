@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Edition, Worker, brief, eventually};
+use queue_ext_tests::{Cluster, Edition, Settings, Worker, brief, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
 /// The setting "queue.sweep_interval", or how often queue.maintain() runs in its place.
@@ -218,4 +218,29 @@ fn an_end_finds_its_dependents_when_its_row_has_moved_to_a_new_page_meanwhile() 
     eventually("the dependent is claimed", SOON, || {
         number(&mut client, "SELECT count(*) FROM queue.claim('1 minute', 'd')") == 1
     });
+}
+
+#[test]
+fn the_worker_remembers_when_a_postponed_event_is_due_while_it_tends_to_other_tasks() {
+    let settings = Settings { preload: true, extra: "queue.sweep_interval = '1h'" };
+    let mut cluster = Cluster::start_with("events-remembered", &settings);
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE EXTENSION queue_ext; SELECT queue.create('q'), queue.create('other')");
+    cluster.await_worker("postgres");
+    run(&mut client, "SELECT queue.push('q')");
+    let dependent = number(&mut client, "SELECT queue.push('q', after => ARRAY[(SELECT max(id) FROM queue.tasks)])");
+    let mut holder = cluster.connect();
+    run(&mut holder, &format!("BEGIN; SELECT FROM queue.tasks WHERE id = {dependent} FOR UPDATE"));
+    run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim(queue => 'q')");
+    // Postponed for more than half a second.
+    let postponed = "SELECT count(*) FROM queue_internal.events WHERE tries = 7";
+    eventually("it is postponed", SOON, || number(&mut client, postponed) == 1);
+    let told = "SELECT (queue.engine_stats() #>> '{worker,notifications}')::bigint";
+    let before = number(&mut client, told);
+    run(&mut client, "SELECT queue.push('other', delay => '20 ms')");
+    eventually("a task came due meanwhile", SOON, || number(&mut client, told) > before);
+    run(&mut holder, "ROLLBACK");
+    let unblocked = "SELECT count(*) FROM queue.tasks WHERE state = 'queued' AND queue = 'q'";
+    let late = eventually("the dependent is unblocked", SOON, || number(&mut client, unblocked) == 1);
+    assert!(late < Duration::from_secs(3), "{late:?}");
 }

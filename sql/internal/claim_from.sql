@@ -8,7 +8,8 @@
 --   finished tasks, which lie at the front until a vacuum, are passed over once and not twice.
 --   A claim that passed over many of them has the next ones begin behind them (mark.sql).
 --   A running task whose lease ran out is met at its own place in the order and ended like any
---   attempt, so that claims need no reaper.
+--   attempt, so that claims need no reaper. One claim ends about 256 attempts, and tries to for about a second: it skips
+--   the others, which are the next claim's.
 --
 --   Events come first: they may admit tasks that are next. And they may come from the walk itself, when it
 --   meets a task that has to queue up in its group, or takes the only one of a group that was in the order;
@@ -43,6 +44,10 @@ DECLARE
     event     bigint;
     event_due timestamptz;
     rounds    integer := 0;
+    begun     CONSTANT timestamptz := clock_timestamp();
+    ended     integer := 0;
+    ending    boolean := true;
+    ups       integer := 0;
     level     integer;
     head      timestamptz;
     until     timestamptz;
@@ -106,12 +111,15 @@ BEGIN
                     WHERE t.queue = source.name AND t.priority = level AND t.gate < 2
                       AND t.run_at >= head AND t.run_at <= until
                       AND (t.state = 'queued'
-                           OR t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
+                           OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
                     ORDER BY t.run_at, t.id
                     LIMIT max_tasks - granted
                     FOR NO KEY UPDATE SKIP LOCKED
                 LOOP
                     IF candidate.state = 'running' THEN
+                        CONTINUE WHEN NOT ending;
+                        ended := ended + 1;
+                        ending := ended < 256 AND clock_timestamp() < begun + interval '1 second';
                         IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
                             stuck := stuck || candidate.id;
                         END IF;
@@ -140,6 +148,8 @@ BEGIN
                     IF candidate.group_key IS NOT NULL THEN
                         IF candidate.gate = 0 THEN
                             PERFORM queue_internal.queue_up(candidate);
+                            ups := ups + 1;
+                            EXIT walk WHEN ups = 256;
                             more := true;
                             EXIT levels;
                         ELSIF source.fair_groups THEN

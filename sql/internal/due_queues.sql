@@ -1,8 +1,8 @@
 -- queue_internal.due_queues(since, until)
 --
---   The queues, not paused, in which a queued task came due after "since" and up to "until" or in
---   which an event is due for the next claim, and the next run_at beyond "until" in any queue. One short look into the order index for each
---   queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
+--   The queues, not paused, in which a queued task came due after "since" and up to "until" or in which an event is due
+--   for the next claim; and the next time beyond "until" at which a task or a postponed event is due in any queue. One
+--   short look into the order index for each queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
 --   100. Such a queue counts as ready, and is looked at again within a second: a notification is a hint.
 
 CREATE FUNCTION queue_internal.due_queues(
@@ -26,6 +26,10 @@ BEGIN
         IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
+        -- One that was postponed.
+        SELECT e.due_at INTO later FROM queue_internal.events AS e
+        WHERE e.queue = name AND e.due_at > until ORDER BY e.due_at LIMIT 1;
+        next_run_at := least(next_run_at, later);
         SELECT t.priority INTO level FROM queue.tasks AS t
         WHERE t.queue = name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
         looks := 0;

@@ -203,6 +203,49 @@ $$;
 COMMENT ON FUNCTION queue_internal.has_expired_holder(queue.queues, timestamptz) IS
     'Whether a place of a queue is taken by a task whose lease ran out.';
 
+-- A claim that was open while the limit was set, or that the transaction which set it did not see, took no slot. For
+-- some time after that, claims look for running tasks without a slot, and give them slots beyond the limit: those count
+-- until their tasks end (free_slots). It reads all tasks of the queue, so it is done once a second at most, and for a
+-- twentieth of the time. While another claim does it, this one goes by what it sees.
+CREATE FUNCTION queue_internal.count_open_claims(source queue.queues) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    begun CONSTANT float8 := extract(epoch FROM clock_timestamp());
+    ended float8;
+    until bigint;
+BEGIN
+    -- As in slots, "version" is part of the key: the time of the next look. "token" is the time of the last one.
+    SELECT s.token INTO until FROM queue_internal.slots AS s
+    WHERE s.queue = source.name AND s.slot = 0 AND s.version <= begun * 1000000 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    INSERT INTO queue_internal.slots (queue, slot, task_id, token)
+    SELECT source.name, row_number() OVER (ORDER BY t.id) + (
+               SELECT max(s.slot) FROM queue_internal.slots AS s WHERE s.queue = source.name), t.id, t.token
+    FROM queue.tasks AS t
+    WHERE t.queue = source.name AND t.gate < 2 AND t.state = 'running'
+      AND (t.id, t.token) NOT IN (
+          SELECT s.task_id, s.token FROM queue_internal.slots AS s
+          WHERE s.queue = source.name AND s.task_id IS NOT NULL AND s.token IS NOT NULL);
+    ended := extract(epoch FROM clock_timestamp());
+    IF ended * 1000000 < until THEN
+        UPDATE queue_internal.slots AS s SET version = (ended + greatest(20 * (ended - begun), 1)) * 1000000
+        WHERE s.queue = source.name AND s.slot = 0;
+    ELSE
+        DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = 0;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.count_open_claims(queue.queues) IS
+    'Counts tasks against a new limit whose claims were open when it was set.';
+
 -- Looked at before any row is locked, so that asking a queue at its limit writes nothing. A worker that
 -- died must not keep its place because nobody comes across its task in the order.
 CREATE FUNCTION queue_internal.has_room(source queue.queues) RETURNS boolean
@@ -213,10 +256,17 @@ BEGIN
         PERFORM queue_internal.announce_token(source);
         RETURN false;
     END IF;
+    IF source.max_running IS NOT NULL THEN
+        PERFORM queue_internal.count_open_claims(source);
+    END IF;
     IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
+        -- Not all at once: the others are the next claim's.
         RETURN (queue_internal.expire(ARRAY(
             SELECT s.task_id FROM queue_internal.slots AS s
-            WHERE s.queue = source.name AND s.task_id IS NOT NULL))).expired > 0;
+            WHERE s.queue = source.name AND s.task_id IS NOT NULL
+              AND (SELECT t.lease_until FROM queue.tasks AS t
+                   WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running') <= clock_timestamp()
+            LIMIT 32))).expired > 0;
     END IF;
     RETURN true;
 END
@@ -233,11 +283,16 @@ BEGIN
     IF source.max_running IS NULL THEN
         DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name;
     ELSE
-        -- A limit that is new counts what runs already.
+        -- A limit that is new counts what runs already, and for ten minutes what a claim that is open now commits.
+        INSERT INTO queue_internal.slots (queue, slot, token)
+        SELECT source.name, 0, (extract(epoch FROM clock_timestamp()) + 600) * 1000000
+        WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name)
+          AND (current_setting('transaction_isolation') <> 'read committed'
+               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = source.name));
         INSERT INTO queue_internal.slots (queue, slot, task_id, token)
         SELECT source.name, row_number() OVER (ORDER BY t.id), t.id, t.token FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.state = 'running'
-          AND NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name);
+          AND NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > 0);
         INSERT INTO queue_internal.slots (queue, slot)
         SELECT source.name, i FROM generate_series(1, source.max_running) AS i
         WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);

@@ -73,6 +73,8 @@ DECLARE
     candidate queue.tasks;
     granted   integer := 0;
     stuck     bigint[] := '{}';
+    ended     integer := 0;
+    ending    boolean := true;
     again     boolean;
 BEGIN
     SELECT f.level, f.head INTO level, head FROM queue_internal.first_task(in_bucket, source.name, fresh) AS f;
@@ -87,12 +89,16 @@ BEGIN
             WHERE t.bucket = in_bucket AND t.queue = source.name AND t.priority = level AND t.gate < 2
               AND t.run_at >= head AND t.run_at <= until
               AND (t.state = 'queued'
-                   OR t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
+                   OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
             ORDER BY t.run_at, t.id
             LIMIT max_tasks - granted
             FOR NO KEY UPDATE SKIP LOCKED
         LOOP
             IF candidate.state = 'running' THEN
+                CONTINUE WHEN NOT ending;
+                ended := ended + 1;
+                -- The others are the next claim's.
+                ending := ended < 256 / queue_internal.buckets() AND clock_timestamp() < moment + interval '1 second';
                 IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
                     stuck := stuck || candidate.id;
                 END IF;

@@ -25,6 +25,10 @@ BEGIN
         IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
+        -- One that was postponed.
+        SELECT e.due_at INTO later FROM queue_internal.events AS e
+        WHERE e.queue = name AND e.due_at > until ORDER BY e.due_at LIMIT 1;
+        next_run_at := least(next_run_at, later);
         FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
             SELECT f.level INTO level FROM queue_internal.first_task(in_bucket, name, false) AS f;
             looks := 0;

@@ -80,6 +80,8 @@ pub(super) struct News {
     /// Lanes in whose queues something happened that a claim has to settle, or room came free.
     pub(super) events: [u64; SUMMARIES],
     pub(super) event_count: usize,
+    /// More of them than there is room for: those of `queues`.
+    pub(super) events_overflow: bool,
 }
 
 const NO_NEWS: News = News {
@@ -90,6 +92,7 @@ const NO_NEWS: News = News {
     queues: [0; 4],
     events: [0; SUMMARIES],
     event_count: 0,
+    events_overflow: false,
 };
 
 pub(super) struct Pending {
@@ -296,6 +299,9 @@ impl Pending {
                 slot.wake_in_turn()
             });
             wake.flatten().into_iter().for_each(Wake::now);
+        }
+        if self.news.events_overflow {
+            lanes::note_events(&self.news.queues);
         }
         if self.doubt {
             lanes::doubt();

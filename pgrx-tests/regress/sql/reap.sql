@@ -24,3 +24,20 @@ UPDATE queue.tasks SET lease_until = lease_until + interval '10 years', updated_
 UPDATE queue.tasks SET lease_until = lease_until + interval '10 years' WHERE id = 3;
 SELECT queue.reap();
 SELECT id, lease_until <= clock_timestamp() + interval '7 days' AS cut FROM queue.tasks WHERE state = 'running' ORDER BY id;
+-- A claim ends a bounded number of attempts, however many leases have expired, and the next claims end the others. It
+-- returns the due task behind them all the same. A queue at its limit is no exception.
+SELECT queue.create('burst', '{"max_attempts": 1}'), queue.create('limited', '{"max_attempts": 1, "max_running": 600}');
+SELECT count(queue.push(q, n::text::jsonb)) FROM generate_series(1, 600) AS n, unnest('{burst,limited}'::text[]) AS q;
+SELECT count(*) FROM queue.claim('1 minute', '{burst,limited}'::text[], 1200);
+SELECT queue.push('burst', '"behind"', priority => 1) IS NOT NULL AS pushed;
+UPDATE queue.tasks SET lease_until = clock_timestamp() - interval '1 second' WHERE state = 'running' AND queue IN ('burst', 'limited');
+SELECT payload FROM queue.claim('1 minute', 'burst');
+SELECT count(*) FROM queue.claim('1 minute', 'limited');
+SELECT queue, count(*) BETWEEN 1 AND 300 AS some FROM queue.dead_letters WHERE queue IN ('burst', 'limited') GROUP BY queue ORDER BY queue;
+DO $$
+BEGIN
+    WHILE EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue IN ('burst', 'limited') AND t.payload <> '"behind"') LOOP
+        PERFORM queue.claim('1 minute', '{burst,limited}'::text[]);
+    END LOOP;
+END $$;
+SELECT queue, count(*) FROM queue.dead_letters WHERE queue IN ('burst', 'limited') GROUP BY queue ORDER BY queue;

@@ -145,3 +145,30 @@ fn hundreds_of_queues_share_the_lanes() {
     let query = "SELECT count(*) FROM (SELECT (queue.claim('1 hour', 'q' || n, 200)).id FROM generate_series(1, 60) AS n) AS c";
     assert_eq!(count(&mut client, query), 6000);
 }
+
+#[test]
+fn events_of_many_queues_in_one_transaction_have_no_other_queue_read_again() {
+    let cluster = with_settings("lanes-events", "queue.sweep_interval = '1h'");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.create('other'); SELECT queue.create('q' || n) FROM generate_series(1, 20) AS n");
+    let ids = push(&mut client, "other", 2);
+    assert_eq!(claim(&mut client, "other", 1), ids[..1]);
+    let refills = |client: &mut Client| stats(client)["lanes"]["other"]["refills"].as_u64();
+    let before = refills(&mut client);
+    let group = "SELECT queue.push('q' || n, group_key => 'g') FROM generate_series(1, 20) AS n";
+    run(&mut client, group);
+    assert_eq!(claim(&mut client, "other", 1), ids[1..]);
+    assert_eq!(claim(&mut client, "other", 1), NONE);
+    assert_eq!(refills(&mut client), before);
+    // The worker may be processing the event.
+    let mut claim_each = || {
+        for n in 1..=20 {
+            eventually("a task is claimed", SOON, || claim(&mut client, &format!("q{n}"), 1).len() == 1);
+        }
+        run(&mut client, "SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running'");
+    };
+    claim_each();
+    // The lanes of all of them are there now.
+    run(&mut cluster.connect(), group);
+    claim_each();
+}
