@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use queue_ext_tests::cluster::bindir;
-use queue_ext_tests::{Cluster, Settings, estate, eventually};
+use queue_ext_tests::{Cluster, Edition, Settings, Worker, estate, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -345,5 +345,30 @@ fn a_dump_under_load_has_what_was_pushed_before_it() {
             .batch_execute("DELETE FROM queue.tasks WHERE queue = 'default' AND payload = '{}'")
             .expect("clear");
         estate::goes_on(&mut client);
+    }
+}
+
+#[test]
+fn a_sweep_while_a_dump_is_loaded_ends_no_task_for_want_of_what_is_still_to_come() {
+    for edition in [Edition::NoPreload, Edition::SqlOnly] {
+        let cluster = edition.cluster("dump-sweep", Worker::Off);
+        edition.install(&cluster, "postgres");
+        let mut client = cluster.connect();
+        let mut loader = cluster.connect();
+        // A task whose predecessor has ended, and the outcome is in another table.
+        let load = "SELECT queue.create('q'); SET check_function_bodies = off; SELECT pg_catalog.set_config('search_path', '', false);
+             INSERT INTO queue.tasks (id, queue, state, gate) VALUES (1002, 'q', 'waiting', 2);
+             INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure) VALUES (1001, 1002, 'cancel')";
+        loader.batch_execute(load).expect("load");
+        for (what, state) in [
+            ("SELECT 1", "waiting"),
+            ("INSERT INTO queue_internal.outcomes (task_id, outcome) VALUES (1001, 'completed')", "queued"),
+        ] {
+            loader.batch_execute(what).expect(what);
+            client.batch_execute("CALL queue.maintain()").expect("maintain");
+            client.batch_execute("CALL queue.maintain()").expect("maintain again");
+            let found = client.query_one("SELECT min(state) FROM queue.all_tasks WHERE id = 1002", &[]);
+            assert_eq!(found.expect("look").get::<_, Option<&str>>(0), Some(state), "{}", edition.name());
+        }
     }
 }

@@ -79,7 +79,7 @@ DECLARE
     row   record;
 BEGIN
     FOR row IN
-        SELECT d.predecessor_id, d.task_id, d.outcome, d.on_failure,
+        SELECT d.predecessor_id, d.task_id, d.outcome, d.on_failure, d.restored_at,
                (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) AS live,
                (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id AND t.state = 'waiting') AS queue
         FROM queue_internal.dependencies AS d
@@ -99,8 +99,11 @@ BEGIN
             CONTINUE;
         ELSIF row.outcome IS NULL THEN
             CONTINUE WHEN row.live IS NOT NULL;
+            row.outcome := queue_internal.outcome_of(row.predecessor_id);
+            -- The trace of one from a dump may be still to come.
+            CONTINUE WHEN row.outcome IS NULL AND row.restored_at > clock_timestamp() - interval '1 day';
             -- A task that ended by a verb wrote an outcome, or left a trace. One without was deleted by hand.
-            row.outcome := coalesce(queue_internal.outcome_of(row.predecessor_id), 'purged');
+            row.outcome := coalesce(row.outcome, 'purged');
             UPDATE queue_internal.dependencies AS d SET outcome = row.outcome
             WHERE d.task_id = row.task_id AND d.predecessor_id = (
                 SELECT l.predecessor_id FROM queue_internal.dependencies AS l
@@ -123,6 +126,24 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep_dependencies(bigint, bigint, integer) IS
     'Resolves dependencies whose predecessor is gone, and leaves events for tasks that wait no longer.';
+
+-- The dependencies of a dump (tasks_inserted.sql says how that is told).
+CREATE FUNCTION queue_internal.dependency_restored() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    NEW.restored_at := clock_timestamp();
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.dependency_restored() IS 'Notes that a dependency comes from a dump.';
+
+CREATE TRIGGER dependency_restored BEFORE INSERT ON queue_internal.dependencies
+    FOR EACH ROW WHEN (
+        current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
+        AND has_table_privilege('queue.tasks', 'TRUNCATE'))
+    EXECUTE FUNCTION queue_internal.dependency_restored();
+COMMENT ON TRIGGER dependency_restored ON queue_internal.dependencies IS
+    'Has the sweep wait for what else is in a dump.';
 
 -- Returns the last group that it looked at, or null at the end, and at how many it looked.
 CREATE FUNCTION queue_internal.sweep_groups(
@@ -196,7 +217,8 @@ COMMENT ON FUNCTION queue_internal.sweep_keys(text, text, integer) IS
     'Deletes keys of a queue whose task has ended; returns where to continue.';
 
 -- For a claim by SQL that found nothing: a piece of the dependencies and of the queue's groups, once a second in a
--- session. Returns whether it may have left an event.
+-- session. Returns whether it may have left an event. The session remembers how far it came in the groups. The piece of
+-- the dependencies begins at random: their ids are also those of other queues, and whoever claims can read the setting.
 CREATE FUNCTION queue_internal.sweep_a_little(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
@@ -204,6 +226,9 @@ DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
     kept   CONSTANT text := current_setting(name, true);
     place  queue_internal.sweep_position;
+    start  CONSTANT bigint := (
+        SELECT min(d.predecessor_id) + trunc(random()::numeric * (max(d.predecessor_id)::numeric - min(d.predecessor_id)))
+        FROM queue_internal.dependencies AS d);
     last   record;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -214,11 +239,13 @@ BEGIN
             RETURN false;
         END IF;
     END IF;
-    SELECT d.predecessor_id, d.task_id, g.group_key INTO last
-    FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, 100) AS d,
+    SELECT d.predecessor_id, g.group_key INTO last
+    FROM queue_internal.sweep_dependencies(start, NULL, 100) AS d,
          queue_internal.sweep_groups(source, place.group_key, 100) AS g;
-    place.predecessor_id := last.predecessor_id;
-    place.task_id := last.task_id;
+    IF last.predecessor_id IS NULL THEN
+        -- The end is reached: from the first one on.
+        PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100);
+    END IF;
     place.group_key := last.group_key;
     place.since := moment;
     PERFORM set_config(name, place::text, false);

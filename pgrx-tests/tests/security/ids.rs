@@ -262,6 +262,10 @@ fn what_the_docs_say_that_roles_can_do_they_can() {
     (0..3).for_each(|_| _ = push(&mut admin, "b", ""));
     let last = push(&mut operator, "a", "");
     assert_eq!(last - first, 4);
+    // How many rows others have.
+    let plan = column(&mut operator, "EXPLAIN (ANALYZE, TIMING OFF) SELECT FROM queue.tasks").join("\n");
+    let others = number(&mut admin, "SELECT count(*) FROM queue.tasks WHERE queue <> 'a'");
+    assert!(plan.contains(&format!("Rows Removed by Filter: {others}")), "{plan}");
     // Whose name is taken; but not by which queue.
     run(&mut admin, "SELECT queue.schedule('nightly', '@daily', 'b')");
     let taken =

@@ -278,3 +278,20 @@ fn the_newest_tasks_of_all_are_found_along_indexes_by_every_role() {
         run(admin, "RESET ROLE");
     }
 }
+
+#[test]
+fn what_a_session_remembers_of_its_claims_names_no_task_of_another_queue() {
+    let Tenants { cluster, admin, .. } = &mut tenants("security-remembered");
+    run(
+        admin,
+        "INSERT INTO queue.tasks (id, queue) SELECT 7654320000 + n, 'bolt' FROM generate_series(1, 300) AS n;
+         SELECT queue.push('bolt', after => ARRAY[7654320000 + n]) FROM generate_series(1, 300) AS n",
+    );
+    let mut worker = login(cluster, "acme_worker");
+    run(&mut worker, "SET queue.fast_path = off");
+    for _ in 0..3 {
+        run(&mut worker, "SELECT queue.claim(queue => 'acme', max_tasks => 100)");
+    }
+    let kept = column(&mut worker, "SELECT current_setting('queue_sweep.q' || md5('acme'))").join("");
+    assert!(kept.contains(':') && !kept.contains("76543"), "{kept}");
+}
