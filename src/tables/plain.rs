@@ -255,7 +255,7 @@ pub unsafe fn partitions_of<'a>(relation: pg_sys::Relation) -> &'a [pg_sys::Oid]
     }
 }
 
-/// Whether the table has these columns and no more, no enabled triggers but these, no rules, at most so
+/// Whether the table has these columns and no more but dropped ones behind them, no enabled triggers but these, no rules, at most so
 /// many check constraints, and only indexes that [`super::write`] can fill.
 unsafe fn look_at(
     table: pg_sys::Oid,
@@ -292,8 +292,9 @@ unsafe fn has_columns(shape: pg_sys::TupleDesc, columns: &[Column], checks: usiz
     // SAFETY: the caller's open relation.
     unsafe {
         let constraints = (*shape).constr;
-        (*shape).natts as usize == columns.len()
-            && columns::begins_with(shape, columns)
+        columns::begins_with(shape, columns)
+            // A dropped column stays in the table for good, as a null.
+            && (columns.len()..(*shape).natts as usize).all(|i| (*super::rows::attribute(shape, i)).attisdropped)
             && columns.iter().enumerate().all(|(i, (name, _))| {
                 let attribute = super::rows::attribute(shape, i);
                 !(written

@@ -158,13 +158,15 @@ pub unsafe fn slot_for(relation: pg_sys::Relation) -> *mut pg_sys::TupleTableSlo
 }
 
 unsafe fn fill<const N: usize>(slot: *mut pg_sys::TupleTableSlot, row: &Row<N>) {
-    // SAFETY: the slot has as many columns as the row, as its table was found to have.
+    // SAFETY: the slot has the columns of the row, as its table was found to have, and behind them dropped ones alone.
     unsafe {
         if let Some(clear) = (*(*slot).tts_ops).clear {
             clear(slot);
         }
         std::ptr::copy_nonoverlapping(row.values.as_ptr(), (*slot).tts_values, N);
         std::ptr::copy_nonoverlapping(row.nulls.as_ptr(), (*slot).tts_isnull, N);
+        let columns = (*(*slot).tts_tupleDescriptor).natts as usize;
+        (N..columns).for_each(|dropped| *(*slot).tts_isnull.add(dropped) = true);
         pg_sys::ExecStoreVirtualTuple(slot);
     }
 }
@@ -378,7 +380,15 @@ impl Inserter {
                 let kind = &raw const pg_sys::TTSOpsHeapTuple;
                 self.slots.push(pg_sys::MakeSingleTupleTableSlot(shape, kind));
             }
-            let tuple = pg_sys::heap_form_tuple(shape, row.values.as_mut_ptr(), row.nulls.as_mut_ptr());
+            let tuple = if (*shape).natts as usize == N {
+                pg_sys::heap_form_tuple(shape, row.values.as_mut_ptr(), row.nulls.as_mut_ptr())
+            } else {
+                // Dropped columns behind those of the row are null.
+                let (mut values, mut nulls) = (row.values.to_vec(), row.nulls.to_vec());
+                values.resize((*shape).natts as usize, pg_sys::Datum::null());
+                nulls.resize((*shape).natts as usize, true);
+                pg_sys::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr())
+            };
             pg_sys::ExecStoreHeapTuple(tuple, self.slots[self.count], true);
             self.count += 1;
             point!(StoreAdded);
