@@ -186,7 +186,7 @@ BEGIN
                  bool_or(c.relispartition AND right(c.relname, 8) = to_char(today + 1, 'YYYYMMDD')),
                  min(c.relname) FILTER (WHERE NOT c.relispartition AND right(c.relname, 8) >= to_char(today, 'YYYYMMDD'))
           FROM pg_class AS c
-          WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_\d{8}$')
+          WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_[0-9]{8}$')
          AS h (last, there, loose),
     -- A partition made by hand that holds a part of tomorrow, and whether it holds all of it.
     (SELECT min(p.relid::regclass::text), bool_or(p.since <= p.day AND p.until >= p.day + interval '24 hours') FROM (

@@ -70,7 +70,7 @@ BEGIN ATOMIC
     FROM pg_class AS c
     WHERE c.relnamespace = 'queue'::regnamespace
       AND c.relkind = 'r'
-      AND c.relname ~ '^history_\d{8}$';
+      AND c.relname ~ '^history_[0-9]{8}$';
 END;
 COMMENT ON FUNCTION queue_internal.history_partitions() IS
     'The partitions of queue.history that hold one day (UTC) each.';

@@ -107,7 +107,7 @@ COMMENT ON FUNCTION queue_internal.text_option(text, jsonb) IS 'The value of a f
 CREATE FUNCTION queue_internal.pattern_option(option text, value jsonb) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF queue_internal.text_option(option, value) ~ '(?:^|[^\\])(?:\\\\)*\\$' THEN
+    IF queue_internal.text_option(option, value) ~ E'(?:^|[^\\\\])(?:\\\\\\\\)*\\\\$' THEN
         PERFORM queue_internal.raise_option(option, 'must not end with a single backslash', value, 'filter');
     END IF;
     RETURN value #>> '{}';

@@ -14,7 +14,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     day        CONSTANT interval := '24 hours';
     nothing    CONSTANT interval := '0';
-    every_hour CONSTANT boolean := cron ~* '^\s*(@hourly|(\S+\s+){1,2}\*(/\d+)?(\s+\S+){3})\s*$';
+    every_hour CONSTANT boolean := cron ~* '^[[:space:]]*(@hourly|([^[:space:]]+[[:space:]]+){1,2}[*](/[0-9]+)?([[:space:]]+[^[:space:]]+){3})[[:space:]]*$';
     moment    timestamp := date_trunc('second', after AT TIME ZONE 'UTC');
     old_clock interval;
     new_clock interval;

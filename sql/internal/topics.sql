@@ -4,7 +4,7 @@
 CREATE FUNCTION queue_internal.check_topic(argument text, value text, wildcards boolean) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    word CONSTANT text := CASE WHEN wildcards THEN '([A-Za-z0-9_-]+|\*|#)' ELSE '[A-Za-z0-9_-]+' END;
+    word CONSTANT text := CASE WHEN wildcards THEN '([A-Za-z0-9_-]+|[*]|#)' ELSE '[A-Za-z0-9_-]+' END;
 BEGIN
     IF value IS NULL THEN
         PERFORM queue_internal.raise_null(argument);
@@ -12,7 +12,7 @@ BEGIN
         PERFORM queue_internal.raise_invalid(argument, 'must not be empty');
     ELSIF octet_length(value) > 255 THEN
         PERFORM queue_internal.raise_too_large(argument, '255 bytes', octet_length(value) || ' bytes');
-    ELSIF value !~ format('^%s(\.%s)*$', word, word) THEN
+    ELSIF value !~ format('^%s([.]%s)*$', word, word) THEN
         PERFORM queue_internal.raise_invalid(
             argument, 'must be words of A-Z, a-z, 0-9, _ and -'
                       || CASE WHEN wildcards THEN ', or * or #,' ELSE '' END || ' separated by dots',
@@ -37,13 +37,13 @@ BEGIN
         IF word = '#' THEN
             more := true;
         ELSIF word = '*' THEN
-            regex := regex || '\.[^.]+';
+            regex := regex || '[.][^.]+';
         ELSE
-            regex := regex || CASE WHEN more THEN '(?:\.[^.]+)*' ELSE '' END || '\.' || word;
+            regex := regex || CASE WHEN more THEN '(?:[.][^.]+)*' ELSE '' END || '[.]' || word;
             more := false;
         END IF;
     END LOOP;
-    RETURN '^' || regex || CASE WHEN more THEN '(?:\.[^.]+)*' ELSE '' END || '$';
+    RETURN '^' || regex || CASE WHEN more THEN '(?:[.][^.]+)*' ELSE '' END || '$';
 END
 $$;
 COMMENT ON FUNCTION queue_internal.topic_regex(text) IS

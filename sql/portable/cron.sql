@@ -18,7 +18,7 @@ BEGIN
         WHEN '@DAILY' THEN '0 0 * * *'
         WHEN '@MIDNIGHT' THEN '0 0 * * *'
         WHEN '@HOURLY' THEN '0 * * * *'
-        ELSE plain END, '[ \t\n\f\r]+');
+        ELSE plain END, E'[ \t\n\f\r]+');
     RETURN CASE cardinality(fields) WHEN 6 THEN fields WHEN 5 THEN '0'::text || fields END;
 END
 $$;
@@ -168,7 +168,7 @@ BEGIN
         RETURN 'The macros are @yearly, @annually, @monthly, @weekly, @daily, @midnight and @hourly.';
     ELSIF fields IS NULL THEN
         RETURN format('It has %s fields instead of five, or six with seconds first.', CASE plain WHEN '' THEN 0
-                      ELSE cardinality(regexp_split_to_array(plain, '[ \t\n\f\r]+')) END);
+                      ELSE cardinality(regexp_split_to_array(plain, E'[ \t\n\f\r]+')) END);
     END IF;
     wrong := (SELECT min(i) FROM generate_series(1, 6) AS i WHERE queue_internal.cron_field(fields[i], i) IS NULL);
     RETURN format('"%s" in the field %s is not a list of %s, ranges like 1-5, and steps like */2 or 1-5/2.',

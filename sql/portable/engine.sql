@@ -91,8 +91,8 @@ BEGIN
     -- What could commit once can do it again; the transaction is not that of the statement any more.
     RETURN committed IS TRUE
         OR (now() = statement_timestamp()
-            AND current_query() ~* '^\s*call\s' AND current_query() !~ ';\s*\S'
-            AND callers ~ '(PL/pgSQL function queue\.\w+\([^\n]*)$');
+            AND current_query() ~* '^[[:space:]]*call[[:space:]]' AND current_query() !~ ';[[:space:]]*[^[:space:]]'
+            AND callers ~ E'(PL/pgSQL function queue[.][[:alnum:]_]+[(][^\n]*)$');
 END
 $$;
 COMMENT ON FUNCTION queue_internal.may_commit(text, boolean) IS

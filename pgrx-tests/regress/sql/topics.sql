@@ -74,3 +74,13 @@ SELECT queue.drop('many');
 -- The bindings of a queue go with it.
 SELECT queue.drop('audit', force => true), queue.drop('billing', force => true);
 SELECT topic_pattern, queue FROM queue.bindings ORDER BY 1, 2;
+
+-- What a session does with backslashes in literals changes nothing that is stored or matched.
+SET standard_conforming_strings = off;
+SELECT queue.create('strings'), queue.bind('strings.*.news.#', 'strings');
+SELECT topic_regex FROM queue.bindings WHERE queue = 'strings';
+SELECT topic, count(id) FROM unnest('{strings.a.news.b.c,strings.a.newsb,stringsxa.news}'::text[]) AS topic
+LEFT JOIN LATERAL queue.publish(topic) AS id ON true GROUP BY topic ORDER BY topic;
+SELECT pg_temp.refused($$CALL queue.cancel_where(jsonb_build_object('key', 'x' || chr(92)))$$);
+SET standard_conforming_strings = on;
+SELECT count(*) AS published FROM queue.publish('strings.a.news');

@@ -39,6 +39,48 @@ fn pgspot_finds_nothing_in_the_scripts() {
     assert!(clean, "{said}");
 }
 
+/// The literals of a script that standard_conforming_strings = off changes: those with a backslash, unless they are E''.
+fn changing_literals(script: &str) -> Vec<String> {
+    let text: String = script.lines().map(|line| format!("{line}\n")).collect();
+    let mut found = Vec::new();
+    let (mut rest, mut before) = (text.as_str(), ' ');
+    while let Some(next) = rest.chars().next() {
+        if rest.starts_with("--") {
+            rest = rest.split_once('\n').map_or("", |(_, after)| after);
+        } else if next == '\'' {
+            // A quote that is doubled begins another literal here, which is as good.
+            let (literal, after) = rest[1..].split_once('\'').unwrap_or((&rest[1..], ""));
+            if literal.contains('\\') && !matches!(before, 'E' | 'e') {
+                found.push(literal.to_owned());
+            }
+            rest = after;
+        } else {
+            rest = &rest[next.len_utf8()..];
+        }
+        before = next;
+    }
+    found
+}
+
+#[test]
+fn no_setting_of_a_session_changes_the_literals_of_a_function() {
+    assert_eq!(changing_literals("SELECT 'a' ~ E'\\\\d', -- it's '\\'\n '\\d'"), ["\\d"]);
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../sql")];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            if entry.is_dir() && !entry.ends_with("releases") {
+                folders.push(entry);
+            } else if entry.extension().is_some_and(|extension| extension == "sql") {
+                files += 1;
+                let script = fs::read_to_string(&entry).expect("read it");
+                assert_eq!(changing_literals(&script), Vec::<String>::new(), "{}", entry.display());
+            }
+        }
+    }
+    assert!(files > 100, "{files}");
+}
+
 #[test]
 fn pgspot_finds_what_is_wrong() {
     let script = fs::read_to_string(&scripts()[0]).expect("read the script");

@@ -17,7 +17,7 @@ WHERE n.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
 -- What a table is made of, each part with its definition. Nothing here runs anything of the table's owner.
 CREATE FUNCTION pg_temp.parts(relation pg_catalog.oid, OUT name pg_catalog.text, OUT definition pg_catalog.text)
 RETURNS SETOF pg_catalog.record LANGUAGE sql AS $$
-    SELECT p.name, pg_catalog.regexp_replace(p.definition, '\m(queue|queue_internal)_before\M', '\1', 'g')
+    SELECT p.name, pg_catalog.regexp_replace(p.definition, E'\\m(queue|queue_internal)_before\\M', E'\\1', 'g')
     FROM (
         SELECT 'kind', pg_catalog.concat_ws(' ', c.relkind, c.relpersistence, c.reloftype)
         FROM pg_catalog.pg_class AS c WHERE c.oid = relation
