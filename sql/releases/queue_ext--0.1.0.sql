@@ -212,12 +212,13 @@ CREATE TABLE queue_internal.keys (
 );
 
 -- Which tasks wait for which. "outcome" is null until the predecessor ends, and is written by the transaction that
--- ends it: completed, failed, cancelled or purged.
+-- ends it: completed, failed, cancelled or purged. "restored_at" is set in a row that comes from a dump.
 CREATE TABLE queue_internal.dependencies (
     predecessor_id bigint NOT NULL,
     task_id        bigint NOT NULL,
     on_failure     text   NOT NULL,
     outcome        text COLLATE "C",
+    restored_at    timestamptz,
     CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id),
     CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue'))
 );
@@ -258,7 +259,8 @@ CREATE TABLE queue_internal.locks (
 
 -- A place is taken while the task in it runs with that very token; nothing has to be written to
 -- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its
--- own: looking for the newest costs the same however many old ones cannot be vacuumed yet.
+-- own: looking for the newest costs the same however many old ones cannot be vacuumed yet. A row of slot 0 says that
+-- claims may have been open while the limit was set (internal/limits.sql).
 CREATE TABLE queue_internal.slots (
     queue   text COLLATE "C" NOT NULL,
     slot    integer NOT NULL,
@@ -876,7 +878,7 @@ COMMENT ON TRIGGER task_arrives ON queue.tasks IS
 CREATE FUNCTION queue_internal.check_topic(argument text, value text, wildcards boolean) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    word CONSTANT text := CASE WHEN wildcards THEN '([A-Za-z0-9_-]+|\*|#)' ELSE '[A-Za-z0-9_-]+' END;
+    word CONSTANT text := CASE WHEN wildcards THEN '([A-Za-z0-9_-]+|[*]|#)' ELSE '[A-Za-z0-9_-]+' END;
 BEGIN
     IF value IS NULL THEN
         PERFORM queue_internal.raise_null(argument);
@@ -884,7 +886,7 @@ BEGIN
         PERFORM queue_internal.raise_invalid(argument, 'must not be empty');
     ELSIF octet_length(value) > 255 THEN
         PERFORM queue_internal.raise_too_large(argument, '255 bytes', octet_length(value) || ' bytes');
-    ELSIF value !~ format('^%s(\.%s)*$', word, word) THEN
+    ELSIF value !~ format('^%s([.]%s)*$', word, word) THEN
         PERFORM queue_internal.raise_invalid(
             argument, 'must be words of A-Z, a-z, 0-9, _ and -'
                       || CASE WHEN wildcards THEN ', or * or #,' ELSE '' END || ' separated by dots',
@@ -909,13 +911,13 @@ BEGIN
         IF word = '#' THEN
             more := true;
         ELSIF word = '*' THEN
-            regex := regex || '\.[^.]+';
+            regex := regex || '[.][^.]+';
         ELSE
-            regex := regex || CASE WHEN more THEN '(?:\.[^.]+)*' ELSE '' END || '\.' || word;
+            regex := regex || CASE WHEN more THEN '(?:[.][^.]+)*' ELSE '' END || '[.]' || word;
             more := false;
         END IF;
     END LOOP;
-    RETURN '^' || regex || CASE WHEN more THEN '(?:\.[^.]+)*' ELSE '' END || '$';
+    RETURN '^' || regex || CASE WHEN more THEN '(?:[.][^.]+)*' ELSE '' END || '$';
 END
 $$;
 COMMENT ON FUNCTION queue_internal.topic_regex(text) IS
@@ -1959,7 +1961,7 @@ DECLARE
     row   record;
 BEGIN
     FOR row IN
-        SELECT d.predecessor_id, d.task_id, d.outcome, d.on_failure,
+        SELECT d.predecessor_id, d.task_id, d.outcome, d.on_failure, d.restored_at,
                (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) AS live,
                (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id AND t.state = 'waiting') AS queue
         FROM queue_internal.dependencies AS d
@@ -1979,8 +1981,11 @@ BEGIN
             CONTINUE;
         ELSIF row.outcome IS NULL THEN
             CONTINUE WHEN row.live IS NOT NULL;
+            row.outcome := queue_internal.outcome_of(row.predecessor_id);
+            -- The trace of one from a dump may be still to come.
+            CONTINUE WHEN row.outcome IS NULL AND row.restored_at > clock_timestamp() - interval '1 day';
             -- A task that ended by a verb wrote an outcome, or left a trace. One without was deleted by hand.
-            row.outcome := coalesce(queue_internal.outcome_of(row.predecessor_id), 'purged');
+            row.outcome := coalesce(row.outcome, 'purged');
             UPDATE queue_internal.dependencies AS d SET outcome = row.outcome
             WHERE d.task_id = row.task_id AND d.predecessor_id = (
                 SELECT l.predecessor_id FROM queue_internal.dependencies AS l
@@ -2003,6 +2008,24 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep_dependencies(bigint, bigint, integer) IS
     'Resolves dependencies whose predecessor is gone, and leaves events for tasks that wait no longer.';
+
+-- The dependencies of a dump (tasks_inserted.sql says how that is told).
+CREATE FUNCTION queue_internal.dependency_restored() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    NEW.restored_at := clock_timestamp();
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.dependency_restored() IS 'Notes that a dependency comes from a dump.';
+
+CREATE TRIGGER dependency_restored BEFORE INSERT ON queue_internal.dependencies
+    FOR EACH ROW WHEN (
+        current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
+        AND has_table_privilege('queue.tasks', 'TRUNCATE'))
+    EXECUTE FUNCTION queue_internal.dependency_restored();
+COMMENT ON TRIGGER dependency_restored ON queue_internal.dependencies IS
+    'Has the sweep wait for what else is in a dump.';
 
 -- Returns the last group that it looked at, or null at the end, and at how many it looked.
 CREATE FUNCTION queue_internal.sweep_groups(
@@ -2076,7 +2099,8 @@ COMMENT ON FUNCTION queue_internal.sweep_keys(text, text, integer) IS
     'Deletes keys of a queue whose task has ended; returns where to continue.';
 
 -- For a claim by SQL that found nothing: a piece of the dependencies and of the queue's groups, once a second in a
--- session. Returns whether it may have left an event.
+-- session. Returns whether it may have left an event. The session remembers how far it came in the groups. The piece of
+-- the dependencies begins at random: their ids are also those of other queues, and whoever claims can read the setting.
 CREATE FUNCTION queue_internal.sweep_a_little(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
@@ -2084,6 +2108,9 @@ DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
     kept   CONSTANT text := current_setting(name, true);
     place  queue_internal.sweep_position;
+    start  CONSTANT bigint := (
+        SELECT min(d.predecessor_id) + trunc(random()::numeric * (max(d.predecessor_id)::numeric - min(d.predecessor_id)))
+        FROM queue_internal.dependencies AS d);
     last   record;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -2094,11 +2121,13 @@ BEGIN
             RETURN false;
         END IF;
     END IF;
-    SELECT d.predecessor_id, d.task_id, g.group_key INTO last
-    FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, 100) AS d,
+    SELECT d.predecessor_id, g.group_key INTO last
+    FROM queue_internal.sweep_dependencies(start, NULL, 100) AS d,
          queue_internal.sweep_groups(source, place.group_key, 100) AS g;
-    place.predecessor_id := last.predecessor_id;
-    place.task_id := last.task_id;
+    IF last.predecessor_id IS NULL THEN
+        -- The end is reached: from the first one on.
+        PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100);
+    END IF;
     place.group_key := last.group_key;
     place.since := moment;
     PERFORM set_config(name, place::text, false);
@@ -2312,6 +2341,49 @@ $$;
 COMMENT ON FUNCTION queue_internal.has_expired_holder(queue.queues, timestamptz) IS
     'Whether a place of a queue is taken by a task whose lease ran out.';
 
+-- A claim that was open while the limit was set, or that the transaction which set it did not see, took no slot. For
+-- some time after that, claims look for running tasks without a slot, and give them slots beyond the limit: those count
+-- until their tasks end (free_slots). It reads all tasks of the queue, so it is done once a second at most, and for a
+-- twentieth of the time. While another claim does it, this one goes by what it sees.
+CREATE FUNCTION queue_internal.count_open_claims(source queue.queues) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    begun CONSTANT float8 := extract(epoch FROM clock_timestamp());
+    ended float8;
+    until bigint;
+BEGIN
+    -- As in slots, "version" is part of the key: the time of the next look. "token" is the time of the last one.
+    SELECT s.token INTO until FROM queue_internal.slots AS s
+    WHERE s.queue = source.name AND s.slot = 0 AND s.version <= begun * 1000000 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    INSERT INTO queue_internal.slots (queue, slot, task_id, token)
+    SELECT source.name, row_number() OVER (ORDER BY t.id) + (
+               SELECT max(s.slot) FROM queue_internal.slots AS s WHERE s.queue = source.name), t.id, t.token
+    FROM queue.tasks AS t
+    WHERE t.queue = source.name AND t.gate < 2 AND t.state = 'running'
+      AND (t.id, t.token) NOT IN (
+          SELECT s.task_id, s.token FROM queue_internal.slots AS s
+          WHERE s.queue = source.name AND s.task_id IS NOT NULL AND s.token IS NOT NULL);
+    ended := extract(epoch FROM clock_timestamp());
+    IF ended * 1000000 < until THEN
+        UPDATE queue_internal.slots AS s SET version = (ended + greatest(20 * (ended - begun), 1)) * 1000000
+        WHERE s.queue = source.name AND s.slot = 0;
+    ELSE
+        DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = 0;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.count_open_claims(queue.queues) IS
+    'Counts tasks against a new limit whose claims were open when it was set.';
+
 -- Looked at before any row is locked, so that asking a queue at its limit writes nothing. A worker that
 -- died must not keep its place because nobody comes across its task in the order.
 CREATE FUNCTION queue_internal.has_room(source queue.queues) RETURNS boolean
@@ -2322,10 +2394,17 @@ BEGIN
         PERFORM queue_internal.announce_token(source);
         RETURN false;
     END IF;
+    IF source.max_running IS NOT NULL THEN
+        PERFORM queue_internal.count_open_claims(source);
+    END IF;
     IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
+        -- Not all at once: the others are the next claim's.
         RETURN (queue_internal.expire(ARRAY(
             SELECT s.task_id FROM queue_internal.slots AS s
-            WHERE s.queue = source.name AND s.task_id IS NOT NULL))).expired > 0;
+            WHERE s.queue = source.name AND s.task_id IS NOT NULL
+              AND (SELECT t.lease_until FROM queue.tasks AS t
+                   WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running') <= clock_timestamp()
+            LIMIT 32))).expired > 0;
     END IF;
     RETURN true;
 END
@@ -2342,11 +2421,16 @@ BEGIN
     IF source.max_running IS NULL THEN
         DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name;
     ELSE
-        -- A limit that is new counts what runs already.
+        -- A limit that is new counts what runs already, and for ten minutes what a claim that is open now commits.
+        INSERT INTO queue_internal.slots (queue, slot, token)
+        SELECT source.name, 0, (extract(epoch FROM clock_timestamp()) + 600) * 1000000
+        WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name)
+          AND (current_setting('transaction_isolation') <> 'read committed'
+               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = source.name));
         INSERT INTO queue_internal.slots (queue, slot, task_id, token)
         SELECT source.name, row_number() OVER (ORDER BY t.id), t.id, t.token FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.state = 'running'
-          AND NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name);
+          AND NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > 0);
         INSERT INTO queue_internal.slots (queue, slot)
         SELECT source.name, i FROM generate_series(1, source.max_running) AS i
         WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);
@@ -2837,7 +2921,8 @@ COMMENT ON FUNCTION queue_internal.newest_event() IS 'The id of the last event t
 --   finished tasks, which lie at the front until a vacuum, are passed over once and not twice.
 --   A claim that passed over many of them has the next ones begin behind them (mark.sql).
 --   A running task whose lease ran out is met at its own place in the order and ended like any
---   attempt, so that claims need no reaper.
+--   attempt, so that claims need no reaper. One claim ends about 256 attempts, and tries to for about a second: it skips
+--   the others, which are the next claim's.
 --
 --   Events come first: they may admit tasks that are next. And they may come from the walk itself, when it
 --   meets a task that has to queue up in its group, or takes the only one of a group that was in the order;
@@ -2872,6 +2957,10 @@ DECLARE
     event     bigint;
     event_due timestamptz;
     rounds    integer := 0;
+    begun     CONSTANT timestamptz := clock_timestamp();
+    ended     integer := 0;
+    ending    boolean := true;
+    ups       integer := 0;
     level     integer;
     head      timestamptz;
     until     timestamptz;
@@ -2935,12 +3024,15 @@ BEGIN
                     WHERE t.queue = source.name AND t.priority = level AND t.gate < 2
                       AND t.run_at >= head AND t.run_at <= until
                       AND (t.state = 'queued'
-                           OR t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
+                           OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
                     ORDER BY t.run_at, t.id
                     LIMIT max_tasks - granted
                     FOR NO KEY UPDATE SKIP LOCKED
                 LOOP
                     IF candidate.state = 'running' THEN
+                        CONTINUE WHEN NOT ending;
+                        ended := ended + 1;
+                        ending := ended < 256 AND clock_timestamp() < begun + interval '1 second';
                         IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
                             stuck := stuck || candidate.id;
                         END IF;
@@ -2969,6 +3061,8 @@ BEGIN
                     IF candidate.group_key IS NOT NULL THEN
                         IF candidate.gate = 0 THEN
                             PERFORM queue_internal.queue_up(candidate);
+                            ups := ups + 1;
+                            EXIT walk WHEN ups = 256;
                             more := true;
                             EXIT levels;
                         ELSIF source.fair_groups THEN
@@ -3028,12 +3122,15 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.claim_from(queue.queues, interval, integer, text) IS
     'Claims due tasks of one queue.';
--- queue_internal.is_ready(queues)
+-- queue_internal.first_ready(queues)
 --
---   Whether a claim from any of the queues would get something. Reads only; like claim_from, it walks the
---   order index one priority at a time and never touches the tasks scheduled for later.
+--   What a claim from any of the queues would come to first: the id of a task, or the negated id of an event; null if
+--   a claim would get nothing. Another transaction may have it locked, and then a claim skips it: a lock cannot be seen
+--   in SQL. So wait() pauses if it finds the same again.
+--   Reads only; like claim_from, it walks the order index one priority at a time and never touches the tasks
+--   scheduled for later.
 
-CREATE FUNCTION queue_internal.is_ready(queues text[]) RETURNS boolean
+CREATE FUNCTION queue_internal.first_ready(queues text[]) RETURNS bigint
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -3046,6 +3143,7 @@ DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
     source queue.queues;
     level  integer;
+    first  bigint;
 BEGIN
     FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL
                     AND queue_internal.has_right('worker', q.name)
@@ -3058,28 +3156,30 @@ BEGIN
         CONTINUE WHEN source.max_running IS NOT NULL
                       AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1))
                       AND NOT queue_internal.has_expired_holder(source, moment);
-        IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = source.name AND e.due_at <= moment) THEN
-            RETURN true;
+        SELECT -e.id INTO first FROM queue_internal.events AS e
+        WHERE e.queue = source.name AND e.due_at <= moment ORDER BY e.due_at, e.id LIMIT 1;
+        IF FOUND THEN
+            RETURN first;
         END IF;
         SELECT t.priority INTO level FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
         WHILE level IS NOT NULL LOOP
-            IF EXISTS (
-                SELECT FROM queue.tasks AS t
-                WHERE t.queue = source.name AND t.priority = level AND t.gate < 2 AND t.run_at <= moment
-                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment))
-            THEN
-                RETURN true;
+            SELECT t.id INTO first FROM queue.tasks AS t
+            WHERE t.queue = source.name AND t.priority = level AND t.gate < 2 AND t.run_at <= moment
+              AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+            ORDER BY t.run_at, t.id LIMIT 1;
+            IF FOUND THEN
+                RETURN first;
             END IF;
             SELECT t.priority INTO level FROM queue.tasks AS t
             WHERE t.queue = source.name AND t.gate < 2 AND t.priority > level ORDER BY t.priority LIMIT 1;
         END LOOP;
     END LOOP;
-    RETURN false;
+    RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.is_ready(text[]) IS
-    'Whether there is something to claim from any of the queues.';
+COMMENT ON FUNCTION queue_internal.first_ready(text[]) IS
+    'The id of the first task that can be claimed from any of the queues; null if there is none.';
 -- queue_internal.expire(ids)
 --
 --   Ends the attempts of those of the tasks whose lease ran out, without waiting for anybody's lock;
@@ -3216,9 +3316,9 @@ COMMENT ON FUNCTION queue_internal.reap(bigint) IS
     'Ends attempts whose lease ran out; returns how many, when the next one expires, and what it took to find them.';
 -- queue_internal.due_queues(since, until)
 --
---   The queues, not paused, in which a queued task came due after "since" and up to "until" or in
---   which an event is due for the next claim, and the next run_at beyond "until" in any queue. One short look into the order index for each
---   queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
+--   The queues, not paused, in which a queued task came due after "since" and up to "until" or in which an event is due
+--   for the next claim; and the next time beyond "until" at which a task or a postponed event is due in any queue. One
+--   short look into the order index for each queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
 --   100. Such a queue counts as ready, and is looked at again within a second: a notification is a hint.
 
 CREATE FUNCTION queue_internal.due_queues(
@@ -3242,6 +3342,10 @@ BEGIN
         IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
+        -- One that was postponed.
+        SELECT e.due_at INTO later FROM queue_internal.events AS e
+        WHERE e.queue = name AND e.due_at > until ORDER BY e.due_at LIMIT 1;
+        next_run_at := least(next_run_at, later);
         SELECT t.priority INTO level FROM queue.tasks AS t
         WHERE t.queue = name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
         looks := 0;
@@ -3343,7 +3447,7 @@ BEGIN ATOMIC
     FROM pg_class AS c
     WHERE c.relnamespace = 'queue'::regnamespace
       AND c.relkind = 'r'
-      AND c.relname ~ '^history_\d{8}$';
+      AND c.relname ~ '^history_[0-9]{8}$';
 END;
 COMMENT ON FUNCTION queue_internal.history_partitions() IS
     'The partitions of queue.history that hold one day (UTC) each.';
@@ -3886,7 +3990,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     day        CONSTANT interval := '24 hours';
     nothing    CONSTANT interval := '0';
-    every_hour CONSTANT boolean := cron ~* '^\s*(@hourly|(\S+\s+){1,2}\*(/\d+)?(\s+\S+){3})\s*$';
+    every_hour CONSTANT boolean := cron ~* '^[[:space:]]*(@hourly|([^[:space:]]+[[:space:]]+){1,2}[*](/[0-9]+)?([[:space:]]+[^[:space:]]+){3})[[:space:]]*$';
     moment    timestamp := date_trunc('second', after AT TIME ZONE 'UTC');
     old_clock interval;
     new_clock interval;
@@ -4207,7 +4311,7 @@ COMMENT ON FUNCTION queue_internal.text_option(text, jsonb) IS 'The value of a f
 CREATE FUNCTION queue_internal.pattern_option(option text, value jsonb) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF queue_internal.text_option(option, value) ~ '(?:^|[^\\])(?:\\\\)*\\$' THEN
+    IF queue_internal.text_option(option, value) ~ E'(?:^|[^\\\\])(?:\\\\\\\\)*\\\\$' THEN
         PERFORM queue_internal.raise_option(option, 'must not end with a single backslash', value, 'filter');
     END IF;
     RETURN value #>> '{}';
@@ -4549,7 +4653,7 @@ DECLARE
     waiting   CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
-            '{check_wait, is_ready, has_events, next_pause, check_wait_result, outcome, is_end, try_commit, may_commit}'));
+            '{check_wait, first_ready, vain_pause, next_pause, check_wait_result, outcome, is_end, try_commit, may_commit}'));
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));
@@ -6753,7 +6857,7 @@ BEGIN
                  bool_or(c.relispartition AND right(c.relname, 8) = to_char(today + 1, 'YYYYMMDD')),
                  min(c.relname) FILTER (WHERE NOT c.relispartition AND right(c.relname, 8) >= to_char(today, 'YYYYMMDD'))
           FROM pg_class AS c
-          WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_\d{8}$')
+          WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_[0-9]{8}$')
          AS h (last, there, loose),
     -- A partition made by hand that holds a part of tomorrow, and whether it holds all of it.
     (SELECT min(p.relid::regclass::text), bool_or(p.since <= p.day AND p.until >= p.day + interval '24 hours') FROM (

@@ -126,3 +126,11 @@ SELECT count(*) FROM queue_internal.events;
 INSERT INTO queue_internal.events (queue) VALUES ('lost');
 \set VERBOSITY terse
 SELECT (queue_internal.reap(NULL)).reaped;
+
+-- Whoever processes events of all queues stops after about so many, and takes no advisory lock.
+SELECT count(queue.create('many' || n)) FROM generate_series(1, 30) AS n;
+INSERT INTO queue_internal.events (queue, group_key) SELECT 'many' || n, 'g' || m FROM generate_series(1, 30) AS n, generate_series(1, 20) AS m;
+BEGIN;
+SELECT queue_internal.process_all_events(50) BETWEEN 1 AND 100 AS bounded;
+SELECT count(*) AS advisory FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+ROLLBACK;

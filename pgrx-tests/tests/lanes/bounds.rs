@@ -143,6 +143,10 @@ fn hundreds_of_queues_share_the_lanes() {
         "BEGIN; SELECT count(queue.push('q' || n % 60 + 1)) FROM generate_series(1, 6000) AS n; COMMIT",
     );
     let query = "SELECT count(*) FROM (SELECT (queue.claim('1 hour', 'q' || n, 200)).id FROM generate_series(1, 60) AS n) AS c";
+    // And one that rolls back.
+    run(&mut client, "BEGIN");
+    assert_eq!(count(&mut client, query), 6000);
+    run(&mut client, "ROLLBACK");
     assert_eq!(count(&mut client, query), 6000);
 }
 
