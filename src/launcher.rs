@@ -174,8 +174,7 @@ impl Launcher {
                 place.refused = Some(Refusal::Place);
                 continue;
             };
-            let kept_out = database.keep_out_until.load(Ordering::SeqCst) - now();
-            let kept_out = Duration::from_micros(kept_out.max(0).unsigned_abs());
+            let kept_out = Duration::from_micros(database.kept_out(now()).unsigned_abs());
             let wait = kept_out.max(place.not_before.saturating_duration_since(Instant::now()));
             if !wait.is_zero() {
                 next = next.min(wait);

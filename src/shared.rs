@@ -17,6 +17,10 @@ pub const MAX_DATABASES: usize = 64;
 /// "Not before anything else": the time of something that is not known to come.
 pub const NEVER: i64 = i64::MAX;
 
+/// Before any time that a clock can show, one that is wrong and earlier than 2000 included, where Postgres's times are
+/// negative. Far enough from the smallest number for a pause to be taken from it.
+pub const AT_ONCE: i64 = i64::MIN / 2;
+
 const QUEUE_BITS: usize = 256;
 
 static SHARED: PgAtomic<Shared> = unsafe {
@@ -181,6 +185,14 @@ impl Database {
         self.counters.clear();
         self.tokens.clear();
         self.oid.store(0, Ordering::Release);
+    }
+
+    /// For how many microseconds the worker is still to stay away.
+    pub fn kept_out(&self, moment: i64) -> i64 {
+        match self.keep_out_until.load(Ordering::SeqCst) {
+            0 => 0,
+            until => (until - moment).max(0),
+        }
     }
 
     /// Tells the worker of a lease that ends at `time`.

@@ -18,7 +18,7 @@ use crate::guard;
 use crate::lanes::{self, Chore};
 use crate::process;
 use crate::settings;
-use crate::shared::{self, Database, NEVER, QueueBits, Shared};
+use crate::shared::{self, AT_ONCE, Database, NEVER, QueueBits, Shared};
 use pgrx::prelude::*;
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -157,13 +157,15 @@ const KEEP_HISTORY: usize = 8;
 const RETIRE: usize = 9;
 
 /// A step that fails is left alone for a while.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Pause {
     failures: u32,
     until: i64,
 }
 
 impl Pause {
+    const NONE: Self = Self { failures: 0, until: AT_ONCE };
+
     fn failed(&mut self, moment: i64) {
         let longer = FIRST_PAUSE << self.failures.min(10);
         self.failures = self.failures.saturating_add(1);
@@ -184,24 +186,24 @@ impl Worker {
             launcher_pid: shared.launcher.pid(),
             next_lane: NEVER,
             next_lease: NEVER,
-            lease_scan_from: 0,
+            lease_scan_from: AT_ONCE,
             lease_scan_cost: 0,
-            lease_scan_by: 0,
+            lease_scan_by: AT_ONCE,
             next_run: NEVER,
             due_until: now(),
             next_schedule: NEVER,
             swept_at: i64::MIN,
-            next_upkeep: 0,
-            next_retirement: 0,
+            next_upkeep: AT_ONCE,
+            next_retirement: AT_ONCE,
             history_awaited: false,
             to_retire: Vec::new(),
             more_events: false,
             sweeping: None,
-            next_lost: 0,
+            next_lost: AT_ONCE,
             swept_for: Duration::ZERO,
             to_notify: BTreeSet::new(),
-            notify_from: 0,
-            pauses: [Pause::default(); STEPS.len()],
+            notify_from: AT_ONCE,
+            pauses: [Pause::NONE; STEPS.len()],
         }
     }
 
@@ -246,7 +248,7 @@ impl Worker {
     fn may_stay(&self) -> bool {
         settings::worker_enabled()
             && self.shared.launcher.pid() == self.launcher_pid
-            && self.database.keep_out_until.load(Ordering::SeqCst) <= now()
+            && self.database.kept_out(now()) == 0
     }
 
     /// Does what is due.
@@ -264,7 +266,7 @@ impl Worker {
                 continue;
             }
             match step(self, &pushed) {
-                Installed::Yes => self.pauses[index] = Pause::default(),
+                Installed::Yes => self.pauses[index] = Pause::NONE,
                 Installed::Failed => {
                     self.pauses[index].failed(now());
                     // What sessions announced is looked at in a sweep.
@@ -532,7 +534,7 @@ impl Worker {
     }
 
     fn next_time(&self) -> i64 {
-        let more = |there_is_more| if there_is_more { 0 } else { NEVER };
+        let more = |there_is_more| if there_is_more { AT_ONCE } else { NEVER };
         let run = self.next_run.min(self.database.next_run.get());
         let notify = if self.to_notify.is_empty() && self.database.pushed.is_empty() {
             NEVER

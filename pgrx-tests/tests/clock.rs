@@ -173,6 +173,31 @@ fn back_and_nothing_stops() {
     }
 }
 
+/// A clock that nobody has set yet shows 1970: the worker does all that it does otherwise.
+#[test]
+fn before_the_year_2000_the_worker_works() {
+    let (cluster, clock) = cluster("clock-ancient");
+    clock.set(-5 * TEN_YEARS, Speed::Real);
+    let (mut client, mut listener) = (cluster.connect(), cluster.connect());
+    assert!(number(&mut client, "SELECT extract(year FROM now())::bigint") < 2000);
+    let channel: String = client.query_one("SELECT queue.channel('default')", &[]).expect("channel").get(0);
+    run(&mut listener, &format!("LISTEN \"{channel}\""));
+    run(&mut client, "SELECT queue.push('default')");
+    heard(&mut listener);
+    assert!(claim(&mut client, "300 ms").is_some());
+    eventually("the worker ends the lease", SOON, || {
+        number(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running'") == 0
+    });
+    run(&mut client, "SELECT queue.schedule('each second', '* * * * * *', 'default')");
+    eventually("the schedule runs", SOON, || {
+        number(&mut client, "SELECT count(*) FROM queue.tasks WHERE headers ? 'schedule'") > 0
+    });
+    eventually("there is a partition of the day", SOON, || {
+        number(&mut client, "SELECT count(*) FROM queue_internal.history_partitions() WHERE day < '2000-01-01'") > 0
+    });
+    goes_round(&mut client);
+}
+
 /// The processor time of these processes.
 fn processor(pids: &[i32]) -> Duration {
     let ticks = |pid: &i32| -> u64 {
