@@ -228,9 +228,9 @@ impl Cluster {
         &self.folder
     }
 
-    /// What the server wrote to its log.
+    /// What the server wrote to its log. Messages are in the encoding of their database, whatever that is.
     pub fn log(&self) -> String {
-        fs::read_to_string(self.log_path()).unwrap_or_default()
+        String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
     }
 
     /// Waits until the worker of a database is there, and returns its process id.

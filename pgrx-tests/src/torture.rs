@@ -5,6 +5,7 @@
 
 #![allow(missing_docs, reason = "the fields say what they are; what needs words has them")]
 
+mod account;
 mod actions;
 pub mod campaign;
 pub mod campaigns;
@@ -12,7 +13,10 @@ pub mod checker;
 mod client;
 mod drain;
 mod journal;
+mod links;
 mod load;
 mod observer;
 pub mod random;
 mod scene;
+mod waiting;
+mod words;

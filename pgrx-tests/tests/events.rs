@@ -167,12 +167,19 @@ fn one_lost_event_costs_a_sweep_interval_at_most() {
         let started = Instant::now();
         let mut done = 0;
         while done < 4 {
-            assert!(started.elapsed() < 3 * (SWEEP + Duration::from_secs(1)), "{}: {done} so far", edition.name());
+            assert!(
+                started.elapsed() < 3 * (SWEEP + Duration::from_secs(1)),
+                "{}: {done} so far",
+                edition.name()
+            );
             if edition == Edition::SqlOnly {
                 run(&mut client, "CALL queue.maintain()");
             }
             run(&mut client, "BEGIN");
-            done += number(&mut client, "SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'q', 9)");
+            done += number(
+                &mut client,
+                "SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'q', 9)",
+            );
             run(&mut client, "DELETE FROM queue_internal.events; COMMIT");
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -4,10 +4,10 @@
 //! The library is one in which faults can be had to order (src/injection.rs). Each scenario is run once to be
 //! told of the points that it comes by, and then once for each of them, each fault, and each context.
 
-#[path = "injection/scenarios.rs"]
-mod scenarios;
 #[path = "injection/events.rs"]
 mod events;
+#[path = "injection/scenarios.rs"]
+mod scenarios;
 #[path = "injection/waits.rs"]
 mod waits;
 

@@ -4,12 +4,13 @@
 use postgres::Row;
 
 use super::client::{Client, Held, Session, Unsure};
-use super::journal::{Effect, Verb};
-use super::load::{LONGEST_DELAY, LONGEST_LEASE, QUEUES};
+use super::journal::{Effect, Link, OnFailure, Verb};
+use super::load::{LINKED, LONGEST_DELAY, LONGEST_LEASE, QUEUES};
 
 const PUSH: &str = "SELECT queue.push($1, jsonb_build_object('value', $2::text, 'padding', $3::text), \
                     priority => $4, delay => $5::text::interval, key => $6, group_key => $7, \
-                    key_ttl => $8::text::interval)";
+                    key_ttl => $8::text::interval, on_duplicate => $9, after => $10, \
+                    on_predecessor_failure => $11)";
 const PUSH_MANY: &str = "SELECT queue.push_many($1, $2::text[]::jsonb[])";
 /// What a claim returns, the lease in microseconds since 1970.
 macro_rules! claimed {
@@ -39,6 +40,7 @@ const CANCEL: &str = "SELECT queue.cancel($1)";
 #[derive(Clone, Copy)]
 enum Action {
     Push,
+    PushLinked,
     PushMany,
     Claim,
     ClaimQueues,
@@ -58,9 +60,10 @@ impl Client {
             Batch
         } else {
             self.random.weighted(&[
-                (30, Push),
+                (28, Push),
+                (5, PushLinked),
                 (3, PushMany),
-                (22, Claim),
+                (24, Claim),
                 (2, ClaimQueues),
                 (37, Finish),
                 (4, Zombie),
@@ -69,6 +72,7 @@ impl Client {
         };
         match action {
             Push => self.push(session),
+            PushLinked => self.push_linked(session),
             PushMany => self.push_many(session),
             Claim => self.claim(session),
             ClaimQueues => self.claim_queues(session),
@@ -86,7 +90,7 @@ impl Client {
     }
 
     /// A lease of this very transaction, or another one that the client holds.
-    fn someones(&mut self) -> Option<Held> {
+    pub(super) fn someones(&mut self) -> Option<Held> {
         let own = self.journal.effects().iter().rev().find_map(|(effect, undone)| match effect {
             Effect::Claim { id, token, .. } if !undone => Some(Held { id: *id, token: *token }),
             _ => None,
@@ -98,14 +102,14 @@ impl Client {
         (count > 0).then(|| self.held[self.random.roll(count) as usize])
     }
 
-    fn value(&mut self) -> String {
+    pub(super) fn value(&mut self) -> String {
         self.values += 1;
         format!("{}-{}", self.name, self.values)
     }
 
-    fn push(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
+    pub(super) fn push(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
         let value = self.value();
-        let queue = self.random.weighted(&[(65, 0), (10, 1), (12, 2), (8, 3), (5, 4)]);
+        let queue = self.random.weighted(&[(55, 0), (10, 1), (12, 2), (8, 3), (5, 4), (10, 5)]);
         let (key, group) = match QUEUES[queue] {
             // A key of its own makes a push one that can be repeated.
             "plain" if self.random.chance(30) => (Some(value.clone()), None),
@@ -113,7 +117,8 @@ impl Client {
             "grouped" => (None, Some(format!("group-{}", self.random.roll(8)))),
             _ => (None, None),
         };
-        self.push_this(session, QUEUES[queue], value, key, group)
+        let on_duplicate = self.random.weighted(&[(90, "skip"), (10, "reschedule")]);
+        self.push_this(session, QUEUES[queue], value, key, group, Link::NONE, on_duplicate)
     }
 
     /// Repeats a push that may have gone through.
@@ -123,17 +128,20 @@ impl Client {
         push: &Unsure,
     ) -> Result<super::journal::Outcome, postgres::Error> {
         let Unsure { queue, value, key } = push.clone();
-        self.push_this(session, &queue, value, Some(key), None)?;
+        self.push_this(session, &queue, value, Some(key), None, Link::NONE, "skip")?;
         Ok(super::journal::Outcome::Ok)
     }
 
-    fn push_this(
+    #[allow(clippy::too_many_arguments, reason = "they are what a push has")]
+    pub(super) fn push_this(
         &mut self,
         session: &mut Session,
         queue: &str,
         value: String,
         key: Option<String>,
         group: Option<String>,
+        link: Link,
+        on_duplicate: &str,
     ) -> Result<(), postgres::Error> {
         let priority = self.random.roll(3) as i32 - 1;
         let delay = self.random.chance(10).then(|| format!("{} ms", self.random.between(1, LONGEST_DELAY)));
@@ -144,11 +152,34 @@ impl Client {
             value: value.clone(),
             key: key.clone(),
             group: group.clone(),
+            link: link.clone(),
             id: None,
         };
         let number = self.journal.effect(effect.clone());
-        let rows = session
-            .query(PUSH, &[&queue, &value, &padding, &priority, &delay, &key, &group, &time_to_live])?;
+        let after = Some(link.after).filter(|after| !after.is_empty());
+        let on_duplicate = if key.is_some() { on_duplicate } else { "skip" };
+        let on_failure = match link.on_failure {
+            _ if after.is_none() => None,
+            OnFailure::Cancel => None,
+            OnFailure::Fail => Some("fail"),
+            OnFailure::Continue => Some("continue"),
+        };
+        let rows = session.query(
+            PUSH,
+            &[
+                &queue,
+                &value,
+                &padding,
+                &priority,
+                &delay,
+                &key,
+                &group,
+                &time_to_live,
+                &on_duplicate,
+                &after,
+                &on_failure,
+            ],
+        )?;
         if let Effect::Push { id, .. } = &mut effect {
             *id = Some(rows[0].get(0));
         }
@@ -157,7 +188,7 @@ impl Client {
     }
 
     fn push_many(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
-        let queue = QUEUES[self.random.weighted(&[(80, 0), (20, 3)])];
+        let queue = QUEUES[self.random.weighted(&[(70, 0), (20, 3), (10, 5)])];
         let values: Vec<String> = (0..self.random.between(1, 20)).map(|_| self.value()).collect();
         let payloads: Vec<String> =
             values.iter().map(|value| format!("{{\"value\": \"{value}\"}}")).collect();
@@ -166,6 +197,7 @@ impl Client {
             value: value.clone(),
             key: None,
             group: None,
+            link: Link::NONE,
             id,
         };
         let first = self.journal.effects().len();
@@ -180,11 +212,12 @@ impl Client {
     }
 
     fn claim(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
-        let queue = QUEUES[self.random.weighted(&[(55, 0), (12, 1), (15, 2), (10, 3), (8, 4)])];
+        let queue =
+            QUEUES[self.random.weighted(&[(43, 0), (11, 1), (13, 2), (9, 3), (7, 4), (8, 5), (9, 6)])];
         self.claim_from(session, queue)
     }
 
-    fn claim_from(&mut self, session: &mut Session, queue: &str) -> Result<(), postgres::Error> {
+    pub(super) fn claim_from(&mut self, session: &mut Session, queue: &str) -> Result<(), postgres::Error> {
         let most = self.most();
         let (lease, text) = self.lease();
         let rows = session.query(CLAIM, &[&text, &queue, &most, &self.journal.operation()])?;
@@ -193,8 +226,9 @@ impl Client {
     }
 
     fn claim_queues(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
-        let first = self.random.roll(5) as usize;
-        let queues: Vec<&str> = (0..3).map(|n| QUEUES[(first + n) % 5]).collect();
+        let count = QUEUES.len();
+        let first = self.random.roll(count as u64) as usize;
+        let queues: Vec<&str> = (0..3).map(|n| QUEUES[(first + n) % count]).collect();
         let most = self.most();
         let (lease, text) = self.lease();
         let rows = session.query(CLAIM_QUEUES, &[&text, &queues, &most, &self.journal.operation()])?;
@@ -219,7 +253,7 @@ impl Client {
     }
 
     /// Ends an attempt in one way or another, extends it, or lets it be.
-    fn finish(&mut self, session: &mut Session, held: Held) -> Result<(), postgres::Error> {
+    pub(super) fn finish(&mut self, session: &mut Session, held: Held) -> Result<(), postgres::Error> {
         let Held { id, token } = held;
         let verb = self.random.weighted(&[
             (60, Some(Verb::Complete)),
@@ -245,7 +279,7 @@ impl Client {
         let delay = format!("{} ms", self.random.roll(100));
         match verb {
             Verb::Complete if self.random.chance(25) => {
-                let queue = QUEUES[self.random.weighted(&[(80, 0), (20, 2)])];
+                let queue = self.random.weighted(&[(70, QUEUES[0]), (15, QUEUES[2]), (15, LINKED)]);
                 let (lease, text) = self.lease();
                 let worker = self.journal.operation();
                 let rows = session.query(COMPLETE_AND_CLAIM, &[&id, &token, &text, &queue, &worker])?;

@@ -13,8 +13,8 @@ use super::client::{Client, Target};
 use super::load::{Load, QUEUES, SETUP};
 use super::random::Random;
 use super::scene::Scene;
-use super::{drain, journal, observer};
-use crate::cluster::{home, major_version};
+use super::{account, drain, observer, waiting};
+use crate::cluster::{bindir, home, major_version};
 use crate::{Cluster, Settings};
 
 /// How violations are shown at most.
@@ -28,6 +28,8 @@ pub struct Campaign {
     pub covers: &'static str,
     /// Lines for postgresql.conf.
     pub settings: &'static str,
+    /// More arguments for initdb.
+    pub initdb: &'static [&'static str],
     pub load: Load,
     /// Milliseconds between faults, at least and at most.
     pub pause: (u64, u64),
@@ -82,9 +84,25 @@ pub struct Options {
     pub mutant: String,
 }
 
+fn nothing(_: &mut Scene) {}
+
+/// For initdb: databases in an encoding in which the names of queues, keys and groups are not UTF-8.
+pub const LATIN1: &[&str] = &["-E", "LATIN1", "--locale=C"];
+
 impl Campaign {
-    /// Does nothing.
-    pub const fn nothing(_: &mut Scene) {}
+    /// What a campaign is unless it says otherwise: nothing breaks.
+    pub const PLAIN: Self = Self {
+        name: "",
+        covers: "",
+        settings: "",
+        initdb: &[],
+        load: Load::MIXED,
+        pause: (1000, 1000),
+        fault: nothing,
+        before: nothing,
+        after: nothing,
+        lossy: false,
+    };
 
     /// Plays rounds until the time is over, or until something is broken.
     pub fn play(&self, options: &Options) -> Verdict {
@@ -139,7 +157,12 @@ impl Campaign {
         let fsync = if options.fsync { "on" } else { "off" };
         let extra = format!("{COMMON}fsync = {fsync}\n{}\n{}", self.settings, options.settings);
         // Settings are constants elsewhere; one string for each campaign may stay.
-        let mut cluster = Cluster::create(folder, &Settings { preload: true, extra: extra.leak() });
+        let mut cluster = Cluster::create_of(
+            &bindir(),
+            folder,
+            &Settings { preload: true, extra: extra.leak() },
+            self.initdb,
+        );
         if major_version() < 18 {
             cluster.run("pg_checksums", &["--enable", "--no-sync", "-D", &cluster.data()]);
         }
@@ -169,6 +192,7 @@ impl Campaign {
             ahead: 0,
             furthest: 0,
             forgiven: &[],
+            crashes: Vec::new(),
             complaints: Vec::new(),
             remarks: Vec::new(),
         }
@@ -214,7 +238,7 @@ impl Campaign {
         (0..self.load.clients)
             .map(|number| {
                 let random = Random::new(seed, round * 1000 + number + 1);
-                let name = format!("r{round}c{number}");
+                let name = format!("r{round}ç{number}");
                 let target = scene.target.clone();
                 let mut client = Client::new(target, self.load.clone(), &scene.journals, &name, random);
                 std::thread::spawn(move || client.run())
@@ -226,13 +250,22 @@ impl Campaign {
         let mut client = scene.cluster.connect();
         let mut say = |invariant, what| verdict.violations.push(Violation { invariant, what });
         checker::wrong_stats(&mut client).into_iter().for_each(|what| say("I10", what));
+        match waiting::unannounced(&mut client) {
+            Ok(found) => found.into_iter().for_each(|what| say("I17", what)),
+            Err(error) => say("I17", format!("{error:?}")),
+        }
         match drain::drain(&scene.target, &scene.journals, &format!("r{}", verdict.rounds)) {
-            Ok(took) => verdict.drains.push(took),
+            Ok(drained) => {
+                verdict.drains.push(drained.took);
+                verdict.counts.left_to_the_sweep += drained.left_to_the_sweep;
+            }
             Err(what) => say("I13", what),
         }
+        waiting::left_behind(&mut client).into_iter().for_each(|what| say("I17", what));
         checker::wrong_stats(&mut client).into_iter().for_each(|what| say("I10", what));
         checker::corruption(&mut client).into_iter().for_each(|what| say("I14", what));
-        let account = journal::read(&scene.journals);
+        let mut account = account::read(&scene.journals);
+        account.lose(&std::mem::take(&mut scene.crashes));
         let (violations, counts) =
             checker::check(&account, &found(&mut client), leases, scene.clock.is_none());
         let expected = |violation: &Violation| self.lossy && violation.invariant == "I1";
@@ -241,7 +274,8 @@ impl Campaign {
         if verdict.violations.is_empty() {
             client
                 .batch_execute(
-                    "DELETE FROM queue.history; DELETE FROM queue.dead_letters; DELETE FROM queue_internal.keys",
+                    "DELETE FROM queue.history; DELETE FROM queue.dead_letters; DELETE FROM queue_internal.keys; \
+                     DELETE FROM queue_internal.outcomes; DELETE FROM public.orders",
                 )
                 .expect("a clean slate");
         }
@@ -279,6 +313,8 @@ impl std::ops::AddAssign for Counts {
         self.leases_seen += other.leases_seen;
         self.recovered += other.recovered;
         self.lost += other.lost;
+        self.left_to_the_sweep += other.left_to_the_sweep;
+        self.forgotten += other.forgotten;
     }
 }
 

@@ -6,13 +6,16 @@ mod cancel;
 mod chaos;
 mod clock;
 mod crash;
+mod crowded;
 mod cut;
 mod deadlock;
 mod failover;
+mod forgetful;
 mod full;
 mod levels;
 mod pinned;
 mod quiet;
+mod references;
 mod savepoints;
 pub mod soak;
 mod stop;
@@ -24,8 +27,9 @@ pub mod zombies;
 use super::campaign::Campaign;
 
 /// All of them, in the order in which they are played.
-pub const ALL: [Campaign; 20] = [
+pub const ALL: [Campaign; 23] = [
     crash::CAMPAIGN,
+    forgetful::CAMPAIGN,
     stop::CAMPAIGN,
     backend::CAMPAIGN,
     zombies::CAMPAIGN,
@@ -42,6 +46,8 @@ pub const ALL: [Campaign; 20] = [
     twophase::CAMPAIGN,
     upkeep::CAMPAIGN,
     clock::CAMPAIGN,
+    crowded::CAMPAIGN,
+    references::CAMPAIGN,
     chaos::CAMPAIGN,
     soak::CAMPAIGN,
     quiet::CAMPAIGN,

@@ -6,6 +6,7 @@
 
 mod endings;
 mod leases;
+mod links;
 mod order;
 mod owners;
 mod pushes;
@@ -16,7 +17,8 @@ pub use server::{Log, corruption, wrong_stats};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::journal::{Account, Effect, Operation, Outcome, Verb};
+use super::account::Account;
+use super::journal::{Effect, Link, OnFailure, Operation, Outcome, Verb};
 
 /// A broken promise.
 #[derive(Debug)]
@@ -50,6 +52,10 @@ pub struct Counts {
     pub recovered: u64,
     /// Acknowledged pushes that were not found.
     pub lost: u64,
+    /// Operations that were acknowledged with synchronous_commit = off, and that a crash may have undone.
+    pub forgotten: u64,
+    /// Tasks that waited for the sweep.
+    pub left_to_the_sweep: u64,
 }
 
 /// A task as it was found in the end.
@@ -78,18 +84,21 @@ pub struct Lease {
 /// A push, and when.
 pub struct Push<'a> {
     pub operation: &'a Operation,
-    pub undone: bool,
+    /// Which effect of the operation it is.
+    pub place: usize,
     pub outcome: Outcome,
     pub queue: &'a str,
     pub value: &'a str,
     pub key: Option<&'a str>,
     pub group: Option<&'a str>,
+    pub link: &'a Link,
     pub id: Option<i64>,
 }
 
 /// A claim of a task.
 pub struct Claim<'a> {
     pub operation: &'a Operation,
+    pub place: usize,
     pub outcome: Outcome,
     pub token: i64,
     pub queue: &'a str,
@@ -121,6 +130,8 @@ pub struct End<'a> {
 pub struct Task<'a> {
     /// Claims that committed, by token.
     pub claims: Vec<Claim<'a>>,
+    /// Claims that were seen to commit, and that a crash may have undone.
+    pub forgotten: Vec<Claim<'a>>,
     pub extensions: Vec<Extension<'a>>,
     pub ends: Vec<End<'a>>,
     /// The operations that cancelled it, or may have.
@@ -135,6 +146,8 @@ pub struct Facts<'a> {
     pub found: HashMap<&'a str, Vec<&'a Found>>,
     /// Every claim, committed or not.
     pub seen: Vec<Claim<'a>>,
+    /// Keys, by queue, whose holders may have been replaced.
+    pub replaced: HashSet<(&'a str, &'a str)>,
 }
 
 /// Checks an account against what was found in the end, and what was seen on the way. `timed` says whether
@@ -151,7 +164,8 @@ pub fn check(
     for operation in &account.operations {
         counts.operations += 1;
         counts.acknowledged += u64::from(operation.outcome == Outcome::Ok);
-        counts.unknown += u64::from(operation.outcome == Outcome::Unknown);
+        counts.forgotten += u64::from(operation.forgotten);
+        counts.unknown += u64::from(operation.outcome == Outcome::Unknown && !operation.forgotten);
     }
     for task in facts.tasks.values() {
         counts.claims += task.claims.len() as u64;
@@ -162,6 +176,7 @@ pub fn check(
     pushes::check(&facts, &mut counts, &mut say);
     endings::check(&facts, &mut say);
     leases::check(&facts, timed, &mut say);
+    links::check(&facts, timed, &mut say);
     if timed {
         order::check(&facts, &mut say);
     }
@@ -172,15 +187,20 @@ pub fn check(
 
 impl<'a> Facts<'a> {
     fn gather(account: &'a Account, rows: &'a [Found]) -> Self {
-        let mut facts =
-            Self { pushes: HashMap::new(), tasks: HashMap::new(), found: HashMap::new(), seen: Vec::new() };
+        let mut facts = Self {
+            pushes: HashMap::new(),
+            tasks: HashMap::new(),
+            found: HashMap::new(),
+            seen: Vec::new(),
+            replaced: HashSet::new(),
+        };
         for row in rows {
             facts.found.entry(&row.value).or_default().push(row);
             facts.tasks.entry(row.id).or_default().found.push(row);
         }
         for operation in &account.operations {
-            for (effect, undone) in &operation.effects {
-                facts.add(operation, effect, *undone);
+            for place in 0..operation.effects.len() {
+                facts.add(operation, place);
             }
         }
         for task in facts.tasks.values_mut() {
@@ -190,22 +210,28 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    fn add(&mut self, operation: &'a Operation, effect: &'a Effect, undone: bool) {
-        let outcome = if undone { Outcome::Failed } else { operation.outcome };
+    fn add(&mut self, operation: &'a Operation, place: usize) {
+        let (effect, undone) = &operation.effects[place];
+        let outcome = if *undone { Outcome::Failed } else { operation.outcome };
         match effect {
-            Effect::Push { queue, value, key, group, id } => {
+            Effect::Push { queue, value, key, group, link, id } => {
                 let (key, group, id) = (key.as_deref(), group.as_deref(), *id);
-                let push = Push { operation, undone, outcome, queue, value, key, group, id };
+                if let Some(key) = key.filter(|_| link.replaces && outcome != Outcome::Failed) {
+                    self.replaced.insert((queue, key));
+                }
+                let push = Push { operation, place, outcome, queue, value, key, group, link, id };
                 self.pushes.entry(value).or_default().push(push);
             }
             Effect::Claim { id, token, queue, value, group, until, .. } => {
                 let claim = || {
                     let (token, until, group) = (*token, *until, group.as_deref());
-                    Claim { operation, outcome, token, queue, value, group, until }
+                    Claim { operation, place, outcome, token, queue, value, group, until }
                 };
                 self.seen.push(claim());
                 if outcome == Outcome::Ok {
                     self.tasks.entry(*id).or_default().claims.push(claim());
+                } else if operation.forgotten && !undone {
+                    self.tasks.entry(*id).or_default().forgotten.push(claim());
                 }
             }
             Effect::Extend { id, token, lease, until } => {
@@ -220,6 +246,21 @@ impl<'a> Facts<'a> {
                 self.tasks.entry(*id).or_default().cancels.push((operation, outcome, state.as_deref()));
             }
         }
+    }
+}
+
+impl<'a> Facts<'a> {
+    /// Whether one of the predecessors of a task may have ended it, or may have kept it from being done.
+    pub fn by_predecessor(&self, row: &Found, rule: OnFailure) -> bool {
+        let pushes = self.pushes.get(row.value.as_str()).map_or(&[][..], Vec::as_slice);
+        pushes.iter().filter(|push| push.link.on_failure == rule).any(|push| {
+            push.link.after.iter().any(|id| self.end_of(*id).is_none_or(|end| end.state != "completed"))
+        })
+    }
+
+    /// How a task ended.
+    pub fn end_of(&self, id: i64) -> Option<&'a Found> {
+        self.tasks.get(&id).and_then(|task| task.found.first()).copied()
     }
 }
 

@@ -109,7 +109,7 @@ impl Session {
         self.client.query(&statement, parameters)
     }
 
-    fn run(&mut self, statements: &str) -> Result<(), postgres::Error> {
+    pub fn run(&mut self, statements: &str) -> Result<(), postgres::Error> {
         self.client.batch_execute(statements)
     }
 }
@@ -128,13 +128,23 @@ pub struct Client {
     pub(super) pushed: VecDeque<i64>,
     unsure: Vec<Unsure>,
     pub(super) values: u64,
+    /// What its sessions are set to.
+    settings: String,
 }
 
 impl Client {
     /// A client of a round. The same name, seed and load make the same decisions as long as the server
     /// answers the same.
-    pub fn new(target: Arc<Target>, load: Load, journals: &Path, name: &str, random: Random) -> Self {
-        let journal = Journal::create(journals, name);
+    pub fn new(target: Arc<Target>, load: Load, journals: &Path, name: &str, mut random: Random) -> Self {
+        let mut journal = Journal::create(journals, name);
+        let mut settings = format!("SET application_name = 'torture {name}'");
+        if random.chance(load.careless) {
+            settings += "; SET synchronous_commit = off";
+            journal.is_careless();
+        }
+        if random.chance(load.by_sql) {
+            settings += "; SET queue.fast_path = off";
+        }
         Self {
             name: name.to_owned(),
             load,
@@ -147,6 +157,7 @@ impl Client {
             pushed: VecDeque::new(),
             unsure: Vec::new(),
             values: 0,
+            settings,
         }
     }
 
@@ -176,7 +187,7 @@ impl Client {
 
     fn open(&self) -> Option<Session> {
         let mut client = self.target.connect()?;
-        client.batch_execute(&format!("SET application_name = 'torture {}'", self.name)).ok()?;
+        client.batch_execute(&self.settings).ok()?;
         Some(Session { client, statements: HashMap::new() })
     }
 
@@ -232,12 +243,12 @@ impl Client {
     fn parts(&mut self, session: &mut Session) -> Result<(), Broken> {
         for _ in 0..self.random.between(1, self.load.parts) {
             if !self.random.chance(self.load.savepoints) {
-                self.act(session).map_err(Broken::before)?;
+                self.part(session).map_err(Broken::before)?;
                 continue;
             }
             session.run("SAVEPOINT s").map_err(Broken::before)?;
             let from = self.journal.effects().len();
-            let done = self.act(session);
+            let done = self.part(session);
             if session.client.is_closed() {
                 return done.map_err(Broken::before);
             }

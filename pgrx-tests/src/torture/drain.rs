@@ -1,7 +1,8 @@
 //! After the faults: what is prepared is ended, and everything that is left is worked off in time.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use postgres::Client;
@@ -10,12 +11,15 @@ use super::client::Target;
 use super::journal::{Effect, Journal, Outcome, Verb};
 use super::load::{LONGEST_LEASE, QUEUES};
 use super::random::Random;
+use super::waiting;
 
 const DRAINERS: usize = 3;
+/// As long as that nothing may be done before somebody asks why.
+const IDLE: Duration = Duration::from_millis(500);
 /// A lease that no drainer outlives.
 const LEASE: i64 = 60_000_000;
-/// A claim, and what drainers do at least in a second.
-const SLOWEST: u64 = 200;
+/// While something is left, nobody may go without a task for longer.
+const PATIENCE: Duration = Duration::from_millis(LONGEST_LEASE + 5000);
 
 /// Ends the transactions that are prepared, one way or the other, until the clients have finished.
 pub fn end_prepared(target: &Arc<Target>, journals: &Path, random: &mut Random) {
@@ -45,31 +49,42 @@ pub fn end_prepared(target: &Arc<Target>, journals: &Path, random: &mut Random) 
     }
 }
 
-/// Works until nothing is left; says how long that took, or what is left when it took too long.
-pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Duration, String> {
+/// How a drain went.
+pub struct Drained {
+    pub took: Duration,
+    /// How many tasks only the sweep could find.
+    pub left_to_the_sweep: u64,
+}
+
+/// Works until nothing is left; says what is left when that takes too long.
+pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Drained, String> {
     let mut client = target.connect().expect("a connection to the healed server");
     let mut count = |query| client.query_one(query, &[]).expect("count").get::<_, i64>(0);
     let left = count("SELECT count(*) FROM queue.tasks");
-    // What was leased comes back by itself; the rest is work.
-    let limit = Duration::from_millis(LONGEST_LEASE) + Duration::from_secs(5 + left.unsigned_abs() / SLOWEST);
     let started = Instant::now();
     // First of all the leases. A claim that meets one that ran out is served by the core, from the table: so it
     // would find what a lane has forgotten. When none is left, only what the lanes know is found.
-    while count("SELECT count(*) FROM queue.tasks WHERE state = 'running'") > 0 && started.elapsed() < limit {
+    while count("SELECT count(*) FROM queue.tasks WHERE state = 'running'") > 0
+        && started.elapsed() < PATIENCE
+    {
         std::thread::sleep(Duration::from_millis(10));
     }
+    let progress = Arc::new(Progress::of(left));
     let drainers: Vec<_> = (0..DRAINERS)
         .map(|number| {
             let client = target.connect().expect("a connection to the healed server");
             let journal = Journal::create(journals, &format!("{name}drain{number}"));
-            std::thread::spawn(move || work(client, journal, number, started + limit))
+            let progress = progress.clone();
+            std::thread::spawn(move || work(client, journal, number, &progress))
         })
         .collect();
+    let left_to_the_sweep = watch(&mut client, &drainers).map_err(|error| format!("{error:?}"))?;
     let done = drainers.into_iter().map(|drainer| drainer.join().expect("a drainer"));
     let done = done.collect::<Result<Vec<bool>, _>>().map_err(|error| format!("a drainer met {error:?}"))?;
     if done.into_iter().all(|done| done) {
-        return Ok(started.elapsed());
+        return Ok(Drained { took: started.elapsed(), left_to_the_sweep });
     }
+    let reasons = waiting::reasons(&mut client).join("\n");
     let query =
         "SELECT format('%s: %s %s, attempt %s, due %s, lease %s, gate %s', id, queue, state, attempt, run_at,
                         lease_until, gate) FROM queue.tasks ORDER BY id LIMIT 20";
@@ -77,15 +92,55 @@ pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Durati
     let tasks: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     let stats: serde_json::Value =
         client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
-    Err(format!("of {left} tasks some are left after {limit:?}:\n{}\n{stats}", tasks.join("\n")))
+    let took = started.elapsed();
+    Err(format!("of {left} tasks some are left after {took:?}:\n{reasons}\n{}\n{stats}", tasks.join("\n")))
 }
 
-/// Claims from one queue after the other; true if nothing is left in time.
+/// Looks whether the work goes on. Once nothing is left but what waits for tasks that only the sweep can know
+/// to be over, the sweep comes; it is far too rare otherwise for anything to be found by chance.
+fn watch<T>(client: &mut Client, drainers: &[JoinHandle<T>]) -> Result<u64, postgres::Error> {
+    let (mut last, mut since, mut found) = (0, Instant::now(), 0);
+    while drainers.iter().any(|drainer| !drainer.is_finished()) {
+        std::thread::sleep(IDLE / 10);
+        let left: i64 = client.query_one("SELECT count(*) FROM queue.tasks", &[])?.get(0);
+        if left != last {
+            (last, since) = (left, Instant::now());
+        } else if left > 0 && found == 0 && since.elapsed() > IDLE {
+            found = waiting::left_to_the_sweep(client)?.unwrap_or(0);
+            if found > 0 {
+                waiting::sweep(client, true);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// When the last task was claimed, and how many more may be.
+struct Progress(Mutex<(Instant, i64)>);
+
+impl Progress {
+    /// A task whose completion was accepted does not come again.
+    fn of(tasks: i64) -> Self {
+        Self(Mutex::new((Instant::now(), 2 * tasks + 100)))
+    }
+
+    fn claimed(&self, tasks: usize) {
+        let mut progress = self.0.lock().expect("no drainer panics with the lock");
+        *progress = (Instant::now(), progress.1 - tasks as i64);
+    }
+
+    fn has_ended(&self) -> bool {
+        let (last, more) = *self.0.lock().expect("no drainer panics with the lock");
+        last.elapsed() > PATIENCE || more < 0
+    }
+}
+
+/// Claims from one queue after the other; true if nothing is left in the end.
 fn work(
     mut client: Client,
     mut journal: Journal,
     number: usize,
-    until: Instant,
+    progress: &Progress,
 ) -> Result<bool, postgres::Error> {
     let claim = client.prepare(
         "SELECT id, token, queue, payload->>'value', group_key, \
@@ -93,7 +148,8 @@ fn work(
     )?;
     let complete = client.prepare("SELECT queue.complete_many($1, $2)")?;
     let left = client.prepare("SELECT EXISTS (SELECT FROM queue.tasks)")?;
-    for turn in number.. {
+    let mut turn = number;
+    while !progress.has_ended() {
         let queue = QUEUES[turn % QUEUES.len()];
         journal.begin();
         let rows = client.query(&claim, &[&queue])?;
@@ -107,12 +163,12 @@ fn work(
         if rows.is_empty() {
             if !client.query_one(&left, &[])?.get::<_, bool>(0) {
                 return Ok(true);
-            } else if Instant::now() > until {
-                return Ok(false);
             }
+            turn += 1;
             std::thread::sleep(Duration::from_millis(2));
             continue;
         }
+        progress.claimed(rows.len());
         journal.begin();
         let effect =
             |n: usize, accepted| Effect::End { verb: Verb::Complete, id: ids[n], token: tokens[n], accepted };
@@ -125,5 +181,5 @@ fn work(
         }
         journal.end(Outcome::Ok);
     }
-    unreachable!("it turns until it returns")
+    Ok(false)
 }

@@ -4,12 +4,12 @@
 //! leaves an operation without an end, whose outcome is unknown. The files are synced before they are
 //! read: an answer that counts is on disk.
 
-use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::str::SplitWhitespace;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::words::encode;
 
 /// What became of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,27 @@ pub enum Outcome {
     Failed,
     /// The answer to its COMMIT was cut off.
     Unknown,
+}
+
+/// What becomes of a task when one of its predecessors did not complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    Cancel,
+    Fail,
+    Continue,
+}
+
+/// What a push said about other tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    pub after: Vec<i64>,
+    pub on_failure: OnFailure,
+    /// It changes the task that has its key.
+    pub replaces: bool,
+}
+
+impl Link {
+    pub const NONE: Self = Self { after: Vec::new(), on_failure: OnFailure::Cancel, replaces: false };
 }
 
 /// What a verb ended, or tried to end, with a token.
@@ -37,7 +58,14 @@ pub enum Verb {
 pub enum Effect {
     /// A task with a value of its own was pushed. The answer is an id: its own, or that of the task with
     /// the same key.
-    Push { queue: String, value: String, key: Option<String>, group: Option<String>, id: Option<i64> },
+    Push {
+        queue: String,
+        value: String,
+        key: Option<String>,
+        group: Option<String>,
+        link: Link,
+        id: Option<i64>,
+    },
     /// A claim returned this. Times are microseconds since 1970, by the server's clock.
     Claim { id: i64, token: i64, queue: String, value: String, group: Option<String>, until: i64, lease: i64 },
     /// The lease was to run until then at least, if the answer came.
@@ -72,8 +100,30 @@ pub struct Operation {
     pub begin: i64,
     pub end: i64,
     pub outcome: Outcome,
+    /// Whether its session had synchronous_commit = off.
+    pub careless: bool,
+    /// Whether it was seen to commit, and a crash may have undone that.
+    pub forgotten: bool,
     /// The effects, and whether each was undone by a rollback to a savepoint.
     pub effects: Vec<(Effect, bool)>,
+    /// The rollbacks to savepoints: which effects each undid, from the first one up to the end at that time.
+    pub undos: Vec<(usize, usize)>,
+}
+
+impl Operation {
+    /// Whether an effect was still there when another one was noted.
+    pub fn there_at(&self, effect: usize, other: usize) -> bool {
+        effect < other && !self.undos.iter().any(|(from, to)| *from <= effect && effect < *to && *to <= other)
+    }
+
+    /// Whether its commit waited for the disk, and so made durable what had committed before.
+    pub fn flushed(&self) -> bool {
+        let wrote = |effect: &(Effect, bool)| {
+            !effect.1
+                && matches!(effect.0, Effect::Push { id: Some(_), .. } | Effect::End { accepted: true, .. })
+        };
+        !self.careless && self.outcome == Outcome::Ok && self.effects.iter().any(wrote)
+    }
 }
 
 /// The time, in microseconds since 1970. The server is on the same machine and has the same clock.
@@ -85,20 +135,12 @@ pub fn now() -> i64 {
 pub struct Journal {
     file: File,
     client: String,
+    /// Whether its session has synchronous_commit = off.
+    careless: bool,
     operations: u64,
     /// The name of the operation that was begun last.
     operation: String,
     effects: Vec<(Effect, bool)>,
-}
-
-/// What the journals say.
-#[derive(Default)]
-pub struct Account {
-    pub operations: Vec<Operation>,
-    /// Errors that no client should meet.
-    pub errors: Vec<String>,
-    /// Statements that were cancelled, or ran out of time.
-    pub cut_short: u64,
 }
 
 impl Journal {
@@ -107,7 +149,12 @@ impl Journal {
         let path = folder.join(format!("{client}.journal"));
         let file = OpenOptions::new().create(true).append(true).open(path).expect("create a journal");
         let (client, operation) = (client.to_owned(), String::new());
-        Self { file, client, operations: 0, operation, effects: Vec::new() }
+        Self { file, client, careless: false, operations: 0, operation, effects: Vec::new() }
+    }
+
+    /// From now on what it is told may be undone by a crash.
+    pub fn is_careless(&mut self) {
+        self.careless = true;
     }
 
     fn write(&mut self, line: &str) {
@@ -119,7 +166,7 @@ impl Journal {
         self.operations += 1;
         self.effects.clear();
         self.operation = format!("{}.{}", self.client, self.operations);
-        self.write(&format!("begin {} {}", self.operation, now()));
+        self.write(&format!("begin {} {} {}", self.operation, now(), u8::from(self.careless)));
         self.operation.clone()
     }
 
@@ -178,150 +225,4 @@ impl Journal {
         let word = if committed { "ok" } else { "failed" };
         self.write(&format!("resolve {name} {word} {}", now()));
     }
-}
-
-/// Reads the journals of a folder.
-pub fn read(folder: &Path) -> Account {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
-        .expect("read the journals")
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "journal"))
-        .collect();
-    files.sort();
-    let (mut account, mut resolved) = (Account::default(), HashMap::new());
-    for path in files {
-        File::open(&path).and_then(|file| file.sync_all()).expect("sync a journal");
-        let text = std::fs::read_to_string(&path).expect("read a journal");
-        text.lines().for_each(|line| account.read_line(line, &mut resolved));
-    }
-    for operation in &mut account.operations {
-        if let Some((outcome, end)) = resolved.get(&operation.name) {
-            (operation.outcome, operation.end) = (*outcome, *end);
-        }
-    }
-    account
-}
-
-impl Account {
-    fn read_line(&mut self, line: &str, resolved: &mut HashMap<String, (Outcome, i64)>) {
-        let mut words = line.split_whitespace();
-        let first = word(&mut words);
-        match first {
-            "begin" => {
-                let name = word(&mut words).to_owned();
-                let begin = number(&mut words);
-                // Until its end is read: a client that was killed never writes it.
-                let (end, outcome) = (i64::MAX, Outcome::Unknown);
-                self.operations.push(Operation { name, begin, end, outcome, effects: vec![] });
-                return;
-            }
-            "resolve" => {
-                let name = word(&mut words).to_owned();
-                resolved.insert(name, (outcome(&mut words), number(&mut words)));
-                return;
-            }
-            "error" => return self.errors.push(line.to_owned()),
-            "cut" => {
-                self.cut_short += 1;
-                return;
-            }
-            _ => {}
-        }
-        let operation = self.operations.last_mut().expect("an operation begins first");
-        match first {
-            "effect" => operation.effects.push((decode(&mut words), false)),
-            "settle" => {
-                let place = number(&mut words) as usize;
-                operation.effects[place].0 = decode(&mut words);
-            }
-            "undo" => {
-                let (from, to) = (number(&mut words) as usize, number(&mut words) as usize);
-                operation.effects[from..to].iter_mut().for_each(|(_, undone)| *undone = true);
-            }
-            "end" => {
-                operation.outcome = outcome(&mut words);
-                operation.end = number(&mut words);
-            }
-            other => panic!("no such line: {other}"),
-        }
-    }
-}
-
-fn word<'a>(words: &mut SplitWhitespace<'a>) -> &'a str {
-    words.next().expect("a word")
-}
-
-fn number(words: &mut SplitWhitespace<'_>) -> i64 {
-    word(words).parse().expect("a number")
-}
-
-fn maybe(words: &mut SplitWhitespace<'_>) -> Option<String> {
-    Some(word(words)).filter(|word| *word != "-").map(str::to_owned)
-}
-
-fn outcome(words: &mut SplitWhitespace<'_>) -> Outcome {
-    match word(words) {
-        "ok" => Outcome::Ok,
-        "failed" => Outcome::Failed,
-        _ => Outcome::Unknown,
-    }
-}
-
-fn or_dash<T: ToString>(value: Option<&T>) -> String {
-    value.map_or("-".to_owned(), T::to_string)
-}
-
-fn encode(effect: &Effect) -> String {
-    match effect {
-        Effect::Push { queue, value, key, group, id } => {
-            let (key, group, id) = (or_dash(key.as_ref()), or_dash(group.as_ref()), or_dash(id.as_ref()));
-            format!("push {queue} {value} {key} {group} {id}")
-        }
-        Effect::Claim { id, token, queue, value, group, until, lease } => {
-            format!("claim {id} {token} {queue} {value} {} {until} {lease}", or_dash(group.as_ref()))
-        }
-        Effect::Extend { id, token, lease, until } => {
-            format!("extend {id} {token} {lease} {}", or_dash(until.as_ref()))
-        }
-        Effect::End { verb, id, token, accepted } => format!("{verb:?} {id} {token} {}", u8::from(*accepted)),
-        Effect::Cancel { id, state } => format!("cancel {id} {}", or_dash(state.as_ref())),
-    }
-}
-
-fn decode(words: &mut SplitWhitespace<'_>) -> Effect {
-    let kind = word(words);
-    let verb = match kind {
-        "push" => {
-            let (queue, value) = (word(words).to_owned(), word(words).to_owned());
-            let (key, group) = (maybe(words), maybe(words));
-            let id = maybe(words).map(|id| id.parse().expect("an id"));
-            return Effect::Push { queue, value, key, group, id };
-        }
-        "claim" => {
-            let (id, token) = (number(words), number(words));
-            let (queue, value, group) = (word(words).to_owned(), word(words).to_owned(), maybe(words));
-            return Effect::Claim {
-                id,
-                token,
-                queue,
-                value,
-                group,
-                until: number(words),
-                lease: number(words),
-            };
-        }
-        "extend" => {
-            let (id, token, lease) = (number(words), number(words), number(words));
-            let until = maybe(words).map(|until| until.parse().expect("a time"));
-            return Effect::Extend { id, token, lease, until };
-        }
-        "cancel" => return Effect::Cancel { id: number(words), state: maybe(words) },
-        "Complete" => Verb::Complete,
-        "Fail" => Verb::Fail,
-        "FailForGood" => Verb::FailForGood,
-        "Release" => Verb::Release,
-        "Cancelled" => Verb::Cancelled,
-        other => panic!("no such effect: {other}"),
-    };
-    Effect::End { verb, id: number(words), token: number(words), accepted: number(words) == 1 }
 }

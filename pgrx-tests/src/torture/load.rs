@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-/// The queues: one without policies, which the native verbs serve, and one for each policy.
-pub const QUEUES: [&str; 5] = ["plain", "hot", "grouped", "limited", "frail"];
+/// The queues: two without policies, which the native verbs serve, and one for each policy.
+pub const QUEUES: [&str; 7] = ["plain", "hot", "grouped", "limited", "frail", "café", LINKED];
+/// The queue of tasks that wait for others, and have keys and groups as well.
+pub const LINKED: &str = "reliés";
 /// How many of "limited" may run.
 pub const MOST_RUNNING: i64 = 5;
 /// The longest lease that a client asks for, and the longest delay of a task, in milliseconds.
@@ -17,6 +19,10 @@ SELECT queue.create('hot', '{"max_attempts": 1000, "backoff": {"base": "0"}}');
 SELECT queue.create('grouped', '{"max_attempts": 1000, "backoff": {"base": "20 ms", "max": "100 ms"}}');
 SELECT queue.create('limited', '{"max_attempts": 1000, "max_running": 5, "backoff": {"base": "0"}}');
 SELECT queue.create('frail', '{"max_attempts": 2, "backoff": {"base": "0"}}');
+SELECT queue.create('café', '{"max_attempts": 1000, "backoff": {"base": "20 ms", "max": "100 ms"}}');
+SELECT queue.create('reliés', '{"max_attempts": 1000, "backoff": {"base": "20 ms", "max": "100 ms"}}');
+CREATE TABLE public.orders (id bigint GENERATED ALWAYS AS IDENTITY, task bigint);
+CREATE INDEX ON public.orders (task);
 "#;
 
 /// What the clients of a campaign do.
@@ -41,6 +47,16 @@ pub struct Load {
     pub timeouts: u64,
     /// Of a hundred operations, so many are batches over tasks of anybody, in random order.
     pub batches: u64,
+    /// Of a hundred parts of a block, so many push tasks with predecessors and claim from their queue.
+    pub linked: u64,
+    /// Of a hundred parts of a block, so many lock rows of tasks, as a user's own statements do.
+    pub locks: u64,
+    /// Whether a lock comes with a row of a table of the user's own, which may have a foreign key.
+    pub references: bool,
+    /// Of a hundred clients, so many have synchronous_commit = off.
+    pub careless: u64,
+    /// Of a hundred clients, so many have queue.fast_path = off.
+    pub by_sql: u64,
     /// Whether clients only push.
     pub only_push: bool,
     /// SQLSTATEs that are no surprise besides those of refused verbs and lost connections.
@@ -59,6 +75,11 @@ impl Load {
         strict: 0,
         timeouts: 0,
         batches: 0,
+        linked: 25,
+        locks: 4,
+        references: false,
+        careless: 25,
+        by_sql: 15,
         only_push: false,
         // Blocks take locks in any order, as users do.
         tolerated: &["40P01"],
@@ -77,11 +98,13 @@ impl fmt::Display for Load {
         let Self {
             clients, blocks, parts, rollbacks, savepoints, two_phase, strict, timeouts, batches, ..
         } = self;
+        let Self { linked, locks, references, careless, by_sql, .. } = self;
         write!(
             f,
             "clients={clients} blocks={blocks}% parts={parts} rollbacks={rollbacks}% savepoints={savepoints}% \
-             two_phase={two_phase}% strict={strict}% timeouts={timeouts}% batches={batches}% only_push={} \
-             tolerated={:?}",
+             two_phase={two_phase}% strict={strict}% timeouts={timeouts}% batches={batches}% \
+             linked={linked}% locks={locks}% references={references} careless={careless}% by_sql={by_sql}% \
+             only_push={} tolerated={:?}",
             self.only_push, self.tolerated
         )
     }

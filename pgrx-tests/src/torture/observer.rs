@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use super::checker::{Lease, Violation};
 use super::client::Target;
-use super::load::MOST_RUNNING;
+use super::load::{LINKED, MOST_RUNNING};
+use super::waiting;
 use postgres::Row;
 
 const EVERY: Duration = Duration::from_millis(20);
+/// One look in so many is for what nobody is told of, too.
+const SELDOM: u64 = 25;
 
 const BROKEN: &str = "
     SELECT 'limits', format('%s tasks of limited run', count(*)) FROM queue.tasks
@@ -19,7 +22,9 @@ const BROKEN: &str = "
     WHERE group_key IS NOT NULL AND state = 'running' GROUP BY queue, group_key HAVING count(*) > 1
     UNION ALL
     SELECT 'I9', format('%s live tasks have the key %s', count(*), key) FROM queue.tasks
-    WHERE key IS NOT NULL GROUP BY queue, key HAVING count(*) > 1";
+    WHERE key IS NOT NULL GROUP BY queue, key
+    -- Where pushes replace, one may wait for another that runs.
+    HAVING count(*) FILTER (WHERE state <> 'running') > 1 OR count(*) > CASE queue WHEN $2 THEN 2 ELSE 1 END";
 
 const LEASES: &str =
     "SELECT id, token, worker FROM queue.tasks WHERE state = 'running' AND worker IS NOT NULL";
@@ -44,6 +49,12 @@ pub fn observe(target: &Arc<Target>) -> Observed {
             }
             Some(client) => look(client),
         };
+        let seldom = observed.looks % SELDOM == SELDOM - 1;
+        let unannounced = match client.as_mut().filter(|_| seldom).map(waiting::unannounced) {
+            Some(Ok(found)) => found,
+            _ => Vec::new(),
+        };
+        observed.violations.extend(unannounced.into_iter().map(|what| Violation { invariant: "I17", what }));
         match seen {
             Ok((broken, leases)) => {
                 observed.looks += 1;
@@ -69,5 +80,5 @@ pub fn observe(target: &Arc<Target>) -> Observed {
 }
 
 fn look(client: &mut postgres::Client) -> Result<(Vec<Row>, Vec<Row>), postgres::Error> {
-    Ok((client.query(BROKEN, &[&MOST_RUNNING])?, client.query(LEASES, &[])?))
+    Ok((client.query(BROKEN, &[&MOST_RUNNING, &LINKED])?, client.query(LEASES, &[])?))
 }

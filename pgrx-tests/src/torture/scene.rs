@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::campaigns::soak::Samples;
 use super::campaigns::zombies::Process;
 use super::client::Target;
+use super::journal::now;
 use super::random::Random;
 use crate::clock::FakeClock;
 use crate::cluster::signal;
@@ -43,6 +44,8 @@ pub struct Scene {
     pub clock: Option<FakeClock>,
     pub ahead: i64,
     pub furthest: i64,
+    /// When the server crashed in this round, from and to, in microseconds since 1970.
+    pub crashes: Vec<(i64, i64)>,
     /// Lines of the server's log with one of these are no surprise.
     pub forgiven: &'static [&'static str],
     /// What broke outside the account.
@@ -55,6 +58,13 @@ impl Scene {
     /// Counts a fault.
     pub fn struck(&mut self, fault: &str) {
         *self.faults.entry(fault.to_owned()).or_default() += 1;
+    }
+
+    /// Does what loses whatever the server has not written.
+    pub fn crash(&mut self, act: impl FnOnce(&mut Self)) {
+        let from = now();
+        act(self);
+        self.crashes.push((from, now()));
     }
 
     /// Starts the server after a fault that took it down, and notes how long it took.
@@ -94,8 +104,10 @@ impl Scene {
         let lines = || self.cluster.log().matches("all server processes terminated").count();
         let before = lines();
         let since = Instant::now();
+        let from = now();
         signal(pid, libc::SIGKILL);
         eventually("the server restarts", BACK_WITHIN, || lines() > before);
+        self.crashes.push((from, now()));
         self.await_claim(since);
     }
 }

@@ -99,7 +99,10 @@ fn a_task_whose_admission_is_withdrawn_is_dropped_by_the_claim_that_meets_it() {
     let candidates = |client: &mut Client| stats(client)["lanes"]["q"]["candidates"].as_i64();
     assert_eq!(candidates(&mut one), Some(1));
     let mut limit = |limit: i32, gate: i64| {
-        run(&mut one, &format!("SELECT queue.configure('q', jsonb_build_object('max_running_per_group', {limit}))"));
+        run(
+            &mut one,
+            &format!("SELECT queue.configure('q', jsonb_build_object('max_running_per_group', {limit}))"),
+        );
         eventually("the group is looked at", SOON, || {
             count(&mut one, &format!("SELECT gate::bigint FROM queue.tasks WHERE id = {}", ids[2])) == gate
         });

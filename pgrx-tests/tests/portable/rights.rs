@@ -45,13 +45,17 @@ fn a_function_that_runs_for_the_owner_of_a_table_does_not_have_the_rights_of_the
              INSERT INTO own.bait SELECT generate_series(1, 10)",
         )
         .expect("set the trap");
-    tenant.batch_execute("DELETE FROM own.attempts WHERE by_whom = 'tenant'").expect("forget the tenant's own");
+    tenant
+        .batch_execute("DELETE FROM own.attempts WHERE by_whom = 'tenant'")
+        .expect("forget the tenant's own");
     eventually("autovacuum analyzes the table", Duration::from_secs(60), || {
         ask::<i64>(&mut admin, "SELECT count(*) FROM own.attempts WHERE by_whom = 'postgres'") > 0
     });
     admin.batch_execute("ANALYZE own.bait; REINDEX TABLE own.bait").expect("maintain the table");
-    let outcomes: String =
-        ask(&mut admin, "SELECT string_agg(DISTINCT outcome, ', ') FROM own.attempts WHERE by_whom = 'postgres'");
+    let outcomes: String = ask(
+        &mut admin,
+        "SELECT string_agg(DISTINCT outcome, ', ') FROM own.attempts WHERE by_whom = 'postgres'",
+    );
     assert_eq!(outcomes, "42501");
     assert_eq!(ask::<i64>(&mut admin, "SELECT count(*) FROM queue.tasks WHERE queue = 'b'"), 0);
 }

@@ -23,7 +23,7 @@ macro_rules! campaigns {
 
 campaigns!(
     crash, stop, backend, zombies, worker, cut, failover, pinned, cancel, levels, deadlock, savepoints,
-    twophase, upkeep, chaos, full, clock
+    twophase, upkeep, chaos, full, clock, crowded, references, forgetful
 );
 
 /// Nothing grows: a round to warm up, and two to compare with it.

@@ -12,9 +12,9 @@ const ROUND: Duration = Duration::from_millis(1500);
 /// What breaks seldom is looked for so long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+const BY_SQL: &str = "ALTER DATABASE postgres SET queue.fast_path = off;";
 /// Replaces a piece of a function; fails if it is not there.
 const MUTATE: &str = "
-ALTER DATABASE postgres SET queue.fast_path = off;
 CREATE FUNCTION pg_temp.mutate(function regproc, old text, new text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     definition text := pg_get_functiondef(function);
@@ -24,8 +24,13 @@ BEGIN
 END
 $$;";
 
-/// Breaks a function, and expects the account to say so, by one of these invariants.
+/// Breaks a function, with the native verbs off, and expects the account to say so, by one of these invariants.
 fn seen(name: &str, campaign: &str, mutant: &str, invariants: &str) {
+    seen_natively(name, campaign, &format!("{BY_SQL}{mutant}"), invariants);
+}
+
+/// The same with the native verbs, which leave to SQL what waits for other tasks. Drains by SQL would sweep.
+fn seen_natively(name: &str, campaign: &str, mutant: &str, invariants: &str) {
     if brief() {
         return;
     }
@@ -38,21 +43,21 @@ fn seen(name: &str, campaign: &str, mutant: &str, invariants: &str) {
 /// The same load with nothing broken: what the mutants are seen by is their own.
 #[test]
 fn the_core_alone_breaks_nothing() {
-    let verdict = play("quiet", "core", ROUND, Duration::ZERO, MUTATE);
+    let verdict = play("quiet", "core", ROUND, Duration::ZERO, &format!("{MUTATE}{BY_SQL}"));
     assert!(verdict.violations.is_empty(), "{verdict}");
 }
 
 macro_rules! mutants {
-    ($($(#[$what:meta])* $name:ident: $campaign:literal, $mutant:expr, $invariants:literal;)*) => { $(
+    ($seen:ident: $($(#[$what:meta])* $name:ident: $campaign:literal, $mutant:expr, $invariants:literal;)*) => { $(
         $(#[$what])*
         #[test]
         fn $name() {
-            seen(stringify!($name), $campaign, $mutant, $invariants);
+            $seen(stringify!($name), $campaign, $mutant, $invariants);
         }
     )* };
 }
 
-mutants! {
+mutants! { seen:
     /// Complete does not look at the token.
     stale_completions: "quiet",
         "SELECT pg_temp.mutate('queue_internal.complete', 'AND t.token = complete.token AND t.state = ''running''', '')",
@@ -121,6 +126,43 @@ mutants! {
          CREATE VIEW queue.stats AS SELECT queue, queued, behind, scheduled, waiting, running, 2 * dead AS dead
          FROM queue.honest_stats",
         "I10";
+}
+
+// What only clients notice that push tasks with predecessors, and claim in the same transaction, replace what has
+// their key, or have synchronous_commit = off.
+mutants! { seen_natively:
+    /// A task is unblocked by the first of its predecessors that ends.
+    first_predecessor_suffices: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.process_dependent',
+             'EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)', 'false')",
+        "I16";
+    /// A predecessor that failed counts as done.
+    failures_of_predecessors_ignored: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.process_dependent', '{failed, cancelled, purged}', '{purged}')",
+        "I16";
+    /// A push does not wait for the end of a predecessor, nor that for the push.
+    predecessors_not_locked: "crowded",
+        "SELECT pg_temp.mutate('queue_internal.lock_before_push', 'FOR KEY SHARE', '')",
+        "I17";
+    /// A task that waits no longer does not ask for its turn in its group.
+    turn_not_asked_for: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.unblock', 'IF task.group_key IS NOT NULL', 'IF false')",
+        "I13 I17";
+    /// What is over keeps its key.
+    keys_kept: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.release_key', 'DELETE FROM queue_internal.keys AS k', 'PERFORM FROM queue_internal.keys AS k')",
+        "I17";
+    /// A task that was replaced while it ran is tried again, beside the one that waits for its end.
+    replaced_and_tried_again: "crowded",
+        "SELECT pg_temp.mutate('queue_internal.is_replaced', 'RETURN EXISTS (', 'RETURN false AND EXISTS (')",
+        "I9";
+}
+
+mutants! { seen:
+    /// After a crash tokens go on from those in the rows: of a claim that was lost, and was not waited for by the disk.
+    tokens_go_on_from_the_rows: "forgetful",
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 'greatest(candidate.token + 1, base)', 'candidate.token + 1')",
+        "I6";
 }
 
 /// A rollback forgets what its claims had taken from a lane: the tasks are there, and no claim gets them. The

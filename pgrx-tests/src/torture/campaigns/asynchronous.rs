@@ -17,8 +17,8 @@ pub const CAMPAIGN: Campaign = Campaign {
     pause: (500, 1500),
     fault,
     before,
-    after: Campaign::nothing,
     lossy: true,
+    ..Campaign::PLAIN
 };
 
 fn before(scene: &mut Scene) {
@@ -33,7 +33,7 @@ fn fault(scene: &mut Scene) {
     let senders = scene.cluster.connect().query(query, &[]).expect("look for the sender");
     senders.iter().for_each(|row| signal(row.get(0), libc::SIGSTOP));
     std::thread::sleep(Duration::from_millis(scene.random.between(20, 100)));
-    scene.cluster.kill_all();
+    scene.crash(|scene| scene.cluster.kill_all());
     let old = promote(scene, Instant::now());
     rejoin(scene, old);
 }

@@ -1,19 +1,17 @@
 //! R13: statements are cut short at any moment: cancelled, terminated, or out of time.
 
-use crate::torture::campaign::Campaign;
+use crate::torture::campaign::{Campaign, LATIN1};
 use crate::torture::load::Load;
 use crate::torture::scene::Scene;
 
 pub const CAMPAIGN: Campaign = Campaign {
     name: "cancel",
     covers: "R13",
-    settings: "",
+    initdb: LATIN1,
     load: Load { clients: 16, timeouts: 20, tolerated: &["57014", "55P03", "40P01"], ..Load::MIXED },
     pause: (0, 1),
     fault,
-    before: Campaign::nothing,
-    after: Campaign::nothing,
-    lossy: false,
+    ..Campaign::PLAIN
 };
 
 /// What strikes a session that has just finished its statement does nothing: the account counts the

@@ -1,14 +1,15 @@
 //! Everything that can befall one server, in any order, under a load of everything.
 
 use super::{backend, cancel, crash, stop, upkeep, worker};
-use crate::torture::campaign::Campaign;
+use crate::torture::campaign::{Campaign, LATIN1};
 use crate::torture::load::Load;
 use crate::torture::scene::Scene;
 
 pub const CAMPAIGN: Campaign = Campaign {
     name: "chaos",
     covers: "R1, R2, R3, R5, R13, R14, R16, R17, R31",
-    settings: "autovacuum_naptime = 1",
+    initdb: LATIN1,
+    settings: "autovacuum_naptime = 1\nqueue.lanes = 4",
     load: Load {
         clients: 12,
         blocks: 40,
@@ -20,9 +21,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     },
     pause: (20, 600),
     fault,
-    before: Campaign::nothing,
-    after: Campaign::nothing,
-    lossy: false,
+    ..Campaign::PLAIN
 };
 
 fn fault(scene: &mut Scene) {

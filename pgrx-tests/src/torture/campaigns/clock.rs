@@ -4,7 +4,6 @@
 
 use crate::clock::Speed;
 use crate::torture::campaign::Campaign;
-use crate::torture::load::Load;
 use crate::torture::scene::Scene;
 
 const HOUR: i64 = 3600;
@@ -16,12 +15,11 @@ pub const CAMPAIGN: Campaign = Campaign {
     // What failed years ago stays for the account. The sweep bounds how long the worker goes by what it planned
     // before the clock was put back.
     settings: "queue.sweep_interval = '1s'\nqueue.dead_letter_retention = -1",
-    load: Load::MIXED,
     pause: (50, 500),
     fault,
     before,
     after,
-    lossy: false,
+    ..Campaign::PLAIN
 };
 
 fn before(scene: &mut Scene) {

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::torture::campaign::Campaign;
-use crate::torture::load::Load;
 use crate::torture::random::Random;
 use crate::torture::scene::Scene;
 
@@ -19,17 +18,7 @@ const LOST: u64 = 60;
 
 static CUTS: AtomicU64 = AtomicU64::new(0);
 
-pub const CAMPAIGN: Campaign = Campaign {
-    name: "cut",
-    covers: "R7",
-    settings: "",
-    load: Load::MIXED,
-    pause: (1000, 1000),
-    fault: Campaign::nothing,
-    before,
-    after,
-    lossy: false,
-};
+pub const CAMPAIGN: Campaign = Campaign { name: "cut", covers: "R7", before, after, ..Campaign::PLAIN };
 
 fn before(scene: &mut Scene) {
     let folder = scene.cluster.folder().to_owned();

@@ -9,13 +9,10 @@ use crate::torture::scene::Scene;
 pub const CAMPAIGN: Campaign = Campaign {
     name: "deadlock",
     covers: "R15",
-    settings: "",
     load: Load { clients: 16, blocks: 0, batches: 25, tolerated: &[], ..Load::MIXED },
     pause: (1, 20),
     fault,
-    before: Campaign::nothing,
-    after: Campaign::nothing,
-    lossy: false,
+    ..Campaign::PLAIN
 };
 
 fn fault(scene: &mut Scene) {

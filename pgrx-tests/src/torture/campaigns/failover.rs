@@ -5,7 +5,6 @@
 use std::time::{Duration, Instant};
 
 use crate::torture::campaign::Campaign;
-use crate::torture::load::Load;
 use crate::torture::scene::Scene;
 use crate::{Cluster, eventually};
 
@@ -16,12 +15,10 @@ pub const CAMPAIGN: Campaign = Campaign {
     covers: "R8",
     // What is rewound needs the write-ahead log from the last checkpoint that both have.
     settings: "wal_keep_size = 512MB",
-    load: Load::MIXED,
     pause: (100, 600),
     fault,
     before,
-    after: Campaign::nothing,
-    lossy: false,
+    ..Campaign::PLAIN
 };
 
 fn before(scene: &mut Scene) {
@@ -32,7 +29,7 @@ fn before(scene: &mut Scene) {
 }
 
 fn fault(scene: &mut Scene) {
-    scene.cluster.kill_all();
+    scene.crash(|scene| scene.cluster.kill_all());
     let old = promote(scene, Instant::now());
     rejoin(scene, old);
     make_synchronous(scene);

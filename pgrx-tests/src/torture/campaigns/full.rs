@@ -18,13 +18,11 @@ const PANIC: &str = "No space left on device";
 pub const CAMPAIGN: Campaign = Campaign {
     name: "full",
     covers: "R10",
-    settings: "",
     load: Load { tolerated: &["40P01", "53100"], ..Load::MIXED },
     pause: (100, 500),
     fault,
     before,
-    after: Campaign::nothing,
-    lossy: false,
+    ..Campaign::PLAIN
 };
 
 /// Moves the tables and the write-ahead log to disks of their own.
@@ -86,17 +84,7 @@ fn fault(scene: &mut Scene) {
     } else {
         scene.struck("no room for the log");
         let before = aborts(scene);
-        scene.disks[1].fill();
-        // Each takes another segment.
-        eventually("the server stops", SOON, || {
-            let Some(mut client) = scene.cluster.try_connect("postgres") else { return true };
-            let switch = "SELECT pg_logical_emit_message(false, 'torture', 'x'), pg_switch_wal()";
-            (0..100).any(|_| client.batch_execute(switch).is_err())
-        });
-        std::thread::sleep(Duration::from_millis(scene.random.between(0, 300)));
-        scene.disks[1].free();
-        // It may have given up, or be about to, or go on by itself.
-        eventually("the server goes on", SOON, || scene.cluster.is_up_or_launched());
+        scene.crash(no_room_for_the_log);
         scene.await_claim(since);
         let panics = aborts(scene);
         if panics.0 == before.0 || panics.1 > panics.0 {
@@ -104,6 +92,21 @@ fn fault(scene: &mut Scene) {
             scene.complaints.push(format!("{panics} PANICs for want of room, {aborts} processes aborted"));
         }
     }
+}
+
+/// Fills the disk of the log until the server stops, and makes room again.
+fn no_room_for_the_log(scene: &mut Scene) {
+    scene.disks[1].fill();
+    // Each takes another segment.
+    eventually("the server stops", SOON, || {
+        let Some(mut client) = scene.cluster.try_connect("postgres") else { return true };
+        let switch = "SELECT pg_logical_emit_message(false, 'torture', 'x'), pg_switch_wal()";
+        (0..100).any(|_| client.batch_execute(switch).is_err())
+    });
+    std::thread::sleep(Duration::from_millis(scene.random.between(0, 300)));
+    scene.disks[1].free();
+    // It may have given up, or be about to, or go on by itself.
+    eventually("the server goes on", SOON, || scene.cluster.is_up_or_launched());
 }
 
 /// What a client is told who pushes until there is no more room. None of it stays.

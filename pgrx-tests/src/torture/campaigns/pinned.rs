@@ -1,19 +1,15 @@
 //! R12: old snapshots hold back vacuum while the clients work: one for the whole round, others for a while.
 
 use crate::torture::campaign::Campaign;
-use crate::torture::load::Load;
 use crate::torture::scene::Scene;
 
 pub const CAMPAIGN: Campaign = Campaign {
     name: "pinned",
     covers: "R12",
     settings: "autovacuum_naptime = 1",
-    load: Load::MIXED,
     pause: (1, 1),
     fault,
-    before: Campaign::nothing,
-    after: Campaign::nothing,
-    lossy: false,
+    ..Campaign::PLAIN
 };
 
 /// Holds a snapshot for up to two seconds, again and again.

@@ -6,11 +6,6 @@ use crate::torture::load::Load;
 pub const CAMPAIGN: Campaign = Campaign {
     name: "savepoints",
     covers: "R16",
-    settings: "",
     load: Load { blocks: 60, parts: 100, savepoints: 90, ..Load::MIXED },
-    pause: (1000, 1000),
-    fault: Campaign::nothing,
-    before: Campaign::nothing,
-    after: Campaign::nothing,
-    lossy: false,
+    ..Campaign::PLAIN
 };

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 
 use crate::torture::campaign::Campaign;
-use crate::torture::load::Load;
 use crate::torture::scene::Scene;
 
 /// How much a process may grow, in kB.
@@ -16,12 +15,10 @@ pub const CAMPAIGN: Campaign = Campaign {
     name: "soak",
     covers: "R33",
     settings: "autovacuum_naptime = 1",
-    load: Load::MIXED,
     pause: (250, 250),
     fault: sample,
-    before: Campaign::nothing,
     after,
-    lossy: false,
+    ..Campaign::PLAIN
 };
 
 /// What was measured.

@@ -3,23 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::torture::campaign::Campaign;
-use crate::torture::load::Load;
 use crate::torture::scene::Scene;
 
 /// Within this a fast stop has to be done.
 const FAST: Duration = Duration::from_secs(10);
 
-pub const CAMPAIGN: Campaign = Campaign {
-    name: "stop",
-    covers: "R2",
-    settings: "",
-    load: Load::MIXED,
-    pause: (100, 900),
-    fault,
-    before: Campaign::nothing,
-    after: Campaign::nothing,
-    lossy: false,
-};
+pub const CAMPAIGN: Campaign =
+    Campaign { name: "stop", covers: "R2", pause: (100, 900), fault, ..Campaign::PLAIN };
 
 pub fn fault(scene: &mut Scene) {
     let mode = scene.random.weighted(&[(45, "immediate"), (45, "fast"), (10, "smart")]);
@@ -32,7 +22,7 @@ pub fn fault(scene: &mut Scene) {
         since = Instant::now();
         scene.cluster.stop("fast");
     } else {
-        scene.cluster.stop(mode);
+        scene.crash(|scene| scene.cluster.stop(mode));
     }
     if since.elapsed() > FAST {
         scene.complaints.push(format!("a stop took {:?}", since.elapsed()));

@@ -12,9 +12,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     load: Load { tolerated: &["40P01"], ..Load::MIXED },
     pause: (50, 500),
     fault,
-    before: Campaign::nothing,
-    after: Campaign::nothing,
-    lossy: false,
+    ..Campaign::PLAIN
 };
 
 pub fn fault(scene: &mut Scene) {

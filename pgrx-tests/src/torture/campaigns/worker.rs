@@ -5,23 +5,13 @@ use std::time::{Duration, Instant};
 use crate::cluster::signal;
 use crate::eventually;
 use crate::torture::campaign::Campaign;
-use crate::torture::load::Load;
 use crate::torture::scene::Scene;
 
 /// Within this the worker has to be back.
 const BACK_WITHIN: Duration = Duration::from_secs(5);
 
-pub const CAMPAIGN: Campaign = Campaign {
-    name: "worker",
-    covers: "R5",
-    settings: "",
-    load: Load::MIXED,
-    pause: (50, 500),
-    fault,
-    before: Campaign::nothing,
-    after: Campaign::nothing,
-    lossy: false,
-};
+pub const CAMPAIGN: Campaign =
+    Campaign { name: "worker", covers: "R5", pause: (50, 500), fault, ..Campaign::PLAIN };
 
 pub fn fault(scene: &mut Scene) {
     let Some(pid) = scene.worker() else { return };

@@ -14,13 +14,12 @@ const PROCESSES: u64 = 24;
 pub const CAMPAIGN: Campaign = Campaign {
     name: "zombies",
     covers: "R4",
-    settings: "",
     load: Load { clients: 2, ..Load::MIXED },
     pause: (1, 20),
     fault,
     before,
     after,
-    lossy: false,
+    ..Campaign::PLAIN
 };
 
 /// A client in a process of its own.

@@ -1,6 +1,6 @@
 //! I4 one completion, I7 no stale token, I12 what is over stays over; and nothing ends by itself.
 
-use super::{Facts, Found, Outcome, Task, Verb};
+use super::{Facts, Found, OnFailure, Outcome, Task, Verb};
 
 pub fn check(facts: &Facts<'_>, say: &mut impl FnMut(&'static str, String)) {
     for (id, task) in &facts.tasks {
@@ -15,7 +15,7 @@ pub fn check(facts: &Facts<'_>, say: &mut impl FnMut(&'static str, String)) {
         reappeared(*id, task, say);
         kept(*id, task, say);
         if let Some(row) = task.found.first() {
-            explained(row, task, say);
+            explained(facts, row, task, say);
         }
     }
 }
@@ -82,12 +82,23 @@ fn kept(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
 }
 
 /// Everything that is over was ended by somebody.
-fn explained(row: &Found, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
+fn explained(facts: &Facts<'_>, row: &Found, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
+    // A push may have replaced it while it ran, or its payload while it did not: then who pushed it is unknown.
+    let replaced = row.key.as_deref().is_some_and(|key| facts.replaced.contains(&(row.queue.as_str(), key)));
     let ended = |verb| task.ends.iter().any(|end| end.verb == verb && end.token == row.token && end.maybe());
     let fine = match row.state.as_str() {
         "completed" => ended(Verb::Complete),
-        "cancelled" => task.cancels.iter().any(|(_, outcome, _)| *outcome != Outcome::Failed),
-        "failed" => ended(Verb::FailForGood) || row.queue == "frail" && row.attempt >= 2,
+        "cancelled" => {
+            replaced
+                || facts.by_predecessor(row, OnFailure::Cancel)
+                || task.cancels.iter().any(|(_, outcome, _)| *outcome != Outcome::Failed)
+        }
+        "failed" => {
+            ended(Verb::FailForGood)
+                || row.queue == "frail" && row.attempt >= 2
+                || facts.by_predecessor(row, OnFailure::Fail)
+                || replaced && row.attempt == 0
+        }
         _ => true,
     };
     if !fine {

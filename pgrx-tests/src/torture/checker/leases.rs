@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Facts;
+use super::{Claim, Facts, Task};
 use crate::torture::load::MOST_RUNNING;
 
 pub fn check(facts: &Facts<'_>, timed: bool, say: &mut impl FnMut(&'static str, String)) {
@@ -18,6 +18,7 @@ pub fn check(facts: &Facts<'_>, timed: bool, say: &mut impl FnMut(&'static str, 
                 say("I6", format!("task {id} had token {} before token {}", next.token, one.token));
             }
         }
+        forgotten(*id, task, say);
         for (number, claim) in task.claims.iter().enumerate().filter(|_| timed) {
             let held_until = task.held_until(claim);
             for next in &task.claims[number + 1..] {
@@ -40,6 +41,26 @@ pub fn check(facts: &Facts<'_>, timed: bool, say: &mut impl FnMut(&'static str, 
         let most = most_at_once(&spans);
         if most > limit {
             say(if limit == 1 { "I8" } else { "limits" }, format!("{most} tasks of {name} ran at once"));
+        }
+    }
+}
+
+/// A token that was handed out is never handed out again, nor a smaller one, though a crash may have undone
+/// the claim that got it.
+fn forgotten(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
+    for lost in &task.forgotten {
+        for other in task.claims.iter().chain(&task.forgotten) {
+            let (a, b) = (&lost.operation.name, &other.operation.name);
+            if other.token == lost.token && a < b {
+                say("I6", format!("{a} and {b} both got token {} of task {id}", lost.token));
+            }
+            let order = |first: &Claim<'_>, second: &Claim<'_>| {
+                first.operation.end < second.operation.begin && first.token > second.token
+            };
+            if order(lost, other) || order(other, lost) {
+                let (one, two) = (lost.token, other.token);
+                say("I6", format!("tokens {one} of {a} and {two} of {b} for task {id} do not grow"));
+            }
         }
     }
 }

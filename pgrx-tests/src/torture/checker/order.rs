@@ -15,6 +15,10 @@ struct Life<'a> {
 pub fn check(facts: &Facts<'_>, say: &mut impl FnMut(&'static str, String)) {
     let (mut groups, mut keys) = (HashMap::<_, Vec<Life<'_>>>::new(), HashMap::<_, Vec<Life<'_>>>::new());
     for push in facts.pushes.values().flatten().filter(|push| push.outcome == Outcome::Ok) {
+        // It may have come after the task that has its value now, and may live beside the one it replaces.
+        if push.link.replaces {
+            continue;
+        }
         let Some((id, task)) = push.id.and_then(|id| Some((id, facts.tasks.get(&id)?))) else { continue };
         let Some(row) = task.found.iter().find(|row| row.value == push.value) else { continue };
         let life = || Life { id, push, task, finished: row.finished.unwrap_or(i64::MAX) };

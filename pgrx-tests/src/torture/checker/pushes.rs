@@ -18,7 +18,7 @@ pub fn check(facts: &Facts<'_>, counts: &mut Counts, say: &mut impl FnMut(&'stat
                 && facts.tasks.get(&id).is_some_and(|task| {
                     task.found.iter().any(|row| row.key.as_deref() == push.key && row.queue == push.queue)
                 });
-            if !own && !(found.is_empty() && anothers) {
+            if !(own || found.is_empty() && anothers) {
                 counts.lost += 1;
                 let operation = &push.operation.name;
                 say("I1", format!("{operation} was told that {value} is task {id}: found {found:?}"));
@@ -30,8 +30,9 @@ pub fn check(facts: &Facts<'_>, counts: &mut Counts, say: &mut impl FnMut(&'stat
                 say("I11", format!("{value} was rolled back, and is there: {row:?}"));
             }
             let push = &pushes[0];
-            if (row.queue.as_str(), row.key.as_deref(), row.group.as_deref())
-                != (push.queue, push.key, push.group)
+            // What replaces another payload leaves the group as it was.
+            let group = if push.link.replaces { row.group.as_deref() } else { push.group };
+            if (row.queue.as_str(), row.key.as_deref(), row.group.as_deref()) != (push.queue, push.key, group)
             {
                 say("I2", format!("{value} is not what was pushed: {row:?}"));
             }
@@ -49,7 +50,9 @@ pub fn check(facts: &Facts<'_>, counts: &mut Counts, say: &mut impl FnMut(&'stat
             continue;
         };
         // A transaction may claim what it has pushed itself, and roll both back.
-        let own = |push: &super::Push<'_>| push.operation.name == claim.operation.name && !push.undone;
+        let own = |push: &super::Push<'_>| {
+            push.operation.name == claim.operation.name && push.operation.there_at(push.place, claim.place)
+        };
         if pushes.iter().all(|push| push.outcome == Outcome::Failed && !own(push)) {
             say("I11", format!("{} claimed {}, which was rolled back", claim.operation.name, claim.value));
         }

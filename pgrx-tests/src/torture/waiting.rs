@@ -1,0 +1,128 @@
+//! What waits for ever: tasks that nobody will ever get, and rows that are left of tasks which are over.
+
+use std::time::{Duration, Instant};
+
+use postgres::{Client, IsolationLevel};
+
+/// How long what is over may leave rows behind.
+const SOON: Duration = Duration::from_secs(5);
+
+/// What the sweep may have to find: a task that waits for one whose end could not be written to the row of
+/// the dependency, and left its outcome elsewhere, as it should.
+const LEFT_TO_THE_SWEEP: &str = "
+    SELECT DISTINCT t.id FROM queue.tasks AS t
+    JOIN queue_internal.dependencies AS d ON d.task_id = t.id
+    JOIN queue_internal.outcomes AS o ON o.task_id = d.predecessor_id
+    WHERE t.state = 'waiting' AND d.outcome IS NULL
+      AND NOT EXISTS (SELECT FROM queue.tasks AS p WHERE p.id = d.predecessor_id)";
+
+/// What could be unblocked, while nothing tells anybody to look at it: it would wait for the sweep.
+const UNANNOUNCED: &str = "
+    SELECT format('task %s of %s waits for nothing that is left, and no event says so', t.id, t.queue)
+    FROM queue.tasks AS t
+    WHERE t.state = 'waiting' AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = t.id)
+      AND (EXISTS (SELECT FROM queue_internal.dependencies AS d
+                   WHERE d.task_id = t.id AND d.outcome <> 'completed' AND d.on_failure <> 'continue')
+           OR NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
+                          WHERE d.task_id = t.id AND d.outcome IS NULL
+                            AND (EXISTS (SELECT FROM queue.tasks AS p WHERE p.id = d.predecessor_id)
+                                 OR EXISTS (SELECT FROM queue_internal.outcomes AS o WHERE o.task_id = d.predecessor_id))))
+    UNION ALL
+    SELECT format('group %s of %s has its turn, and no event says so', g.group_key, (g.source).name)
+    FROM (SELECT DISTINCT q AS source, t.group_key FROM queue.tasks AS t JOIN queue.queues AS q ON q.name = t.queue
+          WHERE t.group_key IS NOT NULL) AS g,
+         queue_internal.admitted_of(g.source, g.group_key) AS a,
+         queue_internal.next_step(g.source, g.group_key, a.admitted, a.ready, a.latest) AS s
+    WHERE (s.admit IS NOT NULL OR s.withdraw IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM queue_internal.events AS e
+                      WHERE e.queue = (g.source).name AND e.group_key = g.group_key)";
+
+/// What could be unblocked and nobody is told to look at, in one snapshot.
+pub fn unannounced(client: &mut Client) -> Result<Vec<String>, postgres::Error> {
+    let mut work = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).start()?;
+    Ok(work.query(UNANNOUNCED, &[])?.iter().map(|row| row.get(0)).collect())
+}
+
+/// How many tasks are left to the sweep, if these are what all others wait for; `None` if some wait for
+/// something else.
+pub fn left_to_the_sweep(client: &mut Client) -> Result<Option<u64>, postgres::Error> {
+    let query = format!(
+        "WITH RECURSIVE left_over AS ({LEFT_TO_THE_SWEEP}), blocked AS (
+             SELECT l.id FROM left_over AS l
+             UNION
+             SELECT t.id FROM blocked AS b
+             JOIN queue.tasks AS p ON p.id = b.id
+             JOIN queue.tasks AS t ON
+                 t.queue = p.queue AND t.group_key = p.group_key AND t.id > p.id AND t.gate = 2
+                 OR t.state = 'waiting' AND EXISTS (
+                        SELECT FROM queue_internal.dependencies AS d
+                        WHERE d.task_id = t.id AND d.predecessor_id = p.id AND d.outcome IS NULL))
+         SELECT (SELECT count(*) FROM left_over),
+                EXISTS (SELECT FROM queue.tasks AS t WHERE t.id NOT IN (SELECT b.id FROM blocked AS b))"
+    );
+    let row = client.query_one(&query, &[])?;
+    let (count, others): (i64, bool) = (row.get(0), row.get(1));
+    Ok((!others).then_some(count.unsigned_abs()))
+}
+
+/// Why tasks are left that nobody got.
+pub fn reasons(client: &mut Client) -> Vec<String> {
+    let query = "
+        SELECT format('task %s of %s waits for nothing that is left: %s', t.id, t.queue,
+                      (SELECT string_agg(format('%s %s', d.predecessor_id, coalesce(d.outcome, 'is over')), ', ')
+                       FROM queue_internal.dependencies AS d WHERE d.task_id = t.id))
+        FROM queue.tasks AS t
+        WHERE t.state = 'waiting' AND NOT EXISTS (
+            SELECT FROM queue_internal.dependencies AS d JOIN queue.tasks AS p ON p.id = d.predecessor_id
+            WHERE d.task_id = t.id AND d.outcome IS NULL)
+        UNION ALL
+        SELECT format('group %s of %s has nobody admitted: %s tasks from %s on', t.group_key, t.queue, count(*), min(t.id))
+        FROM queue.tasks AS t WHERE t.group_key IS NOT NULL GROUP BY t.queue, t.group_key
+        HAVING count(*) FILTER (WHERE t.gate < 2) = 0 AND bool_or(t.state = 'queued')
+        UNION ALL
+        SELECT format('task %s of %s is hidden: it is due since %s', t.id, t.queue, t.run_at)
+        FROM queue.tasks AS t WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at <= clock_timestamp()
+        UNION ALL
+        SELECT format('task %s of %s runs, and its lease ended at %s', t.id, t.queue, t.lease_until)
+        FROM queue.tasks AS t WHERE t.lease_until <= clock_timestamp()";
+    let rows = client.query(query, &[]).expect("why tasks wait");
+    let mut reasons: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    reasons.truncate(20);
+    reasons
+}
+
+/// What is left of tasks that are over, if that stays so. Dependencies may be left to the sweep.
+pub fn left_behind(client: &mut Client) -> Vec<String> {
+    let query = "
+        SELECT format('key %s of %s is held by task %s, which is over', k.key, k.queue, k.task_id)
+        FROM queue_internal.keys AS k
+        WHERE k.expires_at IS NULL AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = k.task_id)
+        UNION ALL
+        SELECT format('a dependency of task %s, which is over, on %s: %s', d.task_id, d.predecessor_id, d.outcome)
+        FROM queue_internal.dependencies AS d WHERE NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = d.task_id)
+        UNION ALL
+        SELECT format('an event about %s of %s, %s tries, due at %s: %s', coalesce('task ' || e.task_id, e.group_key), e.queue,
+                      e.tries, e.due_at, e.error)
+        FROM queue_internal.events AS e";
+    let started = Instant::now();
+    let mut swept = false;
+    loop {
+        let rows = client.query(query, &[]).expect("what is left behind");
+        let late = started.elapsed() > SOON;
+        if rows.is_empty() || late {
+            sweep(client, false);
+            return rows.iter().take(20).map(|row| row.get(0)).collect();
+        } else if !swept && started.elapsed() > SOON / 5 {
+            swept = true;
+            sweep(client, true);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Has the worker sweep every second from now on, or as it is configured.
+pub fn sweep(client: &mut Client, often: bool) {
+    let to = if often { "SET queue.sweep_interval = '1s'" } else { "RESET queue.sweep_interval" };
+    client.batch_execute(&format!("ALTER SYSTEM {to}")).expect("ALTER SYSTEM");
+    client.batch_execute("SELECT pg_reload_conf()").expect("reload");
+}
