@@ -10,7 +10,7 @@
 //! | `rows.rs`: snapshots, row locks, commit | PostgreSQL: READ COMMITTED, REPEATABLE READ, FOR KEY SHARE to FOR UPDATE |
 //! | `Push`: `push_predecessor`, `push_look_again` | `add_dependencies`, `outcome_of` |
 //! | `push_insert` | `task_arrives`, `tasks_inserted`; natively `verbs/push.rs` |
-//! | `Claim`: `choose`, `grant`, `base` | `claim_from`, `tokens::range` |
+//! | `Claim`: `begin_claim`, `choose`, `grant`, `base` | `has_room`, `claim_from`, `tokens::range` |
 //! | `find_slot`, `take_slot` | `free_slots`, `take_slot` |
 //! | `NativeClaim`: `native_claim`, `clear_hint` | `verbs/claim.rs`, `look_for_events` |
 //! | `ask`, `Lane::add`, `Lane::lower` | `Lane::take`, `Lane::needs`, `Lane::add`, `Lane::lower` |
@@ -83,7 +83,7 @@ fn search(
 ) -> (usize, Option<Counterexample>) {
     let until =
         promise.map_or(HasDiscoveries::AnyFailures, |promise| HasDiscoveries::AllOf([promise].into()));
-    let protocol = Protocol { scenario, rules };
+    let protocol = Protocol { scenario, rules, wanted: None };
     let checker = protocol.checker().finish_when(until).spawn_bfs().join();
     let mut found = checker.discoveries();
     let broken =

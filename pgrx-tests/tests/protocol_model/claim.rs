@@ -11,13 +11,20 @@ use super::scenario::RESERVE;
 use super::world::{Step, World};
 
 impl Protocol {
-    /// The first task of the order that nobody has locked. claim_from
-    pub fn choose(&self, world: &mut World, session: usize) -> bool {
+    /// A claim in SQL: nothing if all slots are taken; else events come first. has_room, claim_from
+    pub fn begin_claim(&self, world: &mut World, session: usize) -> bool {
         if self.scenario.max_running > 0 && self.free_slot(&world.view(session)).is_none() {
             return self.next_statement(world, session);
         }
+        world.sessions[session].step = Step::Events(0);
+        true
+    }
+
+    /// The first task of the order that nobody has locked. claim_from
+    pub fn choose(&self, world: &mut World, session: usize) -> bool {
         let open = |(_, row): &(Id, Task)| row.state == State::Queued && row.gate != Gate::Blocked;
-        for (id, _) in tasks(&world.view(session)).filter(open) {
+        let wanted = |(id, _): &(Id, Task)| self.wanted.is_none_or(|wanted| wanted == *id);
+        for (id, _) in tasks(&world.view(session)).filter(open).filter(wanted) {
             match world.lock(session, Key::Task(id), Strength::NoKeyUpdate) {
                 Lock::Granted(Some(Row::Task(row))) if open(&(id, row)) => {
                     if self.scenario.max_running > 0 {
@@ -118,6 +125,9 @@ impl Protocol {
 
     /// The native claim: whether there are events, which are left to the SQL implementation. look_for_signals
     pub fn native_claim(&self, world: &mut World, session: usize) -> bool {
+        if self.scenario.max_running > 0 {
+            return self.begin_claim(world, session);
+        }
         let open = world.transaction(session);
         let own = open.notes.iter().any(|note| matches!(note, Note::Claimable(_) | Note::Events));
         let level = open.level == Level::ReadCommitted || !self.has(Rule::NativeAtReadCommitted);
@@ -156,7 +166,8 @@ impl Protocol {
             world.lane.postponed.remove(&id);
             world.lane.add(id, self.scenario.lane, self.rules);
         }
-        if let Some(id) = world.lane.candidates.pop_first() {
+        let wanted = self.wanted.filter(|id| world.lane.candidates.remove(id));
+        if let Some(id) = wanted.or_else(|| world.lane.candidates.pop_first()) {
             world.transaction(session).candidates.push(id);
             world.sessions[session].step = Step::Lease(id);
         } else if world.lane.known_below == END {

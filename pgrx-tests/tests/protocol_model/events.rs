@@ -53,7 +53,7 @@ impl Protocol {
 
     /// The lock on the task that waits, without waiting for it. process_dependent
     pub fn lock_dependent(&self, world: &mut World, session: usize, number: u8, id: Id) -> bool {
-        match world.lock(session, Key::Task(id), Strength::Update) {
+        match world.lock(session, Key::Task(id), Strength::NoKeyUpdate) {
             Lock::Granted(Some(Row::Task(row))) if row.state == State::Waiting => {
                 world.sessions[session].step = Step::CheckDependent(number, id);
                 true
@@ -78,6 +78,10 @@ impl Protocol {
         }
         let Some(row) = task(&view, id) else { return self.next_item(world, session, number) };
         if outcomes.iter().any(|row| row.1.is_some_and(|outcome| outcome != Outcome::Completed)) {
+            // Which it cannot as long as a transaction has pushed after it. lock_to_end
+            if !matches!(world.lock(session, Key::Task(id), Strength::Update), Lock::Granted(Some(_))) {
+                return self.leave_item(world, session, number);
+            }
             return self.end(world, session, (id, Outcome::Cancelled), Some(number));
         }
         if outcomes.iter().all(|row| row.1.is_some()) {

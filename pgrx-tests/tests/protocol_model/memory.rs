@@ -1,7 +1,7 @@
 //! What really happened, which no session knows as a whole: for the promises.
 
 use super::protocol::Protocol;
-use super::rows::{Gate, Id, Level, Outcome, Row, State, Task, Token, Transaction, tasks};
+use super::rows::{Gate, Id, Level, Note, Outcome, Row, State, Task, Token, Transaction, tasks};
 use super::scenario::Statement;
 use super::world::World;
 
@@ -71,6 +71,11 @@ impl Protocol {
         let (before, after): (Option<Task>, Option<Task>) = (of(before), of(after));
         match after {
             Some(now) if now.state == State::Running && before.is_none_or(|row| row.token != now.token) => {
+                // Given back, or brought back, and claimed in one transaction.
+                if open.notes.contains(&Note::Claimable(id)) {
+                    let past = world.past(id);
+                    (past.lease, past.outcome) = (None, None);
+                }
                 let past = *world.past(id);
                 let checks = [
                     (past.outcome.is_some(), Broken::FinishedHandedOut),
@@ -102,10 +107,16 @@ impl Protocol {
                 world.expired.retain(|expired| *expired != id);
                 let outcome =
                     open.ends.iter().find(|end| end.0 == id).map_or(Outcome::Cancelled, |end| end.1);
-                let asked = match self.statement(world, session) {
-                    Some(Statement::Cancel(other) | Statement::Purge(other)) => other == id,
-                    _ => false,
-                };
+                let (script, _) = world.sessions[session].position;
+                let script =
+                    self.scenario.clients.get(session).and_then(|client| client.get(usize::from(script)));
+                let asked = script.is_some_and(|script| {
+                    let ends = |statement: &Statement| match statement {
+                        Statement::Cancel(other) | Statement::Purge(other) => *other == id,
+                        _ => false,
+                    };
+                    script.statements.iter().any(ends)
+                });
                 let cancelled = before.is_some_and(|row| row.state == State::Waiting) && !asked;
                 let done = |id: &Id| {
                     let past = world.memory.tasks[usize::from(*id)];

@@ -12,6 +12,8 @@ use stateright::{Model, Property};
 pub struct Protocol {
     pub scenario: Scenario,
     pub rules: Rules,
+    /// Claims take this task, if one is given, and not the first of the order.
+    pub wanted: Option<Id>,
 }
 
 /// What can happen.

@@ -78,21 +78,21 @@ impl Protocol {
         let Some((id, token)) = world.sessions[session].leases.first().copied() else {
             return self.next_statement(world, session);
         };
-        let row = match world.lock(session, Key::Task(id), Strength::Update) {
-            Lock::Busy => return false,
-            Lock::Changed => None,
-            Lock::Granted(row) => row,
-        };
         let checked = self.has(Rule::CompletionChecksToken);
-        let accepted = match row {
-            Some(Row::Task(row)) if row.state == State::Running && (row.token == token || !checked) => {
-                Some(row)
-            }
+        let leased = |row: &Task| row.state == State::Running && (row.token == token || !checked);
+        // One that the snapshot shows otherwise is not locked.
+        let seen = task(&world.view(session), id).filter(leased);
+        // Only an end conflicts with a push after the task.
+        let strength = if outcome.is_some() { Strength::Update } else { Strength::NoKeyUpdate };
+        let accepted = match seen.map(|_| world.lock(session, Key::Task(id), strength)) {
+            Some(Lock::Busy) => return false,
+            Some(Lock::Granted(Some(Row::Task(row)))) if leased(&row) => Some(row),
             _ => None,
         };
         world.sessions[session].leases.remove(0);
         let Some(row) = accepted else {
-            // QX001, or 40001.
+            // QX001, or 40001: it does not try that again.
+            world.transaction(session).had.retain(|lease| *lease != (id, token));
             self.roll_back(world, session);
             return true;
         };
@@ -117,13 +117,19 @@ impl Protocol {
 
     /// cancel and purge of a task that does not run.
     pub fn end_other(&self, world: &mut World, session: usize, id: Id) -> bool {
-        match world.lock(session, Key::Task(id), Strength::Update) {
+        let runs = task(&world.view(session), id).is_some_and(|row| row.state == State::Running);
+        // Only an end conflicts with a push after the task.
+        let strength = if runs { Strength::NoKeyUpdate } else { Strength::Update };
+        match world.lock(session, Key::Task(id), strength) {
             Lock::Busy => false,
             Lock::Changed => {
                 self.roll_back(world, session);
                 true
             }
             Lock::Granted(Some(Row::Task(row))) if row.state != State::Running => {
+                if matches!(world.lock(session, Key::Task(id), Strength::Update), Lock::Busy) {
+                    return false;
+                }
                 self.end(world, session, (id, Outcome::Cancelled), None)
             }
             Lock::Granted(_) => self.next_statement(world, session),

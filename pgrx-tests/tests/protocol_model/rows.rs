@@ -127,6 +127,8 @@ pub struct Transaction {
     pub notes: Vec<Note>,
     /// Candidates that a claim took from the lane.
     pub candidates: Vec<Id>,
+    /// What the client had been given before. It has that again if the transaction rolls back.
+    pub had: Vec<(Id, Token)>,
     /// The tasks that this transaction ends, and how.
     pub ends: Vec<(Id, Outcome)>,
     /// Whether it wrote nothing but leases.
@@ -188,6 +190,8 @@ impl World {
         {
             match snapshot.get(&key) {
                 None if key != Key::Group => return Lock::Granted(None),
+                // A change that leaves the key alone is in nobody's way who locks the key.
+                Some(_) if strength == Strength::KeyShare && self.committed.contains_key(&key) => {}
                 row if row != self.committed.get(&key) => return Lock::Changed,
                 _ => {}
             }

@@ -22,6 +22,7 @@ impl Protocol {
             locks: Default::default(),
             notes: Vec::new(),
             candidates: Vec::new(),
+            had: world.sessions[session].leases.clone(),
             ends: Vec::new(),
             only_leases: true,
             durable: false,
@@ -118,6 +119,7 @@ impl Protocol {
     /// The transaction rolls back. Pending::give_back
     pub fn roll_back(&self, world: &mut World, session: usize) {
         if let Some(open) = world.sessions[session].transaction.take() {
+            world.sessions[session].leases = open.had;
             if self.has(Rule::RollbackReturnsCandidates) {
                 open.candidates.iter().for_each(|id| world.lane.add(*id, self.scenario.lane, self.rules));
             }

@@ -15,7 +15,7 @@ impl Protocol {
         let expired = world
             .expired
             .iter()
-            .filter(|id| !world.is_locked(world.worker(), Key::Task(**id), Strength::Update));
+            .filter(|id| !world.is_locked(world.worker(), Key::Task(**id), Strength::NoKeyUpdate));
         actions.extend(expired.map(|id| Action::Expire(*id)));
         if world.base.is_none() && !self.scenario.durable_claims {
             actions.push(Action::RaiseMark);
@@ -96,7 +96,7 @@ impl Protocol {
         match statement {
             Statement::Look => self.next_statement(world, session),
             Statement::Push(..) => go(&mut world.sessions, Step::PushPredecessor(0, true)),
-            Statement::Claim => go(&mut world.sessions, Step::Events(0)),
+            Statement::Claim => self.begin_claim(world, session),
             Statement::NativeClaim => self.native_claim(world, session),
             Statement::Complete => self.end_leased(world, session, Some(Outcome::Completed)),
             Statement::Discard => self.end_leased(world, session, Some(Outcome::Failed)),
@@ -122,9 +122,10 @@ impl Protocol {
     }
 
     /// Ends the attempt of a task whose lease is over, without waiting for its lock. expiry::end, end_expired
-    fn expire(&self, world: &mut World, session: usize, id: super::rows::Id) -> bool {
+    pub fn expire(&self, world: &mut World, session: usize, id: super::rows::Id) -> bool {
         world.sessions[session].step = Step::Commit;
-        let Lock::Granted(Some(Row::Task(row))) = world.lock(session, Key::Task(id), Strength::Update) else {
+        let locked = world.lock(session, Key::Task(id), Strength::NoKeyUpdate);
+        let Lock::Granted(Some(Row::Task(row))) = locked else {
             return true;
         };
         if row.state != State::Running || !world.expired.contains(&id) {

@@ -1,0 +1,191 @@
+//! The code held to the model of `protocol_model.rs`: what real sessions did and were told, and what the write-ahead log
+//! says that they committed, must be something that the model can do.
+//!
+//! Many small worlds are played on a real server, each in a queue of its own, several at the same time: three clients do a
+//! few random transactions and then work off what is left. `trace.rs` is what is recorded of one, `record.rs` plays it,
+//! `wal.rs` reads the log, and `accept.rs` looks for the same in the model, with the model's own steps. It is run by hand:
+//! TRACES says how many events to record.
+
+#![allow(dead_code)]
+
+#[path = "protocol_traces/accept.rs"]
+mod accept;
+#[path = "protocol_model/claim.rs"]
+mod claim;
+#[path = "protocol_model/events.rs"]
+mod events;
+#[path = "protocol_model/lane.rs"]
+mod lane;
+#[path = "protocol_model/memory.rs"]
+mod memory;
+#[path = "protocol_traces/mutants.rs"]
+mod mutants;
+#[path = "protocol_model/promises.rs"]
+mod promises;
+#[path = "protocol_model/protocol.rs"]
+mod protocol;
+#[path = "protocol_model/push.rs"]
+mod push;
+#[path = "protocol_traces/record.rs"]
+mod record;
+#[path = "protocol_traces/report.rs"]
+mod report;
+#[path = "protocol_model/rows.rs"]
+mod rows;
+#[path = "protocol_model/rules.rs"]
+mod rules;
+#[path = "protocol_model/scenario.rs"]
+mod scenario;
+#[path = "protocol_traces/script.rs"]
+mod script;
+#[path = "protocol_model/sweep.rs"]
+mod sweep;
+#[path = "protocol_traces/trace.rs"]
+mod trace;
+#[path = "protocol_model/transaction.rs"]
+mod transaction;
+#[path = "protocol_traces/wal.rs"]
+mod wal;
+#[path = "protocol_model/worker.rs"]
+mod worker;
+#[path = "protocol_model/world.rs"]
+mod world;
+
+use accept::Verdict;
+use queue_ext_tests::{Cluster, Settings, eventually};
+use record::Options;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use trace::Trace;
+
+/// How many worlds are played at the same time.
+const STAGES: usize = 3;
+
+const SETTINGS: &str = "
+wal_level = logical
+deadlock_timeout = 10ms
+queue.sweep_interval = '1h'
+autovacuum = off
+";
+
+fn seed() -> u64 {
+    std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+/// How many events are to be recorded; nothing, and nothing is done, if nobody asks for it.
+fn wanted() -> Option<usize> {
+    let wanted = std::env::var("TRACES").ok().and_then(|text| text.parse().ok());
+    if wanted.is_none() {
+        println!("skipped: say TRACES=20000 to record so many events");
+    }
+    wanted
+}
+
+/// A server whose log is read.
+struct Server {
+    cluster: Cluster,
+}
+
+/// What came of some worlds.
+#[derive(Default)]
+struct Came {
+    worlds: u64,
+    events: usize,
+    states: usize,
+    /// Those that took the model more states than it was allowed.
+    undecided: Vec<String>,
+    rejected: Vec<String>,
+}
+
+impl Server {
+    fn start(name: &str) -> Self {
+        let cluster = Cluster::start_with(name, &Settings { preload: true, extra: SETTINGS });
+        let mut client = cluster.connect();
+        client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+        (0..STAGES).for_each(|stage| record::create_queues(&mut client, stage));
+        eventually("the base of tokens is published", Duration::from_secs(10), || {
+            let mark = "SELECT reached FROM queue_internal.token_mark";
+            client.query_one(mark, &[]).expect("look").get::<_, i64>(0) > 0
+        });
+        client
+            .batch_execute("SELECT pg_create_logical_replication_slot('traces', 'test_decoding')")
+            .expect("a place in the log");
+        Self { cluster }
+    }
+
+    /// Plays so many worlds, and asks the model about each.
+    fn round(&self, first: &mut u64, count: u64, options: &Options) -> Came {
+        let (next, end) = (AtomicU64::new(*first), *first + count);
+        let mut traces: Vec<Trace> = std::thread::scope(|scope| {
+            let stages: Vec<_> = (0..STAGES)
+                .map(|stage| {
+                    scope.spawn({
+                        let next = &next;
+                        move || self.stage(stage, next, end, options)
+                    })
+                })
+                .collect();
+            stages.into_iter().flat_map(|stage| stage.join().expect("a stage")).collect()
+        });
+        *first = end;
+        wal::read(&mut self.cluster.connect(), "traces").hand_out(&mut traces, 1);
+        let mut came = Came { worlds: traces.len() as u64, ..Came::default() };
+        for trace in &traces {
+            came.events += trace.events();
+            match accept::accept(trace) {
+                Verdict::Accepted(count) => came.states += count,
+                Verdict::Rejected(why) => came.rejected.push(why),
+                Verdict::Undecided(why) => came.undecided.push(why),
+            }
+        }
+        came
+    }
+
+    /// Plays one world after the other, as long as nothing is left of them.
+    fn stage(&self, stage: usize, next: &AtomicU64, end: u64, options: &Options) -> Vec<Trace> {
+        let mut sessions: Vec<_> = (0..record::CLIENTS).map(|_| self.cluster.connect()).collect();
+        let mut traces: Vec<Trace> = Vec::new();
+        while traces.last().is_none_or(|trace| trace.drained) {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= end {
+                break;
+            }
+            traces.push(record::play(&mut sessions, stage, number, options));
+        }
+        traces
+    }
+
+    /// Deletes what is left of the worlds.
+    fn clean(&self) {
+        let mut client = self.cluster.connect();
+        let all = "DELETE FROM queue.tasks; DELETE FROM queue_internal.dependencies; DELETE FROM queue_internal.events; \
+                   DELETE FROM queue_internal.outcomes; DELETE FROM queue.dead_letters";
+        client.batch_execute(all).expect("a clean slate");
+        wal::read(&mut client, "traces");
+    }
+}
+
+#[test]
+fn the_model_accepts_what_the_code_does() {
+    let Some(wanted) = wanted() else { return };
+    let server = Server::start("traces");
+    let options = Options { seed: seed(), native: 60, patience: Duration::from_secs(10) };
+    let (mut first, mut total, started) = (0, Came::default(), Instant::now());
+    while total.events < wanted && total.rejected.is_empty() {
+        let came = server.round(&mut first, 30, &options);
+        total.worlds += came.worlds;
+        total.events += came.events;
+        total.states += came.states;
+        total.undecided.extend(came.undecided);
+        total.rejected.extend(came.rejected);
+    }
+    let Came { worlds, events, states, undecided, rejected } = total;
+    println!(
+        "{events} events of {worlds} worlds, seed {}, in {:.0} s; {states} states; {} undecided",
+        options.seed,
+        started.elapsed().as_secs_f64(),
+        undecided.len(),
+    );
+    assert!(rejected.is_empty(), "{} rejected:\n{}", rejected.len(), rejected[0]);
+    assert!(undecided.is_empty(), "{} undecided:\n{}", undecided.len(), undecided[0]);
+}

@@ -1,0 +1,141 @@
+//! The code with a rule broken on purpose: the model must not accept what it does then. PROTOCOL_TRACES="the end" prints
+//! the traces of the mutants whose names begin so.
+
+use crate::record::Options;
+use crate::{Server, seed, wanted};
+use std::time::{Duration, Instant};
+
+/// A function of the SQL implementation, and what stands in it in the place of what.
+struct Mutant {
+    name: &'static str,
+    changes: &'static [(&'static str, &'static str, &'static str)],
+}
+
+const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "a completion does not check the token",
+        changes: &[("queue_internal.complete", "AND t.token = complete.token AND t.state = 'running'", "")],
+    },
+    Mutant {
+        name: "a claim takes what others have leased",
+        changes: &[
+            ("queue_internal.claim_from", "AND t.lease_until <= moment", ""),
+            ("queue_internal.end_expired", "AND t.lease_until <= clock_timestamp()", ""),
+        ],
+    },
+    Mutant {
+        name: "the token stands still",
+        changes: &[("queue_internal.claim_from", "token = new_token,", "")],
+    },
+    Mutant {
+        name: "a claim starts more than there are slots",
+        changes: &[
+            ("queue_internal.claim_from", "AND NOT queue_internal.has_room(source)", "AND false"),
+            (
+                "queue_internal.claim_from",
+                "EXIT walk WHEN started IS NULL;",
+                "started := coalesce(started, clock_timestamp());",
+            ),
+        ],
+    },
+    Mutant {
+        name: "a task of a group does not wait for its turn",
+        changes: &[("queue_internal.task_arrives", "THEN 0 ELSE 2 END", "THEN 0 ELSE 1 END")],
+    },
+    Mutant {
+        name: "a retried task comes after a younger one",
+        changes: &[("queue_internal.next_step", "ELSIF latest > first.id THEN", "ELSIF false THEN")],
+    },
+    Mutant {
+        name: "no event for the group of an unblocked task",
+        changes: &[("queue_internal.unblock", "IF task.group_key IS NOT NULL THEN", "IF false THEN")],
+    },
+    Mutant {
+        name: "the end records no outcome",
+        changes: &[(
+            "queue_internal.tell_dependents",
+            "SET outcome = tell_dependents.outcome",
+            "SET outcome = d.outcome",
+        )],
+    },
+    Mutant {
+        name: "the end writes no event",
+        changes: &[("queue_internal.tell_dependents", "WHERE o.queue IS NOT NULL", "WHERE false")],
+    },
+    Mutant {
+        name: "cancelled means completed",
+        changes: &[("queue_internal.process_dependent", "'{failed, cancelled, purged}'", "'{failed}'")],
+    },
+    Mutant {
+        name: "one predecessor is enough",
+        changes: &[(
+            "queue_internal.process_dependent",
+            "WHERE d.task_id = task.id AND d.outcome IS NULL)",
+            "WHERE d.task_id = task.id AND d.outcome IS NULL HAVING count(*) > 1)",
+        )],
+    },
+    Mutant {
+        name: "what was given back is dropped",
+        changes: &[(
+            "queue_internal.put_back",
+            "UPDATE queue.tasks AS t",
+            "DELETE FROM queue.tasks AS t WHERE t.id = task.id; UPDATE queue.tasks AS t",
+        )],
+    },
+    Mutant {
+        name: "some completions leave nothing",
+        changes: &[(
+            "queue_internal.archive",
+            "WHERE kept IS DISTINCT FROM false",
+            "WHERE kept IS DISTINCT FROM false AND task.id % 5 > 0",
+        )],
+    },
+];
+
+#[test]
+fn the_model_refuses_what_broken_code_does() {
+    if wanted().is_none() {
+        return;
+    }
+    let server = Server::start("traces-mutants");
+    // The mutants are of the SQL implementation.
+    let options = Options { seed: seed(), native: 0, patience: Duration::from_secs(2) };
+    let mut first = 0;
+    let mut accepted = Vec::new();
+    for mutant in MUTANTS {
+        let mut client = server.cluster.connect();
+        let mut restore = Vec::new();
+        for (function, old, new) in mutant.changes {
+            let query = "SELECT pg_get_functiondef($1::text::regproc)";
+            let definition: String = client.query_one(query, &[function]).expect(function).get(0);
+            assert!(definition.contains(old), "{function} has no {old}");
+            client.batch_execute(&definition.replace(old, new)).expect(function);
+            restore.push(definition);
+        }
+        let started = Instant::now();
+        let mut seen = None;
+        for _ in 0..20 {
+            let came = server.round(&mut first, 40, &options);
+            seen = came.rejected.into_iter().next();
+            if seen.is_some() {
+                break;
+            }
+        }
+        match seen {
+            Some(why) => {
+                println!("{:50} refused after {:.1} s", mutant.name, started.elapsed().as_secs_f64());
+                if std::env::var("PROTOCOL_TRACES").is_ok_and(|name| mutant.name.starts_with(&name)) {
+                    println!("{why}");
+                }
+            }
+            None => accepted.push(mutant.name),
+        }
+        // The last one first: a function may have been changed twice.
+        restore
+            .iter()
+            .rev()
+            .for_each(|definition| client.batch_execute(definition).expect("mend the function"));
+        server.clean();
+    }
+    assert!(accepted.is_empty(), "accepted: {accepted:?}");
+}

@@ -1,0 +1,146 @@
+//! What was recorded of a small world: what its clients asked and were told, and what its transactions committed.
+
+use crate::rows::{Id, Key, Level, Row, Table, Token};
+use std::collections::{BTreeMap, HashMap};
+
+/// The policies of a world's queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub name: &'static str,
+    /// For queue.create.
+    pub options: &'static str,
+    pub grouped: bool,
+    pub group_limit: usize,
+    pub max_running: u8,
+    pub keep_history: bool,
+}
+
+/// A world, from its first push until nothing is left of it.
+#[derive(Debug)]
+pub struct Trace {
+    pub number: u64,
+    pub shape: &'static Shape,
+    pub clients: Vec<Vec<Played>>,
+    /// When each statement began and ended, in the order of the clock that all clients share.
+    pub marks: Vec<Mark>,
+    /// The tasks that were pushed, whether or not that was committed.
+    pub ids: Vec<i64>,
+    /// Whether nothing was left in the end.
+    pub drained: bool,
+    pub commits: Vec<Commit>,
+    /// What an event was about that somebody postponed: a task, or the group.
+    pub postponed: Vec<Option<i64>>,
+    /// When each lease ends.
+    pub leases: HashMap<(Id, Token), Time>,
+}
+
+/// As the server writes it, with all digits: the order of texts is that of times.
+pub type Time = String;
+
+/// A transaction of a client.
+#[derive(Debug)]
+pub struct Played {
+    pub level: Level,
+    pub native: bool,
+    pub calls: Vec<Call>,
+    pub end: End,
+    /// Nothing if it wrote nothing.
+    pub xid: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Commit,
+    Rollback,
+    /// Its last statement was refused.
+    Failed,
+}
+
+#[derive(Debug)]
+pub struct Call {
+    pub asked: Asked,
+    pub told: Told,
+}
+
+#[derive(Clone, Debug)]
+pub enum Asked {
+    Look,
+    Push {
+        grouped: bool,
+        after: Vec<i64>,
+    },
+    /// With a lease of a few milliseconds, or of an hour.
+    Claim {
+        short: bool,
+    },
+    Complete(i64, i64),
+    Discard(i64, i64),
+    Release(i64, i64),
+    Cancel(i64),
+    Retry(i64),
+}
+
+impl Asked {
+    /// The lease that it is about.
+    pub fn lease(&self) -> Option<(i64, i64)> {
+        match self {
+            Self::Complete(id, token) | Self::Discard(id, token) | Self::Release(id, token) => {
+                Some((*id, *token))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Done,
+    Pushed(i64),
+    Claimed(Option<(i64, i64)>),
+    /// It was asked to cancel a task that runs.
+    Running,
+    /// The SQLSTATE.
+    Refused(String),
+}
+
+/// A statement of a client's transaction begins or ends. The one after the last is COMMIT or ROLLBACK.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    pub client: usize,
+    pub statement: (u8, u8),
+    pub begins: bool,
+}
+
+/// A transaction that changed rows of the world, in the order of the write-ahead log.
+#[derive(Debug)]
+pub struct Commit {
+    /// Which client's, and which of its transactions; nothing if it was the worker.
+    pub by: Option<(usize, u8)>,
+    pub at: Time,
+    /// How many rows it changed, and what that means to the model.
+    pub rows: usize,
+    pub changes: Changes,
+}
+
+/// Rows with their new versions; nothing for one that is gone.
+pub type Changes = BTreeMap<Key, Option<Row>>;
+
+/// What is different in the second one.
+pub fn changes(before: &Table, after: &Table) -> Changes {
+    let gone = before.keys().filter(|key| !after.contains_key(key)).map(|key| (*key, None));
+    let new =
+        after.iter().filter(|(key, row)| before.get(key) != Some(row)).map(|(key, row)| (*key, Some(*row)));
+    gone.chain(new).collect()
+}
+
+impl Trace {
+    /// How many events were recorded.
+    pub fn events(&self) -> usize {
+        self.marks.len() + self.commits.iter().map(|commit| commit.rows).sum::<usize>()
+    }
+
+    /// The number of a task in the model. They are in the order of ids.
+    pub fn number_of(&self, id: i64) -> Option<u8> {
+        self.ids.binary_search(&id).ok().map(|place| place as u8)
+    }
+}
