@@ -287,7 +287,7 @@ CREATE TABLE queue.bindings (
     queue         text COLLATE "C" NOT NULL,
     topic_regex   text        NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CONSTRAINT bindings_pkey PRIMARY KEY (topic_pattern, queue)
+    CONSTRAINT bindings_pkey PRIMARY KEY (queue, topic_pattern)
 );
 
 -- Who may do what. pg_dump saves the rows; privileges follow them (internal/rights.sql).

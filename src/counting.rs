@@ -21,6 +21,8 @@ const NEAR: i64 = 100_000;
 /// How often it is tried to begin a count at a moment when no transaction tells anything.
 const TRIES: usize = 1000;
 const HOUR: i64 = 3_600_000_000;
+/// At how many priorities of a queue a look into the table looks.
+const LEVELS: usize = 1000;
 
 /// A row of `queue_internal.counted`.
 type Numbers = (Vec<u8>, i64, i64, i64, i64, i64, i64, Option<TimestampWithTimeZone>, i64, i64, i64, f64);
@@ -63,8 +65,7 @@ fn counted(
     };
     let Some(tables) = tables else { return TableIterator::empty() };
     // SAFETY: in a transaction, and the table is there.
-    let names: Vec<_> =
-        names.iter().flatten().filter(|name| unsafe { may_know_of(&tables, name) }).collect();
+    let names: Vec<_> = names.iter().flatten().filter(|name| unsafe { may_know_of(&tables, name) }).collect();
     let queues: Vec<_> = names.iter().map(|name| Queue::new(tables.tasks, name)).collect();
     let moment = now();
     let mut counting = HashMap::new();
@@ -138,7 +139,8 @@ fn numbers_of(tables: &Tables, queue: &Queue<'_>, census: Census, moment: i64) -
     )
 }
 
-/// The run_at of the oldest task that is due, and how many come due from now up to `edge`.
+/// The run_at of the oldest task that is due, and how many come due from now up to `edge`, as far as they have one of the
+/// first priorities: a queue with very many is in nobody's way.
 fn look(tables: &Tables, queue: &Queue<'_>, moment: i64, edge: i64) -> (Option<i64>, i64) {
     // What stands first in the line is the oldest of its priority.
     let first = lanes::with(queue.hash(), |slot| slot.lane.first()).flatten();
@@ -149,7 +151,9 @@ fn look(tables: &Tables, queue: &Queue<'_>, moment: i64, edge: i64) -> (Option<i
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         let mut rows = Rows::begin(tables, table, text(queue.name()));
         let mut next = rows.level_at_least(i32::MIN);
-        while let Some(level) = next {
+        let mut levels = 0;
+        while let Some(level) = next.filter(|_| levels < LEVELS) {
+            levels += 1;
             let known = first.filter(|key| key.priority == level).map_or(i64::MIN, |key| key.run_at);
             rows.go_to(level, known);
             let due = std::iter::from_fn(|| rows.next()).find_map(|row| match row {

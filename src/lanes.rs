@@ -1,8 +1,8 @@
 //! Lanes: shared memory that knows, for each queue, which tasks are next.
 //!
 //! There are `queue.lanes` of them for the whole server, and a queue takes one when it is first claimed
-//! from or waited for. With more queues than lanes, those that find none are served by the core. Each
-//! lane has a lock, which is held for a few memory operations and never while anything can fail.
+//! from or waited for. With more queues than lanes, they are shared fairly ([`shares`]), and queues that find none are
+//! served by the core. Each lane has a lock, which is held for a few memory operations and never while anything can fail.
 
 mod account;
 mod chore;
@@ -11,10 +11,11 @@ mod lane;
 mod leases;
 mod ordered;
 pub mod reading;
+mod shares;
 mod waiters;
 
 pub use account::{Account, Census, Counts, Horizon, Item};
-pub use chore::{Chore, tend};
+pub use chore::tend;
 pub use directory::{announce_refill, available, await_refill, request, stamp};
 pub use lane::{Answer, Bounds, Key, Lane};
 pub use leases::Lease;
@@ -23,7 +24,8 @@ use crate::clock::now;
 use crate::shared::{self, NEVER, QueueBits};
 use directory::{alone, hashes, locked};
 use pgrx::prelude::*;
-use std::cell::Cell;
+use shares::Taker;
+use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use waiters::Waiters;
@@ -142,32 +144,41 @@ pub fn with_or_free<R>(queue: &Queue<'_>, act: impl Fn(&mut Slot) -> R) -> Optio
 /// the lane of the other, or none.
 fn take_lane(queue: &Queue<'_>, idle_too: bool) -> Option<u64> {
     let moment = now();
-    // A free one, or one that nobody has used for long. Two processes that do this for one queue at the
-    // same time meet at the first lane's lock.
+    // A free one, or one that nobody has used for long, or one of those who have more. Two processes that do this for
+    // one queue at the same time meet at the first lane's lock.
     // Who only counts is the first to make room for who claims.
     let used_at = if idle_too { moment } else { moment - IDLE - 1 };
-    // What the lane knew of leases, which is the worker's to know from now on.
+    // What the lane knew of leases, which is the worker's to know from now on; and who waited, and has to look anew.
     let left = Cell::new((0, NEVER));
-    let give = |wanted: &dyn Fn(&Slot) -> bool| {
-        (0..hashes().len()).find(|index| {
-            locked(*index, |slot| {
-                let wanted = wanted(slot);
-                if wanted {
-                    if slot.hash != 0 {
-                        left.set((slot.database, slot.lane.leases.next()));
-                    }
-                    slot.give_to(queue, moment);
-                    slot.used_at = used_at;
+    let woken = RefCell::new(Vec::new());
+    let give = |index: usize, wanted: &dyn Fn(&Slot) -> bool| {
+        locked(index, |slot| {
+            let wanted = wanted(slot);
+            if wanted {
+                if slot.hash != 0 {
+                    left.set((slot.database, slot.lane.leases.next()));
+                    woken.borrow_mut().extend(std::iter::from_fn(|| slot.waiters.next()));
                 }
-                wanted
-            })
+                slot.give_to(queue, moment);
+                slot.used_at = used_at;
+            }
+            wanted
         })
     };
+    let give_any = |wanted: &dyn Fn(&Slot) -> bool| (0..hashes().len()).find(|index| give(*index, wanted));
     let idle = |slot: &Slot| idle_too && slot.idle(moment);
+    let taker = Taker::current();
     let choose = || {
-        give(&|slot| slot.hash == 0)
-            .or_else(|| give(&|slot| idle(slot) && slot.lane.leases.next() == NEVER))
-            .or_else(|| give(&idle))
+        give_any(&|slot| slot.hash == 0)
+            .or_else(|| give_any(&|slot| idle(slot) && slot.lane.leases.next() == NEVER))
+            .or_else(|| give_any(&idle))
+            .or_else(|| {
+                // What was used least lately goes first.
+                let lanes = if idle_too { shares::to_give_up(taker) } else { Vec::new() };
+                let used_at = |index: &usize| locked(*index, |slot| slot.used_at);
+                let index = lanes.into_iter().min_by_key(used_at)?;
+                give(index, &|slot| slot.lane.refiller() == 0).then_some(index)
+            })
     };
     let taken = alone(hashes().len(), || {
         if hashes().iter().any(|place| place.load(Ordering::Acquire) == queue.hash) {
@@ -175,8 +186,10 @@ fn take_lane(queue: &Queue<'_>, idle_too: bool) -> Option<u64> {
         }
         let index = choose()?;
         hashes()[index].store(queue.hash, Ordering::Release);
+        taker.note(index);
         Some(queue.hash)
     });
+    woken.into_inner().into_iter().for_each(Wake::now);
     let (database, lease) = left.get();
     shared::leases_until(database.into(), lease);
     taken

@@ -19,6 +19,15 @@ use pgrx::prelude::*;
 /// # Safety
 /// In a transaction that may take snapshots, with the tables found plain and `tasks` locked.
 pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
+    // SAFETY: the caller's promise.
+    unsafe { run_bounded(tables, queue, bounds, usize::MAX) };
+}
+
+/// The same, for the worker, which has other queues to look after: it reads so many priorities at most.
+///
+/// # Safety
+/// As for `run`.
+pub unsafe fn run_bounded(tables: &Tables, queue: &Queue<'_>, bounds: Bounds, most_levels: usize) {
     transaction::refilling(queue.hash());
     transaction::teaches(queue.hash());
     // SAFETY: the caller's promise. The snapshot is taken after the lane began to note what it misses.
@@ -27,7 +36,7 @@ pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
         let table = pg_sys::table_open(tables.tasks, pg_sys::AccessShareLock as i32);
         point!(RefillBegun);
         let mut rows = Rows::begin(tables, table, text(queue.name()));
-        let found = reading::read(&mut rows, bounds, now());
+        let found = reading::read(&mut rows, bounds, now(), most_levels);
         point!(RefillRead);
         rows.end();
         pg_sys::table_close(table, pg_sys::NoLock as i32);

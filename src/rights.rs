@@ -168,7 +168,7 @@ fn caller_of(user: pg_sys::Oid) -> Option<Running> {
 }
 
 /// The role whose rights count.
-fn caller() -> pg_sys::Oid {
+pub fn caller() -> pg_sys::Oid {
     // SAFETY: a plain read of the process's own state.
     let user = unsafe { pg_sys::GetUserId() };
     caller_of(user).map_or(user, |running| running.caller)

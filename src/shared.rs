@@ -5,6 +5,7 @@
 //! allocates or raises.
 
 use crate::lanes::Place;
+use crate::rights;
 use crate::tables::REASONS;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
@@ -290,8 +291,9 @@ impl Sleeper {
     }
 }
 
-/// How many sessions can wait for the end of a task and be woken by it; more look by themselves.
-const RESULT_WAITERS: usize = 256;
+/// How many sessions can wait for the end of a task and be woken by it; more look by themselves. A role has at most as
+/// many places as are left for others.
+const RESULT_WAITERS: usize = 512;
 
 /// Sessions that wait for the end of a task.
 pub struct ResultWaiters {
@@ -302,6 +304,7 @@ pub struct ResultWaiters {
 #[derive(Default)]
 struct ResultWaiter {
     pid: AtomicI32,
+    role: AtomicU32,
     database: AtomicU32,
     task: AtomicI64,
     latch: AtomicUsize,
@@ -322,10 +325,18 @@ impl ResultWaiters {
         if self.places.iter().any(|place| place.pid.load(Ordering::SeqCst) == me) {
             return Place::Before;
         }
+        let role = rights::caller().to_u32();
+        let is_of_role = |place: &&ResultWaiter| {
+            place.pid.load(Ordering::SeqCst) != 0 && place.role.load(Ordering::SeqCst) == role
+        };
+        if self.places.iter().filter(is_of_role).count() + self.count.load(Ordering::SeqCst) >= RESULT_WAITERS {
+            return Place::None;
+        }
         let free = |place: &&ResultWaiter| {
             place.pid.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let Some(place) = self.places.iter().find(free) else { return Place::None };
+        place.role.store(role, Ordering::SeqCst);
         place.database.store(database, Ordering::SeqCst);
         place.latch.store(latch, Ordering::SeqCst);
         place.task.store(task, Ordering::SeqCst);

@@ -15,7 +15,7 @@ mod owner;
 
 use crate::clock::now;
 use crate::guard;
-use crate::lanes::{self, Chore};
+use crate::lanes;
 use crate::process;
 use crate::settings;
 use crate::shared::{self, AT_ONCE, Database, NEVER, QueueBits, Shared};
@@ -46,8 +46,10 @@ const RETRY_SCHEDULES: i64 = 1_000_000;
 /// After a step failed, it is tried again: after this time, which doubles with each failure up to the second.
 const FIRST_PAUSE: i64 = 1_000_000;
 const LONGEST_PAUSE: i64 = 60_000_000;
-/// After so many lanes could not be tended in a round, the others wait for the next one: each may have waited for a lock.
+/// After so many lanes could not be tended, the others wait for the next round: each may have waited for a lock.
 const FAILED_LANES: usize = 3;
+/// For how long a round looks after lanes, but for what the last of them takes.
+const LANES_MOST: Duration = Duration::from_millis(150);
 /// How soon to look again while somebody else holds the extension locked.
 const RETRY_LOCKED: Duration = Duration::from_millis(200);
 
@@ -91,6 +93,8 @@ struct Worker {
     launcher_pid: i32,
     /// When something is to be done in a lane.
     next_lane: i64,
+    /// The lane with which the next round begins.
+    lane_from: usize,
     /// The earliest expiry among the leases seen by the last look.
     next_lease: i64,
     /// Not before this time is the next look for expired leases worth its cost.
@@ -185,6 +189,7 @@ impl Worker {
             database,
             launcher_pid: shared.launcher.pid(),
             next_lane: NEVER,
+            lane_from: 0,
             next_lease: NEVER,
             lease_scan_from: AT_ONCE,
             lease_scan_cost: 0,
@@ -308,16 +313,11 @@ impl Worker {
         if moment < self.next_lane.min(self.next_sweep()) {
             return Installed::Yes;
         }
-        let mut chores = Vec::new();
-        lanes::tend(moment, microseconds(settings::sweep_interval()), |chore| chores.push(chore));
-        self.next_lane = chores.iter().map(Chore::next).min().unwrap_or(NEVER);
-        let mut installed = Installed::Yes;
-        let mut failed = 0;
-        for chore in &chores {
-            if failed >= FAILED_LANES {
-                self.next_lease = moment;
-                break;
-            }
+        let (from, sweep_interval) = (self.lane_from, microseconds(settings::sweep_interval()));
+        let (mut next, mut installed, mut failed) = (NEVER, Installed::Yes, 0);
+        let started = Instant::now();
+        let stopped = lanes::tend(from, moment, sweep_interval, |chore| {
+            next = next.min(chore.next());
             if !chore.expired().is_empty() {
                 let step = self.attempt(TEND_LANES, c"ending expired leases", || {
                     core::expire(chore.lane(), chore.expired())
@@ -338,7 +338,11 @@ impl Worker {
                     failed += 1;
                 }
             }
-        }
+            failed < FAILED_LANES && started.elapsed() < LANES_MOST
+        });
+        // Those that were not looked at come first in the next round.
+        self.next_lane = if stopped.is_some() { moment } else { next };
+        self.lane_from = stopped.unwrap_or(0);
         installed
     }
 
@@ -436,7 +440,8 @@ impl Worker {
     fn look_for_due(&mut self, pushed: &QueueBits) -> Installed {
         let moment = now();
         let sweep = moment >= self.next_sweep();
-        let came_due = moment >= self.next_run;
+        // Not more often than listeners are told, however many tasks come due one after the other.
+        let came_due = moment >= self.next_run.max(self.notify_from);
         if !sweep && !came_due && *pushed == [0; 4] {
             return Installed::Yes;
         }
@@ -547,7 +552,7 @@ impl Worker {
         times[RUN_SCHEDULES] = self.next_schedule.min(self.database.next_run.get());
         times[FIND_LOST_EVENTS] = more(self.sweeping.is_some()).min(self.next_lost);
         times[PROCESS_EVENTS] = more(self.more_events);
-        times[LOOK_FOR_DUE] = run.min(self.next_sweep());
+        times[LOOK_FOR_DUE] = run.max(self.notify_from).min(self.next_sweep());
         times[NOTIFY] = notify;
         times[KEEP_HISTORY] = self.next_upkeep;
         times[RETIRE] = more(!self.to_retire.is_empty());

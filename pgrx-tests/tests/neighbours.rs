@@ -3,6 +3,13 @@
 //!
 //! `NEIGHBOURS=60` has each flood last for so many seconds instead of a few.
 
+#[path = "neighbours/floods.rs"]
+mod floods;
+#[path = "neighbours/hour.rs"]
+mod hour;
+#[path = "neighbours/shares.rs"]
+mod shares;
+
 use std::time::{Duration, Instant};
 
 use postgres::Client;

@@ -307,3 +307,56 @@ fn a_killed_workers_task_is_back_within_its_lease_and_a_second() {
         assert!(claimed.elapsed() > Duration::from_millis(800), "not before the lease ran out");
     }
 }
+
+/// Claims and completes so many tasks one by one; returns how many a second.
+fn rate(client: &mut Client, calls: &[postgres::Statement; 2], tasks: u32) -> f64 {
+    let started = Instant::now();
+    for _ in 0..tasks {
+        let task = client.query_one(&calls[0], &[]).expect("claim");
+        let (id, token): (i64, i64) = (task.get(0), task.get(1));
+        client.execute(&calls[1], &[&id, &token]).expect("complete");
+    }
+    f64::from(tasks) / started.elapsed().as_secs_f64()
+}
+
+#[test]
+fn a_role_with_a_right_for_one_queue_is_as_fast_as_a_superuser() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for fast_path in ["on", "off"] {
+        let cluster = measured("work-rights");
+        let mut superuser = cluster.connect();
+        // Rights of others are in the table as well.
+        superuser
+            .batch_execute(
+                "CREATE ROLE tenant LOGIN; SELECT queue.create('mine'), queue.grant_worker('tenant', 'mine');
+                 DO $$ BEGIN FOR i IN 1 .. 100 LOOP
+                     EXECUTE format('CREATE ROLE other%s; SELECT queue.grant_worker(''other%1$s'', ''default'')', i);
+                 END LOOP; END $$;
+                 SELECT count(*) FROM queue.push_many('mine', array_fill('{}'::jsonb, ARRAY[40000]))",
+            )
+            .expect("prepare");
+        let mut tenant = cluster.config("postgres").user("tenant").connect(NoTls).expect("connect");
+        let [of_tenant, of_superuser] = [&mut tenant, &mut superuser].map(|client| {
+            client.batch_execute(&format!("SET queue.fast_path = {fast_path}")).expect("SET");
+            [
+                client.prepare("SELECT id, token FROM queue.claim('1 minute', 'mine')").expect("prepare"),
+                client.prepare("SELECT queue.complete($1, $2)").expect("prepare"),
+            ]
+        });
+        // In turn, since both share a machine that does other things as well, and the best of each.
+        let mut best = [0.0_f64; 2];
+        for round in 0..60 {
+            if round >= 10 && best[0] > best[1] * 0.97 {
+                break;
+            }
+            best[0] = rate(&mut tenant, &of_tenant, 200).max(best[0]);
+            best[1] = rate(&mut superuser, &of_superuser, 200).max(best[1]);
+        }
+        let ratio = best[0] / best[1];
+        println!(
+            "fast_path {fast_path}: {:.0} tasks a second, a superuser {:.0}: {ratio:.3}",
+            best[0], best[1]
+        );
+        assert!(ratio >= 0.95, "fast_path {fast_path}: {ratio:.3}");
+    }
+}

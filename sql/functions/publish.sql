@@ -38,15 +38,20 @@ BEGIN
         PERFORM queue_internal.raise_null('payload');
     END IF;
     headers := coalesce(headers, '{}') || jsonb_build_object('topic', topic);
-    targets := ARRAY(
-        -- What stands before the first wildcard sorts most of them out. To compile a regular expression
-        -- takes far longer.
-        SELECT DISTINCT b.queue FROM queue.bindings AS b
-        WHERE queue_internal.has_right('producer', b.queue)
-          AND EXISTS (SELECT FROM queue.queues AS q WHERE q.name = b.queue)
-          AND CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
-                   THEN ('.' || topic) ~ b.topic_regex END
-        ORDER BY b.queue);
+    targets := '{}';
+    FOR target IN SELECT DISTINCT b.queue FROM queue.bindings AS b ORDER BY b.queue LOOP
+        -- The patterns of a queue that the caller may not push to cost the caller nothing.
+        CONTINUE WHEN NOT queue_internal.has_right('producer', target)
+            OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = target);
+        -- What stands before the first wildcard sorts most of them out. To compile a regular expression takes far
+        -- longer.
+        CONTINUE WHEN NOT EXISTS (
+            SELECT FROM queue.bindings AS b
+            WHERE b.queue = target
+              AND CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
+                       THEN ('.' || topic) ~ b.topic_regex END);
+        targets := targets || target;
+    END LOOP;
     IF key IS NOT NULL THEN
         RETURN QUERY SELECT * FROM queue_internal.publish_key(
             targets, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers);

@@ -10,7 +10,8 @@
 --               all         one task for each
 --             priority, delay, key, on_duplicate, group_key, max_attempts, headers
 --                           as in queue.push, for each task
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options
+--   Bounds:   10000 schedules of a queue: the worker reads those of all queues
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options, and for one schedule too many
 --   Touches:  queue.schedules (inserts, updates); announces the next run to the worker
 
 CREATE FUNCTION queue.schedule(
@@ -37,6 +38,12 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_timezone(timezone);
     PERFORM queue_internal.check_schedule_options(queue, options);
+    IF (SELECT count(*) FROM queue.schedules AS s WHERE s.queue = schedule.queue AND s.name <> schedule.name) >= 10000 THEN
+        RAISE EXCEPTION 'queue "%" has too many schedules', queue
+            USING ERRCODE = 'program_limit_exceeded',
+                  DETAIL = 'A queue can have 10000.',
+                  HINT = 'Use one schedule whose task does the work of several, or another queue.';
+    END IF;
     SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}') INTO kept
     FROM jsonb_each(options) AS o WHERE o.value <> 'null' AND o.key <> 'missed_runs';
     INSERT INTO queue.schedules AS s (name, cron, timezone, queue, payload, options, missed_runs, next_run_at)

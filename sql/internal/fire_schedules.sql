@@ -4,8 +4,9 @@
 --   Promise:  one task for each time that is due, because the push and the step to the next time are
 --             one transaction, and the next time follows from the planned one and never from the clock
 --   Order:    in turn by queue, and in each queue by the time that is due, a piece of each schedule at a time, so that
---             neither a queue with many schedules nor a schedule far behind is in another's way
---   Stops:    once "max_tasks" were pushed, or after 250 ms; null for neither
+--             neither a queue with many schedules nor a schedule far behind is in another's way; the queues in random
+--             order, so that none is always the last where not all have their turn
+--   Stops:    once "max_tasks" were pushed, or after 150 ms; null for neither
 --   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
 --             overdue when it failed, "patience" at most, and is in no other's way.
 --   Locks:    the rows of the schedules that are due; those that others have locked are passed over. What a push has to
@@ -15,29 +16,37 @@ CREATE FUNCTION queue_internal.fire_schedules(
     max_tasks bigint, patience interval, OUT fired bigint, OUT next_run_at timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
-    moment CONSTANT timestamptz := clock_timestamp();
-    plan   queue.schedules;
+    started CONSTANT timestamptz := clock_timestamp();
+    moment  timestamptz;
+    before  bigint := -1;
+    plan    queue.schedules;
 BEGIN
     fired := 0;
-    FOR plan IN
-        SELECT s.* FROM queue.schedules AS s
-        JOIN (SELECT d.name, row_number() OVER (PARTITION BY d.queue ORDER BY d.next_run_at, d.name) AS turn
-              FROM queue.schedules AS d
-              WHERE d.paused_at IS NULL AND d.next_run_at <= moment
-                AND (d.last_error_at <= moment
-                     AND d.last_error_at + queue_internal.schedule_pause(d.next_run_at, d.last_error_at, patience) > moment) IS NOT TRUE) AS due
-          ON due.name = s.name
-        WHERE s.paused_at IS NULL AND s.next_run_at <= moment
-        ORDER BY due.turn, s.next_run_at
-        FOR UPDATE OF s SKIP LOCKED
-    LOOP
-        BEGIN
-            fired := fired + queue_internal.fire_schedule(plan, moment);
-        EXCEPTION WHEN OTHERS THEN
-            UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
-            WHERE s.name = plan.name;
-        END;
-        EXIT WHEN fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > moment + interval '250 ms';
+    <<turns>>
+    WHILE fired > before LOOP
+        before := fired;
+        moment := clock_timestamp();
+        FOR plan IN
+            SELECT s.* FROM queue.schedules AS s
+            JOIN (SELECT d.name, row_number() OVER (PARTITION BY d.queue ORDER BY d.next_run_at, d.name) AS turn
+                  FROM queue.schedules AS d
+                  WHERE d.paused_at IS NULL AND d.next_run_at <= moment
+                    AND (d.last_error_at <= moment
+                         AND d.last_error_at + queue_internal.schedule_pause(d.next_run_at, d.last_error_at, patience) > moment) IS NOT TRUE) AS due
+              ON due.name = s.name
+            WHERE s.paused_at IS NULL AND s.next_run_at <= moment
+            ORDER BY due.turn, random()
+            FOR UPDATE OF s SKIP LOCKED
+        LOOP
+            BEGIN
+                fired := fired + queue_internal.fire_schedule(plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
+            EXCEPTION WHEN OTHERS THEN
+                UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
+                WHERE s.name = plan.name;
+            END;
+            EXIT turns WHEN fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > started + interval '150 ms';
+        END LOOP;
+        EXIT WHEN max_tasks IS NULL;
     END LOOP;
     next_run_at := queue_internal.next_schedule(patience);
 END
@@ -45,7 +54,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.fire_schedules(bigint, interval) IS
     'Pushes the tasks of the schedules that are due; returns how many, and when the next one is.';
 
-CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz) RETURNS bigint
+CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     due      timestamptz := plan.next_run_at;
@@ -55,7 +64,7 @@ BEGIN
     IF plan.missed_runs <> 'all' THEN
         due := queue_internal.latest_run(plan.cron, plan.timezone, due, moment);
     END IF;
-    WHILE due <= moment AND pushed < 100 LOOP
+    WHILE due <= moment AND pushed < most LOOP
         -- Who calls queue.maintain() every minute may be late by one.
         IF plan.missed_runs <> 'skip' OR due >= moment - interval '2 minutes' THEN
             PERFORM queue_internal.push_scheduled(plan, due);
@@ -70,8 +79,8 @@ BEGIN
     RETURN pushed;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.fire_schedule(queue.schedules, timestamptz) IS
-    'Pushes the tasks that one schedule has due; returns how many.';
+COMMENT ON FUNCTION queue_internal.fire_schedule(queue.schedules, timestamptz, integer) IS
+    'Pushes the tasks that one schedule has due, so many at most; returns how many.';
 
 CREATE FUNCTION queue_internal.push_scheduled(plan queue.schedules, run timestamptz) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -29,9 +29,10 @@ BEGIN
         place.predecessor_id := last.predecessor_id;
         place.task_id := last.task_id;
         IF place.predecessor_id IS NULL THEN
-            DELETE FROM queue_internal.outcomes AS o WHERE o.task_id IN (
-                SELECT l.task_id FROM queue_internal.outcomes AS l
-                WHERE l.ended_at < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED);
+            DELETE FROM queue_internal.outcomes AS o
+            WHERE o.task_id = ANY (ARRAY(
+                SELECT e.task_id FROM queue_internal.outcomes AS e
+                WHERE e.ended_at < clock_timestamp() - interval '1 day' LIMIT 10 * max_looks FOR UPDATE SKIP LOCKED));
             place.queue := '';
         END IF;
         RETURN place;

@@ -299,7 +299,7 @@ CREATE TABLE queue.bindings (
     queue         text COLLATE "C" NOT NULL,
     topic_regex   text        NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CONSTRAINT bindings_pkey PRIMARY KEY (topic_pattern, queue)
+    CONSTRAINT bindings_pkey PRIMARY KEY (queue, topic_pattern)
 );
 
 -- Who may do what. pg_dump saves the rows; privileges follow them (internal/rights.sql).
@@ -1783,7 +1783,7 @@ DECLARE
     looks    integer := 0;
 BEGIN
     -- Bounded in time, too: a trigger that somebody added may make each of them slow.
-    WHILE looks < max_events AND clock_timestamp() < moment + interval '250 ms' LOOP
+    WHILE looks < max_events AND clock_timestamp() < moment + interval '150 ms' LOOP
         SELECT e.* INTO event FROM queue_internal.events AS e
         WHERE e.queue = source.name AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
         ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
@@ -1861,19 +1861,27 @@ $$;
 COMMENT ON FUNCTION queue_internal.postpone_event(queue_internal.events, text) IS
     'Has an event processed later; logs the first error.';
 
+-- A piece of each queue at a time, in random order, so that a queue with many events is in no other's way.
 CREATE FUNCTION queue_internal.process_all_events(max_events integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source queue.queues;
     looks  bigint := 0;
+    before bigint := -1;
     moment CONSTANT timestamptz := clock_timestamp();
 BEGIN
-    FOR source IN
-        SELECT q.* FROM queue.queues AS q
-        WHERE EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = q.name AND e.due_at <= clock_timestamp())
-    LOOP
-        looks := looks + queue_internal.process_events(source, max_events, 0);
-        EXIT WHEN looks >= max_events OR clock_timestamp() > moment + interval '250 ms';
+    WHILE looks > before LOOP
+        before := looks;
+        FOR source IN
+            SELECT q.* FROM queue.queues AS q
+            WHERE EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = q.name AND e.due_at <= clock_timestamp())
+            ORDER BY random()
+        LOOP
+            looks := looks + queue_internal.process_events(source, least(max_events, 20), 0);
+            IF looks >= max_events OR clock_timestamp() > moment + interval '150 ms' THEN
+                RETURN looks;
+            END IF;
+        END LOOP;
     END LOOP;
     RETURN looks;
 END
@@ -1911,9 +1919,10 @@ BEGIN
         place.predecessor_id := last.predecessor_id;
         place.task_id := last.task_id;
         IF place.predecessor_id IS NULL THEN
-            DELETE FROM queue_internal.outcomes AS o WHERE o.task_id IN (
-                SELECT l.task_id FROM queue_internal.outcomes AS l
-                WHERE l.ended_at < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED);
+            DELETE FROM queue_internal.outcomes AS o
+            WHERE o.task_id = ANY (ARRAY(
+                SELECT e.task_id FROM queue_internal.outcomes AS e
+                WHERE e.ended_at < clock_timestamp() - interval '1 day' LIMIT 10 * max_looks FOR UPDATE SKIP LOCKED));
             place.queue := '';
         END IF;
         RETURN place;
@@ -4071,8 +4080,9 @@ COMMENT ON FUNCTION queue_internal.latest_run(text, text, timestamptz, timestamp
 --   Promise:  one task for each time that is due, because the push and the step to the next time are
 --             one transaction, and the next time follows from the planned one and never from the clock
 --   Order:    in turn by queue, and in each queue by the time that is due, a piece of each schedule at a time, so that
---             neither a queue with many schedules nor a schedule far behind is in another's way
---   Stops:    once "max_tasks" were pushed, or after 250 ms; null for neither
+--             neither a queue with many schedules nor a schedule far behind is in another's way; the queues in random
+--             order, so that none is always the last where not all have their turn
+--   Stops:    once "max_tasks" were pushed, or after 150 ms; null for neither
 --   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
 --             overdue when it failed, "patience" at most, and is in no other's way.
 --   Locks:    the rows of the schedules that are due; those that others have locked are passed over. What a push has to
@@ -4082,29 +4092,37 @@ CREATE FUNCTION queue_internal.fire_schedules(
     max_tasks bigint, patience interval, OUT fired bigint, OUT next_run_at timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
-    moment CONSTANT timestamptz := clock_timestamp();
-    plan   queue.schedules;
+    started CONSTANT timestamptz := clock_timestamp();
+    moment  timestamptz;
+    before  bigint := -1;
+    plan    queue.schedules;
 BEGIN
     fired := 0;
-    FOR plan IN
-        SELECT s.* FROM queue.schedules AS s
-        JOIN (SELECT d.name, row_number() OVER (PARTITION BY d.queue ORDER BY d.next_run_at, d.name) AS turn
-              FROM queue.schedules AS d
-              WHERE d.paused_at IS NULL AND d.next_run_at <= moment
-                AND (d.last_error_at <= moment
-                     AND d.last_error_at + queue_internal.schedule_pause(d.next_run_at, d.last_error_at, patience) > moment) IS NOT TRUE) AS due
-          ON due.name = s.name
-        WHERE s.paused_at IS NULL AND s.next_run_at <= moment
-        ORDER BY due.turn, s.next_run_at
-        FOR UPDATE OF s SKIP LOCKED
-    LOOP
-        BEGIN
-            fired := fired + queue_internal.fire_schedule(plan, moment);
-        EXCEPTION WHEN OTHERS THEN
-            UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
-            WHERE s.name = plan.name;
-        END;
-        EXIT WHEN fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > moment + interval '250 ms';
+    <<turns>>
+    WHILE fired > before LOOP
+        before := fired;
+        moment := clock_timestamp();
+        FOR plan IN
+            SELECT s.* FROM queue.schedules AS s
+            JOIN (SELECT d.name, row_number() OVER (PARTITION BY d.queue ORDER BY d.next_run_at, d.name) AS turn
+                  FROM queue.schedules AS d
+                  WHERE d.paused_at IS NULL AND d.next_run_at <= moment
+                    AND (d.last_error_at <= moment
+                         AND d.last_error_at + queue_internal.schedule_pause(d.next_run_at, d.last_error_at, patience) > moment) IS NOT TRUE) AS due
+              ON due.name = s.name
+            WHERE s.paused_at IS NULL AND s.next_run_at <= moment
+            ORDER BY due.turn, random()
+            FOR UPDATE OF s SKIP LOCKED
+        LOOP
+            BEGIN
+                fired := fired + queue_internal.fire_schedule(plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
+            EXCEPTION WHEN OTHERS THEN
+                UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
+                WHERE s.name = plan.name;
+            END;
+            EXIT turns WHEN fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > started + interval '150 ms';
+        END LOOP;
+        EXIT WHEN max_tasks IS NULL;
     END LOOP;
     next_run_at := queue_internal.next_schedule(patience);
 END
@@ -4112,7 +4130,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.fire_schedules(bigint, interval) IS
     'Pushes the tasks of the schedules that are due; returns how many, and when the next one is.';
 
-CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz) RETURNS bigint
+CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     due      timestamptz := plan.next_run_at;
@@ -4122,7 +4140,7 @@ BEGIN
     IF plan.missed_runs <> 'all' THEN
         due := queue_internal.latest_run(plan.cron, plan.timezone, due, moment);
     END IF;
-    WHILE due <= moment AND pushed < 100 LOOP
+    WHILE due <= moment AND pushed < most LOOP
         -- Who calls queue.maintain() every minute may be late by one.
         IF plan.missed_runs <> 'skip' OR due >= moment - interval '2 minutes' THEN
             PERFORM queue_internal.push_scheduled(plan, due);
@@ -4137,8 +4155,8 @@ BEGIN
     RETURN pushed;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.fire_schedule(queue.schedules, timestamptz) IS
-    'Pushes the tasks that one schedule has due; returns how many.';
+COMMENT ON FUNCTION queue_internal.fire_schedule(queue.schedules, timestamptz, integer) IS
+    'Pushes the tasks that one schedule has due, so many at most; returns how many.';
 
 CREATE FUNCTION queue_internal.push_scheduled(plan queue.schedules, run timestamptz) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -5181,15 +5199,20 @@ BEGIN
         PERFORM queue_internal.raise_null('payload');
     END IF;
     headers := coalesce(headers, '{}') || jsonb_build_object('topic', topic);
-    targets := ARRAY(
-        -- What stands before the first wildcard sorts most of them out. To compile a regular expression
-        -- takes far longer.
-        SELECT DISTINCT b.queue FROM queue.bindings AS b
-        WHERE queue_internal.has_right('producer', b.queue)
-          AND EXISTS (SELECT FROM queue.queues AS q WHERE q.name = b.queue)
-          AND CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
-                   THEN ('.' || topic) ~ b.topic_regex END
-        ORDER BY b.queue);
+    targets := '{}';
+    FOR target IN SELECT DISTINCT b.queue FROM queue.bindings AS b ORDER BY b.queue LOOP
+        -- The patterns of a queue that the caller may not push to cost the caller nothing.
+        CONTINUE WHEN NOT queue_internal.has_right('producer', target)
+            OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = target);
+        -- What stands before the first wildcard sorts most of them out. To compile a regular expression takes far
+        -- longer.
+        CONTINUE WHEN NOT EXISTS (
+            SELECT FROM queue.bindings AS b
+            WHERE b.queue = target
+              AND CASE WHEN starts_with(topic || '.', split_part(split_part(b.topic_pattern, '#', 1), '*', 1))
+                       THEN ('.' || topic) ~ b.topic_regex END);
+        targets := targets || target;
+    END LOOP;
     IF key IS NOT NULL THEN
         RETURN QUERY SELECT * FROM queue_internal.publish_key(
             targets, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers);
@@ -6192,7 +6215,8 @@ COMMENT ON FUNCTION queue.purge(text) IS
 --               all         one task for each
 --             priority, delay, key, on_duplicate, group_key, max_attempts, headers
 --                           as in queue.push, for each task
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options
+--   Bounds:   10000 schedules of a queue: the worker reads those of all queues
+--   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options, and for one schedule too many
 --   Touches:  queue.schedules (inserts, updates); announces the next run to the worker
 
 CREATE FUNCTION queue.schedule(
@@ -6219,6 +6243,12 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_timezone(timezone);
     PERFORM queue_internal.check_schedule_options(queue, options);
+    IF (SELECT count(*) FROM queue.schedules AS s WHERE s.queue = schedule.queue AND s.name <> schedule.name) >= 10000 THEN
+        RAISE EXCEPTION 'queue "%" has too many schedules', queue
+            USING ERRCODE = 'program_limit_exceeded',
+                  DETAIL = 'A queue can have 10000.',
+                  HINT = 'Use one schedule whose task does the work of several, or another queue.';
+    END IF;
     SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}') INTO kept
     FROM jsonb_each(options) AS o WHERE o.value <> 'null' AND o.key <> 'missed_runs';
     INSERT INTO queue.schedules AS s (name, cron, timezone, queue, payload, options, missed_runs, next_run_at)

@@ -4,8 +4,8 @@ use super::directory::{hashes, locked};
 use super::{IDLE, NAME, Queue, Slot, Wake};
 use pgrx::prelude::*;
 
-/// How many leases of a lane the worker ends at a time.
-const CHORE: usize = 256;
+/// How many leases of a lane the worker ends before it looks at the next lane.
+const CHORE: usize = 64;
 
 /// What the worker has to do for a lane.
 pub struct Chore {
@@ -41,19 +41,24 @@ impl Chore {
     }
 }
 
-/// Does what is due in the lanes of this database; what is left for the worker it gets one by one.
-pub fn tend(now: i64, sweep_interval: i64, mut act: impl FnMut(Chore)) {
+/// Does what is due in the lanes of this database, from the one with the number `from` on; what is left for the worker
+/// it gets one by one, until it says that this is enough. Returns the number of the lane at which to go on then.
+pub fn tend(from: usize, now: i64, sweep_interval: i64, mut act: impl FnMut(Chore) -> bool) -> Option<usize> {
     // SAFETY: a plain read of a constant of the process.
     let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
-    for index in 0..hashes().len() {
+    let count = hashes().len();
+    for index in (0..count).map(|step| (from + step) % count) {
         let chore = locked(index, |slot| {
             (slot.hash != 0 && slot.database == database).then(|| slot.tend(now, sweep_interval))
         });
         if let Some(mut chore) = chore {
             chore.wake.take().into_iter().for_each(Wake::now);
-            act(chore);
+            if !act(chore) {
+                return Some((index + 1) % count);
+            }
         }
     }
+    None
 }
 
 impl Slot {

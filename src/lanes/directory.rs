@@ -13,6 +13,8 @@ struct Directory {
     locks: *mut pg_sys::LWLockPadded,
     /// The hash of each lane's queue, 0 for a free lane: found without a lock, and trusted under it.
     hashes: *const AtomicU64,
+    /// Who has taken each lane: see [`super::shares`]. Written under the lock for giving lanes away.
+    takers: *const AtomicU64,
     slots: *mut Slot,
     /// For each lane, who waits for it to be refilled. Not in its slot: the server changes them at any time,
     /// and not under the lane's lock.
@@ -24,6 +26,7 @@ static mut DIRECTORY: Directory = Directory {
     count: 0,
     locks: std::ptr::null_mut(),
     hashes: std::ptr::null(),
+    takers: std::ptr::null(),
     slots: std::ptr::null_mut(),
     refilled: std::ptr::null_mut(),
     stamps: std::ptr::null(),
@@ -53,9 +56,9 @@ pub fn request() {
     }
 }
 
-/// Bytes: a number for stamps, the hashes, the slots, the condition variables.
+/// Bytes: a number for stamps, the hashes, the takers, the slots, the condition variables.
 fn size(count: usize) -> usize {
-    let each = size_of::<AtomicU64>() + size_of::<Slot>() + size_of::<pg_sys::ConditionVariable>();
+    let each = 2 * size_of::<AtomicU64>() + size_of::<Slot>() + size_of::<pg_sys::ConditionVariable>();
     size_of::<AtomicU64>() + each * count
 }
 
@@ -97,7 +100,8 @@ unsafe extern "C-unwind" fn on_startup() {
         let memory =
             pg_sys::ShmemInitStruct(c"queue_ext lanes".as_ptr(), size(count), &mut found).cast::<u8>();
         let hashes = memory.add(size_of::<AtomicU64>()).cast::<AtomicU64>();
-        let slots = hashes.add(count).cast::<Slot>();
+        let takers = hashes.add(count);
+        let slots = takers.add(count).cast::<Slot>();
         let refilled = slots.add(count).cast::<pg_sys::ConditionVariable>();
         if !found {
             std::ptr::write_bytes(memory, 0, size(count));
@@ -109,6 +113,7 @@ unsafe extern "C-unwind" fn on_startup() {
             count,
             locks: pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr()),
             hashes,
+            takers,
             slots,
             refilled,
             stamps: memory.cast(),
@@ -139,6 +144,16 @@ pub fn hashes() -> &'static [AtomicU64] {
     }
     // SAFETY: see `on_startup`.
     unsafe { std::slice::from_raw_parts(directory.hashes, directory.count) }
+}
+
+/// Who has taken each lane.
+pub fn takers() -> &'static [AtomicU64] {
+    let directory = directory();
+    if directory.count == 0 {
+        return &[];
+    }
+    // SAFETY: see `on_startup`.
+    unsafe { std::slice::from_raw_parts(directory.takers, directory.count) }
 }
 
 /// Runs `act` with the lane of this number, locked. It must not raise, panic or call the server.

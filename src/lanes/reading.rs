@@ -24,13 +24,19 @@ pub trait Source {
     fn next(&mut self) -> Option<Meaning>;
 }
 
-/// Reads what the bounds ask for, as of `moment`.
-pub fn read(source: &mut impl Source, bounds: Bounds, moment: i64) -> Findings {
+/// Reads what the bounds ask for, as of `moment`, of `most_levels` priorities at most.
+pub fn read(source: &mut impl Source, bounds: Bounds, moment: i64, most_levels: usize) -> Findings {
     let mut reading = Reading { source, bounds, moment, full: false, found: Findings::default() };
     let Bounds { from, timed_from, .. } = bounds;
     // Without tasks to come to look for, those before `from` need no look.
     let mut next = reading.source.level_at_least(if timed_from.is_some() { i32::MIN } else { from.priority });
+    let mut levels = 0;
     while let Some(level) = next {
+        levels += 1;
+        if levels > most_levels {
+            reading.stop_at(level);
+            break;
+        }
         if let Some(since) = timed_from
             && level <= from.priority
             && reading.found.came_due_cut.is_none()
@@ -103,6 +109,14 @@ impl<S: Source> Reading<'_, S> {
                 _ => {}
             }
         }
+    }
+
+    /// From this priority on nothing is known; nor of tasks for later, which may have any priority.
+    fn stop_at(&mut self, level: i32) {
+        let rest = Key { priority: level, ..Key::FIRST };
+        self.found.due_below = self.found.due_below.min(rest);
+        self.found.timed.clear();
+        self.found.timed_before = self.bounds.timed_from.unwrap_or(NEVER);
     }
 
     /// Tasks that stand before `from`, and came due since they were last read.

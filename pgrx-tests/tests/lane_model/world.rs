@@ -343,9 +343,13 @@ impl World {
     }
 
     pub fn read(&self, bounds: Bounds) -> Findings {
+        self.read_levels(bounds, usize::MAX)
+    }
+
+    fn read_levels(&self, bounds: Bounds, most_levels: usize) -> Findings {
         let mut order: Vec<Task> = self.tasks.values().copied().collect();
         order.sort_unstable_by_key(|task| task.key);
-        read(&mut Snapshot { order, at: 0, level: 0 }, bounds, self.now)
+        read(&mut Snapshot { order, at: 0, level: 0 }, bounds, self.now, most_levels)
     }
 
     /// The refill goes a step on: it reads, or tells the lane, or fails.
@@ -354,7 +358,10 @@ impl World {
         match &refill.found {
             _ if self.random.chance(6) => self.lane.give_up(),
             None => {
-                refill.found = Some(std::rc::Rc::new(self.read(refill.bounds)));
+                // The worker leaves off after some priorities.
+                let most =
+                    if refill.by == 99 { [1, 2, usize::MAX][self.random.below(3)] } else { usize::MAX };
+                refill.found = Some(std::rc::Rc::new(self.read_levels(refill.bounds, most)));
                 self.refill = Some(refill);
             }
             Some(found) => drop(self.lane.refilled(refill.bounds, found, self.now)),

@@ -1,0 +1,152 @@
+//! What a role with rights for queues a and m1 to m30 does to be in everybody's way, each flood in a session of its own.
+
+use super::*;
+use postgres::NoTls;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+/// Makes the roles and queues, and what the floods find.
+pub fn prepare(client: &mut Client) {
+    run(
+        client,
+        "CREATE ROLE nobody LOGIN; CREATE ROLE hostile LOGIN; CREATE ROLE tenant LOGIN;
+         SELECT queue.grant_producer('tenant', 'b'), queue.grant_worker('tenant', 'b');
+         SELECT queue.create('m' || n) FROM generate_series(1, 30) AS n;
+         SELECT queue.grant_producer('hostile', q.name), queue.grant_worker('hostile', q.name), queue.grant_operator('hostile', q.name)
+         FROM queue.queues AS q WHERE q.name = 'a' OR q.name LIKE 'm%';
+         SELECT queue.schedule('nightly ' || n, '* * * * * *', 'a', options => '{\"key\": \"nightly\"}') FROM generate_series(1, 20) AS n",
+    );
+}
+
+/// Sessions that go on until they are told to stop.
+pub struct Floods {
+    stop: Arc<AtomicBool>,
+    sessions: Vec<JoinHandle<()>>,
+    /// How many statements there were, and how many were refused.
+    pub statements: Arc<AtomicU64>,
+    pub refused: Arc<AtomicU64>,
+}
+
+/// Who says what again and again, with a pause of so many milliseconds. {n} is another number each time.
+const FLOODS: &[(&str, u64, &str)] = &[
+    // Locks that are kept.
+    ("hostile", 0, "BEGIN; SELECT queue.push('a', key => 'nightly'); SELECT pg_sleep(3); ROLLBACK"),
+    (
+        "hostile",
+        0,
+        "BEGIN; SELECT count(*) FROM queue.claim('1 second', 'a', 100); SELECT pg_sleep(2); ROLLBACK",
+    ),
+    (
+        "hostile",
+        0,
+        "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM queue.tasks; SELECT pg_sleep(5); COMMIT",
+    ),
+    (
+        "nobody",
+        0,
+        "BEGIN; SELECT pg_advisory_xact_lock(hashtext('queue_ext history'), 0); SELECT pg_sleep(5); COMMIT",
+    ),
+    ("hostile", 100, "LOCK TABLE queue.tasks; LOCK TABLE queue_internal.locks"),
+    // Rows that others have to look at.
+    (
+        "hostile",
+        50,
+        "INSERT INTO queue.tasks (queue, priority, run_at) SELECT 'a', {n} * 50 + n, now() + interval '1 day' FROM generate_series(1, 50) AS n",
+    ),
+    (
+        "hostile",
+        100,
+        "SELECT count(queue.push('a', delay => n * interval '1 ms')) FROM generate_series(1, 100) AS n",
+    ),
+    (
+        "hostile",
+        50,
+        "SELECT count(queue.push('a', group_key => n::text)) FROM generate_series({n}, {n} + 50) AS n",
+    ),
+    (
+        "hostile",
+        50,
+        "SELECT queue.push('a', after => ARRAY[queue.push('a')]), queue.push('a', key => '{n}', key_ttl => '100 years')",
+    ),
+    ("hostile", 50, "SELECT count(*) FROM queue.claim('1 ms', 'a', 100)"),
+    ("hostile", 20, "BEGIN; SELECT count(queue.push('a')) FROM generate_series(1, 100); ROLLBACK"),
+    (
+        "hostile",
+        100,
+        "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT queue.complete(id, token) FROM queue.claim('1 second', 'a', 20); COMMIT",
+    ),
+    (
+        "hostile",
+        50,
+        "SELECT queue.schedule('late {n}', '* * * * * *', 'm' || 1 + {n} % 30, options => '{\"missed_runs\": \"all\"}')",
+    ),
+    ("hostile", 50, "SELECT queue.bind('#.w{n}', 'a'); SELECT count(*) FROM queue.publish('x.y.w{n}')"),
+    // What the server has once for all.
+    (
+        "hostile",
+        20,
+        "SELECT count(*) FROM (SELECT queue.claim('1 second', 'm' || n) FROM generate_series(1, 30) AS n) AS c",
+    ),
+    ("hostile", 50, "SELECT count(queue.push('m' || n)) FROM generate_series(1, 30) AS n"),
+    ("hostile", 0, "CALL queue.wait('a', '3 seconds', NULL)"),
+    (
+        "hostile",
+        0,
+        "CALL queue.wait(ARRAY['m1', 'm2', 'm3', 'm4', 'm5', 'm6', 'm7', 'm8', 'm9', 'm10'], '3 seconds', NULL)",
+    ),
+    ("nobody", 20, "SELECT pg_notify('queue_b', ''), pg_notify('queue_ext', '{n}')"),
+    ("nobody", 200, "DROP SUBSCRIPTION IF EXISTS none_{n}"),
+    // Operators' verbs.
+    ("hostile", 200, "SELECT count(*) FROM queue.stats; SELECT count(*) FROM queue.health()"),
+    (
+        "hostile",
+        100,
+        "SELECT queue.pause('a'); SELECT queue.resume('a'); SELECT queue.configure('a', '{\"max_running\": 50}'); SELECT queue.configure('a', '{\"max_running\": null}')",
+    ),
+    ("hostile", 500, "CALL queue.reprioritise_where('{\"queue\": \"a\"}', {n} % 5)"),
+    ("hostile", 5000, "SELECT queue.purge('a')"),
+    ("hostile", 5000, "SELECT count(queue.purge('m' || n)) FROM generate_series(1, 30) AS n"),
+    (
+        "hostile",
+        5000,
+        "SELECT count(queue.unschedule(name)) FROM queue.schedules WHERE name LIKE 'late%'; SELECT count(queue.unbind(topic_pattern, 'a')) FROM queue.bindings",
+    ),
+    // Of queue b, and refused.
+    ("hostile", 50, "SELECT queue.push('b')"),
+    ("hostile", 50, "SELECT queue.claim('1 hour', 'b')"),
+];
+
+impl Floods {
+    pub fn begin(cluster: &Cluster) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (statements, refused) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let sessions = FLOODS.iter().map(|(role, pause, statement)| {
+            let config = cluster.config("postgres").user(role).clone();
+            let (stop, said, no) = (stop.clone(), statements.clone(), refused.clone());
+            std::thread::spawn(move || {
+                let mut client = config.connect(NoTls).expect("connect");
+                for n in 1_u64.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let result = client.batch_execute(&statement.replace("{n}", &n.to_string()));
+                    said.fetch_add(1, Ordering::Relaxed);
+                    if result.is_err() {
+                        no.fetch_add(1, Ordering::Relaxed);
+                        if statement.starts_with("BEGIN") {
+                            drop(client.batch_execute("ROLLBACK"));
+                        }
+                    }
+                    std::thread::sleep(Duration::from_millis(*pause));
+                }
+            })
+        });
+        Self { sessions: sessions.collect(), stop, statements, refused }
+    }
+
+    pub fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.sessions.into_iter().for_each(|session| session.join().expect("a flood"));
+    }
+}

@@ -1,0 +1,183 @@
+//! Every flood at once from the queues of one role, while the workers of another role's queue b go on.
+//!
+//! `NEIGHBOURS_SECONDS=3600` has it last an hour. A tenth of the time is quiet, before and after: with that the rest is
+//! compared.
+
+use super::floods::Floods;
+use super::*;
+use postgres::NoTls;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// How long it lasts in all.
+fn length() -> Duration {
+    let seconds = std::env::var("NEIGHBOURS_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(30))
+}
+
+/// From when on a task could be claimed, by its number; and what its worker does with it.
+#[derive(Clone, Copy)]
+struct Due {
+    at: Instant,
+    /// The first attempt ends with its lease.
+    dies: bool,
+}
+
+/// What became of the tasks of queue b in one part of the run.
+#[derive(Default)]
+struct Part {
+    /// From when a task could be claimed until it was.
+    pickups: Vec<Duration>,
+    /// The same for tasks whose lease ran out, from its end.
+    returns: Vec<Duration>,
+    done: HashMap<i64, u32>,
+    refused: Vec<String>,
+}
+
+impl Part {
+    fn percentile(&mut self, part: f64) -> Duration {
+        self.pickups.sort_unstable();
+        self.pickups
+            .get((self.pickups.len() as f64 * part) as usize)
+            .or(self.pickups.last())
+            .copied()
+            .unwrap_or_default()
+    }
+
+    fn latest(&self) -> Duration {
+        self.pickups.iter().chain(&self.returns).max().copied().unwrap_or_default()
+    }
+}
+
+const LEASE: Duration = Duration::from_millis(700);
+const WORKERS: usize = 3;
+
+/// Pushes to queue b and works there for so long; every task has to be done at the end.
+fn work(cluster: &Cluster, time: Duration) -> Part {
+    let due: Arc<Mutex<HashMap<i64, Due>>> = Arc::default();
+    let part: Arc<Mutex<Part>> = Arc::default();
+    let pushing = Arc::new(AtomicBool::new(true));
+    let pushed = Arc::new(AtomicUsize::new(0));
+    let connect = || cluster.config("postgres").user("tenant").connect(NoTls).expect("connect");
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|_| {
+            let mut client = connect();
+            let (due, part, pushing, pushed) = (due.clone(), part.clone(), pushing.clone(), pushed.clone());
+            std::thread::spawn(move || loop {
+                let task = client
+                    .query_opt("SELECT id, token, (payload ->> 'n')::bigint, attempt FROM queue.claim('1 minute', 'b')", &[])
+                    .expect("claim");
+                let claimed = Instant::now();
+                let Some(task) = task else {
+                    let done = part.lock().expect("no panic").done.len();
+                    if !pushing.load(Ordering::SeqCst) && done == pushed.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    run(&mut client, "CALL queue.wait('b', '1 second', NULL)");
+                    continue;
+                };
+                let (id, token, n, attempt): (i64, i64, Option<i64>, i32) =
+                    (task.get(0), task.get(1), task.get(2), task.get(3));
+                // The runs of the schedule have no number.
+                let n = n.unwrap_or(-id);
+                let known = due.lock().expect("no panic").get(&n).copied();
+                if let Some(known) = known {
+                    let mut part = part.lock().expect("no panic");
+                    if attempt == 1 {
+                        part.pickups.push(claimed.saturating_duration_since(known.at));
+                        if known.dies {
+                            drop(part);
+                            // Not before the lease has been given can it end.
+                            let mut due = due.lock().expect("no panic");
+                            client.execute("SELECT queue.extend($1, $2, '700 ms')", &[&id, &token]).expect("extend");
+                            due.insert(n, Due { at: Instant::now() + LEASE, dies: true });
+                            continue;
+                        }
+                    } else {
+                        part.returns.push(claimed.saturating_duration_since(known.at));
+                    }
+                }
+                let result = client.execute("SELECT queue.complete($1, $2)", &[&id, &token]);
+                let mut part = part.lock().expect("no panic");
+                match result {
+                    Ok(_) if n > 0 => *part.done.entry(n).or_insert(0) += 1,
+                    Ok(_) => {}
+                    Err(error) => part.refused.push(error.to_string()),
+                }
+            })
+        })
+        .collect();
+    let mut client = connect();
+    let started = Instant::now();
+    let mut number = 0_i64;
+    while started.elapsed() < time {
+        number += 1;
+        let delay = if number % 10 == 0 { 300 } else { 0 };
+        // Known before it can be claimed; the time is that of its commit.
+        let dies = number % 50 == 1;
+        let mut due_now = due.lock().expect("no panic");
+        let statement = format!("SELECT queue.push('b', '{{\"n\": {number}}}', delay => '{delay} ms')");
+        run(&mut client, &statement);
+        due_now.insert(number, Due { at: Instant::now() + Duration::from_millis(delay), dies });
+        drop(due_now);
+        pushed.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    pushing.store(false, Ordering::SeqCst);
+    workers.into_iter().for_each(|worker| worker.join().expect("a worker"));
+    let part = std::mem::take(&mut *part.lock().expect("no panic"));
+    assert_eq!(part.done.len() as i64, number, "nothing is lost");
+    assert!(part.done.values().all(|times| *times == 1), "nothing is done twice");
+    part
+}
+
+/// How late the runs of b's schedule were, at most, in milliseconds, and how many of them there were since.
+fn ticks(client: &mut Client) -> (i64, i64) {
+    let query = "SELECT coalesce(max(extract(epoch FROM created_at - (headers ->> 'scheduled_for')::timestamptz)) * 1000, 0)::bigint, count(*)
+                 FROM queue.all_tasks WHERE queue = 'b' AND headers ? 'schedule'";
+    let row = client.query_one(query, &[]).expect("ticks");
+    (row.get(0), row.get(1))
+}
+
+#[test]
+fn all_floods_at_once_are_in_nobodys_way() {
+    let (mut cluster, mut client, worker) = start("hour");
+    super::floods::prepare(&mut client);
+    run(&mut client, TICK);
+    let load = || std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    println!("load before: {}", load().trim());
+    let mut before = work(&cluster, length() / 20);
+    let floods = Floods::begin(&cluster);
+    let mut among = work(&cluster, length() - length() / 10);
+    println!("load among the floods: {}", load().trim());
+    let (statements, refused) =
+        (floods.statements.load(Ordering::Relaxed), floods.refused.load(Ordering::Relaxed));
+    let rows = number(&mut client, "SELECT count(*) FROM queue.tasks");
+    floods.end();
+    let mut after = work(&cluster, length() / 20);
+    before.pickups.append(&mut after.pickups);
+    before.returns.append(&mut after.returns);
+    let (late, ticks) = ticks(&mut client);
+    let (quiet, loud) = (before.percentile(0.99), among.percentile(0.99));
+    println!(
+        "{:?} in all; {} tasks of b, {} of them after a lease that ran out; pickup p50 {:?}, p99 {loud:?}, latest {:?} among {statements} \
+         statements ({refused} refused, {rows} tasks at the end); quiet: {} tasks, p50 {:?}, p99 {quiet:?}, latest {:?}; {ticks} runs of \
+         b's schedule, {late} ms late at most",
+        length(),
+        among.pickups.len(),
+        among.returns.len(),
+        among.percentile(0.5),
+        among.latest(),
+        before.pickups.len(),
+        before.percentile(0.5),
+        before.latest(),
+    );
+    assert_eq!(among.refused, Vec::<String>::new());
+    assert!(among.latest() < Duration::from_secs(1), "{:?} late", among.latest());
+    assert!(late < 1000, "a run of b was {late} ms late");
+    assert!(ticks + 2 >= length().as_secs() as i64, "{ticks} runs");
+    // What a second session beside it costs anyway, on a machine that does other things as well.
+    assert!(loud <= (2 * quiet).max(Duration::from_millis(20)), "p99 {quiet:?} and {loud:?}");
+    assert_eq!(cluster.await_worker("postgres"), worker);
+}
