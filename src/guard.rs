@@ -154,9 +154,12 @@ unsafe fn is_trusted(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> b
 
 unsafe fn refuse(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> ! {
     // SAFETY: names of the server's, zero-terminated.
-    let (trigger, table) = unsafe {
-        let table = (*(*relation).rd_rel).relname.data.as_ptr();
-        (shown(CStr::from_ptr(trigger.tgname).to_bytes()), shown(CStr::from_ptr(table).to_bytes()))
+    let (trigger, schema, table) = unsafe {
+        let class = &*(*relation).rd_rel;
+        let schema = pg_sys::get_namespace_name(class.relnamespace);
+        [trigger.tgname.cast_const(), schema.cast_const(), class.relname.data.as_ptr()]
+            .map(|name| shown(CStr::from_ptr(name).to_bytes()))
+            .into()
     };
     let report = ErrorReport::new(
         PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
@@ -168,7 +171,7 @@ unsafe fn refuse(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> ! {
     report
         .set_detail("Its function belongs neither to a superuser nor to the owner of the table, or it has a condition or arguments.")
         .set_hint(format!(
-            "If it can be trusted with their rights, let the owner ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}."
+            "If it can be trusted with their rights, let the owner ALTER TABLE {schema}.{table} ENABLE ALWAYS TRIGGER {trigger}."
         ))
         .report(PgLogLevel::ERROR);
     unreachable!("an ERROR does not return")

@@ -121,8 +121,10 @@ unsafe fn ends_prepared_transaction(node: *mut pg_sys::Node) -> bool {
 }
 
 /// Whether the statement may begin or end a time in which changes of tasks are not told: triggers of a table
-/// of ours are disabled or enabled, or a subscription comes or goes.
-unsafe fn silences_triggers(node: *mut pg_sys::Node) -> bool {
+/// of ours are disabled or enabled, or a subscription comes or goes. Guarded, because to look a name up can
+/// fail: at a lock, at a cancel.
+#[pg_guard]
+unsafe extern "C-unwind" fn silences_triggers(node: *mut pg_sys::Node) -> bool {
     use pg_sys::AlterTableType::{AT_DisableTrigUser, AT_EnableTrig};
     use pg_sys::NodeTag::*;
     // SAFETY: a utility statement is a node, and its tag tells its type; the commands of ALTER TABLE are a
@@ -280,6 +282,8 @@ unsafe fn option(name: &CStr, options: *mut pg_sys::List) -> *const c_char {
         let mut options = (0..(*options).length)
             .map(|i| (*(*options).elements.offset(i as isize)).ptr_value.cast::<pg_sys::DefElem>());
         let found = options.find(|option| CStr::from_ptr((**option).defname) == name);
+        // TEMPLATE DEFAULT has no value.
+        let found = found.filter(|option| !(**option).arg.is_null());
         found.map_or(std::ptr::null(), |option| pg_sys::defGetString(option))
     }
 }

@@ -21,6 +21,10 @@ struct Running {
     subtransaction: pg_sys::SubTransactionId,
 }
 
+/// How many roles' rights are remembered, and how often they are read again at once because they change.
+const MOST_KNOWN: usize = 64;
+const MOST_READINGS: usize = 10;
+
 /// How deep verbs can be nested, each called by a function of somebody else's that the one before it called.
 const DEEPEST: usize = 32;
 
@@ -29,7 +33,7 @@ struct State {
     depth: usize,
     running: [Running; DEEPEST],
     /// Whose rights are known, unless something changed since.
-    known: Option<Known>,
+    known: Vec<Known>,
     /// The OID of queue.rights, once it was read.
     table: pg_sys::Oid,
     /// How often rights or roles may have changed.
@@ -39,6 +43,8 @@ struct State {
 /// The rights of a role that does not own the extension.
 struct Known {
     role: pg_sys::Oid,
+    /// Something may have changed while they were read.
+    doubtful: bool,
     everywhere: Kinds,
     queues: HashMap<Vec<u8>, Kinds>,
 }
@@ -49,7 +55,7 @@ thread_local! {
             registered: false,
             depth: 0,
             running: [Running { caller: pg_sys::InvalidOid, owner: pg_sys::InvalidOid, subtransaction: 0 }; DEEPEST],
-            known: None,
+            known: Vec::new(),
             table: pg_sys::InvalidOid,
             changes: 0,
         })
@@ -131,7 +137,9 @@ pub unsafe extern "C-unwind" fn enter(fcinfo: pg_sys::FunctionCallInfo) -> Enter
         (*state).running[(*state).depth] = Running { caller: entered.user, owner, subtransaction };
         (*state).depth += 1;
         entered.switched = true;
-        pg_sys::SetUserIdAndSecContext(owner, entered.context | RESTRICTED);
+        // As a SECURITY DEFINER function: nothing in it can change the role. Not as a security-restricted operation,
+        // which refuses to queue a deferred trigger or foreign key of somebody's table.
+        pg_sys::SetUserIdAndSecContext(owner, entered.context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
         entered
     }
 }
@@ -149,8 +157,6 @@ pub unsafe fn leave(entered: &Entered) {
         }
     }
 }
-
-const RESTRICTED: i32 = (pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION) as i32;
 
 /// Whether a verb is running with the rights of the owner.
 pub fn in_verb() -> bool {
@@ -205,19 +211,34 @@ unsafe fn known<'a>(role: pg_sys::Oid) -> &'a Known {
         register();
         pg_sys::AcceptInvalidationMessages();
         let state = state();
-        while (*state).known.as_ref().is_none_or(|known| known.role != role) {
+        let mut rounds = 0;
+        loop {
+            if let Some(known) = (*state).known.iter().find(|known| known.role == role && !known.doubtful) {
+                return known;
+            }
             let changes = (*state).changes;
-            let read = read(role);
-            // Reading takes locks, and with them the news of what changes meanwhile.
-            (*state).known = (changes == (*state).changes).then_some(read);
+            let mut read = read(role);
+            // Reading takes locks, and with them the news of what changes meanwhile. Where that does not end, what
+            // was read last serves this once.
+            read.doubtful = changes != (*state).changes;
+            rounds += 1;
+            let known = &mut (*state).known;
+            known.retain(|known| known.role != role);
+            if known.len() == MOST_KNOWN {
+                known.clear();
+            }
+            known.push(read);
+            if rounds == MOST_READINGS {
+                return &known[known.len() - 1];
+            }
+            check_for_interrupts!();
         }
-        (*state).known.as_ref().unwrap_or_else(|| unreachable!("the loop ends when they are known"))
     }
 }
 
 /// Reads queue.rights, with a snapshot of now: what was revoked is revoked for older transactions, too.
 unsafe fn read(role: pg_sys::Oid) -> Known {
-    let mut known = Known { role, everywhere: Kinds::default(), queues: HashMap::new() };
+    let mut known = Known { role, doubtful: false, everywhere: Kinds::default(), queues: HashMap::new() };
     // SAFETY: the table has the columns role, kind and queue, as tables.sql declares it; a role's OID is not toasted.
     unsafe {
         let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), false);
@@ -269,7 +290,9 @@ unsafe fn register() {
             pg_sys::RegisterXactCallback(Some(transaction_ended), std::ptr::null_mut());
             pg_sys::RegisterSubXactCallback(Some(subtransaction_ended), std::ptr::null_mut());
             pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
-            for cache in [pg_sys::SysCacheIdentifier::AUTHMEMROLEMEM, pg_sys::SysCacheIdentifier::AUTHOID] {
+            use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID};
+            // The owner of the database is a member of pg_database_owner.
+            for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID] {
                 pg_sys::CacheRegisterSyscacheCallback(
                     cache as i32,
                     Some(roles_changed),
@@ -321,7 +344,7 @@ unsafe extern "C-unwind" fn roles_changed(_argument: pg_sys::Datum, _cache: i32,
 fn forget() {
     // SAFETY: one thread. A reference that `known` gave is not in use while the server calls back.
     let state = unsafe { &mut *state() };
-    state.known = None;
+    state.known.clear();
     state.changes += 1;
 }
 

@@ -176,7 +176,8 @@ extension_sql_file!("../sql/functions/extend_many.sql", name = "extend_many", re
 extension_sql_file!("../sql/functions/extend.sql", name = "extend", requires = ["extend_many"]);
 extension_sql_file!("../sql/functions/cancelled.sql", name = "cancelled", requires = ["extend"]);
 extension_sql_file!("../sql/functions/cancel.sql", name = "cancel", requires = ["cancelled"]);
-extension_sql_file!("../sql/functions/retry.sql", name = "retry", requires = ["cancel"]);
+extension_sql_file!("../sql/functions/end_lease.sql", name = "end_lease", requires = ["cancel"]);
+extension_sql_file!("../sql/functions/retry.sql", name = "retry", requires = ["end_lease"]);
 extension_sql_file!("../sql/functions/redrive.sql", name = "redrive", requires = ["retry"]);
 extension_sql_file!("../sql/functions/reap.sql", name = "reap", requires = ["redrive"]);
 extension_sql_file!("../sql/functions/get.sql", name = "get", requires = ["reap"]);

@@ -114,7 +114,9 @@ pub fn open(purpose: Use) -> Result<Tables, Reason> {
         if !(*known).registered {
             (*known).registered = true;
             pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
-            for cache in [pg_sys::SysCacheIdentifier::AUTHMEMROLEMEM, pg_sys::SysCacheIdentifier::AUTHOID] {
+            use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID};
+            // The owner of the database is a member of pg_database_owner.
+            for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID] {
                 pg_sys::CacheRegisterSyscacheCallback(
                     cache as i32,
                     Some(roles_changed),

@@ -3,6 +3,8 @@
 //! The table of all functions, with who may call them and a call of each, is in security/verbs.rs. The tests go
 //! by it, and one of them fails when a function is missing there.
 
+#[path = "security/callers.rs"]
+mod callers;
 #[path = "security/grid.rs"]
 mod grid;
 #[path = "security/ids.rs"]

@@ -94,8 +94,8 @@ BEGIN
            format('queue %s: %s are due, the first for %s', to_json(s.queue), s.queued,
                   date_trunc('second', s.oldest_due_age)),
            CASE WHEN s.paused THEN format('The queue is paused: SELECT queue.resume(%L).', s.queue)
-                WHEN s.running = 0 THEN 'Nobody claims from it: start workers.'
-                ELSE 'Start more workers, or look in queue.workers for those that hang.' END
+                WHEN s.running = 0 THEN 'Start workers. If there are some: a limit of the queue, or an open transaction that claimed.'
+                ELSE 'Start more workers, raise a limit of the queue, or look in queue.workers for those that hang.' END
     FROM unnest(stats) AS s WHERE s.oldest_due_age > due_for ORDER BY s.queue;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'due tasks', 'ok', format('none has been due for %s', due_for), NULL;

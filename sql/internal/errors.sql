@@ -38,13 +38,13 @@ COMMENT ON FUNCTION queue_internal.raise_too_large(text, text, text) IS 'Raises 
 CREATE FUNCTION queue_internal.raise_denied(kind text, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION 'permission denied for %', coalesce(format('queue "%s"', queue), 'all queues')
+    RAISE EXCEPTION 'permission denied for %', CASE WHEN queue IS NULL THEN 'all queues' ELSE format('queue "%s"', queue) END
         USING ERRCODE = 'insufficient_privilege',
               DETAIL = format('Role %I does not have the right of %s %s %s.', queue_internal.caller(),
                               CASE kind WHEN 'operator' THEN 'an' ELSE 'a' END, kind,
                               CASE WHEN queue IS NULL THEN 'for all queues' ELSE 'for the queue' END),
               HINT = format('The owner of the extension gives it with SELECT queue.grant_%s(%L%s).', kind,
-                            queue_internal.caller(), coalesce(format(', %L', queue), ''));
+                            queue_internal.caller(), CASE WHEN queue IS NULL THEN '' ELSE format(', %L', queue) END);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_denied(text, text) IS 'Raises 42501.';
@@ -86,7 +86,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'task % does not exist', id
         USING ERRCODE = 'QX003',
-              HINT = 'It may be past its retention, or have finished in a queue that keeps no history.';
+              HINT = 'It may be past its retention, have finished in a queue that keeps no history, or be in a queue for '
+                     'which the role has no right.';
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_unknown_task(bigint) IS 'Raises QX003.';

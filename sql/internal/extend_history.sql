@@ -112,6 +112,9 @@ BEGIN
         RETURN false;
     END IF;
     EXECUTE format('CREATE TABLE queue.%I (LIKE queue.history_default INCLUDING ALL)', name);
+    -- A superuser may CALL queue.maintain().
+    EXECUTE format('ALTER TABLE queue.%I OWNER TO %s', name,
+                   (SELECT c.relowner::regrole FROM pg_class AS c WHERE c.oid = 'queue.history'::regclass));
     -- For those to whom default privileges give it: of the rows, the policies of queue.history tell who may read which.
     EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', name);
     IF early > 0 THEN

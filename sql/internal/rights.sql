@@ -31,23 +31,52 @@ BEGIN
     IF queue IS NOT NULL THEN
         PERFORM queue_internal.open_queue(queue, 'operator');
     END IF;
-    INSERT INTO queue.rights (role, kind, queue)
-    VALUES (quote_ident(role)::regrole, grant_right.kind, grant_right.queue)
-    ON CONFLICT DO NOTHING;
+    FOR tries IN REVERSE 10 .. 0 LOOP
+        BEGIN
+            INSERT INTO queue.rights (role, kind, queue)
+            VALUES (quote_ident(role)::regrole, grant_right.kind, grant_right.queue)
+            ON CONFLICT DO NOTHING;
+            EXIT;
+        EXCEPTION WHEN internal_error THEN
+            -- "tuple concurrently updated": another session has just given privileges on the same objects.
+            IF tries = 0 THEN
+                RAISE;
+            END IF;
+        END;
+    END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.grant_right(text, name, text) IS 'Gives a role a right.';
 
 CREATE FUNCTION queue_internal.revoke_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+DECLARE
+    had boolean;
 BEGIN
     PERFORM queue_internal.check_grantee(role);
-    DELETE FROM queue.rights AS r
-    WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind
-      AND r.queue IS NOT DISTINCT FROM revoke_right.queue;
-    -- A right can outlive its queue.
-    IF NOT FOUND AND queue IS NOT NULL THEN
-        PERFORM queue_internal.open_queue(queue, 'operator');
+    FOR tries IN REVERSE 10 .. 0 LOOP
+        BEGIN
+            DELETE FROM queue.rights AS r
+            WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind
+              AND r.queue IS NOT DISTINCT FROM revoke_right.queue;
+            had := FOUND;
+            EXIT;
+        EXCEPTION WHEN internal_error THEN
+            IF tries = 0 THEN
+                RAISE;
+            END IF;
+        END;
+    END LOOP;
+    IF NOT had THEN
+        -- A right can outlive its queue.
+        IF queue IS NOT NULL THEN
+            PERFORM queue_internal.open_queue(queue, 'operator');
+        END IF;
+        RAISE NOTICE 'role % had no such right', quote_ident(role) USING HINT = 'The rights that it has are in queue.rights.';
+    ELSIF EXISTS (SELECT FROM queue.rights AS r
+                  WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind AND r.queue IS NULL) THEN
+        RAISE NOTICE 'role % still has the right for all queues', quote_ident(role)
+            USING HINT = format('SELECT queue.revoke_%s(%L) takes it back.', kind, role);
     END IF;
 END
 $$;

@@ -8,7 +8,11 @@
 CREATE FUNCTION queue_internal.task_arrives() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF NEW.state = 'waiting' THEN
+    IF TG_NARGS > 0 THEN
+        RAISE EXCEPTION 'permission denied for queue "%"', NEW.queue
+            USING ERRCODE = 'insufficient_privilege',
+                  DETAIL = 'The role that inserts does not have the right of a producer for the queue.';
+    ELSIF NEW.state = 'waiting' THEN
         NEW.gate := 2;
     END IF;
     IF NEW.key IS NOT NULL THEN
@@ -34,8 +38,19 @@ CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
         (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
         AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
              OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
-        -- A row that the policy is about to refuse must not ask for a key first, which would tell whether it is taken.
         AND (NOT row_security_active('queue.tasks'::regclass) OR queue_internal.has_right('producer', NEW.queue)))
     EXECUTE FUNCTION queue_internal.task_arrives();
 COMMENT ON TRIGGER task_arrives ON queue.tasks IS
     'Keys and groups, for every way in which a task can come.';
+
+-- A row that a policy is about to refuse must not ask for a key first, which would tell whether it is taken; nor may it
+-- come in without its key by a view, where the policies of the view's owner count.
+CREATE TRIGGER task_refused BEFORE INSERT ON queue.tasks
+    FOR EACH ROW WHEN (
+        (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
+        AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
+             OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
+        AND row_security_active('queue.tasks'::regclass) AND NOT queue_internal.has_right('producer', NEW.queue))
+    EXECUTE FUNCTION queue_internal.task_arrives('refused');
+COMMENT ON TRIGGER task_refused ON queue.tasks IS
+    'Refuses tasks with keys or groups of roles that may not push to the queue.';

@@ -15,14 +15,16 @@ COMMENT ON FUNCTION queue_internal.announce_task(text, timestamptz) IS
 --
 -- But what PostgreSQL runs for the owner of a table in the session of somebody else (the functions in its indexes
 -- while an autovacuum worker or a superuser analyzes it, for instance) must not have the rights of that session. In such a
--- security-restricted operation PostgreSQL refuses UNLISTEN, which does nothing otherwise.
+-- security-restricted operation PostgreSQL refuses the statement CLOSE.
 
 CREATE FUNCTION queue_internal.caller() RETURNS name
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    role CONSTANT text := current_setting('role');
+    role  CONSTANT text := current_setting('role');
+    probe refcursor;
 BEGIN
-    UNLISTEN queue_ext_nowhere;
+    OPEN probe FOR SELECT;
+    EXECUTE format('CLOSE %I', probe);
     RETURN CASE role WHEN 'none' THEN session_user ELSE role END;
 END
 $$;

@@ -9,12 +9,3 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.end_upkeep() IS 'Notes when queue.maintain() ended.';
 
--- Without UNLISTEN, which is not there either.
-CREATE OR REPLACE FUNCTION queue_internal.caller() RETURNS name
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    role CONSTANT text := current_setting('role');
-BEGIN
-    RETURN CASE role WHEN 'none' THEN session_user ELSE role END;
-END
-$$;

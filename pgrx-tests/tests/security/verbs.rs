@@ -34,6 +34,7 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("resume", "O", "SELECT queue.resume('QUEUE')"),
     ("purge", "O", "SELECT queue.purge('QUEUE')"),
     ("cancel", "O", "SELECT queue.cancel(QUEUED)"),
+    ("end_lease", "O", "SELECT queue.end_lease(RUNNING)"),
     ("retry", "O", "SELECT queue.retry(DEAD)"),
     ("redrive", "O", "SELECT queue.redrive('QUEUE')"),
     ("reap", "O", "SELECT queue.reap()"),
