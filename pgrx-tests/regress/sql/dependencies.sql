@@ -62,16 +62,16 @@ SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'q', 10);
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'q', 10);
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'q', 10);
 
--- Ten thousand predecessors, and a chain of ten thousand.
-SELECT queue.push('default', '"fan-in"', after => ARRAY(SELECT queue.push_many('q', array_fill('{}'::jsonb, ARRAY[10000])))) AS fan_in \gset
-SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'q', 10000);
+-- Two thousand predecessors, and a chain of two thousand.
+SELECT queue.push('default', '"fan-in"', after => ARRAY(SELECT queue.push_many('q', array_fill('{}'::jsonb, ARRAY[2000])))) AS fan_in \gset
+SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'q', 2000);
 CALL queue.maintain();
 SELECT payload FROM queue.claim('1 minute');
 DO $$
 DECLARE
     last bigint := queue.push('q', '"chain"');
 BEGIN
-    FOR i IN 2..10000 LOOP
+    FOR i IN 2..2000 LOOP
         last := queue.push('q', '"chain"', after => ARRAY[last]);
     END LOOP;
 END $$;
