@@ -3,7 +3,7 @@
 -- brings the keys and the gates along (tasks_inserted.sql).
 --
 --   A key that another task holds keeps the task out: the INSERT goes on without its row.
---   Errors:   22023, 54000 for keys that a plain INSERT filled with nonsense
+--   Errors:   42501 without the right to push; 22023, 54000 for keys that a plain INSERT filled with nonsense
 
 CREATE FUNCTION queue_internal.task_arrives() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -488,13 +488,13 @@ COMMENT ON FUNCTION queue_internal.raise_too_large(text, text, text) IS 'Raises 
 CREATE FUNCTION queue_internal.raise_denied(kind text, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION 'permission denied for %', coalesce(format('queue "%s"', queue), 'all queues')
+    RAISE EXCEPTION 'permission denied for %', CASE WHEN queue IS NULL THEN 'all queues' ELSE format('queue "%s"', queue) END
         USING ERRCODE = 'insufficient_privilege',
               DETAIL = format('Role %I does not have the right of %s %s %s.', queue_internal.caller(),
                               CASE kind WHEN 'operator' THEN 'an' ELSE 'a' END, kind,
                               CASE WHEN queue IS NULL THEN 'for all queues' ELSE 'for the queue' END),
               HINT = format('The owner of the extension gives it with SELECT queue.grant_%s(%L%s).', kind,
-                            queue_internal.caller(), coalesce(format(', %L', queue), ''));
+                            queue_internal.caller(), CASE WHEN queue IS NULL THEN '' ELSE format(', %L', queue) END);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_denied(text, text) IS 'Raises 42501.';
@@ -536,7 +536,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'task % does not exist', id
         USING ERRCODE = 'QX003',
-              HINT = 'It may be past its retention, or have finished in a queue that keeps no history.';
+              HINT = 'It may be past its retention, have finished in a queue that keeps no history, or be in a queue for '
+                     'which the role has no right.';
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_unknown_task(bigint) IS 'Raises QX003.';
@@ -836,12 +837,16 @@ COMMENT ON FUNCTION queue_internal.check_policy_options(text, text, bigint[], js
 -- brings the keys and the gates along (tasks_inserted.sql).
 --
 --   A key that another task holds keeps the task out: the INSERT goes on without its row.
---   Errors:   22023, 54000 for keys that a plain INSERT filled with nonsense
+--   Errors:   42501 without the right to push; 22023, 54000 for keys that a plain INSERT filled with nonsense
 
 CREATE FUNCTION queue_internal.task_arrives() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF NEW.state = 'waiting' THEN
+    IF TG_NARGS > 0 THEN
+        RAISE EXCEPTION 'permission denied for queue "%"', NEW.queue
+            USING ERRCODE = 'insufficient_privilege',
+                  DETAIL = 'The role that inserts does not have the right of a producer for the queue.';
+    ELSIF NEW.state = 'waiting' THEN
         NEW.gate := 2;
     END IF;
     IF NEW.key IS NOT NULL THEN
@@ -867,11 +872,22 @@ CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
         (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
         AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
              OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
-        -- A row that the policy is about to refuse must not ask for a key first, which would tell whether it is taken.
         AND (NOT row_security_active('queue.tasks'::regclass) OR queue_internal.has_right('producer', NEW.queue)))
     EXECUTE FUNCTION queue_internal.task_arrives();
 COMMENT ON TRIGGER task_arrives ON queue.tasks IS
     'Keys and groups, for every way in which a task can come.';
+
+-- A row that a policy is about to refuse must not ask for a key first, which would tell whether it is taken; nor may it
+-- come in without its key by a view, where the policies of the view's owner count.
+CREATE TRIGGER task_refused BEFORE INSERT ON queue.tasks
+    FOR EACH ROW WHEN (
+        (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
+        AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
+             OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
+        AND row_security_active('queue.tasks'::regclass) AND NOT queue_internal.has_right('producer', NEW.queue))
+    EXECUTE FUNCTION queue_internal.task_arrives('refused');
+COMMENT ON TRIGGER task_refused ON queue.tasks IS
+    'Refuses tasks with keys or groups of roles that may not push to the queue.';
 -- Topics and patterns of topics, as in AMQP: words of letters, digits, _ and -, separated by dots. In
 -- a pattern * stands for one word and # for any number of words, none included.
 
@@ -3498,6 +3514,9 @@ BEGIN
         RETURN false;
     END IF;
     EXECUTE format('CREATE TABLE queue.%I (LIKE queue.history_default INCLUDING ALL)', name);
+    -- A superuser may CALL queue.maintain().
+    EXECUTE format('ALTER TABLE queue.%I OWNER TO %s', name,
+                   (SELECT c.relowner::regrole FROM pg_class AS c WHERE c.oid = 'queue.history'::regclass));
     -- For those to whom default privileges give it: of the rows, the policies of queue.history tell who may read which.
     EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', name);
     IF early > 0 THEN
@@ -4594,23 +4613,52 @@ BEGIN
     IF queue IS NOT NULL THEN
         PERFORM queue_internal.open_queue(queue, 'operator');
     END IF;
-    INSERT INTO queue.rights (role, kind, queue)
-    VALUES (quote_ident(role)::regrole, grant_right.kind, grant_right.queue)
-    ON CONFLICT DO NOTHING;
+    FOR tries IN REVERSE 10 .. 0 LOOP
+        BEGIN
+            INSERT INTO queue.rights (role, kind, queue)
+            VALUES (quote_ident(role)::regrole, grant_right.kind, grant_right.queue)
+            ON CONFLICT DO NOTHING;
+            EXIT;
+        EXCEPTION WHEN internal_error THEN
+            -- "tuple concurrently updated": another session has just given privileges on the same objects.
+            IF tries = 0 THEN
+                RAISE;
+            END IF;
+        END;
+    END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.grant_right(text, name, text) IS 'Gives a role a right.';
 
 CREATE FUNCTION queue_internal.revoke_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+DECLARE
+    had boolean;
 BEGIN
     PERFORM queue_internal.check_grantee(role);
-    DELETE FROM queue.rights AS r
-    WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind
-      AND r.queue IS NOT DISTINCT FROM revoke_right.queue;
-    -- A right can outlive its queue.
-    IF NOT FOUND AND queue IS NOT NULL THEN
-        PERFORM queue_internal.open_queue(queue, 'operator');
+    FOR tries IN REVERSE 10 .. 0 LOOP
+        BEGIN
+            DELETE FROM queue.rights AS r
+            WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind
+              AND r.queue IS NOT DISTINCT FROM revoke_right.queue;
+            had := FOUND;
+            EXIT;
+        EXCEPTION WHEN internal_error THEN
+            IF tries = 0 THEN
+                RAISE;
+            END IF;
+        END;
+    END LOOP;
+    IF NOT had THEN
+        -- A right can outlive its queue.
+        IF queue IS NOT NULL THEN
+            PERFORM queue_internal.open_queue(queue, 'operator');
+        END IF;
+        RAISE NOTICE 'role % had no such right', quote_ident(role) USING HINT = 'The rights that it has are in queue.rights.';
+    ELSIF EXISTS (SELECT FROM queue.rights AS r
+                  WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind AND r.queue IS NULL) THEN
+        RAISE NOTICE 'role % still has the right for all queues', quote_ident(role)
+            USING HINT = format('SELECT queue.revoke_%s(%L) takes it back.', kind, role);
     END IF;
 END
 $$;
@@ -5692,6 +5740,33 @@ END
 $$;
 COMMENT ON FUNCTION queue.cancel(bigint) IS
     'Cancels a task, or asks its worker to stop; returns the state that the task is in now.';
+-- queue.end_lease(id)
+--
+--   Ends the lease of a running task at once, as if its time were over: the task goes back to its queue, or where its
+--   last attempt leads. Its worker has lost the task, and is refused when it comes back. For a worker that hangs.
+--   API:      public; needs the operator's right on the queue
+--   Returns:  the state that the task is in now: queued, failed, or cancelled where that was asked for
+--   Errors:   QX003 no such task; QX005 it is not running; 22004, 22023 for the argument
+--   Touches:  queue.tasks (waits for a transaction that is working on the task; updates or deletes)
+
+CREATE FUNCTION queue.end_lease(id bigint) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    task queue.tasks;
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    SELECT t.* INTO task FROM queue.tasks AS t
+    WHERE t.id = end_lease.id AND t.state = 'running' AND queue_internal.has_right('operator', t.queue)
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_wrong_state(
+            id, 'operator', 'has no lease', 'Only a running task has one: state and lease_until in queue.get().');
+    END IF;
+    RETURN queue_internal.end_attempt(task, 'lease ended by an operator', '0', false);
+END
+$$;
+COMMENT ON FUNCTION queue.end_lease(bigint) IS
+    'Ends the lease of a running task at once, as if it had expired; returns the state that the task is in then.';
 -- queue.retry(id)
 --
 --   Puts a task back from the dead letters into its queue: due at once, its attempts counted anew,
@@ -6795,8 +6870,8 @@ BEGIN
            format('queue %s: %s are due, the first for %s', to_json(s.queue), s.queued,
                   date_trunc('second', s.oldest_due_age)),
            CASE WHEN s.paused THEN format('The queue is paused: SELECT queue.resume(%L).', s.queue)
-                WHEN s.running = 0 THEN 'Nobody claims from it: start workers.'
-                ELSE 'Start more workers, or look in queue.workers for those that hang.' END
+                WHEN s.running = 0 THEN 'Start workers. If there are some: a limit of the queue, or an open transaction that claimed.'
+                ELSE 'Start more workers, raise a limit of the queue, or look in queue.workers for those that hang.' END
     FROM unnest(stats) AS s WHERE s.oldest_due_age > due_for ORDER BY s.queue;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'due tasks', 'ok', format('none has been due for %s', due_for), NULL;
