@@ -187,6 +187,36 @@ fn one_lost_event_costs_a_sweep_interval_at_most() {
     }
 }
 
+/// As one that was postponed before the clock was set back.
+#[test]
+fn an_event_that_is_due_in_an_hour_is_processed_by_the_sweep() {
+    for edition in editions().iter().copied() {
+        let cluster = cluster(edition, "ahead");
+        let mut client = cluster.connect();
+        run(&mut client, "SELECT queue.create('q')");
+        run(
+            &mut client,
+            "DO $$
+             DECLARE
+                 first bigint := queue.push('q');
+             BEGIN
+                 PERFORM queue.push('q', group_key => 'g');
+                 PERFORM queue.push('q', after => ARRAY[first]);
+                 PERFORM queue.complete(id, token) FROM queue.claim('1 minute', 'q') WHERE id = first;
+                 UPDATE queue_internal.events SET due_at = clock_timestamp() + interval '1 hour', tries = 1;
+             END $$",
+        );
+        let mut done = 0;
+        eventually("both tasks are claimed", 3 * (SWEEP + Duration::from_secs(1)), || {
+            if edition == Edition::SqlOnly {
+                run(&mut client, "CALL queue.maintain()");
+            }
+            done += number(&mut client, "SELECT count(*) FROM queue.claim('1 minute', 'q', 9)");
+            done >= 2
+        });
+    }
+}
+
 #[test]
 fn an_end_finds_its_dependents_when_its_row_has_moved_to_a_new_page_meanwhile() {
     let cluster = cluster(Edition::FastPath, "moved");
