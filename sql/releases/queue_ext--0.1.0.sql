@@ -2064,6 +2064,17 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
+    -- No event is postponed for that long: the clock was set back since.
+    WITH late AS MATERIALIZED (
+        SELECT l.due_at, l.id FROM queue_internal.events AS l
+        WHERE l.queue = source.name AND l.due_at > clock_timestamp() + interval '11 seconds'
+        ORDER BY l.due_at, l.id LIMIT max_looks FOR UPDATE SKIP LOCKED
+    )
+    UPDATE queue_internal.events AS e SET due_at = '-infinity' FROM late
+    WHERE e.queue = source.name AND e.due_at = late.due_at AND e.id = late.id;
+    IF FOUND THEN
+        PERFORM queue_internal.announce_task(source.name, clock_timestamp());
+    END IF;
     looks := 0;
     group_key := coalesce(group_key, '');
     WHILE looks < max_looks LOOP
