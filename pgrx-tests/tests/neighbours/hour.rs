@@ -1,6 +1,6 @@
 //! Every flood at once from the queues of one role, while the workers of another role's queue b go on.
 //!
-//! `NEIGHBOURS_SECONDS=3600` has it last an hour. A tenth of the time is quiet, before and after: with that the rest is
+//! `NEIGHBOURS_SECONDS=3600` has it last an hour, and demands that it is in time. A tenth of the time is quiet, before and after: with that the rest is
 //! compared.
 
 use super::floods::Floods;
@@ -10,10 +10,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How long it lasts in all.
+/// How long it lasts in all, where somebody asked for it; in brief it looks for what is lost and for what stands still,
+/// on a machine that may do other things as well.
+fn asked_for() -> Option<Duration> {
+    let seconds = std::env::var("NEIGHBOURS_SECONDS").ok()?;
+    Some(Duration::from_secs(seconds.parse().expect("a number of seconds")))
+}
+
 fn length() -> Duration {
-    let seconds = std::env::var("NEIGHBOURS_SECONDS").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(30))
+    asked_for().unwrap_or(Duration::from_secs(20))
 }
 
 /// From when on a task could be claimed, by its number; and what its worker does with it.
@@ -174,10 +179,15 @@ fn all_floods_at_once_are_in_nobodys_way() {
         before.latest(),
     );
     assert_eq!(among.refused, Vec::<String>::new());
-    assert!(among.latest() < Duration::from_secs(1), "{:?} late", among.latest());
-    assert!(late < 1000, "a run of b was {late} ms late");
-    assert!(ticks + 2 >= length().as_secs() as i64, "{ticks} runs");
-    // What a second session beside it costs anyway, on a machine that does other things as well.
-    assert!(loud <= (2 * quiet).max(Duration::from_millis(20)), "p99 {quiet:?} and {loud:?}");
+    if asked_for().is_some() {
+        assert!(among.latest() < Duration::from_secs(1), "{:?} late", among.latest());
+        assert!(late < 1000, "a run of b was {late} ms late");
+        assert!(ticks + 2 >= length().as_secs() as i64, "{ticks} runs");
+        // What a second session beside it costs anyway.
+        assert!(loud <= (2 * quiet).max(Duration::from_millis(20)), "p99 {quiet:?} and {loud:?}");
+    } else {
+        assert!(among.latest() < Duration::from_secs(5), "{:?} late", among.latest());
+        assert!(ticks > 3, "{ticks} runs");
+    }
     assert_eq!(cluster.await_worker("postgres"), worker);
 }
