@@ -237,6 +237,12 @@ impl Search<'_> {
                 next.push(place);
             }
         }
+        // A statement that waits for a lock has its snapshot from before.
+        if session.transaction.is_none() && played.level == Level::RepeatableRead {
+            let mut place = place.clone();
+            self.protocol.begin(&mut place.world, client);
+            next.push(place);
+        }
         // A claim in SQL sweeps now and then, and ends leases that are over.
         if session.step == Step::Choose {
             if self.sweeps {
