@@ -2457,6 +2457,8 @@ BEGIN
     IF source.max_running IS NULL THEN
         DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name;
     ELSE
+        -- So that no claim makes slots of the same numbers meanwhile (count_open_claims).
+        PERFORM FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = 0 FOR UPDATE;
         -- A limit that is new counts what runs already, and for ten minutes what a claim that is open now commits.
         INSERT INTO queue_internal.slots (queue, slot, token)
         SELECT source.name, 0, (extract(epoch FROM clock_timestamp()) + 600) * 1000000

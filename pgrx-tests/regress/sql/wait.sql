@@ -21,7 +21,7 @@ CALL queue.wait('mail', '1 hour');
 SELECT queue.purge('mail');
 SELECT queue.complete(id, token) FROM queue.claim(queue => 'mail');
 -- A task for later is waited for.
-SELECT queue.push('mail', delay => '50 ms') AS id \gset
+SELECT queue.push('mail', delay => '1 second') AS id \gset
 CALL queue.wait('mail', '20 ms');
 CALL queue.wait('mail', '1 hour');
 SELECT run_at <= clock_timestamp() AS due FROM queue.tasks WHERE id = :id;
