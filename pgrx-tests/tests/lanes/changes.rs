@@ -171,7 +171,7 @@ fn ten_thousand_tasks_of_one_instant_come_due_in_order() {
          SELECT 'default', clock_timestamp() + '1 day', n % 3 FROM generate_series(1, 100) AS n;
          SELECT count(*) FROM queue.claim();
          INSERT INTO queue.tasks (queue, run_at, priority)
-         SELECT 'default', t, n % 3 FROM (SELECT clock_timestamp() + '700 ms' AS t) AS t, generate_series(1, 10000) AS n",
+         SELECT 'default', t, n % 3 FROM (SELECT clock_timestamp() + '2 seconds' AS t) AS t, generate_series(1, 10000) AS n",
     );
     let waiter = wait_for(&cluster, "default");
     let due: i64 = count(
