@@ -130,7 +130,7 @@ fn trouble_with_tasks_is_named_while_it_lasts() {
     let mut client = cluster.connect();
     assert_eq!(check(&mut client, "partitions", true)[0][1], "nothing has finished yet");
     run(&mut client, "SELECT queue.push('default')");
-    complains(&mut client, "due tasks", "warning", "queue \"default\": 1 are due", "start workers");
+    complains(&mut client, "due tasks", "warning", "queue \"default\": 1 are due", "Start workers");
     run(&mut client, "SELECT queue.push('default'); SELECT queue.claim('1 hour')");
     complains(&mut client, "due tasks", "warning", "queue \"default\": 1 are due", "Start more workers");
     run(&mut client, "SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running'");
