@@ -19,6 +19,7 @@ DECLARE
     ahead    integer := queue_internal.setting('history_ahead', '3')::integer;
     complete boolean := true;
     day      date;
+    warned   boolean := false;
 BEGIN
     -- A lock that nobody can take who may not write to the table, as an advisory lock could be.
     LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
@@ -51,7 +52,10 @@ BEGIN
             WHEN OTHERS THEN
                 -- One day must not stop the others.
                 complete := false;
-                RAISE WARNING 'the partition of queue.history for % cannot be made: %', day, SQLERRM;
+                IF NOT warned THEN
+                    RAISE WARNING 'the partition of queue.history for % cannot be made: %', day, SQLERRM;
+                    warned := true;
+                END IF;
         END;
     END LOOP;
     RETURN complete;
