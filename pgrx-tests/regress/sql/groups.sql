@@ -127,7 +127,7 @@ INSERT INTO queue_internal.events (queue) VALUES ('lost');
 \set VERBOSITY terse
 SELECT (queue_internal.reap(NULL)).reaped;
 
--- Whoever processes events of all queues stops after about so many, and takes no advisory lock.
+-- A session that processes events of all queues stops after a number of them, and takes no advisory lock.
 SELECT count(queue.create('many' || n)) FROM generate_series(1, 30) AS n;
 INSERT INTO queue_internal.events (queue, group_key) SELECT 'many' || n, 'g' || m FROM generate_series(1, 30) AS n, generate_series(1, 20) AS m;
 BEGIN;

@@ -152,7 +152,7 @@ impl Journal {
         Self { file, client, careless: false, operations: 0, operation, effects: Vec::new() }
     }
 
-    /// From now on what it is told may be undone by a crash.
+    /// From now on a crash may undo what was acknowledged to it.
     pub fn is_careless(&mut self) {
         self.careless = true;
     }

@@ -11,7 +11,7 @@ use super::waiting;
 use postgres::Row;
 
 const EVERY: Duration = Duration::from_millis(20);
-/// One look in so many is for what nobody is told of, too.
+/// Every so many snapshots also look for tasks without an event.
 const SELDOM: u64 = 25;
 
 const BROKEN: &str = "

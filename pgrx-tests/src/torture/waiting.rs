@@ -37,7 +37,7 @@ const UNANNOUNCED: &str = "
       AND NOT EXISTS (SELECT FROM queue_internal.events AS e
                       WHERE e.queue = (g.source).name AND e.group_key = g.group_key)";
 
-/// What could be unblocked and nobody is told to look at, in one snapshot.
+/// Tasks and groups that can be unblocked and have no event, in one snapshot.
 pub fn unannounced(client: &mut Client) -> Result<Vec<String>, postgres::Error> {
     let mut work = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).start()?;
     Ok(work.query(UNANNOUNCED, &[])?.iter().map(|row| row.get(0)).collect())

@@ -207,7 +207,7 @@ fn a_queue_has_so_many_schedules_and_bindings_and_no_more() {
         run(&mut tenant, "SELECT queue.schedule('s10000', '@daily', 'a'), queue.bind('w.1000', 'a')");
         is_refused(&mut tenant, "SELECT queue.schedule('s10001', '@daily', 'a')");
         is_refused(&mut tenant, "SELECT queue.bind('w.1001', 'a')");
-        // What there is can still be changed, and others are not concerned.
+        // Schedules that exist can still be changed, and other queues have limits of their own.
         run(&mut tenant, "SELECT queue.schedule('s1', '@hourly', 'a'), queue.bind('w.1000', 'a')");
         run(&mut client, "SELECT queue.schedule('other', '@daily', 'b'), queue.bind('w.1001', 'b')");
         is_refused(&mut client, "SELECT queue.schedule('other', '@daily', 'a')");
