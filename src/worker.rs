@@ -6,16 +6,21 @@
 //!
 //! Each round takes what sessions announced in shared memory, does what is due in short
 //! transactions, and sleeps until the next thing is due. What nobody could announce is found by a
-//! sweep. No step does more than a batch in a round, or waits for a lock for long, so that one thing
-//! is in no other's way. A step that fails is a WARNING, and is tried again after a pause that grows.
+//! sweep. No step does more than a batch or reads more than a piece in a round, or waits for a lock for long, so that one
+//! thing is in no other's way; and schedules that are due run before any other step. A step that fails is a WARNING, and is tried again after a pause that grows.
 
 mod core;
+mod events;
+mod history;
 mod installed;
+mod lanes;
+mod leases;
+mod listeners;
 mod owner;
+mod schedules;
 
 use crate::clock::now;
 use crate::guard;
-use crate::lanes;
 use crate::process;
 use crate::settings;
 use crate::shared::{self, AT_ONCE, Database, NEVER, QueueBits, Shared};
@@ -26,30 +31,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use installed::{Installed, Step};
+use leases::LeaseLook;
 
 /// How many tasks one transaction of the worker touches at most.
 const BATCH: i32 = 1000;
-/// Looking for expired leases reads the whole of queue.tasks. It may take this share of the time.
-const LEASE_SCAN_SHARE: i64 = 20;
-/// What a look may take without being rarer for it, in microseconds.
-const LEASE_SCAN_LEAST: i64 = 5_000;
 /// The longest time without a look for expired leases that no session announced.
 const LEASE_SCAN_EVERY: i64 = 60_000_000;
-/// A sweep for lost events may take one part in so many of the time.
-const LOST_SHARE: i64 = 10;
 /// How often partitions and retention are looked after.
 const UPKEEP_EVERY: i64 = 60_000_000;
-/// What may be past its retention. Each returns whether there may be more.
-const RETENTION: [fn(i32) -> bool; 3] = [core::retire_history, core::retire_dead_letters, core::retire_keys];
-/// How soon to look again for schedules that are due and that somebody else holds locked.
-const RETRY_SCHEDULES: i64 = 1_000_000;
 /// After a step failed, it is tried again: after this time, which doubles with each failure up to the second.
 const FIRST_PAUSE: i64 = 1_000_000;
 const LONGEST_PAUSE: i64 = 60_000_000;
-/// After so many lanes could not be tended, the others wait for the next round: each may have waited for a lock.
-const FAILED_LANES: usize = 3;
-/// For how long a round looks after lanes, but for what the last of them takes.
-const LANES_MOST: Duration = Duration::from_millis(150);
 /// How soon to look again while somebody else holds the extension locked.
 const RETRY_LOCKED: Duration = Duration::from_millis(200);
 
@@ -97,6 +89,8 @@ struct Worker {
     lane_from: usize,
     /// The earliest expiry among the leases seen by the last look.
     next_lease: i64,
+    /// How far the look for expired leases has come, unless it is between two.
+    lease_look: Option<LeaseLook>,
     /// Not before this time is the next look for expired leases worth its cost.
     lease_scan_from: i64,
     /// What a look takes, in microseconds.
@@ -109,6 +103,9 @@ struct Worker {
     due_until: i64,
     /// When the next schedule is due, as far as this worker knows.
     next_schedule: i64,
+    /// When schedules ran last, and the queue behind which the next ones are.
+    schedules_ran: Instant,
+    schedules_after: Vec<u8>,
     /// When everything was last looked at.
     swept_at: i64,
     next_upkeep: i64,
@@ -191,12 +188,15 @@ impl Worker {
             next_lane: NEVER,
             lane_from: 0,
             next_lease: NEVER,
+            lease_look: None,
             lease_scan_from: AT_ONCE,
             lease_scan_cost: 0,
             lease_scan_by: AT_ONCE,
             next_run: NEVER,
             due_until: now(),
             next_schedule: NEVER,
+            schedules_ran: Instant::now(),
+            schedules_after: Vec::new(),
             swept_at: i64::MIN,
             next_upkeep: AT_ONCE,
             next_retirement: AT_ONCE,
@@ -266,23 +266,36 @@ impl Worker {
         let announced = self.database.next_run.take();
         self.next_run = self.next_run.min(announced);
         self.next_schedule = self.next_schedule.min(announced);
-        for (index, step) in STEPS.into_iter().enumerate() {
-            if self.pauses[index].until > now() {
-                continue;
+        for index in 0..STEPS.len() {
+            let mut installed = Installed::Yes;
+            if self.schedules_are_pressing() {
+                installed = self.take(RUN_SCHEDULES, &pushed);
             }
-            match step(self, &pushed) {
-                Installed::Yes => self.pauses[index] = Pause::NONE,
-                Installed::Failed => {
-                    self.pauses[index].failed(now());
-                    // What sessions announced is looked at in a sweep.
-                    self.swept_at = i64::MIN;
-                }
-                otherwise => {
-                    // Not done yet: hand back what the sessions said.
-                    self.database.pushed.insert(&pushed);
-                    return otherwise;
-                }
+            if installed == Installed::Yes {
+                installed = self.take(index, &pushed);
             }
+            if installed != Installed::Yes {
+                // Not done yet: hand back what the sessions said.
+                self.database.pushed.insert(&pushed);
+                return installed;
+            }
+        }
+        Installed::Yes
+    }
+
+    /// Takes a step, unless it failed a short time ago. That it fails is in no other's way.
+    fn take(&mut self, index: usize, pushed: &QueueBits) -> Installed {
+        if self.pauses[index].until > now() {
+            return Installed::Yes;
+        }
+        match STEPS[index](self, pushed) {
+            Installed::Yes => self.pauses[index] = Pause::NONE,
+            Installed::Failed => {
+                self.pauses[index].failed(now());
+                // What sessions announced is looked at in a sweep.
+                self.swept_at = i64::MIN;
+            }
+            otherwise => return otherwise,
         }
         Installed::Yes
     }
@@ -300,224 +313,6 @@ impl Worker {
         // The mark is on disk now, and not before.
         if let Some(Some(raised)) = step.result {
             self.database.tokens.publish(raised);
-        }
-        step.installed
-    }
-
-    /// Ends the leases that ran out, wakes those who wait for a task that came due, and reads anew what no
-    /// session could tell of.
-    fn tend_lanes(&mut self, _pushed: &QueueBits) -> Installed {
-        let moment = now();
-        self.next_lane = self.next_lane.min(self.database.next_lane.take());
-        // With every sweep as well: a lane may have been taken since, or its readings be due.
-        if moment < self.next_lane.min(self.next_sweep()) {
-            return Installed::Yes;
-        }
-        let (from, sweep_interval) = (self.lane_from, microseconds(settings::sweep_interval()));
-        let (mut next, mut installed, mut failed) = (NEVER, Installed::Yes, 0);
-        let started = Instant::now();
-        let stopped = lanes::tend(from, moment, sweep_interval, |chore| {
-            next = next.min(chore.next());
-            if !chore.expired().is_empty() {
-                let step = self.attempt(TEND_LANES, c"ending expired leases", || {
-                    core::expire(chore.lane(), chore.expired())
-                });
-                let expired = step.result.unwrap_or(0);
-                self.database.counters.leases_reaped.fetch_add(expired, Ordering::Relaxed);
-                if step.installed != Installed::Yes {
-                    // They are in no lane any more.
-                    self.next_lease = moment;
-                    installed = step.installed;
-                    failed += 1;
-                }
-            }
-            if let Some(queue) = chore.reread() {
-                let step = self.attempt(TEND_LANES, c"reading tasks", || core::reread(&queue));
-                if step.installed != Installed::Yes {
-                    installed = step.installed;
-                    failed += 1;
-                }
-            }
-            failed < FAILED_LANES && started.elapsed() < LANES_MOST
-        });
-        // Those that were not looked at come first in the next round.
-        self.next_lane = if stopped.is_some() { moment } else { next };
-        self.lane_from = stopped.unwrap_or(0);
-        installed
-    }
-
-    /// Puts back tasks whose lease ran out.
-    fn reap(&mut self, _pushed: &QueueBits) -> Installed {
-        if self.lease_scan_due() > now() {
-            return Installed::Yes;
-        }
-        // Taken before the transaction's snapshot: a lease announced later is not lost.
-        self.next_lease = self.next_lease.min(self.database.next_lease.take());
-        // Not by the server's clock alone, which may be put forward by years meanwhile.
-        let started = Instant::now();
-        let step = self.attempt(REAP, c"reaping expired leases", || core::reap(BATCH));
-        let Some((reaped, next_expiry, reading)) = step.result else { return step.installed };
-        self.database.counters.leases_reaped.fetch_add(reaped, Ordering::Relaxed);
-        self.next_lease = next_expiry;
-        // After a full batch the next look is still due.
-        if reaped < BATCH as u64 {
-            let ended = now();
-            // A busy machine can make one of them take long, but not several in a row.
-            let twice = 2 * self.lease_scan_cost.max(LEASE_SCAN_LEAST);
-            self.lease_scan_cost = reading.min(microseconds(started.elapsed())).min(twice);
-            self.lease_scan_from = ended + LEASE_SCAN_SHARE * self.lease_scan_cost;
-            self.lease_scan_by = ended + LEASE_SCAN_EVERY;
-        }
-        Installed::Yes
-    }
-
-    fn lease_scan_due(&self) -> i64 {
-        let expiry = self.next_lease.min(self.database.next_lease.get());
-        expiry.min(self.lease_scan_by).max(self.lease_scan_from)
-    }
-
-    /// Pushes what the schedules have due.
-    fn run_schedules(&mut self, _pushed: &QueueBits) -> Installed {
-        let moment = now();
-        if moment < self.next_schedule.min(self.next_sweep()) {
-            return Installed::Yes;
-        }
-        let step = self.attempt(RUN_SCHEDULES, c"running schedules", || {
-            // Only reads, as long as none is due.
-            let next = core::next_schedule();
-            if next > moment { (0, next) } else { core::fire_schedules(BATCH) }
-        });
-        let Some((fired, next)) = step.result else { return step.installed };
-        let earliest = if fired > 0 { moment } else { moment + RETRY_SCHEDULES };
-        self.next_schedule = if next > moment { next } else { earliest };
-        Installed::Yes
-    }
-
-    /// Leaves events about waiting tasks and groups of which no event tells, a piece of the tables in each round.
-    fn find_lost_events(&mut self, _pushed: &QueueBits) -> Installed {
-        if self.sweeping.is_none() && now() < self.next_lost {
-            return Installed::Yes;
-        }
-        if self.sweeping.is_none() {
-            self.next_lost = now().saturating_add(microseconds(settings::sweep_interval()));
-            self.swept_for = Duration::ZERO;
-        }
-        // Not by the clock, which may be put forward by years meanwhile.
-        let started = Instant::now();
-        let place = self.sweeping.take();
-        let step = self
-            .attempt(FIND_LOST_EVENTS, c"looking for lost events", || core::sweep(place.as_deref(), BATCH));
-        let Some(place) = step.result else {
-            self.sweeping = place;
-            return step.installed;
-        };
-        self.swept_for += started.elapsed();
-        if place.is_none() {
-            // A long sweep is not repeated at once.
-            self.next_lost = self.next_lost.max(now() + LOST_SHARE * microseconds(self.swept_for));
-        }
-        self.sweeping = place;
-        self.more_events = true;
-        Installed::Yes
-    }
-
-    /// Unblocks tasks that waited for a predecessor or for their turn, in case no claim comes.
-    fn process_events(&mut self, pushed: &QueueBits) -> Installed {
-        let moment = now();
-        // An event that was postponed is announced as a task for later is.
-        let due = moment >= self.next_sweep().min(self.next_run);
-        if !due && *pushed == [0; 4] && !self.more_events {
-            return Installed::Yes;
-        }
-        let step = self.attempt(PROCESS_EVENTS, c"processing events", || {
-            if core::events_wait() { core::process_events(BATCH) } else { 0 }
-        });
-        self.more_events = step.result.is_none_or(|looks| looks > 0);
-        step.installed
-    }
-
-    /// Finds the queues that listeners must hear of.
-    fn look_for_due(&mut self, pushed: &QueueBits) -> Installed {
-        let moment = now();
-        let sweep = moment >= self.next_sweep();
-        // Not more often than listeners are told, however many tasks come due one after the other.
-        let came_due = moment >= self.next_run.max(self.notify_from);
-        if !sweep && !came_due && *pushed == [0; 4] {
-            return Installed::Yes;
-        }
-        // A sweep repeats what is already waiting, for listeners that missed it.
-        let since = if sweep { i64::MIN } else { self.due_until };
-        let step = self.attempt(LOOK_FOR_DUE, c"looking for due tasks", || {
-            let due = (sweep || came_due).then(|| core::due_queues(since, moment));
-            (due, core::open_queues(pushed))
-        });
-        let Some((due, pushed)) = step.result else { return step.installed };
-        self.to_notify.extend(pushed);
-        if let Some((queues, next_run)) = due {
-            self.to_notify.extend(queues);
-            self.next_run = next_run;
-            self.due_until = moment;
-        }
-        if sweep {
-            self.swept_at = moment;
-        }
-        step.installed
-    }
-
-    /// Makes partitions for the coming days, and begins to apply retention.
-    fn keep_history(&mut self, pushed: &QueueBits) -> Installed {
-        let moment = now();
-        let first_use = self.history_awaited && *pushed != [0; 4];
-        if moment < self.next_upkeep && !first_use {
-            return Installed::Yes;
-        }
-        let step = self.attempt(KEEP_HISTORY, c"making history partitions", core::extend_history);
-        if step.installed == Installed::Yes {
-            self.next_upkeep = moment + UPKEEP_EVERY;
-            self.history_awaited = step.result.is_some_and(|ready| ready.is_none());
-        }
-        // Whether or not the partitions could be made.
-        if step.installed == Installed::Yes || moment >= self.next_retirement {
-            self.next_retirement = moment + UPKEEP_EVERY;
-            self.to_retire = RETENTION.to_vec();
-        }
-        step.installed
-    }
-
-    /// Drops what is past its retention.
-    fn retire(&mut self, _pushed: &QueueBits) -> Installed {
-        let mut installed = Installed::Yes;
-        for task in std::mem::take(&mut self.to_retire) {
-            let step = self.attempt(RETIRE, c"applying retention", || task(BATCH));
-            if step.installed != Installed::Yes {
-                installed = step.installed;
-            }
-            if step.result.unwrap_or(true) {
-                self.to_retire.push(task);
-            }
-        }
-        installed
-    }
-
-    /// Sends the notifications, at most one per queue and interval.
-    fn notify(&mut self, pushed: &QueueBits) -> Installed {
-        let moment = now();
-        let nothing = self.to_notify.is_empty() && *pushed == [0; 4];
-        if nothing || moment < self.notify_from {
-            return Installed::Yes;
-        }
-        let next = moment.saturating_add(microseconds(settings::notify_interval()));
-        if self.to_notify.is_empty() {
-            self.notify_from = next;
-            return Installed::Yes;
-        }
-        let queues: Vec<_> = self.to_notify.iter().cloned().collect();
-        let count = queues.len() as u64;
-        let step = self.attempt(NOTIFY, c"notifying listeners", || core::notify(queues));
-        if step.result.is_some() {
-            self.to_notify.clear();
-            self.database.counters.notifications.fetch_add(count, Ordering::Relaxed);
-            self.notify_from = next;
         }
         step.installed
     }

@@ -199,6 +199,52 @@ fn a_schedule_that_is_years_behind_is_in_no_others_way() {
 }
 
 #[test]
+fn six_hundred_thousand_tasks_of_others_delay_no_schedule() {
+    let (mut cluster, mut client, worker) = start("many");
+    // Leases that no lane knows, a batch of which is in each look for the next minutes.
+    run(
+        &mut client,
+        "SET session_replication_role = replica;
+         INSERT INTO queue.tasks (queue, state, attempt, token, lease_until, claimed_at)
+         SELECT 'a', 'running', 1, 1, now() + n * interval '1 ms', now() FROM generate_series(1, 20000) AS n;
+         INSERT INTO queue.tasks (queue, run_at) SELECT 'a', now() + interval '1 day' FROM generate_series(1, 580000);
+         SET session_replication_role = origin; ANALYZE queue.tasks",
+    );
+    run(&mut client, TICK);
+    let started = Instant::now();
+    run(&mut client, "BEGIN; SELECT queue_internal.reap(1000); ROLLBACK");
+    let all_at_once = started.elapsed().as_millis() as i64;
+    let time = while_it_lasts() * 3;
+    let longest = "SELECT coalesce(extract(epoch FROM clock_timestamp() - max(xact_start)) * 1000, 0)::bigint
+                   FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
+    let (started, mut most) = (Instant::now(), 0);
+    while started.elapsed() < time {
+        // One short lease after the other asks for a look.
+        run(
+            &mut client,
+            "BEGIN; SELECT set_config('queue.fast_path', 'off', true), queue.push('b', priority => -1), queue.claim('1 ms', 'b'); COMMIT",
+        );
+        most = most.max(number(&mut client, longest));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let runs = "SELECT count(*) FROM queue.all_tasks WHERE queue = 'b' AND headers ? 'schedule'";
+    let late = "SELECT max(extract(epoch FROM created_at - (headers ->> 'scheduled_for')::timestamptz) * 1000)::bigint
+                FROM queue.all_tasks WHERE queue = 'b' AND headers ? 'schedule'";
+    let (runs, late) = (number(&mut client, runs), number(&mut client, late));
+    println!(
+        "{runs} runs in {time:?}, {late} ms late at most; the longest transaction of the worker took {most} ms, all at once {all_at_once} ms"
+    );
+    assert!(runs + 1 >= time.as_secs() as i64, "{runs} runs in {time:?}");
+    assert!(late < 1000, "a run of b was {late} ms late");
+    // As much at once as nobody has to wait for.
+    assert!(
+        most < all_at_once,
+        "a transaction of the worker took {most} ms, reading it all {all_at_once} ms"
+    );
+    assert_eq!(cluster.await_worker("postgres"), worker);
+}
+
+#[test]
 fn a_failed_notification_stops_nothing_else() {
     let (mut cluster, mut client, worker) = start("notify");
     run(&mut client, TICK);

@@ -8,6 +8,8 @@
 --   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second; it
 --             cannot be called in a transaction
 --   Bounds:   each part works for a minute at most, and leaves the rest for the next call
+--   In time:  the schedules that are due run first, and again after each transaction of the other parts, so that no
+--             schedule waits for what others have left to do
 --   Failing:  a part that fails is a WARNING and in no other's way
 --   Why it has no SET clause: a procedure that commits may have none.
 
@@ -21,9 +23,13 @@ BEGIN
     -- Events are processed at this level alone, whatever the default is. Each transaction hands it to the next.
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    -- First, so that what it finds is processed below.
+    PERFORM queue_internal.maintain_part('schedules');
+    COMMIT AND CHAIN;
+    -- Before the rest, so that what it finds is processed below.
     LOOP
         place := queue_internal.maintain_sweep(place);
+        COMMIT AND CHAIN;
+        PERFORM queue_internal.maintain_part('schedules');
         COMMIT AND CHAIN;
         EXIT WHEN place IS NULL;
     END LOOP;
@@ -31,6 +37,10 @@ BEGIN
         until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
         WHILE queue_internal.maintain_part(part) LOOP
             COMMIT AND CHAIN;
+            IF part OPERATOR(pg_catalog.<>) 'schedules' THEN
+                PERFORM queue_internal.maintain_part('schedules');
+                COMMIT AND CHAIN;
+            END IF;
             EXIT WHEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until;
         END LOOP;
         COMMIT AND CHAIN;

@@ -1,11 +1,12 @@
--- queue_internal.fire_schedules(max_tasks, patience)
+-- queue_internal.fire_schedules(max_tasks, patience, after)
 --
 --   Pushes the tasks of the schedules that are due, and tells when the next one is.
 --   Promise:  one task for each time that is due, because the push and the step to the next time are
 --             one transaction, and the next time follows from the planned one and never from the clock
 --   Order:    in turn by queue, and in each queue by the time that is due, a piece of each schedule at a time, so that
---             neither a queue with many schedules nor a schedule far behind is in another's way; the queues in random
---             order, so that none is always the last where not all have their turn
+--             neither a queue with many schedules nor a schedule far behind is in another's way; the queues by their
+--             names, from behind "after" on. "last" is the queue with which it stopped: where not all have their turn,
+--             the others are the first of the next call
 --   Stops:    once "max_tasks" were pushed, or after 150 ms; null for neither
 --   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
 --             overdue when it failed, "patience" at most, and is in no other's way.
@@ -13,7 +14,8 @@
 --             wait for, such as a key that an open transaction holds, it waits for 100 ms.
 
 CREATE FUNCTION queue_internal.fire_schedules(
-    max_tasks bigint, patience interval, OUT fired bigint, OUT next_run_at timestamptz)
+    max_tasks bigint, patience interval, after text DEFAULT '',
+    OUT fired bigint, OUT next_run_at timestamptz, OUT last text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
     started CONSTANT timestamptz := clock_timestamp();
@@ -35,9 +37,10 @@ BEGIN
                          AND d.last_error_at + queue_internal.schedule_pause(d.next_run_at, d.last_error_at, patience) > moment) IS NOT TRUE) AS due
               ON due.name = s.name
             WHERE s.paused_at IS NULL AND s.next_run_at <= moment
-            ORDER BY due.turn, random()
+            ORDER BY due.turn, s.queue <= after, s.queue
             FOR UPDATE OF s SKIP LOCKED
         LOOP
+            last := plan.queue;
             BEGIN
                 fired := fired + queue_internal.fire_schedule(plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
             EXCEPTION WHEN OTHERS THEN
@@ -51,8 +54,8 @@ BEGIN
     next_run_at := queue_internal.next_schedule(patience);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.fire_schedules(bigint, interval) IS
-    'Pushes the tasks of the schedules that are due; returns how many, and when the next one is.';
+COMMENT ON FUNCTION queue_internal.fire_schedules(bigint, interval, text) IS
+    'Pushes the tasks of the schedules that are due; returns how many, when the next one is, and the last queue.';
 
 CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -1,59 +1,72 @@
--- queue_internal.reap(max_tasks)
+-- queue_internal.reap(max_tasks, after, max_looks)
 --
 --   Ends up to "max_tasks" attempts whose lease ran out, those that ran out last first, and tells when the next lease
 --   expires. Those that cannot be ended are left for the next time; after a second of trying, so is the rest.
 --   "reading" is how long it read, without what it waited for locks.
+--   Pieces:   with "max_looks", only so many tasks in the order of their ids, behind the id "after". "last" is where to
+--             continue: "after" once more if there may be more to end, null at the end of the table. So whoever has
+--             something else to do in time is never kept by a table that others have filled.
 --   Clock:    where it was put back, a lease given before may end years ahead. No lease lasts longer from now
 --             than queue.max_lease, if it was given at a time that is still to come.
---   Touches:  queue.tasks (reads all of it: leases are in no index, so that claims stay HOT)
+--   Touches:  queue.tasks (reads all of it, or of the piece: leases are in no index, so that claims stay HOT)
 
 CREATE FUNCTION queue_internal.reap(
-    max_tasks bigint, OUT reaped bigint, OUT next_expiry timestamptz, OUT reading interval)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+    max_tasks bigint, after bigint DEFAULT NULL, max_looks integer DEFAULT NULL,
+    OUT reaped bigint, OUT next_expiry timestamptz, OUT reading interval, OUT last bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
-    most   CONSTANT bigint := coalesce(max_tasks, 9223372036854775807);
-    wanted bigint;
-    tried  bigint[] := '{}';
-    failed bigint[] := '{}';
-    batch  bigint[];
+    most   CONSTANT bigint := least(coalesce(max_tasks, 2147483647), 2147483647);
+    first  CONSTANT bigint := coalesce(after, -9223372036854775808);
+    final  bigint;
+    looks  bigint;
+    due    bigint[];
+    tried  integer := 0;
+    upto   integer;
     ended  record;
-    last   timestamptz;
-    since  timestamptz;
+    cut    timestamptz;
 BEGIN
     reaped := 0;
-    reading := '0';
     -- Waits for the table's lock.
     PERFORM FROM queue.tasks AS t LIMIT 0;
-    LOOP
-        since := clock_timestamp();
-        wanted := most - reaped;
-        batch := ARRAY(
-            SELECT t.id FROM queue.tasks AS t
-            WHERE t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (tried)
-            ORDER BY t.lease_until DESC LIMIT wanted);
-        reading := reading + (clock_timestamp() - since);
-        SELECT * INTO ended FROM queue_internal.expire(batch);
+    reading := clock_timestamp() - moment;
+    SELECT max(t.id), count(*),
+           array_agg(t.id ORDER BY t.lease_until DESC) FILTER (WHERE t.state = 'running' AND t.lease_until <= moment),
+           min(t.lease_until) FILTER (WHERE t.state = 'running' AND t.lease_until > moment),
+           max(t.lease_until) FILTER (WHERE t.state = 'running' AND t.updated_at > moment + interval '1 minute')
+    INTO final, looks, due, next_expiry, cut
+    FROM (SELECT l.id, l.state, l.lease_until, l.updated_at FROM queue.tasks AS l
+          WHERE l.id > first ORDER BY l.id LIMIT max_looks) AS t;
+    reading := clock_timestamp() - moment - reading;
+    last := CASE WHEN looks >= max_looks THEN final END;
+    WHILE tried < cardinality(due) LOOP
+        IF reaped >= most THEN
+            -- The rest of the piece is for the next call.
+            last := first;
+            next_expiry := moment;
+            EXIT;
+        END IF;
+        upto := least(cardinality(due), tried + most - reaped);
+        SELECT * INTO ended FROM queue_internal.expire(due[tried + 1:upto]);
         reaped := reaped + ended.expired;
-        tried := tried || batch;
-        failed := failed || ended.failed;
-        EXIT WHEN ended.expired = wanted OR cardinality(batch) < wanted
-            OR ended.expired < cardinality(batch) AND clock_timestamp() > moment + interval '1 second';
+        tried := upto;
+        next_expiry := least(next_expiry, (SELECT min(e) FROM unnest(ended.lease_ends) AS e));
+        IF tried < cardinality(due) AND reaped < most AND clock_timestamp() > moment + interval '1 second' THEN
+            next_expiry := moment;
+            EXIT;
+        END IF;
     END LOOP;
-    since := clock_timestamp();
-    SELECT min(t.lease_until), max(t.lease_until) FILTER (WHERE t.updated_at > moment + interval '1 minute')
-    INTO next_expiry, last FROM queue.tasks AS t WHERE t.state = 'running' AND t.id <> ALL (failed);
-    reading := reading + (clock_timestamp() - since);
-    IF last IS NOT NULL THEN
-        last := moment + queue_internal.setting('max_lease', '7d')::interval;
-        UPDATE queue.tasks AS t SET lease_until = last
+    IF cut IS NOT NULL THEN
+        cut := moment + queue_internal.setting('max_lease', '7d')::interval;
+        UPDATE queue.tasks AS t SET lease_until = cut
         WHERE t.id IN (
             SELECT l.id FROM queue.tasks AS l
-            WHERE l.state = 'running' AND l.lease_until > last AND l.updated_at > moment + interval '1 minute'
+            WHERE l.id > first AND l.id <= final
+              AND l.state = 'running' AND l.lease_until > cut AND l.updated_at > moment + interval '1 minute'
             ORDER BY l.id FOR NO KEY UPDATE SKIP LOCKED);
-        next_expiry := least(next_expiry, last);
+        next_expiry := least(next_expiry, cut);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.reap(bigint) IS
-    'Ends attempts whose lease ran out; returns how many, when the next one expires, and what it took to find them.';
+COMMENT ON FUNCTION queue_internal.reap(bigint, bigint, integer) IS
+    'Ends attempts whose lease ran out; returns how many, when the next one expires, what it took to find them, and where to continue.';

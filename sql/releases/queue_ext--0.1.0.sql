@@ -3293,65 +3293,78 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.end_expired(bigint[]) IS
     'Ends attempts whose lease ran out, all of them or none; returns how many.';
--- queue_internal.reap(max_tasks)
+-- queue_internal.reap(max_tasks, after, max_looks)
 --
 --   Ends up to "max_tasks" attempts whose lease ran out, those that ran out last first, and tells when the next lease
 --   expires. Those that cannot be ended are left for the next time; after a second of trying, so is the rest.
 --   "reading" is how long it read, without what it waited for locks.
+--   Pieces:   with "max_looks", only so many tasks in the order of their ids, behind the id "after". "last" is where to
+--             continue: "after" once more if there may be more to end, null at the end of the table. So whoever has
+--             something else to do in time is never kept by a table that others have filled.
 --   Clock:    where it was put back, a lease given before may end years ahead. No lease lasts longer from now
 --             than queue.max_lease, if it was given at a time that is still to come.
---   Touches:  queue.tasks (reads all of it: leases are in no index, so that claims stay HOT)
+--   Touches:  queue.tasks (reads all of it, or of the piece: leases are in no index, so that claims stay HOT)
 
 CREATE FUNCTION queue_internal.reap(
-    max_tasks bigint, OUT reaped bigint, OUT next_expiry timestamptz, OUT reading interval)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+    max_tasks bigint, after bigint DEFAULT NULL, max_looks integer DEFAULT NULL,
+    OUT reaped bigint, OUT next_expiry timestamptz, OUT reading interval, OUT last bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
-    most   CONSTANT bigint := coalesce(max_tasks, 9223372036854775807);
-    wanted bigint;
-    tried  bigint[] := '{}';
-    failed bigint[] := '{}';
-    batch  bigint[];
+    most   CONSTANT bigint := least(coalesce(max_tasks, 2147483647), 2147483647);
+    first  CONSTANT bigint := coalesce(after, -9223372036854775808);
+    final  bigint;
+    looks  bigint;
+    due    bigint[];
+    tried  integer := 0;
+    upto   integer;
     ended  record;
-    last   timestamptz;
-    since  timestamptz;
+    cut    timestamptz;
 BEGIN
     reaped := 0;
-    reading := '0';
     -- Waits for the table's lock.
     PERFORM FROM queue.tasks AS t LIMIT 0;
-    LOOP
-        since := clock_timestamp();
-        wanted := most - reaped;
-        batch := ARRAY(
-            SELECT t.id FROM queue.tasks AS t
-            WHERE t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (tried)
-            ORDER BY t.lease_until DESC LIMIT wanted);
-        reading := reading + (clock_timestamp() - since);
-        SELECT * INTO ended FROM queue_internal.expire(batch);
+    reading := clock_timestamp() - moment;
+    SELECT max(t.id), count(*),
+           array_agg(t.id ORDER BY t.lease_until DESC) FILTER (WHERE t.state = 'running' AND t.lease_until <= moment),
+           min(t.lease_until) FILTER (WHERE t.state = 'running' AND t.lease_until > moment),
+           max(t.lease_until) FILTER (WHERE t.state = 'running' AND t.updated_at > moment + interval '1 minute')
+    INTO final, looks, due, next_expiry, cut
+    FROM (SELECT l.id, l.state, l.lease_until, l.updated_at FROM queue.tasks AS l
+          WHERE l.id > first ORDER BY l.id LIMIT max_looks) AS t;
+    reading := clock_timestamp() - moment - reading;
+    last := CASE WHEN looks >= max_looks THEN final END;
+    WHILE tried < cardinality(due) LOOP
+        IF reaped >= most THEN
+            -- The rest of the piece is for the next call.
+            last := first;
+            next_expiry := moment;
+            EXIT;
+        END IF;
+        upto := least(cardinality(due), tried + most - reaped);
+        SELECT * INTO ended FROM queue_internal.expire(due[tried + 1:upto]);
         reaped := reaped + ended.expired;
-        tried := tried || batch;
-        failed := failed || ended.failed;
-        EXIT WHEN ended.expired = wanted OR cardinality(batch) < wanted
-            OR ended.expired < cardinality(batch) AND clock_timestamp() > moment + interval '1 second';
+        tried := upto;
+        next_expiry := least(next_expiry, (SELECT min(e) FROM unnest(ended.lease_ends) AS e));
+        IF tried < cardinality(due) AND reaped < most AND clock_timestamp() > moment + interval '1 second' THEN
+            next_expiry := moment;
+            EXIT;
+        END IF;
     END LOOP;
-    since := clock_timestamp();
-    SELECT min(t.lease_until), max(t.lease_until) FILTER (WHERE t.updated_at > moment + interval '1 minute')
-    INTO next_expiry, last FROM queue.tasks AS t WHERE t.state = 'running' AND t.id <> ALL (failed);
-    reading := reading + (clock_timestamp() - since);
-    IF last IS NOT NULL THEN
-        last := moment + queue_internal.setting('max_lease', '7d')::interval;
-        UPDATE queue.tasks AS t SET lease_until = last
+    IF cut IS NOT NULL THEN
+        cut := moment + queue_internal.setting('max_lease', '7d')::interval;
+        UPDATE queue.tasks AS t SET lease_until = cut
         WHERE t.id IN (
             SELECT l.id FROM queue.tasks AS l
-            WHERE l.state = 'running' AND l.lease_until > last AND l.updated_at > moment + interval '1 minute'
+            WHERE l.id > first AND l.id <= final
+              AND l.state = 'running' AND l.lease_until > cut AND l.updated_at > moment + interval '1 minute'
             ORDER BY l.id FOR NO KEY UPDATE SKIP LOCKED);
-        next_expiry := least(next_expiry, last);
+        next_expiry := least(next_expiry, cut);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.reap(bigint) IS
-    'Ends attempts whose lease ran out; returns how many, when the next one expires, and what it took to find them.';
+COMMENT ON FUNCTION queue_internal.reap(bigint, bigint, integer) IS
+    'Ends attempts whose lease ran out; returns how many, when the next one expires, what it took to find them, and where to continue.';
 -- queue_internal.due_queues(since, until)
 --
 --   The queues, not paused, in which a queued task came due after "since" and up to "until" or in which an event is due
@@ -4110,14 +4123,15 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.latest_run(text, text, timestamptz, timestamptz) IS
     'The last of the runs of a schedule from one time to another.';
--- queue_internal.fire_schedules(max_tasks, patience)
+-- queue_internal.fire_schedules(max_tasks, patience, after)
 --
 --   Pushes the tasks of the schedules that are due, and tells when the next one is.
 --   Promise:  one task for each time that is due, because the push and the step to the next time are
 --             one transaction, and the next time follows from the planned one and never from the clock
 --   Order:    in turn by queue, and in each queue by the time that is due, a piece of each schedule at a time, so that
---             neither a queue with many schedules nor a schedule far behind is in another's way; the queues in random
---             order, so that none is always the last where not all have their turn
+--             neither a queue with many schedules nor a schedule far behind is in another's way; the queues by their
+--             names, from behind "after" on. "last" is the queue with which it stopped: where not all have their turn,
+--             the others are the first of the next call
 --   Stops:    once "max_tasks" were pushed, or after 150 ms; null for neither
 --   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
 --             overdue when it failed, "patience" at most, and is in no other's way.
@@ -4125,7 +4139,8 @@ COMMENT ON FUNCTION queue_internal.latest_run(text, text, timestamptz, timestamp
 --             wait for, such as a key that an open transaction holds, it waits for 100 ms.
 
 CREATE FUNCTION queue_internal.fire_schedules(
-    max_tasks bigint, patience interval, OUT fired bigint, OUT next_run_at timestamptz)
+    max_tasks bigint, patience interval, after text DEFAULT '',
+    OUT fired bigint, OUT next_run_at timestamptz, OUT last text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
     started CONSTANT timestamptz := clock_timestamp();
@@ -4147,9 +4162,10 @@ BEGIN
                          AND d.last_error_at + queue_internal.schedule_pause(d.next_run_at, d.last_error_at, patience) > moment) IS NOT TRUE) AS due
               ON due.name = s.name
             WHERE s.paused_at IS NULL AND s.next_run_at <= moment
-            ORDER BY due.turn, random()
+            ORDER BY due.turn, s.queue <= after, s.queue
             FOR UPDATE OF s SKIP LOCKED
         LOOP
+            last := plan.queue;
             BEGIN
                 fired := fired + queue_internal.fire_schedule(plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
             EXCEPTION WHEN OTHERS THEN
@@ -4163,8 +4179,8 @@ BEGIN
     next_run_at := queue_internal.next_schedule(patience);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.fire_schedules(bigint, interval) IS
-    'Pushes the tasks of the schedules that are due; returns how many, and when the next one is.';
+COMMENT ON FUNCTION queue_internal.fire_schedules(bigint, interval, text) IS
+    'Pushes the tasks of the schedules that are due; returns how many, when the next one is, and the last queue.';
 
 CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6726,6 +6742,8 @@ COMMENT ON FUNCTION queue.revoke_operator(name, text) IS 'Takes back what queue.
 --   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second; it
 --             cannot be called in a transaction
 --   Bounds:   each part works for a minute at most, and leaves the rest for the next call
+--   In time:  the schedules that are due run first, and again after each transaction of the other parts, so that no
+--             schedule waits for what others have left to do
 --   Failing:  a part that fails is a WARNING and in no other's way
 --   Why it has no SET clause: a procedure that commits may have none.
 
@@ -6739,9 +6757,13 @@ BEGIN
     -- Events are processed at this level alone, whatever the default is. Each transaction hands it to the next.
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    -- First, so that what it finds is processed below.
+    PERFORM queue_internal.maintain_part('schedules');
+    COMMIT AND CHAIN;
+    -- Before the rest, so that what it finds is processed below.
     LOOP
         place := queue_internal.maintain_sweep(place);
+        COMMIT AND CHAIN;
+        PERFORM queue_internal.maintain_part('schedules');
         COMMIT AND CHAIN;
         EXIT WHEN place IS NULL;
     END LOOP;
@@ -6749,6 +6771,10 @@ BEGIN
         until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
         WHILE queue_internal.maintain_part(part) LOOP
             COMMIT AND CHAIN;
+            IF part OPERATOR(pg_catalog.<>) 'schedules' THEN
+                PERFORM queue_internal.maintain_part('schedules');
+                COMMIT AND CHAIN;
+            END IF;
             EXIT WHEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until;
         END LOOP;
         COMMIT AND CHAIN;

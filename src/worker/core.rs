@@ -1,7 +1,7 @@
 //! The worker's calls into the core: what they mean is written in `sql/`.
 
 use crate::clock::now;
-use crate::names::Names;
+use crate::names::{Name, Names};
 use crate::shared::{self, NEVER, QueueBits};
 use crate::{expiry, lanes, refill, tables, tokens};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone};
@@ -75,15 +75,30 @@ pub fn raise_tokens() -> Option<tokens::Raised> {
     Some(raised)
 }
 
-/// Puts back up to `max_tasks` tasks whose lease ran out; returns how many, the next expiry, and for how many
-/// microseconds it read.
-pub fn reap(max_tasks: i32) -> (u64, i64, i64) {
-    let query = "SELECT reaped, next_expiry, (extract(epoch FROM reading) * 1000000)::bigint FROM queue_internal.reap($1)";
-    write(query, &[max_tasks.into()], |row| {
+/// What became of a piece of queue.tasks in which expired leases were looked for.
+pub struct Reaped {
+    pub reaped: u64,
+    pub next_expiry: i64,
+    /// For how many microseconds it read.
+    pub reading: i64,
+    /// The id behind which to go on; nothing at the end of the table.
+    pub last: Option<i64>,
+}
+
+/// Puts back up to `max_tasks` tasks whose lease ran out, among the first `max_looks` behind an id.
+pub fn reap(max_tasks: i32, after: i64, max_looks: i32) -> Reaped {
+    let query = "SELECT reaped, next_expiry, (extract(epoch FROM reading) * 1000000)::bigint, last
+                 FROM queue_internal.reap($1, $2, $3)";
+    write(query, &[max_tasks.into(), after.into(), max_looks.into()], |row| {
         let reaped: Option<i64> = row.get(1)?;
         let next: Option<TimestampWithTimeZone> = row.get(2)?;
         let reading: Option<i64> = row.get(3)?;
-        Ok((reaped.unwrap_or(0).unsigned_abs(), next.map_or(NEVER, i64::from), reading.unwrap_or(0).max(0)))
+        Ok(Reaped {
+            reaped: reaped.unwrap_or(0).unsigned_abs(),
+            next_expiry: next.map_or(NEVER, i64::from),
+            reading: reading.unwrap_or(0).max(0),
+            last: row.get(4)?,
+        })
     })
 }
 
@@ -112,13 +127,15 @@ pub fn next_schedule() -> i64 {
     })
 }
 
-/// Pushes about `max_tasks` tasks of the schedules that are due, leaving alone for a while those that failed; returns how many, and when the next schedule is due.
-pub fn fire_schedules(max_tasks: i32) -> (u64, i64) {
-    let query = "SELECT fired, next_run_at FROM queue_internal.fire_schedules($1, '1 minute')";
-    write(query, &[max_tasks.into()], |row| {
+/// Pushes about `max_tasks` tasks of the schedules that are due, first those of the queues behind `after`, leaving alone
+/// for a while those that failed; returns how many, when the next schedule is due, and the last queue that had its turn.
+pub fn fire_schedules(max_tasks: i32, after: &[u8]) -> (u64, i64, Option<Vec<u8>>) {
+    let query = "SELECT fired, next_run_at, last FROM queue_internal.fire_schedules($1, '1 minute', $2)";
+    write(query, &[max_tasks.into(), Name(after.to_vec()).into()], |row| {
         let fired: Option<i64> = row.get(1)?;
         let next: Option<TimestampWithTimeZone> = row.get(2)?;
-        Ok((fired.unwrap_or(0).unsigned_abs(), next.map_or(NEVER, i64::from)))
+        let last: Option<Name> = row.get(3)?;
+        Ok((fired.unwrap_or(0).unsigned_abs(), next.map_or(NEVER, i64::from), last.map(|last| last.0)))
     })
 }
 

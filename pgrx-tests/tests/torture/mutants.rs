@@ -113,7 +113,7 @@ mutants! { seen:
     /// Nobody ends expired leases.
     leases_never_end: "quiet",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 't.state = ''running'' AND t.lease_until <= moment', 'false'),
-                pg_temp.mutate('queue_internal.reap(bigint)'::regprocedure::oid::regproc, 't.lease_until <= moment', 'false'),
+                pg_temp.mutate('queue_internal.reap(bigint, bigint, integer)'::regprocedure::oid::regproc, 't.lease_until <= moment', 'false'),
                 pg_temp.mutate('queue_internal.end_expired', 't.lease_until <= clock_timestamp()', 'false')",
         "I13";
     /// A COMMIT returns before it is durable: a crash loses a push, an end, or a claim, whose token comes again.

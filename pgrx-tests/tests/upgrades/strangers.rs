@@ -67,7 +67,7 @@ const STRANGE: &[(&str, &str)] = &[
         "ALTER FUNCTION queue_internal.gone RENAME TO expire",
     ),
     (
-        "ALTER FUNCTION queue_internal.reap(bigint) RENAME TO gone",
+        "ALTER FUNCTION queue_internal.reap(bigint, bigint, integer) RENAME TO gone",
         "ALTER FUNCTION queue_internal.gone RENAME TO reap",
     ),
     (

@@ -1,0 +1,59 @@
+//! What the worker does in the lanes, which are in shared memory.
+
+use super::installed::Installed;
+use super::{TEND_LANES, Worker, core, microseconds};
+use crate::clock::now;
+use crate::lanes;
+use crate::settings;
+use crate::shared::{NEVER, QueueBits};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// After so many lanes could not be tended, the others wait for the next round: each may have waited for a lock.
+const FAILED_LANES: usize = 3;
+/// For how long a round looks after lanes, but for what the last of them takes.
+const LANES_MOST: Duration = Duration::from_millis(150);
+
+impl Worker {
+    /// Ends the leases that ran out, wakes those who wait for a task that came due, and reads anew what no
+    /// session could tell of.
+    pub(super) fn tend_lanes(&mut self, _pushed: &QueueBits) -> Installed {
+        let moment = now();
+        self.next_lane = self.next_lane.min(self.database.next_lane.take());
+        // With every sweep as well: a lane may have been taken since, or its readings be due.
+        if moment < self.next_lane.min(self.next_sweep()) {
+            return Installed::Yes;
+        }
+        let (from, sweep_interval) = (self.lane_from, microseconds(settings::sweep_interval()));
+        let (mut next, mut installed, mut failed) = (NEVER, Installed::Yes, 0);
+        let started = Instant::now();
+        let stopped = lanes::tend(from, moment, sweep_interval, |chore| {
+            next = next.min(chore.next());
+            if !chore.expired().is_empty() {
+                let step = self.attempt(TEND_LANES, c"ending expired leases", || {
+                    core::expire(chore.lane(), chore.expired())
+                });
+                let expired = step.result.unwrap_or(0);
+                self.database.counters.leases_reaped.fetch_add(expired, Ordering::Relaxed);
+                if step.installed != Installed::Yes {
+                    // They are in no lane any more.
+                    self.next_lease = moment;
+                    installed = step.installed;
+                    failed += 1;
+                }
+            }
+            if let Some(queue) = chore.reread() {
+                let step = self.attempt(TEND_LANES, c"reading tasks", || core::reread(&queue));
+                if step.installed != Installed::Yes {
+                    installed = step.installed;
+                    failed += 1;
+                }
+            }
+            failed < FAILED_LANES && started.elapsed() < LANES_MOST
+        });
+        // Those that were not looked at come first in the next round.
+        self.next_lane = if stopped.is_some() { moment } else { next };
+        self.lane_from = stopped.unwrap_or(0);
+        installed
+    }
+}
