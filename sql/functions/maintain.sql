@@ -68,7 +68,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' A
 BEGIN
     CASE part
         WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
-        WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).fired > 0;
+        WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).last IS NOT NULL;
         WHEN 'events' THEN RETURN queue_internal.process_all_events(1000) > 0;
         WHEN 'partitions' THEN PERFORM queue_internal.extend_history();
         WHEN 'history' THEN RETURN queue_internal.retire_history(1000);

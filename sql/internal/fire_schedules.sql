@@ -5,8 +5,8 @@
 --             one transaction, and the next time follows from the planned one and never from the clock
 --   Order:    in turn by queue, and in each queue by the time that is due, a piece of each schedule at a time, so that
 --             neither a queue with many schedules nor a schedule far behind is in another's way; the queues by their
---             names, from behind "after" on. "last" is the queue with which it stopped: where not all have their turn,
---             the others are the first of the next call
+--             names, from behind "after" on. "last" is the queue with which it stopped before each schedule had its
+--             turn, else null: the others are the first of the next call
 --   Stops:    once "max_tasks" were pushed, or after 150 ms; null for neither
 --   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
 --             overdue when it failed, "patience" at most, and is in no other's way.
@@ -40,14 +40,16 @@ BEGIN
             ORDER BY due.turn, s.queue <= after, s.queue
             FOR UPDATE OF s SKIP LOCKED
         LOOP
-            last := plan.queue;
             BEGIN
                 fired := fired + queue_internal.fire_schedule(plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
             EXCEPTION WHEN OTHERS THEN
                 UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
                 WHERE s.name = plan.name;
             END;
-            EXIT turns WHEN fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > started + interval '150 ms';
+            IF fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > started + interval '150 ms' THEN
+                last := plan.queue;
+                EXIT turns;
+            END IF;
         END LOOP;
         EXIT WHEN max_tasks IS NULL;
     END LOOP;
@@ -55,7 +57,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.fire_schedules(bigint, interval, text) IS
-    'Pushes the tasks of the schedules that are due; returns how many, when the next one is, and the last queue.';
+    'Pushes the tasks of the schedules that are due; returns how many, when the next one is, and where it stopped early.';
 
 CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -61,7 +61,7 @@ fn a_role_with_many_queues_leaves_lanes_to_others() {
     eventually("they wait", SOON, || {
         number(
             &mut client,
-            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait(%' AND wait_event = 'Extension'",
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait(%' AND wait_event_type = 'Extension'",
         ) == 4
     });
     assert_eq!(lanes(&mut client).len(), 4);
@@ -137,7 +137,7 @@ fn a_role_that_waits_for_many_results_leaves_room_for_others() {
         })
         .collect::<Result<_, _>>()
         .expect("threads");
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait_result(%' AND wait_event = 'Extension'";
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait_result(%' AND wait_event_type = 'Extension'";
     eventually("they wait", Duration::from_secs(60), || number(&mut client, waiting) >= 500);
     let mut late = Duration::ZERO;
     for _ in 0..10 {
@@ -145,7 +145,7 @@ fn a_role_that_waits_for_many_results_leaves_room_for_others() {
         let result = waiter(&cluster, "one", format!("CALL queue.wait_result({id}, '1 minute', NULL, NULL)"));
         eventually("it sleeps", SOON, || {
             let query = format!(
-                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait_result({id},%' AND wait_event = 'Extension'"
+                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait_result({id},%' AND wait_event_type = 'Extension'"
             );
             number(&mut client, &query) == 1
         });
