@@ -36,6 +36,8 @@ const SOMETHING: &str = r#"
     SELECT queue.complete(id, token, '{"done": true}') FROM queue.claim('10 minutes');
     SELECT queue.push('default');
     SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('10 minutes');
+    SELECT queue.push('mail', key => 'k1', on_duplicate => 'replace');
+    SELECT queue.extend(1, 1, '20 minutes');
     SELECT queue.schedule('nightly', '30 2 * * *', 'mail', '{"k": 1}', 'Europe/Berlin'), queue.bind('a.#', 'mail')"#;
 
 /// The rights, which are policies and privileges in the catalog.
@@ -120,7 +122,7 @@ fn moving_keeps_everything_and_leaves_the_catalog_of_a_fresh_install() {
     let stale = client.batch_execute("SELECT queue.complete(2, 2)").expect_err("not a token");
     assert_eq!(stale.code().map(|code| code.code()), Some("QX001"));
     let next: i64 = ask(&mut client, "SELECT queue.push('default')");
-    assert_eq!(next, 8, "ids go on");
+    assert_eq!(next, 10, "ids go on");
 
     let before = lines(&mut client, EVERYTHING);
     let output = move_to(&cluster, "postgres", "sql_only");
@@ -128,8 +130,8 @@ fn moving_keeps_everything_and_leaves_the_catalog_of_a_fresh_install() {
     assert_same("everything", &before, &lines(&mut client, EVERYTHING));
     assert_same("the catalog of the SQL-only edition", sql_only, &lines(&mut owner, CATALOG));
     client.batch_execute("SELECT queue.complete(2, 1)").expect("the token from before");
-    // Now the two that waited for it: in its group, and for its end.
-    assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM queue.claim('1 minute', 'mail', 5)"), 2);
+    // Now the two that waited for it, in its group and for its end, and the one that replaced the first.
+    assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM queue.claim('1 minute', 'mail', 5)"), 3);
 
     // A newer file over an older version, by nobody special.
     let again = move_to(&cluster, OWNER, "sql_only");

@@ -1,7 +1,7 @@
     RESET ROLE;
 \endif
 
--- The triggers take the rows for those of a dump: they may come in any order, and are as they shall be.
+-- Nothing is found but what belongs to the server.
 SET LOCAL search_path = '';
 SET LOCAL check_function_bodies = off;
 
@@ -111,6 +111,8 @@ DECLARE
     moved   record;
     columns pg_catalog.text;
     casts   pg_catalog.text;
+    found   bigint;
+    written bigint;
 BEGIN
     -- What is there is fresh, the queue "default" for one, and gives way to what was.
     FOR moved IN SELECT t.fresh FROM pg_temp.queue_move_tables AS t WHERE t.kind = 'r' LOOP
@@ -133,9 +135,17 @@ BEGIN
         FROM pg_catalog.pg_attribute AS o JOIN pg_catalog.pg_attribute AS n ON n.attname = o.attname
         WHERE o.attrelid = moved.old AND n.attrelid = moved.fresh AND o.attnum > 0 AND NOT o.attisdropped AND NOT n.attisdropped;
         PERFORM pg_temp.read_old(moved.name, 'SELECT ' || casts);
+        -- The triggers of the tasks take these rows for those of a dump: they may come in any order, and none of them
+        -- is changed. They look for the empty text; what SET writes is an empty name in quotes.
+        PERFORM pg_catalog.set_config('search_path', '', true) WHERE moved.fresh = 'queue.tasks'::regclass;
         EXECUTE pg_catalog.format('INSERT INTO %s (%s) SELECT %2$s FROM queue_move.%I AS o%s', moved.fresh::regclass, columns,
             moved.name, CASE moved.fresh WHEN 'queue.rights'::regclass
                 THEN ' WHERE EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.oid = o.role)' ELSE '' END);
+        GET DIAGNOSTICS written = ROW_COUNT;
+        EXECUTE pg_catalog.format('SELECT pg_catalog.count(*) FROM queue_move.%I', moved.name) INTO found;
+        IF written < found AND moved.fresh <> 'queue.rights'::regclass THEN
+            RAISE EXCEPTION '% of % rows of table % would be lost', found - written, found, moved.fresh::regclass;
+        END IF;
     END LOOP;
 END
 $$;
