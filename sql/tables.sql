@@ -278,6 +278,8 @@ CREATE TABLE queue_internal.token_mark (
     timeline bigint NOT NULL,
     CONSTRAINT token_mark_reached_check CHECK (reached >= 0 AND reached < 9007199254740992)
 );
+-- Without an identity nothing could change it while there is a publication FOR ALL TABLES.
+ALTER TABLE queue_internal.token_mark REPLICA IDENTITY FULL;
 INSERT INTO queue_internal.token_mark VALUES (0, 0);
 
 -- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex).
@@ -297,6 +299,7 @@ CREATE TABLE queue.rights (
     queue text COLLATE "C",
     CONSTRAINT rights_kind_check CHECK (kind IN ('producer', 'worker', 'operator'))
 );
+ALTER TABLE queue.rights REPLICA IDENTITY FULL;
 
 -- What a claim hands out.
 CREATE TYPE queue.claimed_task AS (

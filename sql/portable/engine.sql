@@ -124,6 +124,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.claim_durably() IS 'Makes the commit of the current transaction synchronous.';
 
 CREATE TABLE queue_internal.upkeep (last_run_at timestamptz);
+ALTER TABLE queue_internal.upkeep REPLICA IDENTITY FULL;
 COMMENT ON TABLE queue_internal.upkeep IS 'One row: when queue.maintain() ended last.';
 INSERT INTO queue_internal.upkeep VALUES (NULL);
 
