@@ -290,6 +290,8 @@ CREATE TABLE queue_internal.token_mark (
     timeline bigint NOT NULL,
     CONSTRAINT token_mark_reached_check CHECK (reached >= 0 AND reached < 9007199254740992)
 );
+-- Without an identity nothing could change it while there is a publication FOR ALL TABLES.
+ALTER TABLE queue_internal.token_mark REPLICA IDENTITY FULL;
 INSERT INTO queue_internal.token_mark VALUES (0, 0);
 
 -- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex).
@@ -309,6 +311,7 @@ CREATE TABLE queue.rights (
     queue text COLLATE "C",
     CONSTRAINT rights_kind_check CHECK (kind IN ('producer', 'worker', 'operator'))
 );
+ALTER TABLE queue.rights REPLICA IDENTITY FULL;
 
 -- What a claim hands out.
 CREATE TYPE queue.claimed_task AS (
@@ -4130,8 +4133,8 @@ COMMENT ON FUNCTION queue_internal.latest_run(text, text, timestamptz, timestamp
 --             one transaction, and the next time follows from the planned one and never from the clock
 --   Order:    in turn by queue, and in each queue by the time that is due, a piece of each schedule at a time, so that
 --             neither a queue with many schedules nor a schedule far behind is in another's way; the queues by their
---             names, from behind "after" on. "last" is the queue with which it stopped: where not all have their turn,
---             the others are the first of the next call
+--             names, from behind "after" on. "last" is the queue with which it stopped before each schedule had its
+--             turn, else null: the others are the first of the next call
 --   Stops:    once "max_tasks" were pushed, or after 150 ms; null for neither
 --   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
 --             overdue when it failed, "patience" at most, and is in no other's way.
@@ -4165,14 +4168,16 @@ BEGIN
             ORDER BY due.turn, s.queue <= after, s.queue
             FOR UPDATE OF s SKIP LOCKED
         LOOP
-            last := plan.queue;
             BEGIN
                 fired := fired + queue_internal.fire_schedule(plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
             EXCEPTION WHEN OTHERS THEN
                 UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
                 WHERE s.name = plan.name;
             END;
-            EXIT turns WHEN fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > started + interval '150 ms';
+            IF fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > started + interval '150 ms' THEN
+                last := plan.queue;
+                EXIT turns;
+            END IF;
         END LOOP;
         EXIT WHEN max_tasks IS NULL;
     END LOOP;
@@ -4180,7 +4185,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.fire_schedules(bigint, interval, text) IS
-    'Pushes the tasks of the schedules that are due; returns how many, when the next one is, and the last queue.';
+    'Pushes the tasks of the schedules that are due; returns how many, when the next one is, and where it stopped early.';
 
 CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6802,7 +6807,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' A
 BEGIN
     CASE part
         WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
-        WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).fired > 0;
+        WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).last IS NOT NULL;
         WHEN 'events' THEN RETURN queue_internal.process_all_events(1000) > 0;
         WHEN 'partitions' THEN PERFORM queue_internal.extend_history();
         WHEN 'history' THEN RETURN queue_internal.retire_history(1000);

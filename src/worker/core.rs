@@ -128,7 +128,8 @@ pub fn next_schedule() -> i64 {
 }
 
 /// Pushes about `max_tasks` tasks of the schedules that are due, first those of the queues behind `after`, leaving alone
-/// for a while those that failed; returns how many, when the next schedule is due, and the last queue that had its turn.
+/// for a while those that failed; returns how many, when the next schedule is due, and the queue at which it stopped
+/// before each schedule had its turn.
 pub fn fire_schedules(max_tasks: i32, after: &[u8]) -> (u64, i64, Option<Vec<u8>>) {
     let query = "SELECT fired, next_run_at, last FROM queue_internal.fire_schedules($1, '1 minute', $2)";
     write(query, &[max_tasks.into(), Name(after.to_vec()).into()], |row| {

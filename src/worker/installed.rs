@@ -2,8 +2,9 @@
 
 use super::owner;
 use crate::process;
-use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
+use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
 use pgrx::prelude::*;
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
 
@@ -29,14 +30,19 @@ pub struct Step<R> {
 }
 
 /// Runs `body` in a transaction, as the owner of the tables, unless the extension is absent or about to go. An ERROR
-/// rolls it back, and is handed to `report`. The lock on the
-/// extension is taken first and without waiting, and DROP EXTENSION takes it first too: so neither
-/// can hold what the other needs next, and DROP waits for one short transaction at most.
+/// rolls it back, and with `report` it is logged. The lock on the extension is taken first, and DROP EXTENSION takes it
+/// first too: so neither can hold what the other needs next, and DROP waits for one short transaction at most. The
+/// worker waits for the lock for its lock_timeout, since anybody can hold it for an instant, again and again: DROP
+/// EXTENSION takes it before it checks for ownership.
 pub fn attempt<R>(activity: &CStr, report: bool, body: impl FnOnce() -> R) -> Step<R> {
-    PgTryBuilder::new(AssertUnwindSafe(|| transaction(activity, body)))
+    let locked = AssertUnwindSafe(Cell::new(false));
+    PgTryBuilder::new(AssertUnwindSafe(|| transaction(activity, &locked, body)))
         .catch_others(|error| {
             process::roll_back();
             owner::become_itself();
+            if !locked.get() && report_of(&error).sql_error_code() == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
+                return Step { installed: Installed::Locked, result: None };
+            }
             if report {
                 warn(activity, &error);
             }
@@ -45,10 +51,11 @@ pub fn attempt<R>(activity: &CStr, report: bool, body: impl FnOnce() -> R) -> St
         .execute()
 }
 
-fn transaction<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
+fn transaction<R>(activity: &CStr, locked: &Cell<bool>, body: impl FnOnce() -> R) -> Step<R> {
     process::report(Some(activity));
     let step = process::transaction(|| match lock() {
         Installed::Yes => {
+            locked.set(true);
             owner::become_owner();
             Step { installed: Installed::Yes, result: Some(body()) }
         }
@@ -58,10 +65,15 @@ fn transaction<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
     step
 }
 
-fn warn(activity: &CStr, error: &CaughtError) {
+fn report_of(error: &CaughtError) -> &ErrorReportWithLevel {
     let (CaughtError::PostgresError(error)
     | CaughtError::ErrorReport(error)
     | CaughtError::RustPanic { ereport: error, .. }) = error;
+    error
+}
+
+fn warn(activity: &CStr, error: &CaughtError) {
+    let error = report_of(error);
     let message = format!("{} failed: {}", activity.to_string_lossy(), error.message());
     // Without its detail, which may show a row.
     let hint = error.hint().unwrap_or("The background worker tries again, after pauses of up to a minute.");
@@ -74,19 +86,11 @@ fn lock() -> Installed {
         return Installed::No;
     }
     // SAFETY: a lock of this transaction on an object of this database.
-    let locked = unsafe {
-        pg_sys::ConditionalLockDatabaseObject(
-            pg_sys::ExtensionRelationId,
-            oid,
-            0,
-            pg_sys::AccessShareLock as pg_sys::LOCKMODE,
-        )
-    };
-    match (locked, extension_oid() == oid) {
-        (true, true) => Installed::Yes,
-        (true, false) => Installed::No,
-        (false, _) => Installed::Locked,
+    unsafe {
+        let mode = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+        pg_sys::LockDatabaseObject(pg_sys::ExtensionRelationId, oid, 0, mode);
     }
+    if extension_oid() == oid { Installed::Yes } else { Installed::No }
 }
 
 fn extension_oid() -> pg_sys::Oid {

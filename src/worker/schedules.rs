@@ -31,8 +31,9 @@ impl Worker {
         });
         self.schedules_ran = Instant::now();
         let Some((fired, next, last)) = step.result else { return step.installed };
+        // Those that come next have waited for others that could not be pushed.
+        let earliest = if fired > 0 || last.is_some() { moment } else { moment + RETRY_SCHEDULES };
         self.schedules_after = last.unwrap_or_default();
-        let earliest = if fired > 0 { moment } else { moment + RETRY_SCHEDULES };
         self.next_schedule = if next > moment { next } else { earliest };
         Installed::Yes
     }

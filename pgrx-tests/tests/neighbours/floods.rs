@@ -97,6 +97,7 @@ const FLOODS: &[(&str, u64, &str)] = &[
     ),
     ("nobody", 20, "SELECT pg_notify('queue_b', ''), pg_notify('queue_ext', '{n}')"),
     ("nobody", 200, "DROP SUBSCRIPTION IF EXISTS none_{n}"),
+    ("nobody", 2, "DROP EXTENSION queue_ext"),
     // Operators' verbs.
     ("hostile", 200, "SELECT count(*) FROM queue.stats; SELECT count(*) FROM queue.health()"),
     (
