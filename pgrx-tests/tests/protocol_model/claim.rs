@@ -112,11 +112,14 @@ impl Protocol {
         }
         let earlier =
             |other: Id, row: Task| other < id && row.state != State::Waiting && self.scenario.grouped(other);
-        let pending = world.committed.values().any(|row| *row == Row::Event(Event::Group));
+        // What this transaction has ended or claimed itself is not before it.
+        let view = world.fresh_view(session);
+        let pending =
+            world.committed.values().chain(view.values()).any(|row| *row == Row::Event(Event::Group));
         if self.scenario.grouped(id)
             && self.scenario.group_limit == 1
             && !pending
-            && tasks(&world.committed).any(|(other, row)| earlier(other, row))
+            && tasks(&view).any(|(other, row)| earlier(other, row))
         {
             world.broke(Broken::OutOfOrder);
         }

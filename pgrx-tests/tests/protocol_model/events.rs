@@ -24,6 +24,12 @@ impl Protocol {
             if !matches!(world.lock(session, Key::Event(number), Strength::Update), Lock::Granted(Some(_))) {
                 continue;
             }
+            // With all others about the same task or group that nobody has locked. process_event
+            for (key, row) in &view {
+                if matches!(key, Key::Event(_)) && *row == Row::Event(event) {
+                    world.lock(session, *key, Strength::Update);
+                }
+            }
             world.sessions[session].step = match event {
                 Event::Dependent(id) => Step::LockDependent(number, id),
                 Event::Group => Step::LockGroup(number, None),
@@ -39,9 +45,18 @@ impl Protocol {
         true
     }
 
-    /// The event is done with.
+    /// The event is done with, and so are those that were locked with it.
     pub fn next_item(&self, world: &mut World, session: usize, number: u8) -> bool {
-        world.delete(session, Key::Event(number));
+        let view = world.view(session);
+        let event = view.get(&Key::Event(number));
+        let locked = |key: &Key| {
+            world.sessions[session].transaction.as_ref().is_some_and(|open| open.locks.contains_key(key))
+        };
+        let same = view
+            .iter()
+            .filter(|(key, row)| matches!(key, Key::Event(_)) && Some(*row) == event && locked(key));
+        let same: Vec<_> = same.map(|(key, _)| *key).collect();
+        same.into_iter().for_each(|key| world.delete(session, key));
         self.leave_item(world, session, number)
     }
 
@@ -58,7 +73,13 @@ impl Protocol {
                 world.sessions[session].step = Step::CheckDependent(number, id);
                 true
             }
-            Lock::Granted(_) => self.next_item(world, session, number),
+            Lock::Granted(row) => {
+                // The end of a task leaves dependencies that others have locked.
+                if row.is_none() && outcome_of(&world.view(session), id).is_some() {
+                    self.forget_dependencies(world, session, id);
+                }
+                self.next_item(world, session, number)
+            }
             _ => self.leave_item(world, session, number),
         }
     }

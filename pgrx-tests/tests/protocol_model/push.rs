@@ -87,11 +87,16 @@ impl Protocol {
         let accepted = match seen.map(|_| world.lock(session, Key::Task(id), strength)) {
             Some(Lock::Busy) => return false,
             Some(Lock::Granted(Some(Row::Task(row)))) if leased(&row) => Some(row),
+            // 40001: a client tries that again.
+            Some(Lock::Changed) => {
+                self.roll_back(world, session);
+                return true;
+            }
             _ => None,
         };
         world.sessions[session].leases.remove(0);
         let Some(row) = accepted else {
-            // QX001, or 40001: it does not try that again.
+            // QX001: it does not try that again.
             world.transaction(session).had.retain(|lease| *lease != (id, token));
             self.roll_back(world, session);
             return true;

@@ -53,7 +53,7 @@ pub fn scenario(trace: &Trace) -> Scenario {
         group_limit: trace.shape.group_limit,
         max_running: trace.shape.max_running,
         keep_history: trace.shape.keep_history,
-        lane: 16,
+        lane: if trace.clients.iter().flatten().any(|played| played.native) { 16 } else { 0 },
         ..Scenario::PLAIN
     }
 }

@@ -1,0 +1,140 @@
+//! Whether a step of the model goes with the recording: what a client was told, and what was committed.
+
+use crate::accept::{Place, Search};
+use crate::protocol::Protocol;
+use crate::rows::{Id, Key, Note, State, task};
+use crate::trace::{Asked, Call, Commit, End, Told, changes};
+use crate::wal::visible;
+use crate::world::{Step, World};
+
+impl Search<'_> {
+    /// The commits that may be the next to become visible: that of the log, and where a session is about to commit, those
+    /// behind it as well.
+    pub fn next_commits<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = (usize, &'a Commit)> {
+        let mut blocked = false;
+        let left = self.trace.commits.iter().enumerate().filter(|(number, _)| place.done & 1 << number == 0);
+        left.take_while(move |(_, commit)| {
+            let session = commit.by.map_or(place.world.worker(), |(client, _)| client);
+            let here = !blocked;
+            blocked |= place.world.sessions[session].step != Step::Commit;
+            here
+        })
+    }
+
+    /// Whether the rows that a transaction has written are among those that it will have changed.
+    fn plausible(&self, place: &Place, session: usize) -> bool {
+        let world = &place.world;
+        let Some(open) = &world.sessions[session].transaction else { return true };
+        let written = open.writes.iter().filter(|(key, row)| {
+            matches!(key, Key::Task(_) | Key::Ended(_) | Key::Dependency(..))
+                && world.committed.get(key) != row.as_ref()
+        });
+        let left = self.trace.commits.iter().enumerate().filter(|(number, _)| place.done & 1 << number == 0);
+        let mut left = left.map(|(_, commit)| commit);
+        let commit = if session == world.worker() {
+            left.find(|commit| commit.by.is_none())
+        } else {
+            let by = (session, world.sessions[session].position.0);
+            if self.trace.clients[session][usize::from(by.1)].end != End::Commit {
+                return true;
+            }
+            left.find(|commit| commit.by == Some(by))
+        };
+        let mut keys = written.map(|(key, _)| key);
+        keys.all(|key| commit.is_some_and(|commit| commit.changes.contains_key(key)))
+    }
+
+    /// One step of the model, if it is possible and goes with the recording.
+    pub fn step(
+        &mut self,
+        place: &Place,
+        mut place_after: Place,
+        session: usize,
+        call: Option<&Call>,
+    ) -> Option<Place> {
+        let before = &place.world.sessions[session];
+        let committing = place_after.world.sessions[session].step == Step::Commit;
+        let world = &mut place_after.world;
+        let wanted = call.and_then(|call| match &call.told {
+            Told::Claimed(Some((id, _))) => self.trace.number_of(*id),
+            _ => None,
+        });
+        if !(Protocol { wanted, ..self.protocol }).step(world, session) {
+            return None;
+        }
+        // A sweep is not for the lane here, and a claim goes on after it.
+        if matches!(before.step, Step::Sweep(_)) && !matches!(world.sessions[session].step, Step::Sweep(_)) {
+            if world.lane.refiller == Some(session) {
+                world.lane.refiller = None;
+            }
+            let worker = session == world.worker();
+            world.sessions[session].step = if worker { Step::Commit } else { Step::Events(0) };
+        }
+        if world.memory.broken != 0 {
+            self.broken = true;
+            return None;
+        }
+        if !committing && !self.patient && !self.plausible(&place_after, session) {
+            return None;
+        }
+        let world = &mut place_after.world;
+        if committing {
+            let (old, new) = (visible(&place.world.committed), visible(&world.committed));
+            let changes = changes(&old, &new);
+            if !changes.is_empty() {
+                let by = (session != world.worker()).then_some((session, before.position.0));
+                // The worker's commits are told apart by their order.
+                let (number, commit) = self.next_commits(place).find(|(_, commit)| commit.by == by)?;
+                let earlier = self.next_commits(place).take_while(|(other, _)| *other < number);
+                let apart = |other: &Commit| other.changes.keys().all(|key| !changes.contains_key(key));
+                if commit.changes != changes || !earlier.map(|(_, other)| other).all(apart) {
+                    return None;
+                }
+                place_after.done |= 1 << number;
+            }
+            return Some(place_after);
+        }
+        let Some(call) = call else { return Some(place_after) };
+        let after = world.sessions[session].position;
+        if after.0 > before.position.0 {
+            return matches!(call.told, Told::Refused(_)).then_some(place_after);
+        } else if after.1 == before.position.1 {
+            return Some(place_after);
+        }
+        self.told(place, &mut place_after, session, call).then_some(place_after)
+    }
+
+    /// The statement has come to its end. Whether it led to what the client was told.
+    fn told(&self, before: &Place, after: &mut Place, session: usize, call: &Call) -> bool {
+        let leased = |world: &World| -> Vec<Note> {
+            let open = world.sessions[session].transaction.as_ref();
+            let notes = open.into_iter().flat_map(|open| &open.notes);
+            notes.filter(|note| matches!(note, Note::Leased(..))).copied().collect()
+        };
+        let granted = leased(&after.world).split_off(leased(&before.world).len());
+        match (&call.asked, &call.told) {
+            (Asked::Claim { .. }, Told::Claimed(None)) => granted.is_empty(),
+            (Asked::Claim { .. }, Told::Claimed(Some((id, token)))) => {
+                let number = self.trace.number_of(*id).unwrap_or(Id::MAX);
+                granted == [Note::Leased(number, u8::try_from(*token).unwrap_or(u8::MAX))]
+            }
+            (Asked::Cancel(id), told) => {
+                let number = self.trace.number_of(*id).unwrap_or(Id::MAX);
+                let at_once = before.world.sessions[session].step == Step::Start;
+                let row = task(&after.world.view(session), number);
+                match told {
+                    Told::Running => at_once && row.is_some_and(|row| row.state == State::Running),
+                    // It has ended, or was never there.
+                    Told::Refused(code)
+                        if at_once && row.is_none() && ["QX003", "QX005"].contains(&code.as_str()) =>
+                    {
+                        self.protocol.roll_back(&mut after.world, session);
+                        true
+                    }
+                    told => !at_once && *told == Told::Done,
+                }
+            }
+            (_, told) => !matches!(told, Told::Refused(_)),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What can come next in the model, where the recording allows it.
+
+use crate::accept::{Place, Search};
+use crate::rows::{Event, Key, Level, Row, State, tasks};
+use crate::scenario::Statement;
+use crate::trace::{Asked, End, Told};
+use crate::world::{Step, World};
+
+impl Search<'_> {
+    /// What a client or the worker can do.
+    pub fn session(&mut self, place: &Place, session: usize, next: &mut Vec<Place>) {
+        let before = next.len();
+        if session == place.world.worker() {
+            self.worker(place, next);
+        } else {
+            self.client(place, session, next);
+        }
+        for place in &mut next[before..] {
+            if let Step::Events(number) = place.world.sessions[session].step {
+                place.left |= bit(number);
+            }
+            let world = &place.world;
+            let written = world.sessions.iter().filter_map(|session| session.transaction.as_ref());
+            let live =
+                written.flat_map(|open| &open.writes).filter(|(_, row)| row.is_some()).map(|(key, _)| key);
+            let live = live.chain(world.committed.keys());
+            place.left &= live
+                .fold(0, |live, key| if let Key::Event(number) = key { live | bit(*number) } else { live });
+            let step = &world.sessions[session].step;
+            let between = matches!(step, Step::Idle | Step::Done | Step::Start | Step::Commit);
+            place.running = (!between).then_some(session);
+        }
+    }
+
+    pub fn worker_is_due(&self, place: &Place) -> bool {
+        self.next_commits(place).any(|(_, commit)| commit.by.is_none())
+    }
+
+    /// The time of a lease is over, at the next commit at the latest.
+    pub fn leases_end(&self, place: &Place, next: &mut Vec<Place>) {
+        let Some(latest) = self.next_commits(place).map(|(_, commit)| &commit.at).max() else { return };
+        let world = &place.world;
+        for (id, row) in tasks(&world.committed) {
+            let until = self.trace.leases.get(&(id, row.token));
+            let over = row.state == State::Running && until.is_some_and(|until| until <= latest);
+            if over && !world.expired.contains(&id) {
+                let mut place = place.clone();
+                place.world.expired.push(id);
+                place.world.expired.sort_unstable();
+                place.world.past(id).lease = None;
+                next.push(place);
+            }
+        }
+    }
+
+    fn client(&mut self, place: &Place, client: usize, next: &mut Vec<Place>) {
+        let session = &place.world.sessions[client];
+        let (transaction, statement) = session.position;
+        let Some(played) = self.trace.clients[client].get(usize::from(transaction)) else { return };
+        let ending = matches!(session.step, Step::Commit | Step::Publish);
+        let statement = if ending { played.calls.len() as u8 } else { statement };
+        if self.begun[place.mark][client].is_none_or(|begun| begun < (transaction, statement)) {
+            return;
+        }
+        if session.step == Step::Commit && played.end != End::Commit {
+            if played.end == End::Rollback {
+                let mut place = place.clone();
+                self.protocol.roll_back(&mut place.world, client);
+                next.push(place);
+            }
+            return;
+        }
+        let call = played.calls.get(usize::from(statement));
+        let told = call.map(|call| &call.told);
+        let claims = call.is_some_and(|call| matches!(call.asked, Asked::Claim { .. }));
+        let refused = |code: &str| told.is_some_and(|told| *told == Told::Refused(code.to_owned()));
+        // The code refuses a predecessor that left nothing but an outcome for the sweep. The model goes by the outcome.
+        if refused("QX003") && self.only_outcome(&place.world, client) {
+            let mut place = place.clone();
+            self.protocol.roll_back(&mut place.world, client);
+            next.push(place);
+        }
+        // So does a claim from a limited queue at its very beginning, for the tasks that have the slots.
+        if session.step == Step::Start && self.trace.shape.max_running > 0 && claims {
+            for id in &place.world.expired {
+                let mut place = place.clone();
+                self.protocol.begin(&mut place.world, client);
+                self.protocol.expire(&mut place.world, client, *id);
+                place.world.sessions[client].step = Step::Events(0);
+                next.push(place);
+            }
+        }
+        // A statement that waits for a lock has its snapshot from before.
+        if session.transaction.is_none() && played.level == Level::RepeatableRead {
+            let mut place = place.clone();
+            self.protocol.begin(&mut place.world, client);
+            next.push(place);
+        }
+        // A claim in SQL sweeps now and then, and ends leases that are over.
+        if session.step == Step::Choose {
+            if self.sweeps {
+                let mut place = place.clone();
+                place.world.sessions[client].step = Step::Sweep(None);
+                next.push(place);
+            }
+            for id in &place.world.expired {
+                let mut place = place.clone();
+                self.protocol.expire(&mut place.world, client, *id);
+                place.world.sessions[client].step = Step::Choose;
+                next.push(place);
+            }
+        }
+        for variant in self.variants(place, client) {
+            if let Some(place) = self.step(place, variant, client, call) {
+                next.push(place);
+            }
+        }
+        // The server ends one of a deadlock, and one whose snapshot is too old.
+        if refused("40P01") || refused("40001") && played.level == Level::RepeatableRead {
+            let mut place = place.clone();
+            self.protocol.roll_back(&mut place.world, client);
+            next.push(place);
+        }
+    }
+
+    /// Whether a push looks for a predecessor that is gone and left nothing but an outcome.
+    fn only_outcome(&self, world: &World, client: usize) -> bool {
+        let Step::PushLookAgain(place) = world.sessions[client].step else { return false };
+        let Some(Statement::Push(_, after)) = self.protocol.statement(world, client) else { return false };
+        let (view, id) = (world.view(client), after[usize::from(place)]);
+        view.contains_key(&Key::Outcome(id)) && !view.contains_key(&Key::Ended(id))
+    }
+
+    /// The session as it is, and where the recording leaves open what it does next.
+    fn variants(&self, place: &Place, session: usize) -> Vec<Place> {
+        let at = |step: Step| {
+            let mut place = place.clone();
+            place.world.sessions[session].step = step;
+            place
+        };
+        let mut variants = vec![place.clone()];
+        let world = &place.world;
+        let has_events =
+            |from: u8| world.committed.keys().any(|key| matches!(key, Key::Event(number) if *number > from));
+        match world.sessions[session].step {
+            Step::Start => {
+                // The fast path leaves it to SQL.
+                let native = self.protocol.statement(world, session) == Some(Statement::NativeClaim);
+                if native && self.protocol.scenario.max_running == 0 {
+                    variants.push(at(Step::Events(0)));
+                }
+            }
+            // An event that was postponed is not due for a while.
+            Step::Events(from) => {
+                let postponed = world.committed.iter().filter_map(|(key, row)| match (key, row) {
+                    (Key::Event(number), Row::Event(event))
+                        if *number > from && place.left & bit(*number) != 0 && self.was_postponed(*event) =>
+                    {
+                        Some(*number)
+                    }
+                    _ => None,
+                });
+                variants.extend(postponed.map(|number| at(Step::Events(number))));
+                // A round is bounded.
+                if session == world.worker() {
+                    variants.push(at(Step::Commit));
+                }
+            }
+            // A claim looks again for events.
+            Step::Choose if has_events(0) => variants.push(at(Step::Events(0))),
+            // The worker ends several at once.
+            Step::Commit if session == world.worker() => {
+                variants.extend(world.expired.iter().map(|id| at(Step::Expire(*id))));
+            }
+            _ => {}
+        }
+        variants
+    }
+
+    fn was_postponed(&self, event: Event) -> bool {
+        self.trace.postponed.iter().any(|subject| match (event, subject) {
+            (Event::Dependent(number), Some(id)) => self.trace.number_of(*id) == Some(number),
+            (Event::Group, None) => true,
+            _ => false,
+        })
+    }
+
+    fn worker(&mut self, place: &Place, next: &mut Vec<Place>) {
+        let worker = place.world.worker();
+        if place.world.worker_idle() {
+            if place.world.committed.keys().any(|key| matches!(key, Key::Event(_))) {
+                let mut place = place.clone();
+                self.protocol.begin_job(&mut place.world, Step::Events(0));
+                next.push(place);
+            }
+            if self.sweeps && self.worker_is_due(place) {
+                let mut place = place.clone();
+                self.protocol.begin_job(&mut place.world, Step::Sweep(None));
+                next.push(place);
+            }
+            for id in &place.world.expired {
+                let mut place = place.clone();
+                self.protocol.begin_job(&mut place.world, Step::Expire(*id));
+                next.push(place);
+            }
+            return;
+        }
+        for variant in self.variants(place, worker) {
+            next.extend(self.step(place, variant, worker, None));
+        }
+    }
+}
+
+fn bit(number: u8) -> u128 {
+    1_u128.checked_shl(number.into()).unwrap_or(0)
+}

@@ -1,0 +1,218 @@
+//! A client of a recorded world: makes up transactions, and notes what it is told.
+
+use crate::record::{Shared, TASKS};
+use crate::rows::Level;
+use crate::trace::{Asked, Call, End, Mark, Played, Told};
+use postgres::error::SqlState;
+use queue_ext_tests::torture::random::Random;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard};
+
+/// A client.
+pub struct Player<'a> {
+    pub me: usize,
+    pub session: &'a mut postgres::Client,
+    pub world: &'a Shared,
+    pub random: Random,
+    pub native: bool,
+    pub leases: VecDeque<(i64, i64)>,
+    pub played: Vec<Played>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no client panics with the lock")
+}
+
+impl Player<'_> {
+    pub fn act(&mut self) {
+        for number in 0..self.random.between(2, 3) {
+            let level = if self.random.chance(15) { Level::RepeatableRead } else { Level::ReadCommitted };
+            let undo = self.random.chance(12);
+            let mut left = self.random.between(1, 2) + u64::from(level == Level::RepeatableRead);
+            let mut first = true;
+            self.transaction(level, undo, &mut |player| {
+                left = left.checked_sub(1)?;
+                if std::mem::take(&mut first) && level == Level::RepeatableRead && player.random.chance(50) {
+                    return Some(Asked::Look);
+                }
+                player.choose(number == 0)
+            });
+        }
+    }
+
+    /// What to ask next.
+    fn choose(&mut self, early: bool) -> Option<Asked> {
+        let push =
+            if self.world.pushed.load(Ordering::Relaxed) < TASKS { if early { 70 } else { 15 } } else { 0 };
+        let end = if self.leases.is_empty() { 0 } else { 40 };
+        let what = self.random.weighted(&[(push, 0), (25, 1), (end, 2), (6, 3), (6, 4)]);
+        match what {
+            0 if self.world.pushed.fetch_add(1, Ordering::Relaxed) < TASKS => {
+                let known = lock(&self.world.known).clone();
+                let mut after = Vec::new();
+                for _ in 0..self.random.weighted(&[(55, 0), (30, 1), (15, 2)]) {
+                    if !known.is_empty() {
+                        let id = known[self.random.roll(known.len() as u64) as usize];
+                        if !after.contains(&id) {
+                            after.push(id);
+                        }
+                    }
+                }
+                after.sort_unstable();
+                Some(Asked::Push { grouped: self.world.shape.grouped && self.random.chance(80), after })
+            }
+            2 => self.end_of_lease(false),
+            3 => {
+                let known = lock(&self.world.known);
+                (!known.is_empty())
+                    .then(|| Asked::Cancel(known[self.random.roll(known.len() as u64) as usize]))
+            }
+            4 => {
+                let dead = lock(&self.world.dead);
+                (!dead.is_empty()).then(|| Asked::Retry(dead[self.random.roll(dead.len() as u64) as usize]))
+            }
+            _ => Some(Asked::Claim { short: self.world.expiring && self.random.chance(50) }),
+        }
+    }
+
+    pub fn end_of_lease(&mut self, complete: bool) -> Option<Asked> {
+        let (id, token) = self.leases.pop_front()?;
+        Some(match self.random.roll(10) {
+            7 if !complete => Asked::Discard(id, token),
+            8.. if !complete => Asked::Release(id, token),
+            _ => Asked::Complete(id, token),
+        })
+    }
+
+    /// A transaction of statements that `next` makes up one after the other.
+    pub fn transaction(
+        &mut self,
+        level: Level,
+        undo: bool,
+        next: &mut dyn FnMut(&mut Self) -> Option<Asked>,
+    ) {
+        let Some(mut asked) = next(self) else { return };
+        let begin = match level {
+            Level::ReadCommitted => "BEGIN",
+            Level::RepeatableRead => "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        };
+        self.session.batch_execute(begin).expect("BEGIN");
+        let had = self.had_before(&asked);
+        let mut played =
+            Played { level, native: self.native, calls: Vec::new(), end: End::Commit, xid: None };
+        loop {
+            self.mark(&played, true);
+            let told = self.ask(&asked);
+            let refused = matches!(told, Told::Refused(_));
+            if refused {
+                // The server reports an error before it has released the transaction's locks.
+                self.session.batch_execute("ROLLBACK").expect("ROLLBACK");
+            }
+            self.mark(&played, false);
+            // The model has no request to cancel a task that runs.
+            let undo = told == Told::Running;
+            // Nor a transaction whose own lease is over before it commits.
+            let last = matches!(asked, Asked::Claim { short: true });
+            played.calls.push(Call { asked, told });
+            if refused {
+                played.end = End::Failed;
+            } else if undo {
+                played.end = End::Rollback;
+            } else if last {
+            } else if let Some(more) = next(self) {
+                asked = more;
+                continue;
+            }
+            break;
+        }
+        if played.end != End::Failed {
+            if undo {
+                played.end = End::Rollback;
+            }
+            let xid = "SELECT pg_current_xact_id_if_assigned()::text::bigint";
+            let xid: Option<i64> = self.session.query_one(xid, &[]).expect("its own number").get(0);
+            played.xid = xid.map(|xid| xid as u32);
+            self.mark(&played, true);
+            let end = if played.end == End::Commit { "COMMIT" } else { "ROLLBACK" };
+            self.session.batch_execute(end).expect(end);
+            self.mark(&played, false);
+        }
+        if played.end == End::Commit {
+            self.note(&played);
+        } else {
+            self.leases = had;
+            // A serialization failure or a deadlock is tried again.
+            if let Some(Call { asked, told: Told::Refused(code) }) = played.calls.last()
+                && !code.starts_with("40")
+            {
+                let refused = asked.lease();
+                self.leases.retain(|lease| Some(*lease) != refused);
+            }
+        }
+        self.played.push(played);
+    }
+
+    /// The leases before a transaction that begins with this statement.
+    fn had_before(&self, first: &Asked) -> VecDeque<(i64, i64)> {
+        first.lease().into_iter().chain(self.leases.iter().copied()).collect()
+    }
+
+    /// What a transaction that has committed has given.
+    fn note(&mut self, played: &Played) {
+        let mut leases = Vec::new();
+        for call in &played.calls {
+            match (&call.asked, &call.told) {
+                (_, Told::Pushed(id)) => lock(&self.world.known).push(*id),
+                (_, Told::Claimed(Some(lease))) => leases.push(*lease),
+                (Asked::Discard(id, _), _) => lock(&self.world.dead).push(*id),
+                _ => {}
+            }
+        }
+        leases.sort_unstable();
+        self.leases.extend(leases);
+    }
+
+    fn mark(&self, played: &Played, begins: bool) {
+        let statement = (self.played.len() as u8, played.calls.len() as u8);
+        lock(&self.world.marks).push(Mark { client: self.me, statement, begins });
+    }
+
+    fn ask(&mut self, asked: &Asked) -> Told {
+        let (queue, session) = (&self.world.queue, &mut *self.session);
+        let worked = |result: Result<u64, postgres::Error>| result.map(|_| Told::Done);
+        let told = match asked {
+            Asked::Look => worked(session.execute("SELECT 1", &[])),
+            Asked::Push { grouped, after } => {
+                // At their ids' places in the order, but for what was retried.
+                let push = "SELECT queue.push($1, run_at => '2020-01-01', group_key => $2, after => $3)";
+                let group = grouped.then(|| self.world.number.to_string());
+                let after = (!after.is_empty()).then_some(after);
+                session.query_one(push, &[queue, &group, &after]).map(|row| Told::Pushed(row.get(0)))
+            }
+            Asked::Claim { short } => {
+                let claim = "SELECT id, token FROM queue.claim(queue => $1, lease => $2::text::interval)";
+                let span = if *short { "3 ms" } else { "1 hour" };
+                let lease = |row: postgres::Row| (row.get(0), row.get(1));
+                session.query_opt(claim, &[queue, &span]).map(|row| Told::Claimed(row.map(lease)))
+            }
+            Asked::Complete(id, token) => {
+                worked(session.execute("SELECT queue.complete($1, $2)", &[id, token]))
+            }
+            Asked::Discard(id, token) => {
+                worked(session.execute("SELECT queue.fail($1, $2, 'no', permanent => true)", &[id, token]))
+            }
+            Asked::Release(id, token) => {
+                worked(session.execute("SELECT queue.release($1, $2)", &[id, token]))
+            }
+            Asked::Cancel(id) => session
+                .query_one("SELECT queue.cancel($1)", &[id])
+                .map(|row| if row.get::<_, &str>(0) == "running" { Told::Running } else { Told::Done }),
+            Asked::Retry(id) => worked(session.execute("SELECT queue.retry($1)", &[id])),
+        };
+        told.unwrap_or_else(|error| {
+            let code = error.code().map(SqlState::code);
+            Told::Refused(code.unwrap_or_else(|| panic!("no answer: {error}")).to_owned())
+        })
+    }
+}
