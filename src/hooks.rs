@@ -177,8 +177,7 @@ unsafe extern "C-unwind" fn announce_extension() {
     let database = unsafe { pg_sys::MyDatabaseId };
     // Where there is a worker, nothing is looked up.
     let Some(shared) = shared::get().filter(|shared| shared.database(database).is_none()) else { return };
-    // SAFETY: a catalog lookup in the statement's transaction.
-    if unsafe { pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true) } != pg_sys::InvalidOid {
+    if crate::extension::oid() != pg_sys::InvalidOid {
         shared.announce_created(database);
     }
 }

@@ -13,6 +13,7 @@ mod clock;
 mod counting;
 mod cron;
 mod expiry;
+mod extension;
 mod guard;
 mod hooks;
 mod lanes;

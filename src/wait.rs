@@ -13,6 +13,7 @@ mod lists;
 mod rest;
 
 use crate::clock::now;
+use crate::extension;
 use crate::names::elements;
 use crate::rights;
 use crate::settings;
@@ -206,21 +207,17 @@ unsafe extern "C-unwind" fn begin_look(call: *mut Call) {
     }
 }
 
-/// Locks the extension, so that nobody drops it; DROP EXTENSION takes its own lock on it first. Raises if
-/// somebody has dropped it, also if there is another one by now: the procedure that runs here is gone with it.
-unsafe fn hold_extension(extension: pg_sys::Oid) {
-    // SAFETY: a catalog lookup; the lock is kept to the end of the transaction.
-    unsafe {
-        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
-        pg_sys::LockDatabaseObject(pg_sys::ExtensionRelationId, extension, 0, lock);
-        if pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true) != extension {
-            ereport!(
-                ERROR,
-                PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
-                "extension \"queue_ext\" does not exist any more",
-                "It was dropped while this session waited."
-            );
-        }
+/// Keeps the extension to the end of the transaction. Raises if somebody has dropped it, also if there is another one by
+/// now: the procedure that runs here is gone with it.
+fn hold_extension(extension: pg_sys::Oid) {
+    extension::hold(extension, true);
+    if extension::oid() != extension {
+        ereport!(
+            ERROR,
+            PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
+            "extension \"queue_ext\" does not exist any more",
+            "It was dropped while this session waited."
+        );
     }
 }
 
@@ -266,7 +263,7 @@ unsafe extern "C-unwind" fn prepare(call: *mut Call, fcinfo: pg_sys::FunctionCal
         );
         (*call).subject = if kind == Kind::Queue { in_array(argument) } else { argument };
         (*call).shape = shape_of(fcinfo);
-        (*call).extension = pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true);
+        (*call).extension = extension::oid();
         (*call).pause = FIRST_PAUSE;
         find_functions(call);
         point!(WaitPrepared);

@@ -3,6 +3,8 @@
 //!
 //! `NEIGHBOURS=60` has each flood last for so many seconds instead of a few.
 
+#[path = "neighbours/extension.rs"]
+mod extension;
 #[path = "neighbours/floods.rs"]
 mod floods;
 #[path = "neighbours/hour.rs"]
@@ -10,8 +12,6 @@ mod hour;
 #[path = "neighbours/shares.rs"]
 mod shares;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use postgres::Client;
@@ -268,33 +268,6 @@ fn a_failed_notification_stops_nothing_else() {
     assert_eq!(cluster.await_worker("postgres"), worker);
     let said = cluster.log().matches("notifying listeners failed").count();
     assert!(said < 10, "{said} lines");
-}
-
-#[test]
-fn commands_on_the_extension_that_are_refused_do_not_hold_up_the_worker() {
-    let (mut cluster, mut client, worker) = start("extension");
-    run(&mut client, "CREATE ROLE nobody LOGIN");
-    run(&mut client, TICK);
-    let (stop, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let sessions: Vec<_> = (0..4)
-        .map(|_| {
-            let config = cluster.config("postgres").user("nobody").clone();
-            let (stop, refused) = (stop.clone(), refused.clone());
-            std::thread::spawn(move || {
-                let mut nobody = config.connect(postgres::NoTls).expect("connect");
-                while !stop.load(Ordering::Relaxed) {
-                    let error = nobody.batch_execute("DROP EXTENSION queue_ext").expect_err("not the owner");
-                    assert_eq!(error.code().map(|code| code.code()), Some("42501"));
-                    refused.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        })
-        .collect();
-    b_is_in_time(&mut client, while_it_lasts());
-    stop.store(true, Ordering::Relaxed);
-    sessions.into_iter().for_each(|session| session.join().expect("a session"));
-    assert!(refused.load(Ordering::Relaxed) > 100);
-    assert_eq!(cluster.await_worker("postgres"), worker);
 }
 
 #[test]

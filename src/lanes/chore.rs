@@ -1,7 +1,9 @@
 //! What is due in a lane by itself, and what of that the worker has to do.
 
 use super::directory::{hashes, locked};
+use super::leases::Lease;
 use super::{IDLE, NAME, Queue, Slot, Wake};
+use crate::clock::now;
 use pgrx::prelude::*;
 
 /// How many leases of a lane the worker ends before it looks at the next lane.
@@ -27,6 +29,14 @@ impl Chore {
     /// The tasks whose lease ran out.
     pub fn expired(&self) -> &[i64] {
         &self.ids[..self.expired]
+    }
+
+    /// Hands the leases back to the lane, since nobody could end them. A claim that finds nothing else does.
+    pub fn hand_back(&self) {
+        let until = now();
+        super::with(self.lane, |slot| {
+            self.expired().iter().for_each(|&id| slot.lane.leases.take_back(Lease { id, until }));
+        });
     }
 
     /// When there is more to do, after this.

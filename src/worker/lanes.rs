@@ -36,7 +36,8 @@ impl Worker {
                 let expired = step.result.unwrap_or(0);
                 self.database.counters.leases_reaped.fetch_add(expired, Ordering::Relaxed);
                 if step.installed != Installed::Yes {
-                    // They are in no lane any more.
+                    chore.hand_back();
+                    // The lane may have gone to another queue.
                     self.next_lease = moment;
                     installed = step.installed;
                     failed += 1;
