@@ -119,6 +119,10 @@ BEGIN
     IF task.key IS NULL THEN
         RETURN false;
     END IF;
+    -- A snapshot older than the replacement does not show it. To lock the row raises 40001 then.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM queue_internal.lock_key(task.queue, task.key, true);
+    END IF;
     RETURN EXISTS (
         SELECT FROM queue_internal.keys AS k
         WHERE k.queue = task.queue AND k.key = task.key AND k.task_id <> task.id

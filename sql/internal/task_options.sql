@@ -55,13 +55,7 @@ BEGIN
     PERFORM queue_internal.check_key('key', key);
     PERFORM queue_internal.check_key('group_key', group_key);
     PERFORM queue_internal.check_delay('key_ttl', key_ttl);
-    IF backoff IS NOT NULL THEN
-        IF jsonb_typeof(backoff) <> 'object' THEN
-            PERFORM queue_internal.raise_invalid(
-                'backoff', 'must be a JSON object', 'of type ' || jsonb_typeof(backoff));
-        END IF;
-        PERFORM queue_internal.apply_backoff('backoff', NULL, NULL, backoff);
-    END IF;
+    PERFORM queue_internal.check_backoff(backoff);
     IF key_ttl IS NOT NULL AND key IS NULL THEN
         PERFORM queue_internal.raise_invalid('key_ttl', 'needs a key', key_ttl::text);
     ELSIF extract(epoch FROM key_ttl) = 0 THEN
@@ -85,3 +79,15 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_policy_options(text, text, bigint[], jsonb, interval, text) IS
     'Checks those options of a task that the policies of its queue are about.';
+
+CREATE FUNCTION queue_internal.check_backoff(backoff jsonb) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF jsonb_typeof(backoff) <> 'object' THEN
+        PERFORM queue_internal.raise_invalid('backoff', 'must be a JSON object', 'of type ' || jsonb_typeof(backoff));
+    ELSIF backoff IS NOT NULL THEN
+        PERFORM queue_internal.apply_backoff('backoff', NULL, NULL, backoff);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_backoff(jsonb) IS 'Raises if these are not the pauses of a task, or null.';

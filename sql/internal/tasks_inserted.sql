@@ -12,7 +12,7 @@ DECLARE
 BEGIN
     SELECT i.* INTO misfit FROM inserted AS i
     WHERE i.state NOT IN ('waiting', 'queued', 'running') OR NOT isfinite(i.run_at)
-       OR i.max_attempts NOT BETWEEN 1 AND 10000
+       OR i.max_attempts NOT BETWEEN 1 AND 10000 OR jsonb_typeof(i.headers) <> 'object'
        OR NOT (isfinite(i.created_at) AND isfinite(i.updated_at) AND isfinite(coalesce(i.lease_until, i.run_at))
                AND isfinite(coalesce(i.claimed_at, i.run_at)) AND isfinite(coalesce(i.cancel_requested_at, i.run_at)))
     LIMIT 1;
@@ -22,9 +22,13 @@ BEGIN
         PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', misfit.max_attempts::text);
     ELSIF misfit.state NOT IN ('waiting', 'queued', 'running') THEN
         PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    ELSIF jsonb_typeof(misfit.headers) <> 'object' THEN
+        PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(misfit.headers));
     ELSIF FOUND THEN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    PERFORM queue_internal.check_backoff(b.backoff)
+    FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;
     FOR arrival IN
         SELECT i.queue, bool_or(i.gate = 2) AS blocked
         FROM inserted AS i GROUP BY i.queue

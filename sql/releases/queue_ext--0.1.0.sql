@@ -805,13 +805,7 @@ BEGIN
     PERFORM queue_internal.check_key('key', key);
     PERFORM queue_internal.check_key('group_key', group_key);
     PERFORM queue_internal.check_delay('key_ttl', key_ttl);
-    IF backoff IS NOT NULL THEN
-        IF jsonb_typeof(backoff) <> 'object' THEN
-            PERFORM queue_internal.raise_invalid(
-                'backoff', 'must be a JSON object', 'of type ' || jsonb_typeof(backoff));
-        END IF;
-        PERFORM queue_internal.apply_backoff('backoff', NULL, NULL, backoff);
-    END IF;
+    PERFORM queue_internal.check_backoff(backoff);
     IF key_ttl IS NOT NULL AND key IS NULL THEN
         PERFORM queue_internal.raise_invalid('key_ttl', 'needs a key', key_ttl::text);
     ELSIF extract(epoch FROM key_ttl) = 0 THEN
@@ -835,6 +829,18 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_policy_options(text, text, bigint[], jsonb, interval, text) IS
     'Checks those options of a task that the policies of its queue are about.';
+
+CREATE FUNCTION queue_internal.check_backoff(backoff jsonb) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF jsonb_typeof(backoff) <> 'object' THEN
+        PERFORM queue_internal.raise_invalid('backoff', 'must be a JSON object', 'of type ' || jsonb_typeof(backoff));
+    ELSIF backoff IS NOT NULL THEN
+        PERFORM queue_internal.apply_backoff('backoff', NULL, NULL, backoff);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_backoff(jsonb) IS 'Raises if these are not the pauses of a task, or null.';
 -- The trigger that meets a task with a key or a group before it is there, however it comes: push, a
 -- plain INSERT, COPY, redrive. Tasks without either do not come here; nor do those of a dump, which
 -- brings the keys and the gates along (tasks_inserted.sql).
@@ -969,7 +975,7 @@ DECLARE
 BEGIN
     SELECT i.* INTO misfit FROM inserted AS i
     WHERE i.state NOT IN ('waiting', 'queued', 'running') OR NOT isfinite(i.run_at)
-       OR i.max_attempts NOT BETWEEN 1 AND 10000
+       OR i.max_attempts NOT BETWEEN 1 AND 10000 OR jsonb_typeof(i.headers) <> 'object'
        OR NOT (isfinite(i.created_at) AND isfinite(i.updated_at) AND isfinite(coalesce(i.lease_until, i.run_at))
                AND isfinite(coalesce(i.claimed_at, i.run_at)) AND isfinite(coalesce(i.cancel_requested_at, i.run_at)))
     LIMIT 1;
@@ -979,9 +985,13 @@ BEGIN
         PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', misfit.max_attempts::text);
     ELSIF misfit.state NOT IN ('waiting', 'queued', 'running') THEN
         PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    ELSIF jsonb_typeof(misfit.headers) <> 'object' THEN
+        PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(misfit.headers));
     ELSIF FOUND THEN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    PERFORM queue_internal.check_backoff(b.backoff)
+    FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;
     FOR arrival IN
         SELECT i.queue, bool_or(i.gate = 2) AS blocked
         FROM inserted AS i GROUP BY i.queue
@@ -1193,6 +1203,10 @@ BEGIN
     -- Not in the same statement: that would lock the table of keys for a task that has none.
     IF task.key IS NULL THEN
         RETURN false;
+    END IF;
+    -- A snapshot older than the replacement does not show it. To lock the row raises 40001 then.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM queue_internal.lock_key(task.queue, task.key, true);
     END IF;
     RETURN EXISTS (
         SELECT FROM queue_internal.keys AS k

@@ -13,12 +13,15 @@ BEGIN
         PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', NEW.max_attempts::text);
     ELSIF NEW.state NOT IN ('waiting', 'queued', 'running') THEN
         PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    ELSIF jsonb_typeof(NEW.headers) <> 'object' THEN
+        PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(NEW.headers));
     ELSIF NOT (isfinite(NEW.created_at) AND isfinite(NEW.updated_at) AND isfinite(coalesce(NEW.lease_until, NEW.run_at))
                AND isfinite(coalesce(NEW.claimed_at, NEW.run_at)) AND isfinite(coalesce(NEW.cancel_requested_at, NEW.run_at))) THEN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     ELSIF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = NEW.queue) THEN
         PERFORM queue_internal.raise_unknown_queue(NEW.queue);
     END IF;
+    PERFORM queue_internal.check_backoff(NEW.backoff);
     IF NEW.gate = 2 AND NEW.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key) VALUES (NEW.queue, NEW.group_key);
     END IF;

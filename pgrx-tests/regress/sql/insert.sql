@@ -14,6 +14,9 @@ SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue) VALUES ('default'), ('m
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, run_at) VALUES ('default', 'infinity')$$);
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, max_attempts) VALUES ('default', 0)$$);
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, state) VALUES ('default', 'completed')$$);
+SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, headers) VALUES ('default', '[1]')$$);
+SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, backoff) VALUES ('default', '"fast"')$$);
+SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, backoff) VALUES ('default', '{"base": "soon"}')$$);
 SELECT left(pg_temp.refused($$INSERT INTO queue.tasks (queue, state) VALUES ('default', 'running')$$), 5);
 SELECT left(pg_temp.refused($$INSERT INTO queue.tasks (queue, payload) VALUES ('default', NULL)$$), 5);
 SELECT count(*) FROM queue.tasks;
