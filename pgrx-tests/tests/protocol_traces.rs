@@ -103,38 +103,56 @@ struct Came {
 
 impl Server {
     fn start(name: &str) -> Self {
-        let cluster = Cluster::start_with(name, &Settings { preload: true, extra: SETTINGS });
-        let mut client = cluster.connect();
-        client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
-        (0..STAGES).for_each(|stage| record::create_queues(&mut client, stage));
-        eventually("the base of tokens is published", Duration::from_secs(10), || {
-            let mark = "SELECT reached FROM queue_internal.token_mark";
-            client.query_one(mark, &[]).expect("look").get::<_, i64>(0) > 0
-        });
-        client
-            .batch_execute("SELECT pg_create_logical_replication_slot('traces', 'test_decoding')")
-            .expect("a place in the log");
-        Self { cluster }
+        let server =
+            Self { cluster: Cluster::start_with(name, &Settings { preload: true, extra: SETTINGS }) };
+        for stage in 0..STAGES {
+            let create = format!("CREATE DATABASE {}", database(stage));
+            server.cluster.connect().batch_execute(&create).expect("a database");
+            let mut client = server.connect(stage);
+            client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+            record::create_queues(&mut client);
+            eventually("the base of tokens is published", Duration::from_secs(20), || {
+                let mark = "SELECT reached FROM queue_internal.token_mark";
+                client.query_one(mark, &[]).expect("look").get::<_, i64>(0) > 0
+            });
+            let slot = "SELECT pg_create_logical_replication_slot(current_database(), 'test_decoding')";
+            client.batch_execute(slot).expect("a place in the log");
+        }
+        server
+    }
+
+    /// Each stage has a database of its own, so that no sweep and no worker comes across the worlds of another one.
+    fn connect(&self, stage: usize) -> postgres::Client {
+        self.cluster.connect_to(&database(stage))
     }
 
     /// Plays so many worlds, and asks the model about each.
     fn round(&self, first: &mut u64, count: u64, options: &Options) -> Came {
         let (next, end) = (AtomicU64::new(*first), *first + count);
-        let mut traces: Vec<Trace> = std::thread::scope(|scope| {
-            let stages: Vec<_> = (0..STAGES)
-                .map(|stage| {
-                    scope.spawn({
-                        let next = &next;
-                        move || self.stage(stage, next, end, options)
-                    })
-                })
-                .collect();
-            stages.into_iter().flat_map(|stage| stage.join().expect("a stage")).collect()
-        });
         *first = end;
-        wal::read(&mut self.cluster.connect(), "traces").hand_out(&mut traces, 1);
+        let stage = |stage: usize| self.stage(stage, &next, end, options);
+        std::thread::scope(|scope| {
+            let stages: Vec<_> = (0..STAGES).map(|number| scope.spawn(move || stage(number))).collect();
+            let mut came = Came::default();
+            stages.into_iter().for_each(|stage| came.add(stage.join().expect("a stage")));
+            came
+        })
+    }
+
+    /// Plays one world after the other, as long as nothing is left of them.
+    fn stage(&self, stage: usize, next: &AtomicU64, end: u64, options: &Options) -> Came {
+        let mut sessions: Vec<_> = (0..record::CLIENTS).map(|_| self.connect(stage)).collect();
+        let mut traces: Vec<Trace> = Vec::new();
+        while traces.last().is_none_or(|trace| trace.drained) {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= end {
+                break;
+            }
+            traces.push(record::play(&mut sessions, number, options));
+        }
+        wal::read(&mut self.connect(stage), &database(stage)).hand_out(&mut traces, 1);
         if traces.iter().any(|trace| !trace.drained) {
-            self.clean();
+            self.clean(stage);
         }
         let mut came = Came { worlds: traces.len() as u64, ..Came::default() };
         let started = Instant::now();
@@ -150,28 +168,29 @@ impl Server {
         came
     }
 
-    /// Plays one world after the other, as long as nothing is left of them.
-    fn stage(&self, stage: usize, next: &AtomicU64, end: u64, options: &Options) -> Vec<Trace> {
-        let mut sessions: Vec<_> = (0..record::CLIENTS).map(|_| self.cluster.connect()).collect();
-        let mut traces: Vec<Trace> = Vec::new();
-        while traces.last().is_none_or(|trace| trace.drained) {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= end {
-                break;
-            }
-            traces.push(record::play(&mut sessions, stage, number, options));
-        }
-        traces
-    }
-
     /// Deletes what is left of the worlds.
-    fn clean(&self) {
-        let mut client = self.cluster.connect();
+    fn clean(&self, stage: usize) {
+        let mut client = self.connect(stage);
         let all = "DELETE FROM queue.tasks; DELETE FROM queue_internal.dependencies; DELETE FROM queue_internal.events; \
                    DELETE FROM queue_internal.outcomes; DELETE FROM queue.dead_letters";
         client.batch_execute(all).expect("a clean slate");
-        wal::read(&mut client, "traces");
+        wal::read(&mut client, &database(stage));
     }
+}
+
+impl Came {
+    fn add(&mut self, other: Self) {
+        self.worlds += other.worlds;
+        self.events += other.events;
+        self.states += other.states;
+        self.search += other.search;
+        self.undecided.extend(other.undecided);
+        self.rejected.extend(other.rejected);
+    }
+}
+
+fn database(stage: usize) -> String {
+    format!("stage_{stage}")
 }
 
 #[test]
@@ -182,13 +201,7 @@ fn the_model_accepts_what_the_code_does() {
         Options { seed: seed(), native: 60, patience: Duration::from_secs(10), phases: THOROUGH, shape: "" };
     let (mut first, mut total, started) = (0, Came::default(), Instant::now());
     while total.events < wanted && total.rejected.len() + total.undecided.len() < 30 {
-        let came = server.round(&mut first, 30, &options);
-        total.worlds += came.worlds;
-        total.events += came.events;
-        total.states += came.states;
-        total.search += came.search;
-        total.undecided.extend(came.undecided);
-        total.rejected.extend(came.rejected);
+        total.add(server.round(&mut first, 60, &options));
     }
     let Came { worlds, events, states, search, undecided, rejected } = total;
     println!(

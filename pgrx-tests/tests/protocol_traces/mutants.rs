@@ -3,7 +3,7 @@
 
 use crate::accept::{QUICK, THOROUGH};
 use crate::record::Options;
-use crate::{Server, seed};
+use crate::{STAGES, Server, seed};
 use std::time::{Duration, Instant};
 
 /// A function of the SQL implementation, and what stands in it in the place of what.
@@ -138,13 +138,14 @@ fn the_model_refuses_what_broken_code_does() {
     let mut accepted = Vec::new();
     let all = std::env::var_os("TRACES").is_some();
     for mutant in MUTANTS.iter().filter(|mutant| all || !mutant.rare) {
-        let mut client = server.cluster.connect();
+        let mut clients: Vec<_> = (0..STAGES).map(|stage| server.connect(stage)).collect();
         let mut restore = Vec::new();
         for (function, old, new) in mutant.changes {
             let query = "SELECT pg_get_functiondef($1::text::regproc)";
-            let definition: String = client.query_one(query, &[function]).expect(function).get(0);
+            let definition: String = clients[0].query_one(query, &[function]).expect(function).get(0);
             assert!(definition.contains(old), "{function} has no {old}");
-            client.batch_execute(&definition.replace(old, new)).expect(function);
+            let broken = definition.replace(old, new);
+            clients.iter_mut().for_each(|client| client.batch_execute(&broken).expect(function));
             restore.push(definition);
         }
         let started = Instant::now();
@@ -166,11 +167,11 @@ fn the_model_refuses_what_broken_code_does() {
             None => accepted.push(mutant.name),
         }
         // The last one first: a function may have been changed twice.
-        restore
-            .iter()
-            .rev()
-            .for_each(|definition| client.batch_execute(definition).expect("mend the function"));
-        server.clean();
+        for (stage, client) in clients.iter_mut().enumerate() {
+            let mut mend = |definition: &String| client.batch_execute(definition).expect("mend the function");
+            restore.iter().rev().for_each(&mut mend);
+            server.clean(stage);
+        }
     }
     assert!(accepted.is_empty(), "accepted: {accepted:?}");
 }

@@ -69,20 +69,15 @@ pub struct Options {
     pub phases: Phases,
 }
 
-/// The queue of a stage, of which there are several, and of a shape.
-fn queue_of(stage: usize, shape: &Shape) -> String {
-    format!("{} {stage}", shape.name)
-}
-
-/// Makes the queues of a stage.
-pub fn create_queues(client: &mut postgres::Client, stage: usize) {
+/// Makes a queue of each shape.
+pub fn create_queues(client: &mut postgres::Client) {
     for shape in &SHAPES {
         let options = format!(
             r#"{{"max_attempts": 1000, "lease": "1 hour", "backoff": {{"base": "0"}}{}}}"#,
             shape.options
         );
         client
-            .execute("SELECT queue.create($1, $2::text::jsonb)", &[&queue_of(stage, shape), &options])
+            .execute("SELECT queue.create($1, $2::text::jsonb)", &[&shape.name, &options])
             .expect("create a queue");
     }
 }
@@ -102,13 +97,13 @@ pub struct Shared {
 }
 
 /// Plays one world, until nothing is left of it.
-pub fn play(sessions: &mut [postgres::Client], stage: usize, number: u64, options: &Options) -> Trace {
+pub fn play(sessions: &mut [postgres::Client], number: u64, options: &Options) -> Trace {
     let mut random = Random::new(options.seed, number);
     let any = &SHAPES[random.roll(SHAPES.len() as u64) as usize];
     let shape = SHAPES.iter().find(|shape| shape.name == options.shape).unwrap_or(any);
     let world = Shared {
         number,
-        queue: queue_of(stage, shape),
+        queue: shape.name.to_owned(),
         shape,
         expiring: random.chance(25),
         marks: Mutex::default(),
