@@ -166,6 +166,11 @@ impl Search<'_> {
                     variants.push(at(Step::Commit));
                 }
             }
+            // An event of the group was left, perhaps for a reason that lies outside of the trace. Only if nothing else
+            // explains it.
+            Step::LockGroup(number, _) if self.lenient && self.was_postponed(Event::Group) => {
+                variants.push(at(Step::Events(number)));
+            }
             // A claim looks again for events.
             Step::Choose if has_events(0) => variants.push(at(Step::Events(0))),
             // The worker ends several at once.
