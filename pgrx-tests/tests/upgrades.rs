@@ -47,7 +47,7 @@ const NEXT: &[(&str, &str)] = &[
         "ALTER TABLE queue.dead_letters ALTER COLUMN payload SET STORAGE EXTERNAL",
         "queue.dead_letters column 16: column",
     ),
-    ("ALTER TABLE queue.rights REPLICA IDENTITY FULL", "queue.rights: kind"),
+    ("ALTER TABLE queue.schedules REPLICA IDENTITY FULL", "queue.schedules: kind"),
     ("GRANT SELECT ON queue.bindings TO pg_monitor", "queue.bindings: privileges"),
     ("GRANT SELECT (name) ON queue.schedules TO pg_monitor", "queue.schedules column 1: privileges"),
     ("CREATE POLICY mine ON queue.bindings USING (true)", "queue.bindings policy mine"),
