@@ -3,6 +3,8 @@
 //!
 //! `NEIGHBOURS=60` has each flood last for so many seconds instead of a few.
 
+#[path = "neighbours/bounds.rs"]
+mod bounds;
 #[path = "neighbours/extension.rs"]
 mod extension;
 #[path = "neighbours/floods.rs"]

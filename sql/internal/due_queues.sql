@@ -3,7 +3,8 @@
 --   The queues, not paused, in which a queued task came due after "since" and up to "until" or in which an event is due
 --   for the next claim; and the next time beyond "until" at which a task or a postponed event is due in any queue. One
 --   short look into the order index for each queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
---   100. Such a queue counts as ready, and is looked at again within a second: a notification is a hint.
+--   100, and after 100 ms into none. Such a queue counts as ready, and is looked at again within a second: a notification
+--   is a hint.
 
 CREATE FUNCTION queue_internal.due_queues(
     since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
@@ -16,6 +17,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    stop  CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
     name  text;
     level integer;
     later timestamptz;
@@ -23,6 +25,11 @@ DECLARE
 BEGIN
     ready := '{}';
     FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
+        IF clock_timestamp() > stop THEN
+            ready := ready || name;
+            next_run_at := least(next_run_at, until + interval '1 second');
+            CONTINUE;
+        END IF;
         IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
@@ -35,7 +42,7 @@ BEGIN
         looks := 0;
         WHILE level IS NOT NULL LOOP
             looks := looks + 1;
-            IF looks > 100 THEN
+            IF looks > 100 OR clock_timestamp() > stop THEN
                 ready := CASE WHEN name = ANY (ready) THEN ready ELSE ready || name END;
                 next_run_at := least(next_run_at, until + interval '1 second');
                 EXIT;

@@ -11,29 +11,34 @@
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
 --             group.
 
--- queue_internal.process_events(queue, max_events, after)
+-- queue_internal.process_events(queue, max_events, after, until)
 --
---   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it looked at.
+--   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it looked at. One event at
+--   least, and no other after "until", which is in 150 ms where it is null: what one event leads to may be much.
 --   Errors:   none of its own
 --   Touches:  queue_internal.events (never waits for a lock)
-CREATE FUNCTION queue_internal.process_events(source queue.queues, max_events integer, after bigint)
+CREATE FUNCTION queue_internal.process_events(
+    source queue.queues, max_events integer, after bigint, until timestamptz DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- For both tries together.
+    stop CONSTANT timestamptz := coalesce(until, clock_timestamp() + interval '150 ms');
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
     END IF;
-    RETURN queue_internal.process_each(source, max_events, after, false);
+    RETURN queue_internal.process_each(source, max_events, after, false, stop);
 EXCEPTION WHEN OTHERS THEN
-    RETURN queue_internal.process_each(source, max_events, after, true);
+    RETURN queue_internal.process_each(source, max_events, after, true, stop);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_events(queue.queues, integer, bigint) IS
+COMMENT ON FUNCTION queue_internal.process_events(queue.queues, integer, bigint, timestamptz) IS
     'Unblocks tasks that waited for a predecessor or for their turn; returns how many events it looked at.';
 
 -- With "apart", each event in a subtransaction of its own.
 CREATE FUNCTION queue_internal.process_each(
-    source queue.queues, max_events integer, after bigint, apart boolean)
+    source queue.queues, max_events integer, after bigint, apart boolean, until timestamptz)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
 DECLARE
@@ -43,8 +48,7 @@ DECLARE
     last     bigint := after;
     looks    integer := 0;
 BEGIN
-    -- Bounded in time, too: a trigger that somebody added may make each of them slow.
-    WHILE looks < max_events AND clock_timestamp() < moment + interval '150 ms' LOOP
+    WHILE looks < max_events AND (looks = 0 OR clock_timestamp() < until) LOOP
         SELECT e.* INTO event FROM queue_internal.events AS e
         WHERE e.queue = source.name AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
         ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
@@ -54,22 +58,23 @@ BEGIN
         looks := looks + 1;
         IF apart THEN
             BEGIN
-                PERFORM queue_internal.process_event(source, event, after);
+                PERFORM queue_internal.process_event(source, event, after, until);
             EXCEPTION WHEN OTHERS THEN
                 PERFORM queue_internal.postpone_event(event, SQLERRM);
             END;
         ELSE
-            PERFORM queue_internal.process_event(source, event, after);
+            PERFORM queue_internal.process_event(source, event, after, until);
         END IF;
     END LOOP;
     RETURN looks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_each(queue.queues, integer, bigint, boolean) IS
+COMMENT ON FUNCTION queue_internal.process_each(queue.queues, integer, bigint, boolean, timestamptz) IS
     'Processes due events of a queue; returns how many it looked at.';
 
--- All events about one task or one group are one. Those that come after this look are not among them.
-CREATE FUNCTION queue_internal.process_event(source queue.queues, event queue_internal.events, after bigint)
+-- All events about one task or one group are one, up to a hundred. Those that come after this look are not among them.
+CREATE FUNCTION queue_internal.process_event(
+    source queue.queues, event queue_internal.events, after bigint, until timestamptz)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -78,13 +83,13 @@ DECLARE
 BEGIN
     IF event.task_id IS NOT NULL THEN
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id > after
-                     FOR UPDATE SKIP LOCKED);
+                     LIMIT 100 FOR UPDATE SKIP LOCKED);
         done := queue_internal.process_dependent(event.task_id);
     ELSE
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
                      WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
-                     FOR UPDATE SKIP LOCKED);
-        done := queue_internal.admit_next(source, event.group_key);
+                     LIMIT 100 FOR UPDATE SKIP LOCKED);
+        done := queue_internal.admit_next(source, event.group_key, until);
     END IF;
     IF NOT done THEN
         PERFORM queue_internal.postpone_event(event, NULL);
@@ -100,7 +105,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_event(queue.queues, queue_internal.events, bigint) IS
+COMMENT ON FUNCTION queue_internal.process_event(queue.queues, queue_internal.events, bigint, timestamptz) IS
     'Acts upon an event and deletes it, or postpones it.';
 
 CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
@@ -122,24 +127,39 @@ $$;
 COMMENT ON FUNCTION queue_internal.postpone_event(queue_internal.events, text) IS
     'Has an event processed later; logs the first error.';
 
--- A piece of each queue at a time, in random order, so that a queue with many events is in no other's way.
+-- A piece of each queue at a time, in random order, so that a queue with many events is in no other's way, and for 150 ms
+-- in all. A queue without due events costs one look into the index: without the settings, the planner reads all events
+-- for each queue.
 CREATE FUNCTION queue_internal.process_all_events(max_events integer) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '50ms'
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
 DECLARE
+    until  CONSTANT timestamptz := clock_timestamp() + interval '150 ms';
+    -- In a variable, because a volatile function is no condition for an index.
+    moment timestamptz;
     source queue.queues;
+    first  record;
     looks  bigint := 0;
     before bigint := -1;
-    moment CONSTANT timestamptz := clock_timestamp();
 BEGIN
     WHILE looks > before LOOP
         before := looks;
-        FOR source IN
-            SELECT q.* FROM queue.queues AS q
-            WHERE EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = q.name AND e.due_at <= clock_timestamp())
-            ORDER BY random()
-        LOOP
-            looks := looks + queue_internal.process_events(source, least(max_events, 20), 0);
-            IF looks >= max_events OR clock_timestamp() > moment + interval '150 ms' THEN
+        moment := clock_timestamp();
+        FOR source IN SELECT q.* FROM queue.queues AS q ORDER BY random() LOOP
+            SELECT e.due_at, e.id INTO first FROM queue_internal.events AS e
+            WHERE e.queue = source.name AND e.due_at <= moment
+            ORDER BY e.due_at, e.id LIMIT 1;
+            CONTINUE WHEN NOT FOUND;
+            -- What lies before it has been processed, and need not be passed over again.
+            looks := looks + queue_internal.process_events(
+                source, least(max_events, 20), CASE WHEN first.due_at = '-infinity' THEN first.id - 1 ELSE 0 END, until);
+            IF looks >= max_events OR clock_timestamp() > until THEN
                 RETURN looks;
             END IF;
         END LOOP;

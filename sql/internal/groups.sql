@@ -132,9 +132,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.next_step(queue.queues, text, bigint, bigint, bigint) IS
     'Which task of a group to admit next, or whose admission to withdraw.';
 
--- Admits tasks of a group as far as its limit allows. False if it has to be looked at again, because another
--- transaction admits tasks of it, or has the task locked whose turn it is.
-CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text) RETURNS boolean
+-- Admits tasks of a group as far as its limit allows, until then; what is left gets an event of its own. False if it has
+-- to be looked at again, because another transaction admits tasks of it, or has the task locked whose turn it is.
+CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text, until timestamptz) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -185,10 +185,14 @@ BEGIN
         ELSE
             RETURN true;
         END IF;
+        IF clock_timestamp() >= until THEN
+            INSERT INTO queue_internal.events (queue, group_key) VALUES (source.name, admit_next.group_key);
+            RETURN true;
+        END IF;
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text) IS
+COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text, timestamptz) IS
     'Admits tasks of a group, as far as its limit allows; false if that has to wait.';
 
 -- The tasks of a group that became due while they were open have to queue up like the others. All of them at once,

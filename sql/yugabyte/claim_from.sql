@@ -34,7 +34,7 @@ BEGIN
         -- One end may lead to another; what would take too long is left to the next claim.
         FOR pass IN 1 .. 16 LOOP
             EXIT WHEN NOT EXISTS (SELECT FROM queue_internal.events AS e
-                                  WHERE e.queue = source.name AND e.due_at <= clock_timestamp())
+                                  WHERE e.queue = source.name AND e.due_at <= (SELECT clock_timestamp()))
                       OR queue_internal.process_events(source, 16 + 4 * max_tasks, 0) = 0;
             fresh := true;
         END LOOP;

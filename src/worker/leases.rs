@@ -5,7 +5,7 @@ use super::{LEASE_SCAN_EVERY, REAP, Worker, core, microseconds};
 use crate::clock::now;
 use crate::shared::{AT_ONCE, NEVER, QueueBits};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Looking for expired leases reads the whole of queue.tasks. Between two looks is so many times what one took.
 const LEASE_SCAN_SHARE: i64 = 8;
@@ -13,8 +13,9 @@ const LEASE_SCAN_SHARE: i64 = 8;
 const LEASE_SCAN_LEAST: i64 = 5_000;
 /// How many attempts are ended at a time: each of them costs as much as reading hundreds of tasks.
 const LEASE_BATCH: i32 = 500;
-/// How many tasks a piece of a look has.
-const LEASE_PIECE: i32 = 20_000;
+/// How many tasks a piece of a look has, and for how long a step goes on with one piece after the other.
+const LEASE_PIECE: i32 = 4_000;
+const LEASE_STEP: Duration = Duration::from_millis(50);
 
 /// How far a look for expired leases has come.
 #[derive(Clone, Copy)]
@@ -28,9 +29,20 @@ pub(super) struct LeaseLook {
 }
 
 impl Worker {
-    /// Puts back tasks whose lease ran out: one piece of the table, so that the rest of the round is in time however
+    /// Puts back tasks whose lease ran out: some pieces of the table, so that the rest of the round is in time however
     /// many tasks there are.
     pub(super) fn reap(&mut self, _pushed: &QueueBits) -> Installed {
+        let started = Instant::now();
+        loop {
+            let installed = self.reap_piece();
+            let goes_on = installed == Installed::Yes && self.lease_look.is_some();
+            if !goes_on || started.elapsed() >= LEASE_STEP {
+                return installed;
+            }
+        }
+    }
+
+    fn reap_piece(&mut self) -> Installed {
         if self.lease_scan_due() > now() {
             return Installed::Yes;
         }

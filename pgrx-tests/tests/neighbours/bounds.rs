@@ -1,0 +1,87 @@
+//! No transaction of the worker takes long, because nothing else that it does can begin before its end.
+
+use super::*;
+
+#[test]
+fn events_that_are_not_due_are_not_read_once_for_each_queue() {
+    let (_cluster, mut client, _worker) = start("bounds-queues");
+    without_worker(&mut client);
+    run(
+        &mut client,
+        "SELECT queue.create('q' || n) FROM generate_series(1, 50) AS n;
+         INSERT INTO queue_internal.events (queue, group_key, due_at)
+         SELECT 'a', n, now() + interval '1 hour' FROM generate_series(1, 1000) AS n;
+         SELECT queue.push('b', group_key => 'g'); ANALYZE queue_internal.events, queue.queues",
+    );
+    run(&mut client, "BEGIN");
+    assert_eq!(number(&mut client, "SELECT queue_internal.process_all_events(1000)"), 1);
+    let reads = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_all_tables
+                 WHERE relid = 'queue_internal.events'::regclass";
+    let reads = number(&mut client, reads);
+    assert!(reads < 1000, "{reads} rows read");
+}
+
+#[test]
+fn a_group_with_much_to_admit_is_not_admitted_in_one_transaction() {
+    let (_cluster, mut client, _worker) = start("bounds-group");
+    without_worker(&mut client);
+    run(
+        &mut client,
+        "SELECT queue.configure('a', '{\"max_running_per_group\": 10000}');
+         CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$;
+         SELECT count(queue.push('a', group_key => 'g')) FROM generate_series(1, 100);
+         CREATE TRIGGER slowly BEFORE UPDATE OF gate ON queue.tasks FOR EACH ROW EXECUTE FUNCTION slowly()",
+    );
+    let admitted = "SELECT count(*) FROM queue.tasks WHERE gate = 1";
+    run(&mut client, "SELECT queue_internal.process_all_events(1000)");
+    let at_once = number(&mut client, admitted);
+    assert!((1..50).contains(&at_once), "{at_once} tasks");
+    eventually("the rest is admitted later", SOON, || {
+        run(&mut client, "SELECT queue_internal.process_all_events(1000)");
+        number(&mut client, admitted) == 100
+    });
+}
+
+#[test]
+fn an_event_that_fails_gives_those_behind_it_no_more_time() {
+    let (_cluster, mut client, _worker) = start("bounds-failing");
+    without_worker(&mut client);
+    run(
+        &mut client,
+        "SELECT count(queue.push('a', group_key => n::text)) FROM generate_series(1, 10) AS n;
+         CREATE SEQUENCE tries;
+         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN PERFORM nextval('public.tries'), pg_sleep(0.1); RAISE 'not this one'; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE OF gate ON queue.tasks FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    run(&mut client, "SELECT queue_internal.process_all_events(1000)");
+    let tries = number(&mut client, "SELECT last_value FROM tries");
+    assert!(tries <= 2, "{tries} tries of a tenth of a second each");
+    eventually("each has its turn", SOON, || {
+        run(&mut client, "SELECT queue_internal.process_all_events(1000)");
+        number(&mut client, "SELECT count(*) FROM queue_internal.events WHERE tries > 0") == 10
+    });
+}
+
+#[test]
+fn many_schedules_with_a_key_that_is_held_cost_little_more_than_one() {
+    let (cluster, mut client, _worker) = start("bounds-keys");
+    without_worker(&mut client);
+    let mut holder = cluster.connect();
+    run(&mut holder, "BEGIN; SELECT queue.push('a', key => 'nightly')");
+    let mut takes = |schedules: i64| {
+        let make = format!(
+            "SELECT queue.schedule('nightly ' || n, '@yearly', 'a', options => '{{\"key\": \"nightly\"}}')
+             FROM generate_series(1, {schedules}) AS n; UPDATE queue.schedules SET next_run_at = now(), last_error_at = NULL"
+        );
+        run(&mut client, &make);
+        let started = Instant::now();
+        run(&mut client, "SELECT queue_internal.fire_schedules(NULL, '1 minute')");
+        let failed =
+            number(&mut client, "SELECT count(*) FROM queue.schedules WHERE last_error LIKE '%lock timeout'");
+        assert_eq!(failed, schedules);
+        started.elapsed()
+    };
+    let (one, forty) = (takes(1), takes(40));
+    assert!(forty < 20 * one, "one takes {one:?}, forty {forty:?}");
+}
