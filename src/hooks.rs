@@ -10,6 +10,8 @@
 use crate::clock::now;
 use crate::lanes;
 use crate::shared;
+use crate::shared::idle::{self, IdleTransactions};
+use crate::transaction;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering;
@@ -80,15 +82,24 @@ unsafe extern "C-unwind" fn process_utility(
             );
         }
         let ends_prepared = ends_prepared_transaction((*statement).utilityStmt);
+        let name = name_of_prepared((*statement).utilityStmt);
+        // Asked before and after: another session may prepare another transaction under the name meanwhile.
+        let was_idle = ends_prepared && is_idle(name, IdleTransactions::knows);
         let silences = silences_triggers((*statement).utilityStmt);
         let next = PREVIOUS.unwrap_or(run_utility);
         next(statement, query, read_only_tree, context, parameters, environment, destination, completion);
         if ends_prepared {
-            lanes::doubt();
             announce_extension();
+            if !(was_idle && is_idle(name, IdleTransactions::forget)) {
+                lanes::doubt();
+                lanes::doubt_accounts();
+            }
+        } else if name != 0 {
+            transaction::prepared_as(name);
         }
-        if ends_prepared || silences {
+        if silences {
             lanes::doubt_accounts();
+            transaction::uncounted();
         }
     }
 }
@@ -118,6 +129,29 @@ unsafe fn ends_prepared_transaction(node: *mut pg_sys::Node) -> bool {
             && [TRANS_STMT_COMMIT_PREPARED, TRANS_STMT_ROLLBACK_PREPARED]
                 .contains(&(*node.cast::<pg_sys::TransactionStmt>()).kind)
     }
+}
+
+/// The name in PREPARE TRANSACTION, COMMIT PREPARED or ROLLBACK PREPARED, as a hash; 0 for any other statement.
+unsafe fn name_of_prepared(node: *mut pg_sys::Node) -> u64 {
+    use pg_sys::TransactionStmtKind::*;
+    // SAFETY: a utility statement is a node, and its tag tells its type; the parser has given these a name.
+    unsafe {
+        if (*node).type_ != pg_sys::NodeTag::T_TransactionStmt {
+            return 0;
+        }
+        let statement = node.cast::<pg_sys::TransactionStmt>();
+        match (*statement).kind {
+            TRANS_STMT_PREPARE | TRANS_STMT_COMMIT_PREPARED | TRANS_STMT_ROLLBACK_PREPARED => {
+                idle::hash(CStr::from_ptr((*statement).gid).to_bytes())
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// What shared memory says of the prepared transaction with this name: whether nobody has to be told of its end.
+fn is_idle(name: u64, ask: impl FnOnce(&IdleTransactions, u64) -> bool) -> bool {
+    shared::get().is_some_and(|shared| ask(&shared.idle, name))
 }
 
 /// Whether the statement may begin or end a time in which changes of tasks are not told: triggers of a table

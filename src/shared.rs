@@ -4,6 +4,8 @@
 //! why plain atomics are enough, and why a commit callback may touch it: nothing in here locks,
 //! allocates or raises.
 
+pub mod idle;
+
 use crate::lanes::Place;
 use crate::rights;
 use crate::tables::REASONS;
@@ -41,6 +43,8 @@ pub struct Shared {
     databases: Databases,
     /// Who waits for the end of a task.
     pub results: ResultWaiters,
+    /// Prepared transactions that did nothing that anybody would have to be told of.
+    pub idle: idle::IdleTransactions,
 }
 
 /// What the sessions of one database tell its worker, and what it tells them. Times are
@@ -104,6 +108,7 @@ impl Default for Databases {
 
 /// Asks the postmaster for the memory. Only while it preloads libraries.
 pub fn request() {
+    idle::make_keys();
     pg_shmem_init!(SHARED);
     LOADED.store(true, Ordering::Relaxed);
 }

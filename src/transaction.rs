@@ -119,8 +119,15 @@ pub fn counted(queue: &Queue<'_>, item: Item, more: i32) {
 }
 
 /// Nobody can tell what this transaction did to the numbers of tasks.
-pub fn uncounted() {
+#[pg_guard]
+pub extern "C-unwind" fn uncounted() {
     with_pending(|pending| pending.tally.overflow());
+}
+
+/// This transaction is going to be prepared under the name with this hash.
+#[pg_guard]
+pub extern "C-unwind" fn prepared_as(name: u64) {
+    with_pending(|pending| pending.prepared_as = name);
 }
 
 /// Notes whether this process is counting, in case that ends with an ERROR.
@@ -236,9 +243,12 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
                 pending.tell(now());
                 pending.tell_worker();
             }
-            // COMMIT PREPARED comes later and elsewhere, and makes all lanes read anew (hooks.rs). The
-            // times at least are known.
+            // COMMIT PREPARED comes later and elsewhere, and makes all lanes read anew, unless there is nothing to be told
+            // (hooks.rs). The times at least are known.
             XACT_EVENT_PREPARE => {
+                if let Some(shared) = shared::get() {
+                    shared.idle.prepared(pending.prepared_as, pending.is_nothing());
+                }
                 let leases = pending.changes[..pending.count].iter().map(Change::lease);
                 pending.news.lease = leases.min().unwrap_or(NEVER);
                 pending.tell_worker();

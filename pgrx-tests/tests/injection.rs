@@ -164,8 +164,8 @@ impl<'a> Stage<'a> {
     /// Lanes know nothing, and the scenario's preparations are made.
     fn set(cluster: &'a Cluster, other: &'a mut Client, scenario: &'a Scenario, queue: &'a str) -> Self {
         let stage = Self { cluster, other, queue, scenario };
-        run(stage.other, "BEGIN; PREPARE TRANSACTION 'empty'");
-        run(stage.other, "COMMIT PREPARED 'empty'");
+        run(stage.other, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'undone'");
+        run(stage.other, "ROLLBACK PREPARED 'undone'");
         scenario.prepare.iter().for_each(|statement| run(stage.other, &stage.of(statement)));
         stage
     }

@@ -1419,9 +1419,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.next_step(queue.queues, text, bigint, bigint, bigint) IS
     'Which task of a group to admit next, or whose admission to withdraw.';
 
--- Admits tasks of a group as far as its limit allows. False if it has to be looked at again, because another
--- transaction admits tasks of it, or has the task locked whose turn it is.
-CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text) RETURNS boolean
+-- Admits tasks of a group as far as its limit allows, until then; what is left gets an event of its own. False if it has
+-- to be looked at again, because another transaction admits tasks of it, or has the task locked whose turn it is.
+CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text, until timestamptz) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -1472,10 +1472,14 @@ BEGIN
         ELSE
             RETURN true;
         END IF;
+        IF clock_timestamp() >= until THEN
+            INSERT INTO queue_internal.events (queue, group_key) VALUES (source.name, admit_next.group_key);
+            RETURN true;
+        END IF;
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text) IS
+COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text, timestamptz) IS
     'Admits tasks of a group, as far as its limit allows; false if that has to wait.';
 
 -- The tasks of a group that became due while they were open have to queue up like the others. All of them at once,
@@ -1783,29 +1787,34 @@ COMMENT ON FUNCTION queue_internal.forget_dependencies(bigint) IS
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
 --             group.
 
--- queue_internal.process_events(queue, max_events, after)
+-- queue_internal.process_events(queue, max_events, after, until)
 --
---   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it looked at.
+--   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it looked at. One event at
+--   least, and no other after "until", which is in 150 ms where it is null: what one event leads to may be much.
 --   Errors:   none of its own
 --   Touches:  queue_internal.events (never waits for a lock)
-CREATE FUNCTION queue_internal.process_events(source queue.queues, max_events integer, after bigint)
+CREATE FUNCTION queue_internal.process_events(
+    source queue.queues, max_events integer, after bigint, until timestamptz DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- For both tries together.
+    stop CONSTANT timestamptz := coalesce(until, clock_timestamp() + interval '150 ms');
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
     END IF;
-    RETURN queue_internal.process_each(source, max_events, after, false);
+    RETURN queue_internal.process_each(source, max_events, after, false, stop);
 EXCEPTION WHEN OTHERS THEN
-    RETURN queue_internal.process_each(source, max_events, after, true);
+    RETURN queue_internal.process_each(source, max_events, after, true, stop);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_events(queue.queues, integer, bigint) IS
+COMMENT ON FUNCTION queue_internal.process_events(queue.queues, integer, bigint, timestamptz) IS
     'Unblocks tasks that waited for a predecessor or for their turn; returns how many events it looked at.';
 
 -- With "apart", each event in a subtransaction of its own.
 CREATE FUNCTION queue_internal.process_each(
-    source queue.queues, max_events integer, after bigint, apart boolean)
+    source queue.queues, max_events integer, after bigint, apart boolean, until timestamptz)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
 DECLARE
@@ -1815,8 +1824,7 @@ DECLARE
     last     bigint := after;
     looks    integer := 0;
 BEGIN
-    -- Bounded in time, too: a trigger that somebody added may make each of them slow.
-    WHILE looks < max_events AND clock_timestamp() < moment + interval '150 ms' LOOP
+    WHILE looks < max_events AND (looks = 0 OR clock_timestamp() < until) LOOP
         SELECT e.* INTO event FROM queue_internal.events AS e
         WHERE e.queue = source.name AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
         ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
@@ -1826,22 +1834,23 @@ BEGIN
         looks := looks + 1;
         IF apart THEN
             BEGIN
-                PERFORM queue_internal.process_event(source, event, after);
+                PERFORM queue_internal.process_event(source, event, after, until);
             EXCEPTION WHEN OTHERS THEN
                 PERFORM queue_internal.postpone_event(event, SQLERRM);
             END;
         ELSE
-            PERFORM queue_internal.process_event(source, event, after);
+            PERFORM queue_internal.process_event(source, event, after, until);
         END IF;
     END LOOP;
     RETURN looks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_each(queue.queues, integer, bigint, boolean) IS
+COMMENT ON FUNCTION queue_internal.process_each(queue.queues, integer, bigint, boolean, timestamptz) IS
     'Processes due events of a queue; returns how many it looked at.';
 
--- All events about one task or one group are one. Those that come after this look are not among them.
-CREATE FUNCTION queue_internal.process_event(source queue.queues, event queue_internal.events, after bigint)
+-- All events about one task or one group are one, up to a hundred. Those that come after this look are not among them.
+CREATE FUNCTION queue_internal.process_event(
+    source queue.queues, event queue_internal.events, after bigint, until timestamptz)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -1850,13 +1859,13 @@ DECLARE
 BEGIN
     IF event.task_id IS NOT NULL THEN
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id > after
-                     FOR UPDATE SKIP LOCKED);
+                     LIMIT 100 FOR UPDATE SKIP LOCKED);
         done := queue_internal.process_dependent(event.task_id);
     ELSE
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
                      WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
-                     FOR UPDATE SKIP LOCKED);
-        done := queue_internal.admit_next(source, event.group_key);
+                     LIMIT 100 FOR UPDATE SKIP LOCKED);
+        done := queue_internal.admit_next(source, event.group_key, until);
     END IF;
     IF NOT done THEN
         PERFORM queue_internal.postpone_event(event, NULL);
@@ -1872,7 +1881,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_event(queue.queues, queue_internal.events, bigint) IS
+COMMENT ON FUNCTION queue_internal.process_event(queue.queues, queue_internal.events, bigint, timestamptz) IS
     'Acts upon an event and deletes it, or postpones it.';
 
 CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
@@ -1894,24 +1903,39 @@ $$;
 COMMENT ON FUNCTION queue_internal.postpone_event(queue_internal.events, text) IS
     'Has an event processed later; logs the first error.';
 
--- A piece of each queue at a time, in random order, so that a queue with many events is in no other's way.
+-- A piece of each queue at a time, in random order, so that a queue with many events is in no other's way, and for 150 ms
+-- in all. A queue without due events costs one look into the index: without the settings, the planner reads all events
+-- for each queue.
 CREATE FUNCTION queue_internal.process_all_events(max_events integer) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '50ms'
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
 DECLARE
+    until  CONSTANT timestamptz := clock_timestamp() + interval '150 ms';
+    -- In a variable, because a volatile function is no condition for an index.
+    moment timestamptz;
     source queue.queues;
+    first  record;
     looks  bigint := 0;
     before bigint := -1;
-    moment CONSTANT timestamptz := clock_timestamp();
 BEGIN
     WHILE looks > before LOOP
         before := looks;
-        FOR source IN
-            SELECT q.* FROM queue.queues AS q
-            WHERE EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = q.name AND e.due_at <= clock_timestamp())
-            ORDER BY random()
-        LOOP
-            looks := looks + queue_internal.process_events(source, least(max_events, 20), 0);
-            IF looks >= max_events OR clock_timestamp() > moment + interval '150 ms' THEN
+        moment := clock_timestamp();
+        FOR source IN SELECT q.* FROM queue.queues AS q ORDER BY random() LOOP
+            SELECT e.due_at, e.id INTO first FROM queue_internal.events AS e
+            WHERE e.queue = source.name AND e.due_at <= moment
+            ORDER BY e.due_at, e.id LIMIT 1;
+            CONTINUE WHEN NOT FOUND;
+            -- What lies before it has been processed, and need not be passed over again.
+            looks := looks + queue_internal.process_events(
+                source, least(max_events, 20), CASE WHEN first.due_at = '-infinity' THEN first.id - 1 ELSE 0 END, until);
+            IF looks >= max_events OR clock_timestamp() > until THEN
                 RETURN looks;
             END IF;
         END LOOP;
@@ -3387,7 +3411,8 @@ COMMENT ON FUNCTION queue_internal.reap(bigint, bigint, integer) IS
 --   The queues, not paused, in which a queued task came due after "since" and up to "until" or in which an event is due
 --   for the next claim; and the next time beyond "until" at which a task or a postponed event is due in any queue. One
 --   short look into the order index for each queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
---   100. Such a queue counts as ready, and is looked at again within a second: a notification is a hint.
+--   100, and after 100 ms into none. Such a queue counts as ready, and is looked at again within a second: a notification
+--   is a hint.
 
 CREATE FUNCTION queue_internal.due_queues(
     since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
@@ -3400,6 +3425,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    stop  CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
     name  text;
     level integer;
     later timestamptz;
@@ -3407,6 +3433,11 @@ DECLARE
 BEGIN
     ready := '{}';
     FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
+        IF clock_timestamp() > stop THEN
+            ready := ready || name;
+            next_run_at := least(next_run_at, until + interval '1 second');
+            CONTINUE;
+        END IF;
         IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
@@ -3419,7 +3450,7 @@ BEGIN
         looks := 0;
         WHILE level IS NOT NULL LOOP
             looks := looks + 1;
-            IF looks > 100 THEN
+            IF looks > 100 OR clock_timestamp() > stop THEN
                 ready := CASE WHEN name = ANY (ready) THEN ready ELSE ready || name END;
                 next_run_at := least(next_run_at, until + interval '1 second');
                 EXIT;
@@ -4153,12 +4184,13 @@ COMMENT ON FUNCTION queue_internal.latest_run(text, text, timestamptz, timestamp
 --   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
 --             overdue when it failed, "patience" at most, and is in no other's way.
 --   Locks:    the rows of the schedules that are due; those that others have locked are passed over. What a push has to
---             wait for, such as a key that an open transaction holds, it waits for 100 ms.
+--             wait for, such as a key that an open transaction holds, it waits for 50 ms; and once that was in vain, all
+--             others of the call for 2 ms each: one key may be that of many schedules.
 
 CREATE FUNCTION queue_internal.fire_schedules(
     max_tasks bigint, patience interval, after text DEFAULT '',
     OUT fired bigint, OUT next_run_at timestamptz, OUT last text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' AS $$
 DECLARE
     started CONSTANT timestamptz := clock_timestamp();
     moment  timestamptz;
@@ -4185,6 +4217,9 @@ BEGIN
             BEGIN
                 fired := fired + queue_internal.fire_schedule(plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
             EXCEPTION WHEN OTHERS THEN
+                IF SQLSTATE = '55P03' THEN
+                    PERFORM set_config('lock_timeout', '2ms', true);
+                END IF;
                 UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
                 WHERE s.name = plan.name;
             END;

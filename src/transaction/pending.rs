@@ -109,6 +109,8 @@ pub(super) struct Pending {
     pub(super) taught_count: usize,
     /// This process is counting the tables for accounts.
     pub(super) counting: bool,
+    /// The name under which this transaction is going to be prepared, as a hash; 0 for none.
+    pub(super) prepared_as: u64,
     pub(super) tally: Tally,
     pub(super) changes: [Change; CHANGES],
     summaries: [Summary; SUMMARIES],
@@ -131,6 +133,7 @@ impl Pending {
         taught: [0; SUMMARIES],
         taught_count: 0,
         counting: false,
+        prepared_as: 0,
         tally: Tally::NOTHING,
         changes: [NO_CHANGE; CHANGES],
         summaries: [NO_SUMMARY; SUMMARIES],
@@ -174,6 +177,17 @@ impl Pending {
         // SAFETY: reads the state of the transaction.
         let subtransaction = unsafe { pg_sys::GetCurrentSubTransactionId() };
         self.tally.note(lane, subtransaction, item, more);
+    }
+
+    /// Whether nobody has to be told of anything, however this transaction ends.
+    pub(super) fn is_nothing(&self) -> bool {
+        let News { created, lease, lane_time, run, queues, event_count, events_overflow, .. } = self.news;
+        let news = created || queues != [0; 4] || event_count > 0 || events_overflow;
+        let counts = [self.count, self.summary_count, self.taught_count];
+        !(news || self.doubt || self.counting || self.refilling != 0)
+            && lease.min(lane_time).min(run) == NEVER
+            && counts == [0; 3]
+            && self.tally.is_nothing()
     }
 
     /// Gives back what the subtransactions from this one on had in their hands.
@@ -342,7 +356,7 @@ impl Pending {
     }
 
     pub(super) fn clear(&mut self) {
-        self.taught_count = 0;
+        (self.taught_count, self.prepared_as) = (0, 0);
         self.tally.clear();
         (self.count, self.summary_count, self.doubt, self.news) = (0, 0, false, NO_NEWS);
     }

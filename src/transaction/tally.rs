@@ -32,6 +32,11 @@ impl Tally {
         entries: [Entry { lane: 0, subtransaction: 0, item: Item::RUNNING, more: 0 }; ENTRIES],
     };
 
+    /// Whether nothing changed.
+    pub fn is_nothing(&self) -> bool {
+        self.count == 0 && !self.overflown
+    }
+
     /// Notes that there are so many more of an item.
     pub fn note(&mut self, lane: u64, subtransaction: pg_sys::SubTransactionId, item: Item, more: i32) {
         let entry = Entry { lane, subtransaction, item, more };

@@ -37,8 +37,8 @@ fn leases_behind_a_long_backlog_end_in_time() {
     run(&mut client, "SELECT count(queue.push('default', priority => 5)) FROM generate_series(1, 6000)");
     assert_eq!(count(&mut client, "SELECT count(*) FROM queue.claim('4 seconds', max_tasks => 6000)"), 6000);
     push(&mut client, "default", 3000);
-    run(&mut client, "BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'x'");
-    run(&mut client, "COMMIT PREPARED 'x'");
+    run(&mut client, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'x'");
+    run(&mut client, "ROLLBACK PREPARED 'x'");
     assert_eq!(claim(&mut client, "default", 1).len(), 1);
     let back = "SELECT count(*) FROM queue.tasks WHERE priority = 5 AND state = 'queued'";
     eventually("all are back", Duration::from_secs(15), || count(&mut client, back) == 6000);
@@ -79,8 +79,8 @@ fn a_claim_does_not_wait_for_a_refill_that_waits_for_it() {
     let (other_pid, owner_pid) = (pid(&mut other), pid(&mut owner));
     let mut watcher = cluster.connect();
     // Every lane is to be read anew.
-    run(&mut watcher, "BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'x'");
-    run(&mut watcher, "COMMIT PREPARED 'x'");
+    run(&mut watcher, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'x'");
+    run(&mut watcher, "ROLLBACK PREPARED 'x'");
     let altering = std::thread::spawn(move || {
         run(&mut owner, "ALTER INDEX queue.tasks_order SET TABLESPACE pg_default");
     });

@@ -1,0 +1,45 @@
+//! Transactions in two phases that have nothing to do with queues.
+
+use super::*;
+use postgres::NoTls;
+
+/// How many tasks a session reads for this.
+fn reads(client: &mut Client, statement: &str) -> i64 {
+    run(client, &format!("BEGIN; {statement}"));
+    let reads = "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_all_tables WHERE relid = 'queue.tasks'::regclass";
+    let reads = number(client, reads);
+    run(client, "COMMIT");
+    reads
+}
+
+#[test]
+fn who_prepares_and_ends_what_has_nothing_to_do_with_queues_costs_nobody_anything() {
+    let settings =
+        Settings { preload: true, extra: "max_prepared_transactions = 10\nqueue.sweep_interval = '1h'" };
+    let mut cluster = Cluster::start_with("neighbours-prepared", &settings);
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE EXTENSION queue_ext; SELECT queue.create('b'); CREATE ROLE nobody LOGIN");
+    cluster.await_worker("postgres");
+    run(&mut client, "SELECT count(queue.push('b')) FROM generate_series(1, 5000)");
+    let mut nobody = cluster.config("postgres").user("nobody").connect(NoTls).expect("connect");
+    let stats = "SELECT * FROM queue.stats";
+    eventually("stats reads counters", SOON, || reads(&mut client, stats) < 1000);
+    for end in ["ROLLBACK", "COMMIT"] {
+        run(&mut nobody, "BEGIN; PREPARE TRANSACTION 'n'");
+        run(&mut nobody, &format!("{end} PREPARED 'n'"));
+        let after = reads(&mut client, stats);
+        assert!(after < 1000, "{after} tasks read after {end} PREPARED");
+    }
+    // Another one of the same name counts.
+    run(&mut nobody, "BEGIN; PREPARE TRANSACTION 'n'");
+    nobody.batch_execute("BEGIN; ROLLBACK PREPARED 'n'").expect_err("in a transaction");
+    run(&mut nobody, "ROLLBACK");
+    run(&mut nobody, "ROLLBACK PREPARED 'n'");
+    assert!(reads(&mut client, stats) < 1000);
+    let ready = "SELECT queued FROM queue.stats WHERE queue = 'b'";
+    let before = number(&mut client, ready);
+    run(&mut client, "BEGIN; SELECT queue.push('b', priority => -1); PREPARE TRANSACTION 'n'");
+    run(&mut client, "COMMIT PREPARED 'n'");
+    assert_eq!(number(&mut client, ready), before + 1);
+    assert_eq!(number(&mut client, "SELECT priority::bigint FROM queue.claim('1 hour', 'b')"), -1);
+}

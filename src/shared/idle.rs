@@ -1,0 +1,62 @@
+//! Prepared transactions that did nothing of which the lanes would have to be told, so that their ends do not make all
+//! lanes and counters of the database read anew: anybody may prepare such a transaction, again and again.
+//!
+//! Known by their names. Of one that is not here nobody knows what it did: after a restart, and once so many others
+//! were prepared that its place was taken.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+const PLACES: usize = 256;
+
+/// The keys of the hash. The postmaster makes them, and its children have the same. Random, so that nobody finds a name
+/// with the hash of another one.
+static KEYS: OnceLock<RandomState> = OnceLock::new();
+
+/// Makes the keys. Only while the postmaster preloads libraries.
+pub fn make_keys() {
+    let _ = KEYS.set(RandomState::new());
+}
+
+/// The hash of a name, never 0.
+pub fn hash(name: &[u8]) -> u64 {
+    KEYS.get_or_init(RandomState::new).hash_one(name).max(1)
+}
+
+/// See the head of this file.
+pub struct IdleTransactions {
+    /// Where the next one is put, whoever is there.
+    next: AtomicUsize,
+    places: [AtomicU64; PLACES],
+}
+
+impl Default for IdleTransactions {
+    fn default() -> Self {
+        Self { next: AtomicUsize::new(0), places: [const { AtomicU64::new(0) }; PLACES] }
+    }
+}
+
+impl IdleTransactions {
+    /// A transaction has been prepared under this name, and nobody can end it yet.
+    pub fn prepared(&self, name: u64, is_idle: bool) {
+        // An earlier one of the same name.
+        while self.forget(name) {}
+        if is_idle && name != 0 {
+            let place = self.next.fetch_add(1, Ordering::SeqCst) % PLACES;
+            self.places[place].store(name, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the transaction of this name is here.
+    pub fn knows(&self, name: u64) -> bool {
+        self.places.iter().any(|place| place.load(Ordering::SeqCst) == name)
+    }
+
+    /// The transaction of this name has ended; whether it was here.
+    pub fn forget(&self, name: u64) -> bool {
+        let take =
+            |place: &AtomicU64| place.compare_exchange(name, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        name != 0 && self.places.iter().any(take)
+    }
+}
