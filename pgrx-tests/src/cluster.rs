@@ -1,4 +1,4 @@
-//! A throw-away Postgres server: made by initdb, reached over a Unix socket, gone at the end.
+//! A throw-away Postgres server: a copy of what initdb makes, reached over a Unix socket, gone at the end.
 //!
 //! The server is that of the environment's PG_CONFIG. Postgres refuses to run as root, so root
 //! runs it as `postgres`, or as `nobody` where there is no such user.
@@ -67,9 +67,12 @@ impl Cluster {
     /// The same by other programs than those of PG_CONFIG, and with more arguments for initdb.
     pub fn create_of(programs: &Path, folder: &Path, settings: &Settings, more: &[&str]) -> Self {
         let cluster = Self::in_place(folder, programs);
-        let data = cluster.data();
-        let usual = ["-D", &data, "-U", "postgres", "-A", "trust", "-E", "UTF8"];
-        cluster.run("initdb", &[&usual[..], &["--locale=C.UTF-8", "--no-sync"], more].concat());
+        if more.is_empty() {
+            let template = Self::template(programs);
+            cluster.run("/bin/cp", &["-a", template.to_str().expect("a plain path"), &cluster.data()]);
+        } else {
+            cluster.initdb(more);
+        }
         let preload = if settings.preload { "queue_ext" } else { "" };
         let lines = format!(
             "\nlisten_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = '{preload}'\n\
@@ -81,6 +84,29 @@ impl Cluster {
         let conf = fs::read_to_string(&path).expect("read postgresql.conf");
         fs::write(&path, conf + &lines).expect("write postgresql.conf");
         cluster
+    }
+
+    fn initdb(&self, more: &[&str]) {
+        let data = self.data();
+        let usual = ["-D", &data, "-U", "postgres", "-A", "trust", "-E", "UTF8"];
+        self.run("initdb", &[&usual[..], &["--locale=C.UTF-8", "--no-sync"], more].concat());
+    }
+
+    /// The data directory that servers of these programs are copied from, since initdb takes a processor longer than most
+    /// tests do. Whoever needs it first makes it.
+    fn template(programs: &Path) -> PathBuf {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("template{}", programs.display().to_string().replace('/', "-"));
+        let folder = home().join("run").join(&name);
+        let template = folder.join("data");
+        if !template.exists() {
+            let attempt = format!("{name}-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+            let mut fresh = Self::in_place(&home().join("run").join(attempt), programs);
+            fresh.initdb(&[]);
+            // Only one can move it there; another one's is as good.
+            fresh.keep = fs::rename(fresh.folder(), &folder).is_ok();
+        }
+        template
     }
 
     /// An empty folder for a server. One that was kept there, or left behind, is stopped first: it would
