@@ -8,7 +8,7 @@ use postgres::Client;
 use queue_ext_tests::cluster::bindir;
 use queue_ext_tests::{Cluster, Edition, Settings, Worker, estate, eventually};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Dumps the source, restores the dump into fresh servers in every way there is, and shows each to `check`.
 fn restore(source: &Cluster, test: &str, roles: &str, check: impl Fn(&Cluster, &str)) {

@@ -80,10 +80,15 @@ fn the_worker_evaluates_nothing_that_is_stored() {
     run(
         &mut producer,
         &format!(
-            "INSERT INTO queue.tasks (queue, priority, backoff, key, group_key)
-             VALUES ('mail', -1, '{{\"base\": \"{sql}\"}}', '{quoted}', '{quoted}'),
-                    ('mail', -1, '[1]', 'b', 'b'), ('mail', -1, '{{\"max\": 1}}', 'c', 'c')",
-            sql = sql.replace('\'', "''")
+            "INSERT INTO queue.tasks (queue, priority, key, group_key)
+             VALUES ('mail', -1, '{quoted}', '{quoted}'), ('mail', -1, 'b', 'b'), ('mail', -1, 'c', 'c')"
+        ),
+    );
+    // What an INSERT is refused for.
+    store(
+        &mut admin,
+        &format!(
+            "UPDATE queue.tasks SET backoff = CASE key WHEN 'b' THEN '[1]' WHEN 'c' THEN '{{\"max\": 1}}' ELSE '{{\"base\": \"{quoted}\"}}' END::jsonb"
         ),
     );
     store(&mut admin, "UPDATE queue.tasks SET run_at = '-infinity' WHERE group_key = 'b'");
