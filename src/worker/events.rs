@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 /// A sweep for lost events may take one part in so many of the time.
 const LOST_SHARE: i64 = 10;
 /// How many rows a piece of the sweep for lost events has.
-const SWEEP_PIECE: i32 = 250;
+const SWEEP_PIECE: i32 = 50;
+/// For how long a round sweeps. After it the schedules and the leases have their turn.
+const SWEEP_TIME: Duration = Duration::from_millis(50);
 
 impl Worker {
     /// Leaves events about waiting tasks and groups of which no event tells, a piece of the tables in each round.
@@ -26,18 +28,22 @@ impl Worker {
         let started = Instant::now();
         let place = self.sweeping.take();
         let step = self.attempt(FIND_LOST_EVENTS, c"looking for lost events", || {
-            core::sweep(place.as_deref(), SWEEP_PIECE)
+            let mut next = core::sweep(place.as_deref(), SWEEP_PIECE);
+            while next.is_some() && started.elapsed() < SWEEP_TIME {
+                next = core::sweep(next.as_deref(), SWEEP_PIECE);
+            }
+            next
         });
-        let Some(place) = step.result else {
+        let Some(next) = step.result else {
             self.sweeping = place;
             return step.installed;
         };
         self.swept_for += started.elapsed();
-        if place.is_none() {
+        if next.is_none() {
             // A long sweep is not repeated at once.
             self.next_lost = self.next_lost.max(now() + LOST_SHARE * microseconds(self.swept_for));
         }
-        self.sweeping = place;
+        self.sweeping = next;
         self.more_events = true;
         Installed::Yes
     }
