@@ -36,7 +36,8 @@ pub fn hold(extension: pg_sys::Oid, patient: bool) -> bool {
     let started = Instant::now();
     loop {
         // SAFETY: a lock of this transaction.
-        if unsafe { pg_sys::ConditionalLockDatabaseObject(pg_sys::ExtensionRelationId, extension, 0, SHARE) } {
+        if unsafe { pg_sys::ConditionalLockDatabaseObject(pg_sys::ExtensionRelationId, extension, 0, SHARE) }
+        {
             return true;
         }
         if crowded || started.elapsed() >= DROP_LOCKS {

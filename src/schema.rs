@@ -87,7 +87,11 @@ extension_sql_file!(
     name = "internal_first_ready",
     requires = ["internal_claim_from"]
 );
-extension_sql_file!("../sql/internal/expire.sql", name = "internal_expire", requires = ["internal_first_ready"]);
+extension_sql_file!(
+    "../sql/internal/expire.sql",
+    name = "internal_expire",
+    requires = ["internal_first_ready"]
+);
 extension_sql_file!("../sql/internal/reap.sql", name = "internal_reap", requires = ["internal_expire"]);
 extension_sql_file!(
     "../sql/internal/due_queues.sql",

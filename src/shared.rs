@@ -334,7 +334,8 @@ impl ResultWaiters {
         let is_of_role = |place: &&ResultWaiter| {
             place.pid.load(Ordering::SeqCst) != 0 && place.role.load(Ordering::SeqCst) == role
         };
-        if self.places.iter().filter(is_of_role).count() + self.count.load(Ordering::SeqCst) >= RESULT_WAITERS {
+        if self.places.iter().filter(is_of_role).count() + self.count.load(Ordering::SeqCst) >= RESULT_WAITERS
+        {
             return Place::None;
         }
         let free = |place: &&ResultWaiter| {

@@ -458,4 +458,3 @@ fn snapshots_that_are_too_old_are_refused_alike() {
     }
     assert_eq!(codes.into_iter().collect::<Vec<_>>(), ["40001", "QX001"]);
 }
-

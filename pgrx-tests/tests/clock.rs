@@ -193,7 +193,10 @@ fn before_the_year_2000_the_worker_works() {
         number(&mut client, "SELECT count(*) FROM queue.tasks WHERE headers ? 'schedule'") > 0
     });
     eventually("there is a partition of the day", SOON, || {
-        number(&mut client, "SELECT count(*) FROM queue_internal.history_partitions() WHERE day < '2000-01-01'") > 0
+        number(
+            &mut client,
+            "SELECT count(*) FROM queue_internal.history_partitions() WHERE day < '2000-01-01'",
+        ) > 0
     });
     goes_round(&mut client);
 }

@@ -265,7 +265,8 @@ fn the_worker_remembers_when_a_postponed_event_is_due_while_it_tends_to_other_ta
     run(&mut client, "CREATE EXTENSION queue_ext; SELECT queue.create('q'), queue.create('other')");
     cluster.await_worker("postgres");
     run(&mut client, "SELECT queue.push('q')");
-    let dependent = number(&mut client, "SELECT queue.push('q', after => ARRAY[(SELECT max(id) FROM queue.tasks)])");
+    let dependent =
+        number(&mut client, "SELECT queue.push('q', after => ARRAY[(SELECT max(id) FROM queue.tasks)])");
     let mut holder = cluster.connect();
     run(&mut holder, &format!("BEGIN; SELECT FROM queue.tasks WHERE id = {dependent} FOR UPDATE"));
     run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim(queue => 'q')");

@@ -217,5 +217,10 @@ fn the_model_accepts_what_the_code_does() {
     // The model writes the events of one statement in one order, the server in any. That leads to a wrong answer in
     // fewer than one world of a thousand; a mutant is rejected much more often.
     let wrong = rejected.len() + undecided.len();
-    assert!(wrong <= 1 + worlds as usize / 1000, "{} rejected, {} undecided", rejected.len(), undecided.len());
+    assert!(
+        wrong <= 1 + worlds as usize / 1000,
+        "{} rejected, {} undecided",
+        rejected.len(),
+        undecided.len()
+    );
 }

@@ -8,10 +8,10 @@ mod ends;
 mod idle;
 #[path = "waiting/latency.rs"]
 mod latency;
-#[path = "waiting/vain.rs"]
-mod vain;
 #[path = "waiting/pgbouncer.rs"]
 mod pgbouncer;
+#[path = "waiting/vain.rs"]
+mod vain;
 
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};

@@ -297,11 +297,7 @@ impl Finisher {
     }
 
     /// Writes a deleted task to the history.
-    unsafe fn archive(
-        &mut self,
-        row: &Row<{ task::COUNT }>,
-        result: Option<pg_sys::Datum>,
-    ) {
+    unsafe fn archive(&mut self, row: &Row<{ task::COUNT }>, result: Option<pg_sys::Datum>) {
         let id = row.long(task::ID);
         let key = Key { priority: row.int(task::PRIORITY), run_at: row.long(task::RUN_AT), id };
         // SAFETY: the row is the slot's, which is still there; the history's columns are as found.

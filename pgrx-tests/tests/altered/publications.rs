@@ -41,10 +41,16 @@ fn a_publication_for_all_tables_stops_nothing() {
             WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND c.relkind = 'r'
               AND c.relreplident <> 'f' AND NOT EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisprimary)";
         assert_eq!(count(&mut client, without), 0, "tables of which no row could be changed");
-        run(&mut client, "SELECT queue.create('a', '{\"max_running\": 2}'), queue.grant_worker('tenant', 'a')");
+        run(
+            &mut client,
+            "SELECT queue.create('a', '{\"max_running\": 2}'), queue.grant_worker('tenant', 'a')",
+        );
         run(&mut client, "SELECT queue.push('a', key => 'k', group_key => 'g')");
         run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('1 hour', 'a')");
-        run(&mut client, "SELECT queue.revoke_worker('tenant', 'a'); UPDATE queue_internal.token_mark SET reached = reached");
+        run(
+            &mut client,
+            "SELECT queue.revoke_worker('tenant', 'a'); UPDATE queue_internal.token_mark SET reached = reached",
+        );
         run(&mut client, "CALL queue.maintain()");
         run(&mut client, "SELECT queue.drop('a')");
     }

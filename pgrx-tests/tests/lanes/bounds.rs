@@ -154,7 +154,10 @@ fn hundreds_of_queues_share_the_lanes() {
 fn events_of_many_queues_in_one_transaction_have_no_other_queue_read_again() {
     let cluster = with_settings("lanes-events", "queue.sweep_interval = '1h'");
     let mut client = cluster.connect();
-    run(&mut client, "SELECT queue.create('other'); SELECT queue.create('q' || n) FROM generate_series(1, 20) AS n");
+    run(
+        &mut client,
+        "SELECT queue.create('other'); SELECT queue.create('q' || n) FROM generate_series(1, 20) AS n",
+    );
     let ids = push(&mut client, "other", 2);
     assert_eq!(claim(&mut client, "other", 1), ids[..1]);
     let refills = |client: &mut Client| stats(client)["lanes"]["other"]["refills"].as_u64();

@@ -14,7 +14,10 @@ fn sessions_are_in_time(client: &mut Client) {
     let started = Instant::now();
     run(client, "SET lock_timeout = '3s'; CALL queue.wait('a', '1 second', NULL); RESET lock_timeout");
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
-    run(client, "SELECT queue.purge('a'); SELECT queue.complete(id, token) FROM queue.tasks WHERE queue = 'a'");
+    run(
+        client,
+        "SELECT queue.purge('a'); SELECT queue.complete(id, token) FROM queue.tasks WHERE queue = 'a'",
+    );
 }
 
 #[test]

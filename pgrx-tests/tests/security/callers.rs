@@ -20,7 +20,10 @@ fn a_verb_can_leave_a_deferred_constraint_to_be_checked() {
     );
     for (role, complete) in [
         ("bob", "SELECT queue.complete(id, token) FROM queue.claim('1 minute')"),
-        ("postgres", "WITH gone AS (DELETE FROM public.orders) SELECT queue.complete(id, token) FROM queue.claim('1 minute')"),
+        (
+            "postgres",
+            "WITH gone AS (DELETE FROM public.orders) SELECT queue.complete(id, token) FROM queue.claim('1 minute')",
+        ),
     ] {
         let mut client = login(&cluster, role);
         let found = refused(&mut client, complete);
@@ -102,7 +105,8 @@ fn a_command_that_cannot_look_up_a_name_fails_alone() {
     // By the second one the session is known to live on.
     for code in ["55P03", "57014"] {
         let timeout = if code == "55P03" { "lock_timeout" } else { "statement_timeout" };
-        let alter = format!("BEGIN; SET LOCAL {timeout} = '300 ms'; ALTER TABLE plain ENABLE TRIGGER ALL; COMMIT");
+        let alter =
+            format!("BEGIN; SET LOCAL {timeout} = '300 ms'; ALTER TABLE plain ENABLE TRIGGER ALL; COMMIT");
         assert_eq!(refused(&mut client, &alter).as_deref(), Some(code));
         run(&mut client, "ROLLBACK");
     }

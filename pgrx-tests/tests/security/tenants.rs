@@ -273,7 +273,8 @@ fn the_newest_tasks_of_all_are_found_along_indexes_by_every_role() {
     run(admin, "SELECT queue.push_many('acme', array_fill('{}'::jsonb, ARRAY[20000])); ANALYZE queue.tasks");
     for role in ["acme_operator", "owner", "postgres"] {
         run(admin, &format!("SET ROLE {role}"));
-        let plan = column(admin, "EXPLAIN SELECT * FROM queue.all_tasks ORDER BY id DESC LIMIT 100").join("\n");
+        let plan =
+            column(admin, "EXPLAIN SELECT * FROM queue.all_tasks ORDER BY id DESC LIMIT 100").join("\n");
         assert!(plan.contains("Index Scan Backward using tasks_pkey"), "{role}: {plan}");
         run(admin, "RESET ROLE");
     }
