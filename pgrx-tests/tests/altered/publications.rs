@@ -46,7 +46,11 @@ fn a_publication_for_all_tables_stops_nothing() {
             "SELECT queue.create('a', '{\"max_running\": 2}'), queue.grant_worker('tenant', 'a')",
         );
         run(&mut client, "SELECT queue.push('a', key => 'k', group_key => 'g')");
-        run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('1 hour', 'a')");
+        // The worker may be processing the event of the group at this moment.
+        eventually("the task is completed", Duration::from_secs(10), || {
+            let done = "SELECT count(queue.complete(id, token)) FROM queue.claim('1 hour', 'a')";
+            count(&mut client, done) == 1
+        });
         run(
             &mut client,
             "SELECT queue.revoke_worker('tenant', 'a'); UPDATE queue_internal.token_mark SET reached = reached",
