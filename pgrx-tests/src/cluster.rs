@@ -93,7 +93,7 @@ impl Cluster {
     }
 
     /// The data directory that servers of these programs are copied from, since initdb takes a processor longer than most
-    /// tests do. Whoever needs it first makes it.
+    /// tests do. The first test that needs it makes it.
     fn template(programs: &Path) -> PathBuf {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let name = format!("template{}", programs.display().to_string().replace('/', "-"));

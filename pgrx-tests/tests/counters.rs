@@ -100,14 +100,13 @@ fn under_load(cluster: &Cluster, meanwhile: impl FnOnce()) -> u64 {
 fn counters_are_right_from_whichever_moment_they_begin() {
     let cluster = cluster("counters-load");
     let mut client = cluster.connect();
-    run(&mut client, "CREATE TABLE other ()");
     let mut statements = 0;
     for _ in 0..10 {
         statements += under_load(&cluster, || {
             let until = Instant::now() + Duration::from_millis(500);
             while Instant::now() < until {
-                // After the end of a prepared transaction everything is counted anew, in the midst of it all.
-                run(&mut client, "BEGIN; INSERT INTO other DEFAULT VALUES; PREPARE TRANSACTION 'other'");
+                // After the end of a prepared transaction that changed tasks everything is counted anew, in the midst of it all.
+                run(&mut client, "BEGIN; SELECT queue.push('default', delay => '1 hour'); PREPARE TRANSACTION 'other'");
                 run(&mut client, "COMMIT PREPARED 'other'");
                 read(&mut client);
             }

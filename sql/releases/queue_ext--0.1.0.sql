@@ -3340,8 +3340,8 @@ COMMENT ON FUNCTION queue_internal.end_expired(bigint[]) IS
 --   expires. Those that cannot be ended are left for the next time; after a second of trying, so is the rest.
 --   "reading" is how long it read, without what it waited for locks.
 --   Pieces:   with "max_looks", only so many tasks in the order of their ids, behind the id "after". "last" is where to
---             continue: "after" once more if there may be more to end, null at the end of the table. So whoever has
---             something else to do in time is never kept by a table that others have filled.
+--             continue: "after" once more if there may be more to end, null at the end of the table. So a caller
+--             can do other work in time, however many tasks there are.
 --   Clock:    where it was put back, a lease given before may end years ahead. No lease lasts longer from now
 --             than queue.max_lease, if it was given at a time that is still to come.
 --   Touches:  queue.tasks (reads all of it, or of the piece: leases are in no index, so that claims stay HOT)

@@ -4,7 +4,7 @@ use super::*;
 use postgres::NoTls;
 use std::thread::JoinHandle;
 
-/// A server whose worker is told everything or nothing, with `extra` settings and role `many`, which works for queues
+/// A server with `extra` settings and role `many`, which works for queues
 /// m1 to m30, and role `one`, which works for queue b.
 fn shared(name: &str, extra: &'static str) -> (Cluster, Client) {
     let mut cluster = Cluster::start_with(&format!("shares-{name}"), &Settings { preload: true, extra });

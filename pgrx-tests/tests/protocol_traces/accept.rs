@@ -188,7 +188,7 @@ impl Search<'_> {
         self.trace.clients[client][usize::from(transaction)].calls.len()
     }
 
-    /// What can come next. Whoever is in the middle of a statement goes on, unless it waits or is interrupted.
+    /// What can come next. A session in the middle of a statement continues, unless it waits or is interrupted.
     fn next(&mut self, place: &Place) -> Vec<Place> {
         let mut next = Vec::new();
         let mut switches = place.switches;

@@ -1,4 +1,4 @@
-//! A client of a recorded world: makes up transactions, and notes what it is told.
+//! A client of a recorded world: makes up transactions, and records the answers of the server.
 
 use crate::record::{Shared, TASKS};
 use crate::rows::Level;
