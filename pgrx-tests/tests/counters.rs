@@ -106,7 +106,10 @@ fn counters_are_right_from_whichever_moment_they_begin() {
             let until = Instant::now() + Duration::from_millis(500);
             while Instant::now() < until {
                 // After the end of a prepared transaction that changed tasks everything is counted anew, in the midst of it all.
-                run(&mut client, "BEGIN; SELECT queue.push('default', delay => '1 hour'); PREPARE TRANSACTION 'other'");
+                run(
+                    &mut client,
+                    "BEGIN; SELECT queue.push('default', delay => '1 hour'); PREPARE TRANSACTION 'other'",
+                );
                 run(&mut client, "COMMIT PREPARED 'other'");
                 read(&mut client);
             }
