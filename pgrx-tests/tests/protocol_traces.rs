@@ -200,7 +200,7 @@ fn the_model_accepts_what_the_code_does() {
     let options =
         Options { seed: seed(), native: 60, patience: Duration::from_secs(10), phases: THOROUGH, shape: "" };
     let (mut first, mut total, started) = (0, Came::default(), Instant::now());
-    while total.events < wanted && total.rejected.len() + total.undecided.len() < 30 {
+    while total.events < wanted && total.rejected.len() + total.undecided.len() < 10 {
         total.add(server.round(&mut first, 60, &options));
     }
     let Came { worlds, events, states, search, undecided, rejected } = total;
@@ -214,13 +214,6 @@ fn the_model_accepts_what_the_code_does() {
     for (verdict, traces) in [("rejected", &rejected), ("undecided", &undecided)] {
         traces.iter().for_each(|trace| println!("{verdict}: {trace}"));
     }
-    // The model writes the events of one statement in one order, the server in any. That leads to a wrong answer in
-    // fewer than one world of a thousand; a mutant is rejected much more often.
     let wrong = rejected.len() + undecided.len();
-    assert!(
-        wrong <= 1 + worlds as usize / 1000,
-        "{} rejected, {} undecided",
-        rejected.len(),
-        undecided.len()
-    );
+    assert_eq!(wrong, 0, "{} rejected, {} undecided", rejected.len(), undecided.len());
 }

@@ -103,7 +103,7 @@ impl Protocol {
             if !matches!(world.lock(session, Key::Task(id), Strength::Update), Lock::Granted(Some(_))) {
                 return self.leave_item(world, session, number);
             }
-            return self.end(world, session, (id, Outcome::Cancelled), Some(number));
+            return self.end_locked(world, session, (id, Outcome::Cancelled), Some(number));
         }
         if outcomes.iter().all(|row| row.1.is_some()) {
             self.forget_dependencies(world, session, id);

@@ -60,14 +60,15 @@ impl Protocol {
         let gate = if grouped || state == State::Waiting { Gate::Blocked } else { Gate::Open };
         world.write(session, Key::Task(id), Row::Task(Task { state, token: 0, gate }));
         world.transaction(session).only_leases = false;
-        if state == State::Waiting {
-            // As it was: the event was all that could unblock the task.
-            if !all_live || !self.has(Rule::PushLocksPredecessors) {
-                world.write_event(session, Event::Dependent(id));
-            }
-        } else if grouped {
+        // Also for a task that waits: it may be the first of its group.
+        if grouped {
             world.write_event(session, Event::Group);
-        } else {
+        }
+        // As it was: the event was all that could unblock the task.
+        if state == State::Waiting && (!all_live || !self.has(Rule::PushLocksPredecessors)) {
+            world.write_event(session, Event::Dependent(id));
+        }
+        if gate == Gate::Open {
             world.transaction(session).notes.push(Note::Claimable(id));
         }
         self.next_statement(world, session)
@@ -135,10 +136,25 @@ impl Protocol {
                 if matches!(world.lock(session, Key::Task(id), Strength::Update), Lock::Busy) {
                     return false;
                 }
-                self.end(world, session, (id, Outcome::Cancelled), None)
+                self.end_locked(world, session, (id, Outcome::Cancelled), None)
             }
             Lock::Granted(_) => self.next_statement(world, session),
         }
+    }
+
+    /// A task that waits has dependencies, which are deleted in a statement after the one that locked it.
+    pub fn end_locked(
+        &self,
+        world: &mut World,
+        session: usize,
+        end: (Id, Outcome),
+        event: Option<u8>,
+    ) -> bool {
+        if task(&world.fresh_view(session), end.0).is_some_and(|row| row.state == State::Waiting) {
+            world.sessions[session].step = Step::End(end.0, end.1, event);
+            return true;
+        }
+        self.end(world, session, end, event)
     }
 
     /// Deletes a locked task and keeps how it ended. archive, bury, discard
@@ -149,13 +165,16 @@ impl Protocol {
         (id, outcome): (Id, Outcome),
         event: Option<u8>,
     ) -> bool {
-        let token = task(&world.fresh_view(session), id).map_or(0, |row| row.token);
+        let row = task(&world.fresh_view(session), id);
+        let token = row.map_or(0, |row| row.token);
         world.delete(session, Key::Task(id));
         let purge = matches!(self.statement(world, session), Some(Statement::Purge(other)) if other == id);
         if outcome == Outcome::Failed || self.scenario.keep_history && !purge {
             world.write(session, Key::Ended(id), Row::Ended(outcome, token));
         }
-        self.forget_dependencies(world, session, id);
+        if row.is_some_and(|row| row.state == State::Waiting) {
+            self.forget_dependencies(world, session, id);
+        }
         let open = world.transaction(session);
         open.ends.push((id, outcome));
         open.notes.push(Note::Gone(id));
@@ -171,6 +190,9 @@ impl Protocol {
         (id, outcome): (Id, Outcome),
         event: Option<u8>,
     ) -> bool {
+        if self.scenario.grouped(id) {
+            world.write_event(session, Event::Group);
+        }
         let view = world.view(session);
         let mut missed = world.transaction(session).level == Level::RepeatableRead;
         for (_, dependent, recorded) in dependencies(&view).filter(|row| row.0 == id) {
@@ -191,9 +213,6 @@ impl Protocol {
         // Somebody who is not seen, or who is locked, may wait for it.
         if missed && self.has(Rule::EndKeepsOutcome) {
             world.write(session, Key::Outcome(id), Row::Ended(outcome, 0));
-        }
-        if self.scenario.grouped(id) {
-            world.write_event(session, Event::Group);
         }
         match event {
             None => self.next_statement(world, session),

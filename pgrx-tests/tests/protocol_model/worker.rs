@@ -65,6 +65,7 @@ impl Protocol {
             Step::LockGroup(event, counted) => self.lock_group(world, session, event, counted),
             Step::CountAdmitted(event) => self.count_admitted(world, session, event),
             Step::Admit(event, admitted) => self.admit(world, session, event, admitted),
+            Step::End(id, outcome, event) => self.end(world, session, (id, outcome), event),
             Step::Notify(id, outcome, event) => self.notify(world, session, (id, outcome), event),
             Step::Sweep(place) => self.sweep(world, session, place),
             Step::Choose => self.choose(world, session),
@@ -136,6 +137,9 @@ impl Protocol {
         open.only_leases = false;
         if row.gate != Gate::Blocked {
             open.notes.push(Note::Claimable(id));
+        }
+        if self.scenario.grouped(id) {
+            world.write_event(session, Event::Group);
         }
         if !self.has(Rule::SlotsFreeThemselves) {
             let held = world.committed.iter().find_map(|(key, slot)| match (key, slot) {

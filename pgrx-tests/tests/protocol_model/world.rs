@@ -73,6 +73,8 @@ pub enum Step {
     LockGroup(u8, Option<usize>),
     CountAdmitted(u8),
     Admit(u8, usize),
+    /// The end of a task that waited and is locked; `Some` as in the next one.
+    End(Id, Outcome, Option<u8>),
     /// The end of a task: record its outcome for those that wait for it. `Some` while this event is processed.
     Notify(Id, Outcome, Option<u8>),
     /// A sweep, behind this dependency.

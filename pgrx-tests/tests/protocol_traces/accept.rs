@@ -18,17 +18,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// need few interruptions, and the number of states grows with each.
 pub type Phases = &'static [(u8, usize)];
 
-/// For code that is expected to be right. From the second 0 on, a group may be locked by somebody outside of the trace.
-pub const THOROUGH: Phases = &[
-    (0, 20_000),
-    (1, 20_000),
-    (2, 50_000),
-    (3, 100_000),
-    (0, 20_000),
-    (1, 20_000),
-    (2, 50_000),
-    (u8::MAX, 300_000),
-];
+/// For code that is expected to be right.
+pub const THOROUGH: Phases = &[(0, 20_000), (1, 20_000), (2, 50_000), (3, 100_000), (u8::MAX, 300_000)];
 
 /// For code that is expected to be wrong. Traces that need more are of no use.
 pub const QUICK: Phases = &[(0, 1_000), (1, 1_000), (u8::MAX, 40_000)];
@@ -68,8 +59,6 @@ pub struct Search<'a> {
     pub broken: bool,
     /// Whether a transaction may undo what it has written.
     pub patient: bool,
-    /// Whether a group may be locked by somebody outside of the trace.
-    pub lenient: bool,
     /// Whether an end may not have seen who waits for it, so that a sweep has something to find.
     pub sweeps: bool,
 }
@@ -86,15 +75,7 @@ pub fn accept(trace: &Trace, phases: Phases) -> Verdict {
         begun.push(next);
     }
     let protocol = Protocol { scenario, rules: Rules::ALL, wanted: None };
-    let mut search = Search {
-        trace,
-        protocol,
-        begun,
-        broken: false,
-        patient: false,
-        lenient: false,
-        sweeps: sweeps(trace),
-    };
+    let mut search = Search { trace, protocol, begun, broken: false, patient: false, sweeps: sweeps(trace) };
     if !trace.drained {
         let end = (trace.marks.len(), trace.commits.len());
         return Verdict::Rejected(format!("not all tasks came to their end: {}", trace.describe(end)));
@@ -106,10 +87,7 @@ pub fn accept(trace: &Trace, phases: Phases) -> Verdict {
     let beginnings = [(0, true), (crate::lane::END, true), (crate::lane::END, false)];
     let beginnings = &beginnings[..if scenario.lane > 0 { 3 } else { 1 }];
     let (mut states, mut furthest) = (0, (0, 0));
-    let mut before = None;
     for &(switches, most) in phases {
-        search.lenient |= before.is_some_and(|before| switches < before) || switches == u8::MAX;
-        before = Some(switches);
         let mut decided = switches == u8::MAX;
         search.patient = decided;
         for (known_below, events) in beginnings {

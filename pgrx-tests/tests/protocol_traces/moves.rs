@@ -111,8 +111,8 @@ impl Search<'_> {
             }
         }
         for variant in self.variants(place, client) {
-            if let Some(place) = self.step(place, variant, client, call) {
-                next.push(place);
+            if let Some(after) = self.step(place, variant, client, call) {
+                next.extend(orders(place, after, client));
             }
         }
         // The server ends one of a deadlock, and one whose snapshot is too old.
@@ -166,11 +166,6 @@ impl Search<'_> {
                     variants.push(at(Step::Commit));
                 }
             }
-            // An event of the group was left, perhaps for a reason that lies outside of the trace. Only if nothing else
-            // explains it.
-            Step::LockGroup(number, _) if self.lenient && self.was_postponed(Event::Group) => {
-                variants.push(at(Step::Events(number)));
-            }
             // A claim looks again for events.
             Step::Choose if has_events(0) => variants.push(at(Step::Events(0))),
             // The worker ends several at once.
@@ -211,9 +206,44 @@ impl Search<'_> {
             return;
         }
         for variant in self.variants(place, worker) {
-            next.extend(self.step(place, variant, worker, None));
+            if let Some(after) = self.step(place, variant, worker, None) {
+                next.extend(orders(place, after, worker));
+            }
         }
     }
+}
+
+/// The end of a task writes the events of those that wait for it in any order (tell_dependents).
+fn orders(before: &Place, after: Place, session: usize) -> Vec<Place> {
+    if !matches!(before.world.sessions[session].step, Step::Notify(..)) {
+        return vec![after];
+    }
+    let written = |place: &Place| {
+        let open = place.world.sessions[session].transaction.as_ref();
+        let writes = open.map(|open| open.writes.clone()).unwrap_or_default();
+        let dependent = |(key, row)| match row {
+            Some(row @ Row::Event(Event::Dependent(_))) => Some((key, row)),
+            _ => None,
+        };
+        writes.into_iter().filter_map(dependent).collect::<Vec<_>>()
+    };
+    let had = written(before);
+    let new: Vec<_> = written(&after).into_iter().filter(|event| !had.contains(event)).collect();
+    let mut orders = vec![after];
+    // Each event stays where it is, or changes places with one before it: that leads to every order once.
+    for (last, (key, _)) in new.iter().enumerate() {
+        let shorter = orders.clone();
+        for (other, _) in &new[..last] {
+            orders.extend(shorter.iter().cloned().map(|mut place| {
+                let writes = &mut place.world.transaction(session).writes;
+                let (one, two) = (writes[key], writes[other]);
+                writes.insert(*key, two);
+                writes.insert(*other, one);
+                place
+            }));
+        }
+    }
+    orders
 }
 
 fn bit(number: u8) -> u128 {
