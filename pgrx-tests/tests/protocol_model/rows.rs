@@ -141,6 +141,15 @@ pub struct Transaction {
     pub refilled_own: bool,
     /// Only with a rule off: a slot that is freed after this transaction.
     pub frees: Option<u8>,
+    /// As it was at the savepoint. There is one at most.
+    pub saved: Option<Box<Saved>>,
+}
+
+/// A savepoint: the transaction, and what the client had been given.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Saved {
+    pub transaction: Transaction,
+    pub leases: Vec<(Id, Token)>,
 }
 
 /// What came of trying to lock a row.

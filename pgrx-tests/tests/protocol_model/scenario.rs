@@ -31,6 +31,10 @@ pub enum Statement {
     Purge(Id),
     /// retry, of a dead letter.
     Retry(Id),
+    /// SAVEPOINT, not as the first statement at REPEATABLE READ.
+    Save,
+    /// ROLLBACK TO SAVEPOINT, once.
+    RollBackTo,
 }
 
 /// A transaction of a client.

@@ -2,7 +2,7 @@
 
 use super::lane::Lane;
 use super::protocol::Protocol;
-use super::rows::{Id, Key, Level, Note, State, Transaction, task};
+use super::rows::{Id, Key, Level, Note, Saved, State, Transaction, task};
 use super::rules::Rule;
 use super::world::{Step, World};
 
@@ -29,7 +29,41 @@ impl Protocol {
             raises: None,
             refilled_own: false,
             frees: None,
+            saved: None,
         });
+    }
+
+    /// SAVEPOINT
+    pub fn save(&self, world: &mut World, session: usize) -> bool {
+        let leases = world.sessions[session].leases.clone();
+        let open = world.transaction(session);
+        open.saved = None;
+        open.saved = Some(Box::new(Saved { transaction: open.clone(), leases }));
+        self.next_statement(world, session)
+    }
+
+    /// ROLLBACK TO SAVEPOINT. Pending::give_back
+    pub fn roll_back_to(&self, world: &mut World, session: usize) -> bool {
+        let open = world.transaction(session);
+        if let Some(saved) = open.saved.take() {
+            let undone = open.clone();
+            *open = saved.transaction;
+            let taken = open.candidates.len();
+            world.sessions[session].leases = saved.leases;
+            self.give_back(world, &undone.candidates[taken..], undone.refilled_own);
+        }
+        self.next_statement(world, session)
+    }
+
+    /// The candidates of a claim that is rolled back return to the lane, and what was read from an undone table is
+    /// forgotten. Pending::give_back
+    fn give_back(&self, world: &mut World, candidates: &[Id], refilled_own: bool) {
+        if self.has(Rule::RollbackReturnsCandidates) {
+            candidates.iter().for_each(|id| world.lane.add(*id, self.scenario.lane, self.rules));
+        }
+        if refilled_own && self.has(Rule::UndoneRefillIsForgotten) {
+            world.lane.lower(0);
+        }
     }
 
     /// After a transaction, whichever way it ended.
@@ -120,12 +154,7 @@ impl Protocol {
     pub fn roll_back(&self, world: &mut World, session: usize) {
         if let Some(open) = world.sessions[session].transaction.take() {
             world.sessions[session].leases = open.had;
-            if self.has(Rule::RollbackReturnsCandidates) {
-                open.candidates.iter().for_each(|id| world.lane.add(*id, self.scenario.lane, self.rules));
-            }
-            if open.refilled_own && self.has(Rule::UndoneRefillIsForgotten) {
-                world.lane.lower(0);
-            }
+            self.give_back(world, &open.candidates, open.refilled_own);
         }
         if world.lane.refiller == Some(session) {
             world.lane.refiller = None;

@@ -104,6 +104,8 @@ impl Protocol {
             Statement::Release => self.end_leased(world, session, None),
             Statement::Cancel(id) | Statement::Purge(id) => self.end_other(world, session, id),
             Statement::Retry(id) => self.retry(world, session, id),
+            Statement::Save => self.save(world, session),
+            Statement::RollBackTo => self.roll_back_to(world, session),
         }
     }
 

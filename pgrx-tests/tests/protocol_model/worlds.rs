@@ -2,7 +2,7 @@
 
 use super::scenario::Initial::{Absent, Admitted, Blocked, Dead, Queued, Waiting};
 use super::scenario::Statement::{
-    Cancel, Claim, Complete, Discard, Look, NativeClaim, Purge, Push, Release, Retry,
+    Cancel, Claim, Complete, Discard, Look, NativeClaim, Purge, Push, Release, Retry, RollBackTo, Save,
 };
 use super::scenario::{Scenario, Script, committed, repeatable};
 use super::world::Faults;
@@ -64,6 +64,25 @@ pub const UNDONE: Scenario = Scenario {
     clients: &[&[committed(&[Cancel(0), NativeClaim])], NATIVE_WORK],
     lane: 2,
     faults: Faults { rollbacks: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// Claims that are rolled back to a savepoint, beside those of others.
+pub const SAVEPOINT: Scenario = Scenario {
+    name: "savepoint",
+    tasks: &[Queued, Queued],
+    clients: &[&[committed(&[Cancel(0), Save, NativeClaim, RollBackTo, NativeClaim])], NATIVE_WORK],
+    lane: 2,
+    faults: Faults { rollbacks: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// The same in a group, where a claim also admits tasks.
+pub const GROUP_SAVEPOINT: Scenario = Scenario {
+    name: "group, savepoint",
+    tasks: &[Blocked, Blocked],
+    clients: &[&[committed(&[Save, Claim, RollBackTo, Claim])], WORK],
+    group: &[0, 1],
     ..Scenario::PLAIN
 };
 
@@ -404,6 +423,8 @@ pub const STANDARD: &[Scenario] = &[
     LANE_REPEATABLE,
     MIXED,
     UNDONE,
+    SAVEPOINT,
+    GROUP_SAVEPOINT,
     PUSH_AND_END,
     END_REPEATABLE,
     CANCEL,

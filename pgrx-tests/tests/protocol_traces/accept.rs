@@ -8,7 +8,7 @@
 
 use crate::protocol::Protocol;
 use crate::rules::Rules;
-use crate::script::{scenario, sweeps};
+use crate::script::scenario;
 use crate::trace::Trace;
 use crate::world::World;
 use std::collections::HashMap;
@@ -59,8 +59,6 @@ pub struct Search<'a> {
     pub broken: bool,
     /// Whether a transaction may undo what it has written.
     pub patient: bool,
-    /// Whether an end may not have seen who waits for it, so that a sweep has something to find.
-    pub sweeps: bool,
 }
 
 /// Looks for a way of the model through the trace.
@@ -75,7 +73,7 @@ pub fn accept(trace: &Trace, phases: Phases) -> Verdict {
         begun.push(next);
     }
     let protocol = Protocol { scenario, rules: Rules::ALL, wanted: None };
-    let mut search = Search { trace, protocol, begun, broken: false, patient: false, sweeps: sweeps(trace) };
+    let mut search = Search { trace, protocol, begun, broken: false, patient: false };
     if !trace.drained {
         let end = (trace.marks.len(), trace.commits.len());
         return Verdict::Rejected(format!("not all tasks came to their end: {}", trace.describe(end)));

@@ -34,8 +34,11 @@ impl Search<'_> {
         let commit = if session == world.worker() {
             left.find(|commit| commit.by.is_none())
         } else {
-            let by = (session, world.sessions[session].position.0);
-            if self.trace.clients[session][usize::from(by.1)].end != End::Commit {
+            let (transaction, statement) = world.sessions[session].position;
+            let (by, played) =
+                ((session, transaction), &self.trace.clients[session][usize::from(transaction)]);
+            let mut later = played.calls.iter().skip(usize::from(statement));
+            if played.end != End::Commit || later.any(|call| matches!(call.asked, Asked::RollBackTo)) {
                 return true;
             }
             left.find(|commit| commit.by == Some(by))
@@ -111,7 +114,7 @@ impl Search<'_> {
             let notes = open.into_iter().flat_map(|open| &open.notes);
             notes.filter(|note| matches!(note, Note::Leased(..))).copied().collect()
         };
-        let granted = leased(&after.world).split_off(leased(&before.world).len());
+        let granted: Vec<_> = leased(&after.world).into_iter().skip(leased(&before.world).len()).collect();
         match (&call.asked, &call.told) {
             (Asked::Claim { .. }, Told::Claimed(None)) => granted.is_empty(),
             (Asked::Claim { .. }, Told::Claimed(Some((id, token)))) => {

@@ -98,7 +98,7 @@ impl Search<'_> {
         }
         // A claim in SQL sweeps now and then, and ends leases that are over.
         if session.step == Step::Choose {
-            if self.sweeps {
+            if self.trace.leftovers {
                 let mut place = place.clone();
                 place.world.sessions[client].step = Step::Sweep(None);
                 next.push(place);
@@ -193,7 +193,7 @@ impl Search<'_> {
                 self.protocol.begin_job(&mut place.world, Step::Events(0));
                 next.push(place);
             }
-            if self.sweeps && self.worker_is_due(place) {
+            if self.trace.leftovers && self.worker_is_due(place) {
                 let mut place = place.clone();
                 self.protocol.begin_job(&mut place.world, Step::Sweep(None));
                 next.push(place);

@@ -31,7 +31,17 @@ impl Player<'_> {
             let undo = self.random.chance(12);
             let mut left = self.random.between(1, 2) + u64::from(level == Level::RepeatableRead);
             let mut first = true;
+            // A savepoint, and whether to roll back to it.
+            let (mut save, mut saved) = (self.random.chance(25), false);
             self.transaction(level, undo, &mut |player| {
+                if save && (!first || level == Level::ReadCommitted) {
+                    (save, saved, left) = (false, true, player.random.between(1, 2));
+                    return Some(Asked::Save);
+                }
+                if left == 0 && std::mem::take(&mut saved) && player.random.chance(75) {
+                    left = player.random.roll(2);
+                    return Some(Asked::RollBackTo);
+                }
                 left = left.checked_sub(1)?;
                 if std::mem::take(&mut first) && level == Level::RepeatableRead && player.random.chance(50) {
                     return Some(Asked::Look);
@@ -99,11 +109,17 @@ impl Player<'_> {
         };
         self.session.batch_execute(begin).expect("BEGIN");
         let had = self.had_before(&asked);
+        let mut saved = VecDeque::new();
         let mut played =
             Played { level, native: self.native, calls: Vec::new(), end: End::Commit, xid: None };
         loop {
             self.mark(&played, true);
             let told = self.ask(&asked);
+            match asked {
+                Asked::Save => saved.clone_from(&self.leases),
+                Asked::RollBackTo => self.leases.clone_from(&saved),
+                _ => {}
+            }
             let refused = matches!(told, Told::Refused(_));
             if refused {
                 // The server reports an error before it has released the transaction's locks.
@@ -161,7 +177,7 @@ impl Player<'_> {
     /// What a transaction that has committed has given.
     fn note(&mut self, played: &Played) {
         let mut leases = Vec::new();
-        for call in &played.calls {
+        for call in played.kept() {
             match (&call.asked, &call.told) {
                 (_, Told::Pushed(id)) => lock(&self.world.known).push(*id),
                 (_, Told::Claimed(Some(lease))) => leases.push(*lease),
@@ -183,6 +199,8 @@ impl Player<'_> {
         let worked = |result: Result<u64, postgres::Error>| result.map(|_| Told::Done);
         let told = match asked {
             Asked::Look => worked(session.execute("SELECT 1", &[])),
+            Asked::Save => worked(session.execute("SAVEPOINT here", &[])),
+            Asked::RollBackTo => worked(session.execute("ROLLBACK TO SAVEPOINT here", &[])),
             Asked::Push { grouped, after } => {
                 // At their ids' places in the order, but for what was retried.
                 let push = "SELECT queue.push($1, run_at => '2020-01-01', group_key => $2, after => $3)";

@@ -143,6 +143,7 @@ pub fn play(sessions: &mut [postgres::Client], number: u64, options: &Options) -
         drained,
         commits: Vec::new(),
         postponed: Vec::new(),
+        leftovers: false,
         leases: HashMap::new(),
     }
 }

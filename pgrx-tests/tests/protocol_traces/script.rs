@@ -1,16 +1,8 @@
 //! A trace as a world of the model: its clients with what they asked.
 
-use crate::rows::{Id, Level};
+use crate::rows::Id;
 use crate::scenario::{Initial, Scenario, Script, Statement};
 use crate::trace::{Asked, Call, Played, Told, Trace};
-
-/// Whether a sweep may find something: an end at REPEATABLE READ may not have seen who waits for it.
-pub fn sweeps(trace: &Trace) -> bool {
-    let strict = trace.clients.iter().flatten().filter(|played| played.level == Level::RepeatableRead);
-    strict
-        .flat_map(|played| &played.calls)
-        .any(|call| !matches!(call.asked, Asked::Look | Asked::Claim { .. }))
-}
 
 /// The world that the clients made up as they went.
 pub fn scenario(trace: &Trace) -> Scenario {
@@ -34,6 +26,8 @@ pub fn scenario(trace: &Trace) -> Scenario {
         Asked::Release(..) => Statement::Release,
         Asked::Cancel(id) => Statement::Cancel(number(id)),
         Asked::Retry(id) => Statement::Retry(number(id)),
+        Asked::Save => Statement::Save,
+        Asked::RollBackTo => Statement::RollBackTo,
     };
     let mut clients: Vec<&'static [Script]> = Vec::new();
     for client in &trace.clients {

@@ -30,6 +30,9 @@ pub struct Trace {
     pub commits: Vec<Commit>,
     /// What an event was about that somebody postponed: a task, or the group.
     pub postponed: Vec<Option<i64>>,
+    /// Whether a sweep had something to find: the outcome of a task whose end did not reach all that wait for it, or a
+    /// dependency of a task that does not wait any more.
+    pub leftovers: bool,
     /// When each lease ends.
     pub leases: HashMap<(Id, Token), Time>,
 }
@@ -46,6 +49,21 @@ pub struct Played {
     pub end: End,
     /// Nothing if it wrote nothing.
     pub xid: Option<u32>,
+}
+
+impl Played {
+    /// The statements that were not rolled back to the savepoint.
+    pub fn kept(&self) -> Vec<&Call> {
+        let (mut kept, mut saved) = (Vec::new(), 0);
+        for call in &self.calls {
+            match call.asked {
+                Asked::Save => saved = kept.len(),
+                Asked::RollBackTo => kept.truncate(saved),
+                _ => kept.push(call),
+            }
+        }
+        kept
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +96,8 @@ pub enum Asked {
     Release(i64, i64),
     Cancel(i64),
     Retry(i64),
+    Save,
+    RollBackTo,
 }
 
 impl Asked {

@@ -160,6 +160,7 @@ impl Log {
                     let place = played.iter().position(|played| played.xid == Some(*xid))?;
                     Some((client, place as u8))
                 });
+                trace.leftovers |= leftovers(&tables[world]);
                 let table = modelled(&tables[world], trace, base);
                 let differ = crate::trace::changes(&last[world], &table);
                 last[world] = table;
@@ -184,6 +185,16 @@ impl Log {
             }
         }
     }
+}
+
+/// Whether a sweep would find something.
+fn leftovers(rows: &BTreeMap<Real, RealRow>) -> bool {
+    let waits = |id| matches!(rows.get(&Real::Task(id)), Some(RealRow::Task { state: State::Waiting, .. }));
+    rows.keys().any(|key| match key {
+        Real::Outcome(_) => true,
+        Real::Dependency(_, id) => !waits(*id),
+        _ => false,
+    })
 }
 
 /// The rows as the model has them.
