@@ -25,7 +25,7 @@
 //! | `Sweep` | `sweep_dependencies`, `sweep_groups`; for lanes `Lane::reread` |
 //! | `Round`, `RaiseMark`, `Expire` | `Worker::process_events`; `tokens::raised`; `expiry::end`, `end_expired` |
 //! | `commit`, `publish` | `CommitTransaction`; `Pending::tell`, run by the callback after the commit |
-//! | `roll_back` | `Pending::give_back`; and the server's rollback |
+//! | `roll_back`, `roll_back_to` | `Pending::give_back`; and the server's rollback |
 //! | `crash` | Shared memory is lost, and of the commits that were not flushed any number |
 //!
 //! `PROTOCOL_MODEL=deep` searches larger worlds as well. `PROTOCOL_MODEL="a claim"` prints the counterexamples of the

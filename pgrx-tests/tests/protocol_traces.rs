@@ -148,7 +148,7 @@ impl Server {
             if number >= end {
                 break;
             }
-            traces.push(record::play(&mut sessions, number, options));
+            traces.push(record::play(&mut sessions, &|| self.connect(stage), number, options));
         }
         wal::read(&mut self.connect(stage), &database(stage)).hand_out(&mut traces, 1);
         if traces.iter().any(|trace| !trace.drained) {

@@ -18,8 +18,17 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// need few interruptions, and the number of states grows with each.
 pub type Phases = &'static [(u8, usize)];
 
-/// For code that is expected to be right.
-pub const THOROUGH: Phases = &[(0, 20_000), (1, 20_000), (2, 50_000), (3, 100_000), (u8::MAX, 300_000)];
+/// For code that is expected to be right. Most traces are accepted after some hundred states.
+pub const THOROUGH: Phases = &[
+    (0, 20_000),
+    (1, 20_000),
+    (2, 50_000),
+    (0, 300_000),
+    (1, 300_000),
+    (3, 100_000),
+    (2, 500_000),
+    (u8::MAX, 300_000),
+];
 
 /// For code that is expected to be wrong. Traces that need more are of no use.
 pub const QUICK: Phases = &[(0, 1_000), (1, 1_000), (u8::MAX, 40_000)];

@@ -1,6 +1,7 @@
 //! What can come next in the model, where the recording allows it.
 
 use crate::accept::{Place, Search};
+use crate::player::CUT;
 use crate::rows::{Event, Key, Level, Row, State, tasks};
 use crate::scenario::Statement;
 use crate::trace::{Asked, End, Told};
@@ -115,8 +116,8 @@ impl Search<'_> {
                 next.extend(orders(place, after, client));
             }
         }
-        // The server ends one of a deadlock, and one whose snapshot is too old.
-        if refused("40P01") || refused("40001") && played.level == Level::RepeatableRead {
+        // The server ends one of a deadlock, one whose snapshot is too old, and one whose session was ended.
+        if refused("40P01") || refused(CUT) || refused("40001") && played.level == Level::RepeatableRead {
             let mut place = place.clone();
             self.protocol.roll_back(&mut place.world, client);
             next.push(place);

@@ -8,12 +8,16 @@ use queue_ext_tests::torture::random::Random;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+/// The SQLSTATE of a session that was ended.
+pub const CUT: &str = "57P01";
 
 /// A client.
 pub struct Player<'a> {
     pub me: usize,
     pub session: &'a mut postgres::Client,
-    pub world: &'a Shared,
+    pub world: &'a Shared<'a>,
     pub random: Random,
     pub native: bool,
     pub leases: VecDeque<(i64, i64)>,
@@ -114,14 +118,20 @@ impl Player<'_> {
             Played { level, native: self.native, calls: Vec::new(), end: End::Commit, xid: None };
         loop {
             self.mark(&played, true);
-            let told = self.ask(&asked);
+            let cut = self.random.chance(2);
+            if cut {
+                // The transaction may be rolled back from now on.
+                let statement = (self.played.len() as u8, played.calls.len() as u8 + 1);
+                lock(&self.world.marks).push(Mark { client: self.me, statement, begins: true });
+            }
+            let told = if cut { self.ask_and_cut(&asked) } else { self.ask(&asked) };
             match asked {
                 Asked::Save => saved.clone_from(&self.leases),
                 Asked::RollBackTo => self.leases.clone_from(&saved),
                 _ => {}
             }
             let refused = matches!(told, Told::Refused(_));
-            if refused {
+            if refused && !cut {
                 // The server reports an error before it has released the transaction's locks.
                 self.session.batch_execute("ROLLBACK").expect("ROLLBACK");
             }
@@ -133,7 +143,7 @@ impl Player<'_> {
             played.calls.push(Call { asked, told });
             if refused {
                 played.end = End::Failed;
-            } else if undo {
+            } else if undo || cut {
                 played.end = End::Rollback;
             } else if last {
             } else if let Some(more) = next(self) {
@@ -161,6 +171,7 @@ impl Player<'_> {
             // A serialization failure or a deadlock is tried again.
             if let Some(Call { asked, told: Told::Refused(code) }) = played.calls.last()
                 && !code.starts_with("40")
+                && code != CUT
             {
                 let refused = asked.lease();
                 self.leases.retain(|lease| Some(*lease) != refused);
@@ -187,6 +198,32 @@ impl Player<'_> {
         }
         leases.sort_unstable();
         self.leases.extend(leases);
+    }
+
+    /// Says whether this client uses the native verbs.
+    pub fn choose_path(&mut self) {
+        let switch = if self.native { "SET queue.fast_path = on" } else { "SET queue.fast_path = off" };
+        self.session.batch_execute(switch).expect("choose between native verbs and SQL");
+    }
+
+    /// Asks, and has the server end the session meanwhile or afterwards, which rolls its transaction back.
+    fn ask_and_cut(&mut self, asked: &Asked) -> Told {
+        let backend: i32 =
+            self.session.query_one("SELECT pg_backend_pid()", &[]).expect("its process").get(0);
+        let pause = Duration::from_micros(self.random.roll(1_500));
+        let mut other = (self.world.connect)();
+        let told = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(pause);
+                // Once the process has exited, its locks are gone.
+                let cut = "SELECT pg_terminate_backend($1, 60000)";
+                assert!(other.query_one(cut, &[&backend]).expect("end the session").get::<_, bool>(0));
+            });
+            self.ask(asked)
+        });
+        *self.session = (self.world.connect)();
+        self.choose_path();
+        told
     }
 
     fn mark(&self, played: &Played, begins: bool) {
@@ -229,8 +266,8 @@ impl Player<'_> {
             Asked::Retry(id) => worked(session.execute("SELECT queue.retry($1)", &[id])),
         };
         told.unwrap_or_else(|error| {
-            let code = error.code().map(SqlState::code);
-            Told::Refused(code.unwrap_or_else(|| panic!("no answer: {error}")).to_owned())
+            // Without a SQLSTATE the connection is gone.
+            Told::Refused(error.code().map_or(CUT, SqlState::code).to_owned())
         })
     }
 }

@@ -82,8 +82,12 @@ pub fn create_queues(client: &mut postgres::Client) {
     }
 }
 
+/// Connects to the database of a world.
+pub type Connect<'a> = &'a (dyn Fn() -> postgres::Client + Sync);
+
 /// What the clients of a world share.
-pub struct Shared {
+pub struct Shared<'a> {
+    pub connect: Connect<'a>,
     pub number: u64,
     pub queue: String,
     pub shape: &'static Shape,
@@ -97,11 +101,17 @@ pub struct Shared {
 }
 
 /// Plays one world, until nothing is left of it.
-pub fn play(sessions: &mut [postgres::Client], number: u64, options: &Options) -> Trace {
+pub fn play(
+    sessions: &mut [postgres::Client],
+    connect: Connect<'_>,
+    number: u64,
+    options: &Options,
+) -> Trace {
     let mut random = Random::new(options.seed, number);
     let any = &SHAPES[random.roll(SHAPES.len() as u64) as usize];
     let shape = SHAPES.iter().find(|shape| shape.name == options.shape).unwrap_or(any);
     let world = Shared {
+        connect,
         number,
         queue: shape.name.to_owned(),
         shape,
@@ -116,10 +126,18 @@ pub fn play(sessions: &mut [postgres::Client], number: u64, options: &Options) -
         .enumerate()
         .map(|(me, session)| {
             let native = random.chance(options.native);
-            let switch = if native { "SET queue.fast_path = on" } else { "SET queue.fast_path = off" };
-            session.batch_execute(switch).expect("choose between native verbs and SQL");
             let random = Random::new(options.seed, number * 10 + me as u64 + 1_000_000_000);
-            Player { me, session, world: &world, random, native, leases: VecDeque::new(), played: Vec::new() }
+            let mut player = Player {
+                me,
+                session,
+                world: &world,
+                random,
+                native,
+                leases: VecDeque::new(),
+                played: Vec::new(),
+            };
+            player.choose_path();
+            player
         })
         .collect();
     std::thread::scope(|scope| {
