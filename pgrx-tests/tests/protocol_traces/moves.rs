@@ -208,9 +208,28 @@ impl Search<'_> {
         }
         for variant in self.variants(place, worker) {
             if let Some(after) = self.step(place, variant, worker, None) {
+                next.extend(self.out_of_time(place, &after));
                 next.extend(orders(place, after, worker));
             }
         }
+    }
+}
+
+impl Search<'_> {
+    /// The worker's time is over after it has admitted a task: it leaves an event about the others of the group
+    /// (admit_next).
+    fn out_of_time(&self, before: &Place, after: &Place) -> Option<Place> {
+        let worker = after.world.worker();
+        let (Step::Admit(..), Step::Admit(event, _)) =
+            (&before.world.sessions[worker].step, &after.world.sessions[worker].step)
+        else {
+            return None;
+        };
+        let (event, mut place) = (*event, after.clone());
+        self.protocol.next_item(&mut place.world, worker, event);
+        place.world.write_event(worker, Event::Group);
+        place.world.sessions[worker].step = Step::Commit;
+        Some(place)
     }
 }
 

@@ -30,8 +30,8 @@ pub struct Trace {
     pub commits: Vec<Commit>,
     /// What an event was about that somebody postponed: a task, or the group.
     pub postponed: Vec<Option<i64>>,
-    /// Whether a sweep had something to find: the outcome of a task whose end did not reach all that wait for it, or a
-    /// dependency of a task that does not wait any more.
+    /// Whether a sweep had something to find: a dependency whose predecessor has ended without telling, or whose task does
+    /// not wait any more.
     pub leftovers: bool,
     /// When each lease ends.
     pub leases: HashMap<(Id, Token), Time>,

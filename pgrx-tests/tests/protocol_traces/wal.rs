@@ -190,9 +190,11 @@ impl Log {
 /// Whether a sweep would find something.
 fn leftovers(rows: &BTreeMap<Real, RealRow>) -> bool {
     let waits = |id| matches!(rows.get(&Real::Task(id)), Some(RealRow::Task { state: State::Waiting, .. }));
-    rows.keys().any(|key| match key {
-        Real::Outcome(_) => true,
-        Real::Dependency(_, id) => !waits(*id),
+    let gone = |id| !rows.contains_key(&Real::Task(id));
+    rows.iter().any(|(key, row)| match (key, row) {
+        (Real::Dependency(before, id), RealRow::Dependency(outcome)) => {
+            !waits(*id) || outcome.is_none() && gone(*before)
+        }
         _ => false,
     })
 }
