@@ -22,9 +22,18 @@ impl Protocol {
 
     /// The first task of the order that nobody has locked. claim_from
     pub fn choose(&self, world: &mut World, session: usize) -> bool {
-        let open = |(_, row): &(Id, Task)| row.state == State::Queued && row.gate != Gate::Blocked;
-        let wanted = |(id, _): &(Id, Task)| self.wanted.is_none_or(|wanted| wanted == *id);
-        for (id, _) in tasks(&world.view(session)).filter(open).filter(wanted) {
+        let found = self.claimable(world, session);
+        self.choose_from(world, session, &found)
+    }
+
+    /// The tasks that a claim finds in the table.
+    pub fn claimable(&self, world: &World, session: usize) -> Vec<Id> {
+        tasks(&world.view(session)).filter(open).map(|row| row.0).collect()
+    }
+
+    /// The same, after others have gone on since the statement's snapshot.
+    pub fn choose_from(&self, world: &mut World, session: usize, found: &[Id]) -> bool {
+        for id in found.iter().copied().filter(|id| self.wanted.is_none_or(|wanted| wanted == *id)) {
             match world.lock(session, Key::Task(id), Strength::NoKeyUpdate) {
                 Lock::Granted(Some(Row::Task(row))) if open(&(id, row)) => {
                     if self.scenario.max_running > 0 {
@@ -230,4 +239,9 @@ impl Protocol {
         }
         true
     }
+}
+
+/// Whether a claim can take the task.
+fn open((_, row): &(Id, Task)) -> bool {
+    row.state == State::Queued && row.gate != Gate::Blocked
 }

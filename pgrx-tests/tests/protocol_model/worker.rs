@@ -69,6 +69,7 @@ impl Protocol {
             Step::Notify(id, outcome, event) => self.notify(world, session, (id, outcome), event),
             Step::Sweep(place) => self.sweep(world, session, place),
             Step::Choose => self.choose(world, session),
+            Step::ChooseFrom(found) => self.choose_from(world, session, &found),
             Step::FindSlot(id) => self.find_slot(world, session, id),
             Step::TakeSlot(id, slot, version) => self.take_slot(world, session, id, (slot, version)),
             Step::ClearHint => self.clear_hint(world, session),

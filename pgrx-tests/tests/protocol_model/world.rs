@@ -81,6 +81,9 @@ pub enum Step {
     Sweep(Option<(Id, Id)>),
     /// claim in SQL: choose and lock; find a slot; take it and write the lease.
     Choose,
+    /// Only in recorded worlds: lock what the snapshot of the statement shows.
+    #[allow(dead_code)]
+    ChooseFrom(Vec<Id>),
     FindSlot(Id),
     TakeSlot(Id, u8, (Id, Token)),
     /// The native claim: clear the hint; ask the lane; write the lease; refill.

@@ -54,7 +54,7 @@ pub struct Place {
     /// The session that is in the middle of a statement, or between a commit and its publication.
     pub running: Option<usize>,
     /// How often it may still be interrupted by another one.
-    switches: u8,
+    pub switches: u8,
     /// The events that somebody left to be processed later, a bit each.
     pub left: u128,
 }

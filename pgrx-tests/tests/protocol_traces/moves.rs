@@ -110,6 +110,13 @@ impl Search<'_> {
                 place.world.sessions[client].step = Step::Choose;
                 next.push(place);
             }
+            // Others may go on between its snapshot and its locks.
+            if place.switches > 0 && session.transaction.is_some() {
+                let mut place = place.clone();
+                let found = self.protocol.claimable(&place.world, client);
+                place.world.sessions[client].step = Step::ChooseFrom(found);
+                next.push(place);
+            }
         }
         for variant in self.variants(place, client) {
             if let Some(after) = self.step(place, variant, client, call) {
