@@ -118,7 +118,7 @@ struct Worker {
     /// Whether there may be more events to process right now.
     more_events: bool,
     /// How far the sweep for lost events has come, unless it is between two.
-    sweeping: Option<String>,
+    sweeping: Option<Vec<u8>>,
     /// When the next sweep for lost events begins.
     next_lost: i64,
     /// How long the current sweep has taken so far.

@@ -198,10 +198,12 @@ pub fn process_events(max_events: i32) -> i64 {
 }
 
 /// Creates the events that were lost, for a piece of the tables from a position on; returns where to
-/// continue, nothing at the end.
-pub fn sweep(place: Option<&str>, max_looks: i32) -> Option<String> {
+/// continue, nothing at the end. Names are in a position.
+pub fn sweep(place: Option<&[u8]>, max_looks: i32) -> Option<Vec<u8>> {
     let query = "SELECT queue_internal.sweep($1::queue_internal.sweep_position, $2)::text";
-    write(query, &[place.into(), max_looks.into()], |row| row.get(1))
+    let place = place.map(|place| Name(place.to_vec()));
+    let next: Option<Name> = write(query, &[place.into(), max_looks.into()], |row| row.get(1));
+    next.map(|next| next.0)
 }
 
 /// Notifies the listeners of `queues` when the transaction commits.
