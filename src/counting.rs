@@ -142,7 +142,7 @@ fn numbers_of(tables: &Tables, queue: &Queue<'_>, census: Census, moment: i64) -
 /// The run_at of the oldest task that is due, and how many come due from now up to `edge`, as far as they have one of the
 /// first priorities: a queue with very many is in nobody's way.
 fn look(tables: &Tables, queue: &Queue<'_>, moment: i64, edge: i64) -> (Option<i64>, i64) {
-    // What stands first in the line is the oldest of its priority.
+    // Nothing that can be claimed stands before it in its priority.
     let first = lanes::with(queue.hash(), |slot| slot.lane.first()).flatten();
     let (mut oldest, mut near) = (None::<i64>, 0);
     // SAFETY: in a transaction; the table is locked until its end.

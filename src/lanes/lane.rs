@@ -227,9 +227,14 @@ impl Lane {
         self.needs(taken < wanted, now, me)
     }
 
-    /// Who stands first in the line.
+    /// A place before which no task of the same priority can be claimed, but for those in the hands of claims.
     pub fn first(&self) -> Option<Key> {
-        self.line.first()
+        let first = self.line.first()?;
+        // Some are to be looked at again, and some came due since the last claim, or were never told of.
+        let timed = self.timed.as_slice().iter().map(|timed| timed.key);
+        let timed = timed.filter(|key| key.priority == first.priority).map(|key| key.run_at);
+        let run_at = timed.chain([first.run_at, self.timed_until]).min()?;
+        Some(Key { run_at, ..first })
     }
 
     /// How many stand in the line.

@@ -402,6 +402,11 @@ impl World {
             match task.state {
                 State::Queued if task.key.run_at <= self.now => {
                     assert!(!self.lane.hides(task.key), "{task:?} can be claimed, and is hidden");
+                    let oldest = self.lane.first().filter(|first| first.priority == task.key.priority);
+                    assert!(
+                        oldest.is_none_or(|oldest| oldest.run_at <= task.key.run_at),
+                        "{task:?} is older than {oldest:?}"
+                    );
                 }
                 State::Queued => {
                     assert!(!self.lane.hides_later(task.key), "{task:?} comes due, and is hidden")
