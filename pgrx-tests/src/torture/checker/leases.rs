@@ -48,10 +48,11 @@ pub fn check(facts: &Facts<'_>, timed: bool, say: &mut impl FnMut(&'static str, 
 /// A token that was handed out is never handed out again, nor a smaller one, though a crash may have undone
 /// the claim that got it.
 fn forgotten(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
-    for lost in &task.forgotten {
-        for other in task.claims.iter().chain(&task.forgotten) {
+    for (number, lost) in task.forgotten.iter().enumerate() {
+        // Each pair once.
+        for other in task.claims.iter().chain(&task.forgotten[number + 1..]) {
             let (a, b) = (&lost.operation.name, &other.operation.name);
-            if other.token == lost.token && a < b {
+            if other.token == lost.token {
                 say("I6", format!("{a} and {b} both got token {} of task {id}", lost.token));
             }
             let order = |first: &Claim<'_>, second: &Claim<'_>| {
