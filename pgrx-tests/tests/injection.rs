@@ -241,9 +241,12 @@ impl<'a> Stage<'a> {
             found.len() >= expected.len()
         });
         assert_eq!(found, expected);
-        let natively = served(self.other);
-        assert_eq!(self.claim(), BTreeSet::new());
-        assert_eq!(served(self.other), natively + 1, "claims are native again: {}", stats(self.other));
+        // On a busy machine a look for events may take long, and a session then leaves them to SQL for a while.
+        eventually("claims are native again", SOON, || {
+            let natively = served(self.other);
+            assert_eq!(self.claim(), BTreeSet::new());
+            served(self.other) == natively + 1
+        });
     }
 
     /// All tasks can be completed, and are then all there were.
@@ -268,17 +271,18 @@ impl<'a> Stage<'a> {
 
     /// The session that came to the fault goes on as if nothing had been.
     fn goes_on(&mut self, one: &mut Client) {
-        let before = served(self.other);
         run(one, "RESET queue.fault");
-        run(one, &self.of("SELECT queue.push('Q')"));
-        run(
-            one,
-            &self.of("DO $$ DECLARE task queue.claimed_task; BEGIN
+        let push = self.of("SELECT queue.push('Q')");
+        let work = self.of("DO $$ DECLARE task queue.claimed_task; BEGIN
                      SELECT * INTO STRICT task FROM queue.claim('1 hour', 'Q');
                      PERFORM queue.complete(task.id, task.token);
-                 END $$"),
-        );
-        assert_eq!(served(self.other), before + 3, "natively: {}", stats(self.other));
+                 END $$");
+        eventually("it is native", SOON, || {
+            let before = served(self.other);
+            run(one, &push);
+            run(one, &work);
+            served(self.other) == before + 3
+        });
     }
 }
 

@@ -65,7 +65,7 @@ fn random_histories_end_the_same_natively_and_in_the_core() {
         admin.query_one(workers, &[]).expect("count").get::<_, i64>(0) == 0
     });
 
-    let (first, count) = (from_environment("SEED", 1), from_environment("HISTORIES", 10_000));
+    let (first, count) = (from_environment("SEED", 1), from_environment("HISTORIES", 4_000));
     println!("histories {first} to {}", first + count - 1);
     let seeds: Vec<u64> = (first..first + count).collect();
     let mut native = cluster.connect_to("native");

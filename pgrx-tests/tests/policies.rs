@@ -116,7 +116,7 @@ fn in_each_mode(name: &str, tasks: i32, test: impl Fn(&Cluster, i32)) {
         let _run = edition.begin("policies");
         let cluster = edition.cluster(&format!("policies-{name}"), Worker::On);
         edition.install(&cluster, "postgres");
-        test(&cluster, if edition == Edition::FastPath { tasks } else { tasks / 4 });
+        test(&cluster, if edition == Edition::FastPath { tasks } else { tasks / 2 });
     }
 }
 
@@ -140,7 +140,7 @@ fn push(client: &mut Client, queue: &str, tasks: i32, groups: i32) {
 
 #[test]
 fn no_instant_has_more_than_max_running() {
-    in_each_mode("max-running", 1500, |cluster, tasks| {
+    in_each_mode("max-running", 500, |cluster, tasks| {
         let mut client = cluster.connect();
         client.execute("SELECT queue.create('q', '{\"max_running\": 7}')", &[]).expect("create");
         push(&mut client, "q", tasks, 0);
@@ -155,7 +155,7 @@ fn no_instant_has_more_than_max_running() {
 
 #[test]
 fn no_instant_has_more_of_a_group_than_allowed_and_at_one_they_run_in_order() {
-    in_each_mode("groups", 1500, |cluster, tasks| {
+    in_each_mode("groups", 600, |cluster, tasks| {
         let mut client = cluster.connect();
         for (queue, most) in [("one", 1), ("three", 3)] {
             let options = format!("{{\"max_running_per_group\": {most}}}");
@@ -189,7 +189,7 @@ fn no_instant_has_more_of_a_group_than_allowed_and_at_one_they_run_in_order() {
 
 #[test]
 fn no_period_has_more_starts_than_the_rate_limit() {
-    in_each_mode("rate", 1000, |cluster, tasks| {
+    in_each_mode("rate", 400, |cluster, tasks| {
         let mut client = cluster.connect();
         let options = "{\"rate_limit\": 100, \"rate_period\": \"1 second\", \"max_running\": 50}";
         client.execute("SELECT queue.create('q', $1::text::jsonb)", &[&options]).expect("create");

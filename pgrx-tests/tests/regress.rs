@@ -78,17 +78,12 @@ fn run(edition: Edition) {
     let is_script = edition.script().is_some();
     let input = if is_script { with_its_own_answers(edition, &scripts) } else { scripts.clone() };
     // Every database to come is a copy of this one. No worker of the extension's is in it and in the way.
-    if is_script {
-        edition.install(&cluster, "template1");
-        edition.keep_order(&cluster, "template1");
-    }
+    edition.install(&cluster, "template1");
+    edition.keep_order(&cluster, "template1");
     let mut failed = Vec::new();
     for script in &names {
         let mut client = cluster.connect();
         client.batch_execute(&format!("CREATE DATABASE \"{script}\"")).expect("create a database");
-        if !is_script {
-            edition.install(&cluster, script);
-        }
         let done = Command::new(driver("regress/pg_regress"))
             .arg(format!("--inputdir={}", input.display()))
             .arg(format!("--outputdir={}", output.display()))
