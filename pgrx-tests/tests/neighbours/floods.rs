@@ -22,7 +22,7 @@ pub fn prepare(client: &mut Client) {
 /// Sessions that go on until they are told to stop.
 pub struct Floods {
     stop: Arc<AtomicBool>,
-    sessions: Vec<JoinHandle<()>>,
+    sessions: Vec<JoinHandle<Effort>>,
     /// How many statements there were, and how many were refused.
     pub statements: Arc<AtomicU64>,
     pub refused: Arc<AtomicU64>,
@@ -118,6 +118,13 @@ const FLOODS: &[(&str, u64, &str)] = &[
     ("hostile", 50, "SELECT queue.claim('1 hour', 'b')"),
 ];
 
+/// How often a session said something, and how much of a processor that took each time.
+#[derive(Clone, Copy)]
+pub struct Effort {
+    every: Duration,
+    processor: Duration,
+}
+
 impl Floods {
     pub fn begin(cluster: &Cluster) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
@@ -127,10 +134,12 @@ impl Floods {
             let (stop, said, no) = (stop.clone(), statements.clone(), refused.clone());
             std::thread::spawn(move || {
                 let mut client = config.connect(NoTls).expect("connect");
-                for n in 1_u64.. {
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
+                let pid = number(&mut client, "SELECT pg_backend_pid()::bigint");
+                let started = Instant::now();
+                let mut times = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let n = u64::from(times);
+                    times += 1;
                     let result = client.batch_execute(&statement.replace("{n}", &n.to_string()));
                     said.fetch_add(1, Ordering::Relaxed);
                     if result.is_err() {
@@ -141,13 +150,64 @@ impl Floods {
                     }
                     std::thread::sleep(Duration::from_millis(*pause));
                 }
+                let times = times.max(1);
+                Effort { every: started.elapsed() / times, processor: processor_time(pid) / times }
             })
         });
         Self { sessions: sessions.collect(), stop, statements, refused }
     }
 
-    pub fn end(self) {
+    pub fn end(self) -> Vec<Effort> {
         self.stop.store(true, Ordering::Relaxed);
-        self.sessions.into_iter().for_each(|session| session.join().expect("a flood"));
+        self.sessions.into_iter().map(|session| session.join().expect("a flood")).collect()
+    }
+}
+
+/// How much of a processor a process has used.
+fn processor_time(pid: i64) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let after_name = text.rsplit(')').next().expect("its numbers");
+    let ticks: u64 = after_name
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse::<u64>().expect("ticks"))
+        .sum();
+    // A hundred a second, on every Linux.
+    Duration::from_millis(10 * ticks)
+}
+
+/// Runs while others use the processors as often and for as long as the floods did, for nothing: whoever shares a
+/// processor waits for it, whatever the others do.
+pub fn beside_idle_efforts<R>(efforts: &[Effort], run: impl FnOnce() -> R) -> R {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for effort in efforts {
+            scope.spawn(|| {
+                let mut next = Instant::now();
+                while !over.load(Ordering::Relaxed) {
+                    spin(effort.processor);
+                    next = (next + effort.every).max(Instant::now());
+                    std::thread::sleep(next - Instant::now());
+                }
+            });
+        }
+        let result = run();
+        over.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+/// Uses so much of a processor.
+fn spin(time: Duration) {
+    let used = || {
+        let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: fills the structure.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut used) };
+        Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec as u32)
+    };
+    let stop = used() + time;
+    while used() < stop {
+        std::hint::spin_loop();
     }
 }
