@@ -98,11 +98,12 @@ impl<const N: usize> Leases<N> {
     }
 
     /// Takes back one that [`Leases::take_expired`] gave out and that did not come to its end. Of two ends the
-    /// earlier counts: to look too early costs little, and whoever looks finds the right one and brings it here.
+    /// earlier counts: to look too early costs little, and whoever looks finds the right one and brings it here. It
+    /// may have been told since somebody began to read the table, who does not find it there.
     pub fn take_back(&mut self, lease: Lease) {
         let known = self.reach(lease.id).find(|place| self.places[*place].id == lease.id);
         if known.is_none_or(|place| lease.until < self.places[place].until) {
-            self.put(lease, false);
+            self.put(lease, true);
         }
     }
 
