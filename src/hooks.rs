@@ -17,9 +17,6 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long the worker stays away after it has left. The command locks the database long before this is
-/// over, and from then on a new worker waits for that lock.
-const KEEP_OUT_MICROSECONDS: i64 = 3_000_000;
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 type Hook = unsafe extern "C-unwind" fn(
@@ -232,7 +229,7 @@ unsafe extern "C-unwind" fn make_way(node: *mut pg_sys::Node, top_level: bool) {
     let started = Instant::now();
     loop {
         // Each time anew: the worker may be long at something, or have come only now.
-        database.keep_out_until.store(now() + KEEP_OUT_MICROSECONDS, Ordering::SeqCst);
+        database.keep_out_until.store(now() + shared::KEEP_OUT_MICROSECONDS, Ordering::SeqCst);
         if database.worker.pid() == 0 || started.elapsed() >= LEAVE_WITHIN {
             return;
         }

@@ -17,6 +17,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64, 
 /// How many databases of one server can have a worker. A few hundred bytes each.
 pub const MAX_DATABASES: usize = 64;
 
+/// How long the worker stays away after it has left for a command. The command locks the database long before this is
+/// over, and from then on a new worker waits for that lock.
+pub const KEEP_OUT_MICROSECONDS: i64 = 3_000_000;
+
 /// "Not before anything else": the time of something that is not known to come.
 pub const NEVER: i64 = i64::MAX;
 
@@ -196,8 +200,9 @@ impl Database {
     /// For how many microseconds the worker is still to stay away.
     pub fn kept_out(&self, moment: i64) -> i64 {
         match self.keep_out_until.load(Ordering::SeqCst) {
-            0 => 0,
-            until => (until - moment).max(0),
+            // If it is further away than anybody asked for, the clock was put back.
+            until if (1..=KEEP_OUT_MICROSECONDS).contains(&(until - moment)) => until - moment,
+            _ => 0,
         }
     }
 

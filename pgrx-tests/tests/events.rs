@@ -187,6 +187,24 @@ fn one_lost_event_costs_a_sweep_interval_at_most() {
     }
 }
 
+/// As on a subscriber that took over: the triggers of what was replicated did not fire there.
+#[test]
+fn groups_go_on_in_a_queue_whose_row_of_locks_was_never_made() {
+    for edition in editions().iter().copied() {
+        let cluster = cluster(edition, "locks");
+        let mut client = cluster.connect();
+        run(&mut client, "SELECT queue.create('q'); DELETE FROM queue_internal.locks");
+        run(&mut client, "SELECT queue.push('q', group_key => 'g')");
+        let claim = "SELECT count(*) FROM queue.claim('1 minute', 'q')";
+        eventually("the task is claimed", 3 * (SWEEP + Duration::from_secs(1)), || {
+            if edition == Edition::SqlOnly {
+                run(&mut client, "CALL queue.maintain()");
+            }
+            number(&mut client, claim) == 1
+        });
+    }
+}
+
 /// As one that was postponed before the clock was set back.
 #[test]
 fn an_event_that_is_due_in_an_hour_is_processed_by_the_sweep() {

@@ -7,7 +7,8 @@
 --   API:      public; the extension owner's, since it makes and drops tables
 --   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second; it
 --             cannot be called in a transaction
---   Bounds:   each part works for a minute at most, and leaves the rest for the next call
+--   Bounds:   each part works for a minute at most, and leaves the rest for the next call; the search for lost events goes
+--             to its end
 --   In time:  the schedules that are due run first, and again after each transaction of the other parts, so that no
 --             schedule waits for what others have left to do
 --   Failing:  a part that fails is a WARNING and in no other's way
@@ -25,15 +26,15 @@ BEGIN
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     PERFORM queue_internal.maintain_part('schedules');
     COMMIT AND CHAIN;
-    -- Before the rest, so that what it finds is processed below.
-    LOOP
-        place := queue_internal.maintain_sweep(place);
-        COMMIT AND CHAIN;
-        PERFORM queue_internal.maintain_part('schedules');
-        COMMIT AND CHAIN;
-        EXIT WHEN place IS NULL;
-    END LOOP;
     FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'events', 'partitions', 'history', 'dead letters', 'keys'] LOOP
+        -- So that what it finds is processed as well, and no lease waits for it.
+        WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
+            place := queue_internal.maintain_sweep(place);
+            COMMIT AND CHAIN;
+            PERFORM queue_internal.maintain_part('schedules');
+            COMMIT AND CHAIN;
+            EXIT WHEN place IS NULL;
+        END LOOP;
         until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
         WHILE queue_internal.maintain_part(part) LOOP
             COMMIT AND CHAIN;

@@ -187,10 +187,12 @@ COMMENT ON FUNCTION queue_internal.settle_duplicate(queue.tasks, text) IS
 CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    -- In a variable, because a volatile function is no condition for an index.
+    moment CONSTANT timestamptz := clock_timestamp();
     retired bigint;
 BEGIN
     WITH expired AS MATERIALIZED (
-        SELECT k.queue, k.key FROM queue_internal.keys AS k WHERE k.expires_at <= clock_timestamp()
+        SELECT k.queue, k.key FROM queue_internal.keys AS k WHERE k.expires_at <= moment
         ORDER BY k.expires_at LIMIT max_keys FOR UPDATE SKIP LOCKED
     )
     DELETE FROM queue_internal.keys AS k USING expired AS e WHERE k.queue = e.queue AND k.key = e.key;

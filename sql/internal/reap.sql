@@ -50,7 +50,11 @@ BEGIN
         SELECT * INTO ended FROM queue_internal.expire(due[tried + 1:upto]);
         reaped := reaped + ended.expired;
         tried := upto;
-        next_expiry := least(next_expiry, (SELECT min(e) FROM unnest(ended.lease_ends) AS e));
+        -- One that somebody has locked is looked at again after a pause that grows, as in expiry.rs.
+        next_expiry := least(next_expiry, (
+            SELECT min(CASE WHEN e > moment THEN e
+                            ELSE moment + least(greatest(moment - e, interval '100 ms'), interval '5 seconds') END)
+            FROM unnest(ended.lease_ends) AS e));
         IF tried < cardinality(due) AND reaped < most AND clock_timestamp() > moment + interval '1 second' THEN
             next_expiry := moment;
             EXIT;

@@ -47,6 +47,11 @@ BEGIN
             place.queue := source.name;
             place.group_key := NULL;
             place.key := NULL;
+            -- No trigger inserted it where the queue came by replication.
+            INSERT INTO queue_internal.locks (queue, number)
+            SELECT source.name, -1
+            WHERE NOT EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = source.name AND l.number = -1)
+            ON CONFLICT DO NOTHING;
         END IF;
         IF place.key IS NULL THEN
             SELECT g.group_key, g.looks INTO last
@@ -157,17 +162,22 @@ SET enable_sort = off
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
+DECLARE
+    -- In a variable, because a volatile function is no condition for an index. No event is postponed for that long.
+    longest CONSTANT timestamptz := clock_timestamp() + interval '11 seconds';
 BEGIN
-    -- No event is postponed for that long: the clock was set back since.
-    WITH late AS MATERIALIZED (
-        SELECT l.due_at, l.id FROM queue_internal.events AS l
-        WHERE l.queue = source.name AND l.due_at > clock_timestamp() + interval '11 seconds'
-        ORDER BY l.due_at, l.id LIMIT max_looks FOR UPDATE SKIP LOCKED
-    )
-    UPDATE queue_internal.events AS e SET due_at = '-infinity' FROM late
-    WHERE e.queue = source.name AND e.due_at = late.due_at AND e.id = late.id;
-    IF FOUND THEN
-        PERFORM queue_internal.announce_task(source.name, clock_timestamp());
+    IF group_key IS NULL THEN
+        -- The clock was set back since.
+        WITH late AS MATERIALIZED (
+            SELECT l.due_at, l.id FROM queue_internal.events AS l
+            WHERE l.queue = source.name AND l.due_at > longest
+            ORDER BY l.due_at, l.id LIMIT max_looks FOR UPDATE SKIP LOCKED
+        )
+        UPDATE queue_internal.events AS e SET due_at = '-infinity' FROM late
+        WHERE e.queue = source.name AND e.due_at = late.due_at AND e.id = late.id;
+        IF FOUND THEN
+            PERFORM queue_internal.announce_task(source.name, clock_timestamp());
+        END IF;
     END IF;
     looks := 0;
     group_key := coalesce(group_key, '');
@@ -213,11 +223,13 @@ BEGIN
         looks := looks + 1;
         key := row.key;
         IF row.expires_at IS NULL AND row.live IS NULL AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
-            DELETE FROM queue_internal.keys AS k
-            WHERE k.queue = sweep_keys.queue AND k.key = (
-                SELECT l.key FROM queue_internal.keys AS l
-                WHERE l.queue = sweep_keys.queue AND l.key = row.key AND l.task_id = row.task_id AND l.expires_at IS NULL
-                FOR UPDATE SKIP LOCKED);
+            PERFORM FROM queue_internal.keys AS l
+            WHERE l.queue = sweep_keys.queue AND l.key = row.key AND l.task_id = row.task_id AND l.expires_at IS NULL
+            FOR UPDATE SKIP LOCKED;
+            -- It may be live again since: a dead letter that was put back.
+            IF FOUND AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
+                DELETE FROM queue_internal.keys AS k WHERE k.queue = sweep_keys.queue AND k.key = row.key;
+            END IF;
         END IF;
     END LOOP;
     IF looks < max_looks THEN

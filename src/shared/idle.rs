@@ -26,7 +26,7 @@ pub fn hash(name: &[u8]) -> u64 {
 
 /// See the head of this file.
 pub struct IdleTransactions {
-    /// Where the next one is put, whoever is there.
+    /// Where the next one is put if no place is free, whoever is there.
     next: AtomicUsize,
     places: [AtomicU64; PLACES],
 }
@@ -43,8 +43,13 @@ impl IdleTransactions {
         // An earlier one of the same name.
         while self.forget(name) {}
         if is_idle && name != 0 {
-            let place = self.next.fetch_add(1, Ordering::SeqCst) % PLACES;
-            self.places[place].store(name, Ordering::SeqCst);
+            let put = |place: &AtomicU64| {
+                place.compare_exchange(0, name, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            };
+            if !self.places.iter().any(put) {
+                let place = self.next.fetch_add(1, Ordering::SeqCst) % PLACES;
+                self.places[place].store(name, Ordering::SeqCst);
+            }
         }
     }
 

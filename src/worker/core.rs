@@ -185,12 +185,6 @@ pub fn retire_keys(max_keys: i32) -> bool {
     write(query, &[max_keys.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
 }
 
-/// Whether an event is due.
-pub fn events_wait() -> bool {
-    let query = "SELECT EXISTS (SELECT FROM queue_internal.events WHERE due_at <= clock_timestamp())";
-    read(query, &[], |row| Ok(row.get(1)?.unwrap_or(false)))
-}
-
 /// Processes about `max_events` events; returns how many it looked at.
 pub fn process_events(max_events: i32) -> i64 {
     let query = "SELECT queue_internal.process_all_events($1)";

@@ -56,9 +56,7 @@ impl Worker {
         if !due && *pushed == [0; 4] && !self.more_events {
             return Installed::Yes;
         }
-        let step = self.attempt(PROCESS_EVENTS, c"processing events", || {
-            if core::events_wait() { core::process_events(BATCH) } else { 0 }
-        });
+        let step = self.attempt(PROCESS_EVENTS, c"processing events", || core::process_events(BATCH));
         self.more_events = step.result.is_none_or(|looks| looks > 0);
         step.installed
     }

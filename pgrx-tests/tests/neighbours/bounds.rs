@@ -22,6 +22,32 @@ fn events_that_are_not_due_are_not_read_once_for_each_queue() {
 }
 
 #[test]
+fn keys_and_events_for_later_are_not_read_each_minute() {
+    let (_cluster, mut client, _worker) = start("bounds-later");
+    without_worker(&mut client);
+    run(
+        &mut client,
+        "INSERT INTO queue_internal.keys (queue, key, task_id, expires_at)
+         SELECT 'a', n, n, now() + interval '1 day' FROM generate_series(1, 5000) AS n;
+         INSERT INTO queue_internal.events (queue, group_key, due_at)
+         SELECT 'a', n, now() + interval '10 seconds' FROM generate_series(1, 5000) AS n;
+         ANALYZE queue_internal.keys, queue_internal.events",
+    );
+    let reads = "SELECT sum(seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_xact_all_tables
+                 WHERE relid IN ('queue_internal.keys'::regclass, 'queue_internal.events'::regclass)";
+    for look in [
+        "SELECT queue_internal.retire_keys(1000)",
+        "SELECT queue_internal.sweep_groups(q, NULL, 50) FROM queue.queues AS q WHERE name = 'a'",
+        "SELECT queue_internal.sweep_groups(q, 'g', 50) FROM queue.queues AS q WHERE name = 'a'",
+    ] {
+        run(&mut client, &format!("BEGIN; {look}"));
+        let reads = number(&mut client, reads);
+        run(&mut client, "ROLLBACK");
+        assert!(reads < 100, "{look}: {reads} rows read");
+    }
+}
+
+#[test]
 fn a_group_with_much_to_admit_is_not_admitted_in_one_transaction() {
     let (_cluster, mut client, _worker) = start("bounds-group");
     without_worker(&mut client);
