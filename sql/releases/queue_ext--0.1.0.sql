@@ -1272,10 +1272,12 @@ COMMENT ON FUNCTION queue_internal.settle_duplicate(queue.tasks, text) IS
 CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    -- In a variable, because a volatile function is no condition for an index.
+    moment CONSTANT timestamptz := clock_timestamp();
     retired bigint;
 BEGIN
     WITH expired AS MATERIALIZED (
-        SELECT k.queue, k.key FROM queue_internal.keys AS k WHERE k.expires_at <= clock_timestamp()
+        SELECT k.queue, k.key FROM queue_internal.keys AS k WHERE k.expires_at <= moment
         ORDER BY k.expires_at LIMIT max_keys FOR UPDATE SKIP LOCKED
     )
     DELETE FROM queue_internal.keys AS k USING expired AS e WHERE k.queue = e.queue AND k.key = e.key;
@@ -1994,6 +1996,11 @@ BEGIN
             place.queue := source.name;
             place.group_key := NULL;
             place.key := NULL;
+            -- No trigger inserted it where the queue came by replication.
+            INSERT INTO queue_internal.locks (queue, number)
+            SELECT source.name, -1
+            WHERE NOT EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = source.name AND l.number = -1)
+            ON CONFLICT DO NOTHING;
         END IF;
         IF place.key IS NULL THEN
             SELECT g.group_key, g.looks INTO last
@@ -2104,17 +2111,22 @@ SET enable_sort = off
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
+DECLARE
+    -- In a variable, because a volatile function is no condition for an index. No event is postponed for that long.
+    longest CONSTANT timestamptz := clock_timestamp() + interval '11 seconds';
 BEGIN
-    -- No event is postponed for that long: the clock was set back since.
-    WITH late AS MATERIALIZED (
-        SELECT l.due_at, l.id FROM queue_internal.events AS l
-        WHERE l.queue = source.name AND l.due_at > clock_timestamp() + interval '11 seconds'
-        ORDER BY l.due_at, l.id LIMIT max_looks FOR UPDATE SKIP LOCKED
-    )
-    UPDATE queue_internal.events AS e SET due_at = '-infinity' FROM late
-    WHERE e.queue = source.name AND e.due_at = late.due_at AND e.id = late.id;
-    IF FOUND THEN
-        PERFORM queue_internal.announce_task(source.name, clock_timestamp());
+    IF group_key IS NULL THEN
+        -- The clock was set back since.
+        WITH late AS MATERIALIZED (
+            SELECT l.due_at, l.id FROM queue_internal.events AS l
+            WHERE l.queue = source.name AND l.due_at > longest
+            ORDER BY l.due_at, l.id LIMIT max_looks FOR UPDATE SKIP LOCKED
+        )
+        UPDATE queue_internal.events AS e SET due_at = '-infinity' FROM late
+        WHERE e.queue = source.name AND e.due_at = late.due_at AND e.id = late.id;
+        IF FOUND THEN
+            PERFORM queue_internal.announce_task(source.name, clock_timestamp());
+        END IF;
     END IF;
     looks := 0;
     group_key := coalesce(group_key, '');
@@ -2160,11 +2172,13 @@ BEGIN
         looks := looks + 1;
         key := row.key;
         IF row.expires_at IS NULL AND row.live IS NULL AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
-            DELETE FROM queue_internal.keys AS k
-            WHERE k.queue = sweep_keys.queue AND k.key = (
-                SELECT l.key FROM queue_internal.keys AS l
-                WHERE l.queue = sweep_keys.queue AND l.key = row.key AND l.task_id = row.task_id AND l.expires_at IS NULL
-                FOR UPDATE SKIP LOCKED);
+            PERFORM FROM queue_internal.keys AS l
+            WHERE l.queue = sweep_keys.queue AND l.key = row.key AND l.task_id = row.task_id AND l.expires_at IS NULL
+            FOR UPDATE SKIP LOCKED;
+            -- It may be live again since: a dead letter that was put back.
+            IF FOUND AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
+                DELETE FROM queue_internal.keys AS k WHERE k.queue = sweep_keys.queue AND k.key = row.key;
+            END IF;
         END IF;
     END LOOP;
     IF looks < max_looks THEN
@@ -3386,7 +3400,11 @@ BEGIN
         SELECT * INTO ended FROM queue_internal.expire(due[tried + 1:upto]);
         reaped := reaped + ended.expired;
         tried := upto;
-        next_expiry := least(next_expiry, (SELECT min(e) FROM unnest(ended.lease_ends) AS e));
+        -- One that somebody has locked is looked at again after a pause that grows, as in expiry.rs.
+        next_expiry := least(next_expiry, (
+            SELECT min(CASE WHEN e > moment THEN e
+                            ELSE moment + least(greatest(moment - e, interval '100 ms'), interval '5 seconds') END)
+            FROM unnest(ended.lease_ends) AS e));
         IF tried < cardinality(due) AND reaped < most AND clock_timestamp() > moment + interval '1 second' THEN
             next_expiry := moment;
             EXIT;
@@ -6795,7 +6813,8 @@ COMMENT ON FUNCTION queue.revoke_operator(name, text) IS 'Takes back what queue.
 --   API:      public; the extension owner's, since it makes and drops tables
 --   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second; it
 --             cannot be called in a transaction
---   Bounds:   each part works for a minute at most, and leaves the rest for the next call
+--   Bounds:   each part works for a minute at most, and leaves the rest for the next call; the search for lost events goes
+--             to its end
 --   In time:  the schedules that are due run first, and again after each transaction of the other parts, so that no
 --             schedule waits for what others have left to do
 --   Failing:  a part that fails is a WARNING and in no other's way
@@ -6813,15 +6832,15 @@ BEGIN
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     PERFORM queue_internal.maintain_part('schedules');
     COMMIT AND CHAIN;
-    -- Before the rest, so that what it finds is processed below.
-    LOOP
-        place := queue_internal.maintain_sweep(place);
-        COMMIT AND CHAIN;
-        PERFORM queue_internal.maintain_part('schedules');
-        COMMIT AND CHAIN;
-        EXIT WHEN place IS NULL;
-    END LOOP;
     FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'events', 'partitions', 'history', 'dead letters', 'keys'] LOOP
+        -- So that what it finds is processed as well, and no lease waits for it.
+        WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
+            place := queue_internal.maintain_sweep(place);
+            COMMIT AND CHAIN;
+            PERFORM queue_internal.maintain_part('schedules');
+            COMMIT AND CHAIN;
+            EXIT WHEN place IS NULL;
+        END LOOP;
         until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
         WHILE queue_internal.maintain_part(part) LOOP
             COMMIT AND CHAIN;
