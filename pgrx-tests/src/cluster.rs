@@ -96,6 +96,9 @@ impl Cluster {
     /// tests do. The first test that needs it makes it.
     fn template(programs: &Path) -> PathBuf {
         static MADE: AtomicU32 = AtomicU32::new(0);
+        // By where the programs really are: a test's copy of an installation is one of another version the next time.
+        let initdb = fs::canonicalize(programs.join("initdb")).expect("initdb");
+        let programs = initdb.parent().expect("a folder");
         let name = format!("template{}", programs.display().to_string().replace('/', "-"));
         let folder = home().join("run").join(&name);
         let template = folder.join("data");
