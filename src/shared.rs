@@ -200,8 +200,8 @@ impl Database {
     /// For how many microseconds the worker is still to stay away.
     pub fn kept_out(&self, moment: i64) -> i64 {
         match self.keep_out_until.load(Ordering::SeqCst) {
-            // If it is further away than anybody asked for, the clock was put back.
-            until if (1..=KEEP_OUT_MICROSECONDS).contains(&(until - moment)) => until - moment,
+            // Much further away than any session asks for: the clock was put back. Twice, since `moment` may be from before.
+            until if (1..=2 * KEEP_OUT_MICROSECONDS).contains(&(until - moment)) => until - moment,
             _ => 0,
         }
     }

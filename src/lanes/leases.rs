@@ -98,8 +98,8 @@ impl<const N: usize> Leases<N> {
     }
 
     /// Takes back one that [`Leases::take_expired`] gave out and that did not come to its end. Of two ends the
-    /// earlier counts: to look too early costs little, and whoever looks finds the right one and brings it here. It
-    /// may have been told since somebody began to read the table, who does not find it there.
+    /// earlier counts: looking too early costs little, and finds the right one. The lease may be newer than what a
+    /// session that is reading the table finds there.
     pub fn take_back(&mut self, lease: Lease) {
         let known = self.reach(lease.id).find(|place| self.places[*place].id == lease.id);
         if known.is_none_or(|place| lease.until < self.places[place].until) {

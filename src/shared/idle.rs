@@ -26,7 +26,7 @@ pub fn hash(name: &[u8]) -> u64 {
 
 /// See the head of this file.
 pub struct IdleTransactions {
-    /// Where the next one is put if no place is free, whoever is there.
+    /// The place that the next one takes if none is free.
     next: AtomicUsize,
     places: [AtomicU64; PLACES],
 }

@@ -177,8 +177,8 @@ fn processor_time(pid: i64) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
-/// Runs while others use the processors as often and for as long as the floods did, for nothing: whoever shares a
-/// processor waits for it, whatever the others do.
+/// Runs while other threads use the processors as often and for as long as the floods did. What this costs is the
+/// price of sharing a processor, and not of what the floods do.
 pub fn beside_idle_efforts<R>(efforts: &[Effort], run: impl FnOnce() -> R) -> R {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
