@@ -95,8 +95,12 @@ unsafe extern "C-unwind" fn check(
     }
 }
 
-unsafe fn elements<T>(list: *mut pg_sys::List) -> impl Iterator<Item = *mut T> {
-    // SAFETY: the caller's list of pointers, which is not changed meanwhile.
+/// What a list of the server's holds.
+///
+/// # Safety
+/// A list of pointers to T, or null, that is not changed meanwhile.
+pub unsafe fn elements<T>(list: *mut pg_sys::List) -> impl Iterator<Item = *mut T> {
+    // SAFETY: the caller's promise.
     unsafe {
         let count = if list.is_null() { 0 } else { (*list).length as usize };
         (0..count).map(move |i| (*(*list).elements.add(i)).ptr_value.cast())

@@ -1,11 +1,14 @@
 //! What has to be done about commands of others: it keeps the workers out of the way of commands on whole
 //! databases, has the lanes look anew after COMMIT PREPARED and after what silences triggers, and tells the
-//! launcher of an extension that was created in a prepared transaction.
+//! launcher of an extension that was created in a prepared transaction. What is going to be refused it refuses before
+//! PostgreSQL waits for a lock (`refusals`).
 //!
 //! DROP DATABASE, CREATE DATABASE ... TEMPLATE, and renaming or moving a database fail while
 //! another session is connected to it, and a worker is one. Before such a command runs, the
 //! worker of that database is asked to leave, and kept out while the command takes its own locks. Not for
 //! a command that is going to be refused: anybody could keep the worker away with those.
+
+mod refusals;
 
 use crate::clock::now;
 use crate::lanes;
@@ -72,6 +75,7 @@ unsafe extern "C-unwind" fn process_utility(
     // SAFETY: the arguments are the server's own and are passed on untouched; PREVIOUS was set
     // once at start-up.
     unsafe {
+        refusals::refuse_early((*statement).utilityStmt);
         if concerns_a_database((*statement).utilityStmt) {
             make_way(
                 (*statement).utilityStmt,

@@ -11,6 +11,8 @@ mod grid;
 mod ids;
 #[path = "security/leaks.rs"]
 mod leaks;
+#[path = "security/locks.rs"]
+mod locks;
 #[path = "security/names.rs"]
 mod names;
 #[path = "security/paths.rs"]

@@ -1,0 +1,263 @@
+//! PostgreSQL takes the lock of some commands before it looks whether the role may give them. A command that is refused
+//! in the end must not wait for that lock: whoever comes after it would wait behind it.
+
+use std::time::Duration;
+
+use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
+use postgres::Client;
+use queue_ext_tests::{Cluster, Settings, eventually};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// What a role with a right for one queue may try. It owns "plain", "parted" and the index on it, a publication and
+/// an extension.
+const REFUSED: [&str; 42] = [
+    "CREATE RULE r AS ON INSERT TO queue.tasks DO NOTHING",
+    "CREATE OR REPLACE RULE r AS ON SELECT TO queue.all_tasks DO INSTEAD SELECT 1",
+    "CREATE TRIGGER t BEFORE INSERT ON queue.tasks EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "CREATE OR REPLACE TRIGGER t AFTER INSERT ON queue.tasks
+     FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON queue.tasks
+     FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    // Foreign keys in each place where one can stand.
+    "CREATE TABLE x (id bigint REFERENCES queue.tasks)",
+    "CREATE TABLE x (id bigint, FOREIGN KEY (id) REFERENCES queue.tasks (id))",
+    "CREATE TABLE IF NOT EXISTS x (id bigint REFERENCES queue.tasks)",
+    "CREATE TEMP TABLE x (id bigint REFERENCES queue.tasks)",
+    "CREATE TABLE x PARTITION OF parted (id REFERENCES queue.tasks) DEFAULT",
+    "ALTER TABLE plain ADD FOREIGN KEY (id) REFERENCES queue.tasks",
+    "ALTER TABLE plain ADD more integer, ADD CONSTRAINT f FOREIGN KEY (id) REFERENCES queue.tasks (id) NOT VALID",
+    "ALTER TABLE plain ADD task bigint REFERENCES queue.tasks",
+    "ALTER TABLE IF EXISTS plain ADD COLUMN IF NOT EXISTS task bigint REFERENCES queue.tasks",
+    "CREATE SCHEMA x CREATE TABLE x (id bigint REFERENCES queue.tasks)",
+    // Children and partitions.
+    "CREATE TABLE x () INHERITS (queue.tasks)",
+    "ALTER TABLE plain INHERIT queue.tasks",
+    "CREATE TABLE x PARTITION OF queue.tasks DEFAULT",
+    "CREATE TABLE x PARTITION OF queue.history DEFAULT",
+    "ALTER TABLE parted ATTACH PARTITION queue.tasks DEFAULT",
+    "ALTER TABLE parted DETACH PARTITION queue.tasks",
+    "ALTER INDEX parted_index ATTACH PARTITION queue.tasks_pkey",
+    // Of any kind, because PostgreSQL looks at the kind only when it has the lock.
+    "ALTER INDEX queue.tasks_pkey DEPENDS ON EXTENSION plpgsql",
+    "ALTER INDEX queue.tasks DEPENDS ON EXTENSION plpgsql",
+    "ALTER MATERIALIZED VIEW queue.tasks DEPENDS ON EXTENSION plpgsql",
+    "ALTER MATERIALIZED VIEW queue.all_tasks NO DEPENDS ON EXTENSION plpgsql",
+    // The lock that autovacuum has: to wait for it would end a vacuum again and again.
+    "COMMENT ON TABLE queue.tasks IS 'x'",
+    "COMMENT ON INDEX queue.tasks IS 'x'",
+    "COMMENT ON COLUMN queue.tasks.id IS 'x'",
+    "CREATE STATISTICS x ON id, queue FROM queue.tasks",
+    "CREATE PUBLICATION x FOR TABLE queue.tasks",
+    "ALTER PUBLICATION mine ADD TABLE queue.tasks",
+    "ALTER PUBLICATION mine SET TABLE queue.tasks",
+    "ALTER EXTENSION plpgsql ADD TABLE queue.tasks",
+    "ALTER EXTENSION plpgsql DROP TABLE queue.tasks",
+    // From within, and found by the path.
+    "DO $$ BEGIN EXECUTE 'CREATE RULE r AS ON INSERT TO queue.tasks DO NOTHING'; END $$",
+    "SET LOCAL search_path = pg_temp, queue; CREATE RULE r AS ON INSERT TO tasks DO NOTHING",
+    "SET LOCAL search_path = a_producer, queue; ALTER TABLE plain ADD FOREIGN KEY (id) REFERENCES tasks",
+    // Catalogues that every session reads. For these not even a right for a queue is needed.
+    "CREATE RULE r AS ON INSERT TO pg_class DO NOTHING",
+    "CREATE TRIGGER t BEFORE INSERT ON pg_class EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "CREATE TABLE x (id oid REFERENCES pg_class (oid))",
+    "ALTER INDEX pg_class DEPENDS ON EXTENSION plpgsql",
+];
+
+/// For these PostgreSQL itself looks at the right first, or takes a weak lock.
+const REFUSED_FIRST: [&str; 37] = [
+    "CREATE INDEX ON queue.tasks (id)",
+    "CREATE POLICY p ON queue.tasks",
+    "CREATE OR REPLACE VIEW queue.all_tasks AS SELECT 1 AS id",
+    "CREATE TABLE x (LIKE queue.tasks INCLUDING ALL)",
+    "CREATE SEQUENCE x OWNED BY queue.tasks.id",
+    "CREATE VIEW x AS SELECT FROM queue.tasks; LOCK TABLE x IN ACCESS EXCLUSIVE MODE",
+    "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON plain FROM queue.tasks
+     FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "ALTER TABLE queue.tasks ADD x integer",
+    "ALTER TABLE queue.tasks ADD FOREIGN KEY (id) REFERENCES queue.history",
+    "ALTER TABLE queue.tasks RENAME TO x",
+    "ALTER TABLE queue.tasks RENAME id TO x",
+    "ALTER TABLE queue.tasks SET SCHEMA a_producer",
+    "ALTER TABLE queue.tasks OWNER TO a_producer",
+    "ALTER TABLE plain NO INHERIT queue.tasks",
+    "ALTER INDEX queue.tasks_pkey RENAME TO x",
+    "ALTER TRIGGER tasks_inserted ON queue.tasks RENAME TO x",
+    "ALTER TRIGGER tasks_inserted ON queue.tasks DEPENDS ON EXTENSION plpgsql",
+    "ALTER SEQUENCE queue.tasks_id_seq RESTART",
+    "ALTER VIEW queue.all_tasks SET (security_barrier = true)",
+    "ALTER FUNCTION queue.push DEPENDS ON EXTENSION plpgsql",
+    "ALTER SCHEMA queue RENAME TO x",
+    "ALTER EXTENSION queue_ext UPDATE",
+    "DROP TRIGGER tasks_inserted ON queue.tasks",
+    "DROP RULE \"_RETURN\" ON queue.all_tasks",
+    "DROP TABLE queue.tasks CASCADE",
+    "DROP INDEX queue.tasks_pkey",
+    "DROP VIEW queue.all_tasks",
+    "DROP SCHEMA queue CASCADE",
+    "DROP EXTENSION queue_ext CASCADE",
+    "COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS 'x'",
+    "TRUNCATE queue.tasks",
+    "LOCK TABLE queue.tasks IN SHARE MODE",
+    "CLUSTER queue.tasks USING tasks_pkey",
+    "REINDEX TABLE queue.tasks",
+    "REINDEX INDEX queue.tasks_pkey",
+    "REFRESH MATERIALIZED VIEW queue.tasks",
+    "SELECT FROM queue.tasks FOR UPDATE",
+];
+
+/// Queue "a", and a role that may push to it and owns a few things.
+fn producer(cluster: &Cluster) -> Client {
+    let mut admin = cluster.connect();
+    run(
+        &mut admin,
+        "SELECT queue.create('a'); CREATE ROLE a_producer LOGIN; SELECT queue.grant_producer('a_producer', 'a');
+         CREATE SCHEMA AUTHORIZATION a_producer; GRANT CREATE ON DATABASE postgres TO a_producer;
+         UPDATE pg_extension SET extowner = 'a_producer'::regrole WHERE extname = 'plpgsql'",
+    );
+    run(&mut admin, "CALL queue.maintain()");
+    run(
+        &mut login(cluster, "a_producer"),
+        "CREATE TABLE plain (id bigint); CREATE TABLE parted (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
+         CREATE INDEX parted_index ON parted (id); CREATE PUBLICATION mine",
+    );
+    admin
+}
+
+#[test]
+fn what_is_refused_in_the_end_never_waits_for_a_lock_first() {
+    let mut cluster = cluster("security-locks", "queue.sweep_interval = 1");
+    cluster.await_worker("postgres");
+    let mut admin = producer(&cluster);
+    let worker = cluster.await_worker("postgres");
+    let mut open = login(&cluster, "a_producer");
+    run(&mut open, "BEGIN; SELECT queue.push('a'); PREPARE p AS DELETE FROM pg_class");
+    // What autovacuum holds; and what every statement holds on an index that it may use.
+    let mut vacuum = cluster.connect();
+    run(
+        &mut vacuum,
+        "BEGIN; LOCK TABLE queue.tasks, queue.history, queue.all_tasks IN SHARE UPDATE EXCLUSIVE MODE;
+         SELECT FROM queue.tasks WHERE id = 0",
+    );
+    let mut stranger = login(&cluster, "a_producer");
+    run(&mut stranger, "SET lock_timeout = '200 ms'");
+    let wrong: Vec<String> = REFUSED
+        .iter()
+        .chain(&REFUSED_FIRST)
+        .filter_map(|statement| match attempt(&mut stranger, statement) {
+            Err((code, _)) if code == "42501" || code != "55P03" && REFUSED_FIRST.contains(statement) => None,
+            other => Some(format!("{statement}: {other:?}")),
+        })
+        .collect();
+    assert_eq!(wrong, [""; 0]);
+    // Without any limit of its own, and while it is at it, the others go on.
+    run(&mut stranger, "RESET lock_timeout");
+    attempt(&mut stranger, REFUSED[0]).expect_err("it has no right");
+    let id = number(&mut admin, "SELECT queue.push('default')");
+    run(&mut admin, "SELECT queue.claim('20 ms', 'default')");
+    let state = format!("SELECT state FROM queue.tasks WHERE id = {id}");
+    eventually("the worker ends a lease", SOON, || column(&mut admin, &state) == ["queued"]);
+    assert_eq!(cluster.await_worker("postgres"), worker, "the worker was never restarted");
+    run(&mut open, "COMMIT");
+}
+
+/// Who has the right, and whose own things have such names, is asked for nothing more than by PostgreSQL.
+#[test]
+fn what_postgresql_allows_is_allowed() {
+    let cluster = cluster("security-locks-allowed", NO_WORKER);
+    let mut admin = producer(&cluster);
+    let everywhere = [
+        "CREATE TABLE x (id bigint REFERENCES queue.tasks)",
+        "CREATE TABLE x (); ALTER TABLE x ADD COLUMN task bigint REFERENCES queue.tasks (id)",
+        "CREATE TRIGGER t AFTER INSERT ON queue.tasks EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    ];
+    let owners = [
+        "CREATE RULE r AS ON INSERT TO queue.tasks DO NOTHING",
+        "ALTER INDEX queue.tasks_pkey DEPENDS ON EXTENSION plpgsql",
+        "COMMENT ON COLUMN queue.tasks.id IS 'x'",
+        "CREATE STATISTICS public.x ON id, queue FROM queue.tasks",
+        "CREATE PUBLICATION x FOR TABLE queue.tasks",
+        "CREATE TABLE x () INHERITS (queue.tasks)",
+        "CREATE TABLE x PARTITION OF queue.history FOR VALUES FROM ('2001-01-01') TO ('2001-01-02');
+         ALTER TABLE queue.history DETACH PARTITION x",
+    ];
+    run(&mut admin, "GRANT CREATE ON SCHEMA public TO owner; GRANT CREATE ON DATABASE postgres TO owner");
+    for role in ["postgres", "owner"] {
+        let mut client = login(&cluster, role);
+        for statement in everywhere.iter().chain(&owners) {
+            attempt(&mut client, statement)
+                .unwrap_or_else(|refused| panic!("{role}: {statement}: {refused:?}"));
+        }
+    }
+    let mut producer = login(&cluster, "a_producer");
+    for (grant, statements) in [
+        ("REFERENCES", &everywhere[..2]),
+        ("REFERENCES (id)", &everywhere[..2]),
+        ("TRIGGER", &everywhere[2..]),
+    ] {
+        for statement in statements {
+            run(&mut admin, &format!("GRANT {grant} ON queue.tasks TO a_producer"));
+            attempt(&mut producer, statement)
+                .unwrap_or_else(|refused| panic!("{grant}: {statement}: {refused:?}"));
+            run(&mut admin, &format!("REVOKE {grant} ON queue.tasks FROM a_producer"));
+            let (code, _) = attempt(&mut producer, statement).expect_err(statement);
+            assert_eq!(code, "42501", "{statement}");
+        }
+    }
+    // What does nothing, and what is about something else of the name.
+    for statement in [
+        "CREATE TABLE IF NOT EXISTS plain () INHERITS (queue.tasks)",
+        "CREATE TABLE IF NOT EXISTS plain (id bigint REFERENCES queue.tasks)",
+        "ALTER TABLE IF EXISTS missing ADD FOREIGN KEY (id) REFERENCES queue.tasks",
+        "CREATE TEMP TABLE tasks (id bigint PRIMARY KEY); SET LOCAL search_path = queue, a_producer;
+         CREATE RULE r AS ON INSERT TO tasks DO NOTHING; COMMENT ON TABLE tasks IS 'x';
+         CREATE TRIGGER t AFTER INSERT ON tasks EXECUTE FUNCTION suppress_redundant_updates_trigger();
+         CREATE TEMP TABLE more (id bigint REFERENCES tasks)",
+        "CREATE TABLE tasks (id bigint PRIMARY KEY); SET LOCAL search_path = a_producer, queue;
+         ALTER TABLE plain ADD FOREIGN KEY (id) REFERENCES tasks",
+        "CREATE TABLE self (id bigint PRIMARY KEY REFERENCES self)",
+        "CREATE VIEW seen AS SELECT 1 AS id; COMMENT ON COLUMN seen.id IS 'x'",
+        "COMMENT ON TYPE plain IS NULL; COMMENT ON SCHEMA a_producer IS 'x'",
+        "CREATE TABLE child (id bigint NOT NULL); ALTER TABLE parted ATTACH PARTITION child DEFAULT;
+         ALTER TABLE parted DETACH PARTITION child; CREATE INDEX ON child (id)",
+    ] {
+        attempt(&mut producer, statement).unwrap_or_else(|refused| panic!("{statement}: {refused:?}"));
+    }
+    // What is not there is not found, in the words of the server.
+    for (statement, code) in [
+        ("CREATE RULE r AS ON INSERT TO queue.missing DO NOTHING", "42P01"),
+        ("CREATE RULE r AS ON INSERT TO missing.tasks DO NOTHING", "3F000"),
+        ("CREATE RULE r AS ON INSERT TO other.queue.tasks DO NOTHING", "0A000"),
+        ("CREATE TABLE x (id bigint REFERENCES missing)", "42P01"),
+        ("COMMENT ON COLUMN id IS 'x'", "42601"),
+    ] {
+        let (found, said) = attempt(&mut producer, statement).expect_err(statement);
+        assert_eq!(found, code, "{statement}: {said}");
+    }
+    assert_eq!(number(&mut admin, "SELECT count(*) FROM queue.tasks"), 0);
+}
+
+/// What docs/security.md says of servers where the library is not there to see commands.
+#[test]
+fn without_the_library_it_waits_unless_an_event_trigger_refuses_it() {
+    let cluster = Cluster::start_with("security-locks-without", &Settings { preload: false, extra: "" });
+    run(&mut cluster.connect(), "CREATE EXTENSION queue_ext");
+    let mut admin = producer(&cluster);
+    let mut open = login(&cluster, "a_producer");
+    run(&mut open, "BEGIN; SELECT queue.push('a')");
+    let mut stranger = login(&cluster, "a_producer");
+    run(&mut stranger, "SET lock_timeout = '200 ms'");
+    let refused = |stranger: &mut Client| attempt(stranger, REFUSED[0]).expect_err("it has no right").0;
+    assert_eq!(refused(&mut stranger), "55P03");
+    run(
+        &mut admin,
+        "CREATE FUNCTION public.refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             IF session_user = 'a_producer' THEN
+                 RAISE insufficient_privilege;
+             END IF;
+         END $$;
+         CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION public.refuse()",
+    );
+    assert_eq!(refused(&mut stranger), "42501");
+}
