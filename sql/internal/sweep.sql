@@ -97,9 +97,10 @@ BEGIN
         predecessor_id := row.predecessor_id;
         task_id := row.task_id;
         IF row.queue IS NULL THEN
-            -- Left over from a task that has ended. One of which there is no trace may come yet, from a dump.
+            -- Left over from a task that waits no more. One of which there is no trace may come yet, from a dump, or
+            -- has come since the loop read its row.
             IF queue_internal.outcome_of(row.task_id) IS NOT NULL
-               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id) THEN
+               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting') THEN
                 PERFORM queue_internal.forget_dependencies(row.task_id);
             END IF;
             CONTINUE;

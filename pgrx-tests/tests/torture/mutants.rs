@@ -59,10 +59,10 @@ macro_rules! mutants {
 }
 
 mutants! { seen:
-    /// Complete does not look at the token.
+    /// Complete does not look at the token: a stale one is accepted, or ends the task with a token that is not its.
     stale_completions: "quiet",
         "SELECT pg_temp.mutate('queue_internal.complete', 'AND t.token = complete.token AND t.state = ''running''', '')",
-        "I7";
+        "I7 I12";
     /// Complete keeps the task in the queue.
     two_completions: "quiet",
         "SELECT pg_temp.mutate('queue_internal.archive', 'DELETE FROM queue.tasks AS t',
