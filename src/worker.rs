@@ -117,11 +117,13 @@ struct Worker {
     to_retire: Vec<fn(i32) -> bool>,
     /// Whether there may be more events to process right now.
     more_events: bool,
-    /// How far the sweep for lost events has come, unless it is between two.
-    sweeping: Option<Vec<u8>>,
-    /// When the next sweep for lost events begins.
+    /// Whether a turn of the sweep for lost events has begun, and not ended.
+    sweeping: bool,
+    /// How far that sweep has come; nothing where everything has been looked at.
+    sweep_place: Option<Vec<u8>>,
+    /// When its next turn begins.
     next_lost: i64,
-    /// How long the current sweep has taken so far.
+    /// How long this turn has taken so far.
     swept_for: Duration,
     /// Queues to notify, and when.
     to_notify: BTreeSet<Vec<u8>>,
@@ -203,7 +205,8 @@ impl Worker {
             history_awaited: false,
             to_retire: Vec::new(),
             more_events: false,
-            sweeping: None,
+            sweeping: false,
+            sweep_place: None,
             next_lost: AT_ONCE,
             swept_for: Duration::ZERO,
             to_notify: BTreeSet::new(),
@@ -345,7 +348,7 @@ impl Worker {
         times[TEND_LANES] = self.next_lane.min(self.database.next_lane.get());
         times[REAP] = self.lease_scan_due();
         times[RUN_SCHEDULES] = self.next_schedule.min(self.database.next_run.get());
-        times[FIND_LOST_EVENTS] = more(self.sweeping.is_some()).min(self.next_lost);
+        times[FIND_LOST_EVENTS] = more(self.sweeping).min(self.next_lost);
         times[PROCESS_EVENTS] = more(self.more_events);
         times[LOOK_FOR_DUE] = run.max(self.notify_from).min(self.next_sweep());
         times[NOTIFY] = notify;

@@ -300,3 +300,60 @@ fn the_worker_remembers_when_a_postponed_event_is_due_while_it_tends_to_other_ta
     let late = eventually("the dependent is unblocked", SOON, || number(&mut client, unblocked) == 1);
     assert!(late < Duration::from_secs(3), "{late:?}");
 }
+
+/// How late a task of b goes on of which no event tells, at worst, while queue a has so much.
+fn late_beside(name: &str, much: &str) -> Duration {
+    let cluster = cluster(Edition::FastPath, name);
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.create('a'), queue.create('b')");
+    run(&mut client, much);
+    let admitted = "SELECT count(*) FROM queue.tasks WHERE queue = 'b' AND gate = 1";
+    let mut worst = Duration::ZERO;
+    for group in 0..4 {
+        run(
+            &mut client,
+            &format!(
+                "DO $$ BEGIN
+                     PERFORM queue.push('b', group_key => 'g{group}');
+                     DELETE FROM queue_internal.events WHERE queue = 'b';
+                 END $$"
+            ),
+        );
+        let late = eventually("it goes on", SOON, || number(&mut client, admitted) == group + 1);
+        println!("{name}: {late:?}");
+        worst = worst.max(late);
+    }
+    worst
+}
+
+#[test]
+fn the_keys_of_one_queue_do_not_delay_what_was_lost_of_another() {
+    let late = late_beside(
+        "keys",
+        "SELECT queue.push('a');
+         INSERT INTO queue_internal.keys (queue, key, task_id)
+         SELECT t.queue, n::text, t.id FROM queue.tasks AS t, generate_series(1, 300000) AS n",
+    );
+    assert!(late < SWEEP + Duration::from_secs(1), "{late:?}");
+}
+
+#[test]
+fn the_groups_of_one_queue_do_not_delay_what_was_lost_of_another() {
+    let late = late_beside(
+        "groups",
+        "INSERT INTO queue.tasks (queue, group_key, gate) SELECT 'a', n::text, 1 FROM generate_series(1, 100000) AS n",
+    );
+    assert!(late < SWEEP + Duration::from_secs(1), "{late:?}");
+}
+
+#[test]
+fn dependencies_of_one_queue_do_not_delay_what_was_lost_of_another() {
+    let late = late_beside(
+        "many-dependencies",
+        "SELECT queue.push('a');
+         INSERT INTO queue.tasks (queue, state, gate) SELECT 'a', 'waiting', 2 FROM generate_series(1, 200000) AS n;
+         INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
+         SELECT min(id) OVER (), id, 'fail' FROM queue.tasks WHERE queue = 'a' AND state = 'waiting'",
+    );
+    assert!(late < SWEEP + Duration::from_secs(1), "{late:?}");
+}

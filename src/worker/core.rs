@@ -191,13 +191,23 @@ pub fn process_events(max_events: i32) -> i64 {
     write(query, &[max_events.into()], |row| Ok(row.get(1)?.unwrap_or(0)))
 }
 
-/// Creates the events that were lost, for a piece of the tables from a position on; returns where to
-/// continue, nothing at the end. Names are in a position.
-pub fn sweep(place: Option<&[u8]>, max_looks: i32) -> Option<Vec<u8>> {
-    let query = "SELECT queue_internal.sweep($1::queue_internal.sweep_position, $2)::text";
+/// How far a sweep for lost events has come.
+pub struct Swept {
+    /// Names are in it. Nothing where everything has been looked at.
+    pub place: Option<Vec<u8>>,
+    /// Whether this turn has looked at a piece of everything.
+    pub turn_is_over: bool,
+}
+
+/// Creates the events that were lost, for a piece of the tables from a place on.
+pub fn sweep(place: Option<&[u8]>, max_looks: i32) -> Swept {
+    let query = "SELECT CASE WHEN NOT s IS NULL THEN s::text END, s.queue IS NULL
+                 FROM queue_internal.sweep($1::queue_internal.sweep_position, $2) AS s";
     let place = place.map(|place| Name(place.to_vec()));
-    let next: Option<Name> = write(query, &[place.into(), max_looks.into()], |row| row.get(1));
-    next.map(|next| next.0)
+    write(query, &[place.into(), max_looks.into()], |row| {
+        let place: Option<Name> = row.get(1)?;
+        Ok(Swept { place: place.map(|place| place.0), turn_is_over: row.get(2)?.unwrap_or(true) })
+    })
 }
 
 /// Notifies the listeners of `queues` when the transaction commits.

@@ -7,7 +7,7 @@ use crate::settings;
 use crate::shared::QueueBits;
 use std::time::{Duration, Instant};
 
-/// A sweep for lost events may take one part in so many of the time.
+/// The sweep for lost events may take one part in so many of the time.
 const LOST_SHARE: i64 = 10;
 /// How many rows a piece of the sweep for lost events has.
 const SWEEP_PIECE: i32 = 50;
@@ -17,33 +17,33 @@ const SWEEP_TIME: Duration = Duration::from_millis(50);
 impl Worker {
     /// Leaves events about waiting tasks and groups of which no event tells, a piece of the tables in each round.
     pub(super) fn find_lost_events(&mut self, _pushed: &QueueBits) -> Installed {
-        if self.sweeping.is_none() && now() < self.next_lost {
-            return Installed::Yes;
-        }
-        if self.sweeping.is_none() {
+        if !self.sweeping {
+            if now() < self.next_lost {
+                return Installed::Yes;
+            }
             self.next_lost = now().saturating_add(microseconds(settings::sweep_interval()));
             self.swept_for = Duration::ZERO;
+            self.sweeping = true;
         }
         // Not by the clock, which may be put forward by years meanwhile.
         let started = Instant::now();
-        let place = self.sweeping.take();
+        let place = self.sweep_place.as_deref();
         let step = self.attempt(FIND_LOST_EVENTS, c"looking for lost events", || {
-            let mut next = core::sweep(place.as_deref(), SWEEP_PIECE);
-            while next.is_some() && started.elapsed() < SWEEP_TIME {
-                next = core::sweep(next.as_deref(), SWEEP_PIECE);
+            let mut swept = core::sweep(place, SWEEP_PIECE);
+            while !swept.turn_is_over && started.elapsed() < SWEEP_TIME {
+                swept = core::sweep(swept.place.as_deref(), SWEEP_PIECE);
             }
-            next
+            swept
         });
-        let Some(next) = step.result else {
-            self.sweeping = place;
-            return step.installed;
-        };
+        let Some(swept) = step.result else { return step.installed };
         self.swept_for += started.elapsed();
-        if next.is_none() {
-            // A long sweep is not repeated at once.
-            self.next_lost = self.next_lost.max(now() + LOST_SHARE * microseconds(self.swept_for));
+        self.sweep_place = swept.place;
+        self.sweeping = !swept.turn_is_over;
+        if swept.turn_is_over {
+            // A long turn is not repeated at once, and one that left something out is not waited for longer than that.
+            let rested = now() + LOST_SHARE * microseconds(self.swept_for);
+            self.next_lost = if self.sweep_place.is_some() { rested } else { self.next_lost.max(rested) };
         }
-        self.sweeping = next;
         self.more_events = true;
         Installed::Yes
     }
