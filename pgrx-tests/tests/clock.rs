@@ -173,6 +173,25 @@ fn back_and_nothing_stops() {
     }
 }
 
+/// The worker stays away for a few seconds when a command needs the database. By the clock as it was then that may be
+/// years.
+#[test]
+fn back_while_the_worker_stays_away() {
+    let (cluster, clock) = cluster("clock-away");
+    let mut client = cluster.connect();
+    // Refused only after the worker was asked to leave, because somebody is in the database.
+    let mut other = cluster.connect_to("template1");
+    let error = other.batch_execute("CREATE DATABASE copy TEMPLATE postgres").expect_err("somebody is there");
+    assert_eq!(error.code().expect("a code").code(), "55006", "{error}");
+    clock.set(-TEN_YEARS, Speed::Real);
+    run(&mut client, "SELECT queue.push('default'); SELECT queue.claim('300 ms')");
+    eventually("the worker is back", 2 * SOON, || {
+        number(&mut client, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'")
+            == 1
+    });
+    goes_round(&mut client);
+}
+
 /// A clock that nobody has set yet shows 1970: the worker does all that it does otherwise.
 #[test]
 fn before_the_year_2000_the_worker_works() {

@@ -357,3 +357,34 @@ fn dependencies_of_one_queue_do_not_delay_what_was_lost_of_another() {
     );
     assert!(late < SWEEP + Duration::from_secs(1), "{late:?}");
 }
+
+#[test]
+fn the_sweep_leaves_the_key_of_a_dead_letter_that_is_put_back_meanwhile() {
+    let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
+    let cluster = Cluster::start_with("events-redriven", &settings);
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "CREATE EXTENSION queue_ext;
+         SELECT queue.create('q', '{\"max_attempts\": 1}'), queue.push('q', key => 'k');
+         SELECT queue.fail(id, token, 'no') FROM queue.claim('1 minute', 'q')",
+    );
+    let dead = number(&mut client, "SELECT id FROM queue.dead_letters");
+    // As if it had kept its key.
+    run(
+        &mut client,
+        &format!("INSERT INTO queue_internal.keys (queue, key, task_id) VALUES ('q', 'k', {dead})"),
+    );
+    run(&mut client, "BEGIN; LOCK TABLE queue_internal.keys IN EXCLUSIVE MODE");
+    run(&mut client, &format!("SELECT queue.retry({dead})"));
+    std::thread::scope(|scope| {
+        // It has seen that the task ended, and waits for the table before it locks the row.
+        scope.spawn(|| run(&mut cluster.connect(), "SELECT queue_internal.sweep_keys(NULL, NULL, 100)"));
+        let waits =
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'queue_internal.keys'::regclass";
+        eventually("the sweep waits", SOON, || number(&mut client, waits) == 1);
+        run(&mut client, "COMMIT");
+    });
+    let held = format!("SELECT count(*) FROM queue_internal.keys WHERE key = 'k' AND task_id = {dead}");
+    assert_eq!(number(&mut client, &held), 1);
+}

@@ -195,19 +195,32 @@ $$;
 COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text, timestamptz) IS
     'Admits tasks of a group, as far as its limit allows; false if that has to wait.';
 
--- The tasks of a group that became due while they were open have to queue up like the others. All of them at once,
--- because a claim would meet them one by one.
+-- The tasks of a group that became due while they were open have to queue up like the others. Many of them at once,
+-- because a claim would meet them one by one; but no more than the next ones are read, most of which may be for later.
 CREATE FUNCTION queue_internal.queue_up(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 DECLARE
     -- Not written into the statement, as in admitted_of.
     is_open CONSTANT smallint := 0;
 BEGIN
     WITH due AS MATERIALIZED (
         SELECT t.id FROM queue.tasks AS t
-        WHERE t.queue = task.queue AND t.group_key = task.group_key AND t.gate = is_open
+        WHERE t.id = ANY (ARRAY(
+                  SELECT o.id FROM queue.tasks AS o
+                  -- In the order of tasks_group, and of no other index: that of the ids has those of all queues.
+                  WHERE o.queue = task.queue AND o.group_key = task.group_key
+                    AND (o.gate, o.id) >= (is_open, task.id) AND o.gate <= is_open
+                  ORDER BY o.gate, o.id LIMIT 200))
+          AND t.queue = task.queue AND t.group_key = task.group_key AND t.gate = is_open
           AND t.state = 'queued' AND t.run_at <= clock_timestamp()
-        LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE queue.tasks AS t SET gate = 2 FROM due AS d WHERE t.id = d.id;
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);

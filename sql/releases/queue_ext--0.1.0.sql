@@ -1484,19 +1484,32 @@ $$;
 COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text, timestamptz) IS
     'Admits tasks of a group, as far as its limit allows; false if that has to wait.';
 
--- The tasks of a group that became due while they were open have to queue up like the others. All of them at once,
--- because a claim would meet them one by one.
+-- The tasks of a group that became due while they were open have to queue up like the others. Many of them at once,
+-- because a claim would meet them one by one; but no more than the next ones are read, most of which may be for later.
 CREATE FUNCTION queue_internal.queue_up(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 DECLARE
     -- Not written into the statement, as in admitted_of.
     is_open CONSTANT smallint := 0;
 BEGIN
     WITH due AS MATERIALIZED (
         SELECT t.id FROM queue.tasks AS t
-        WHERE t.queue = task.queue AND t.group_key = task.group_key AND t.gate = is_open
+        WHERE t.id = ANY (ARRAY(
+                  SELECT o.id FROM queue.tasks AS o
+                  -- In the order of tasks_group, and of no other index: that of the ids has those of all queues.
+                  WHERE o.queue = task.queue AND o.group_key = task.group_key
+                    AND (o.gate, o.id) >= (is_open, task.id) AND o.gate <= is_open
+                  ORDER BY o.gate, o.id LIMIT 200))
+          AND t.queue = task.queue AND t.group_key = task.group_key AND t.gate = is_open
           AND t.state = 'queued' AND t.run_at <= clock_timestamp()
-        LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE queue.tasks AS t SET gate = 2 FROM due AS d WHERE t.id = d.id;
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
@@ -1949,68 +1962,70 @@ COMMENT ON FUNCTION queue_internal.process_all_events(integer) IS
     'Processes due events of all queues, about so many; returns how many it looked at.';
 -- The sweep: finds what no event tells of.
 --
---   It reads the dependencies in the order of their key, and the groups and the keys of each queue in their order, a
---   bounded piece at a time. It resolves dependencies whose predecessor is gone, deletes keys whose task has ended, and
---   leaves an event for each waiting task and each group that has to be looked at and has no event. So an event that was lost, or that nobody could
---   write, costs a delay: up to "queue.sweep_interval" where the background worker runs, or until the next
---   queue.maintain(). A claim by SQL that found nothing sweeps a piece of its queue, too, once a second in a session.
+--   It reads the dependencies, the groups of each queue and the keys in the order of their indexes, in turns: a bounded
+--   piece of each in a turn, from where the last turn stopped. So the time until a lost event of a group is found does not
+--   grow with the dependencies and the keys, or with the groups of another queue. It resolves dependencies whose
+--   predecessor is gone, deletes keys whose task has ended, and leaves an event for each waiting task and each group that
+--   has to be looked at and has no event. So an event that was lost, or that nobody could write, costs a delay: up to
+--   "queue.sweep_interval" where the background worker runs, or until the next queue.maintain(). A claim by SQL that found
+--   nothing sweeps a piece of its queue, too, once a second in a session.
 --
 --   Why it leaves events and does not process what it finds: there is one place where turns are given and waiting
 --   tasks are ended, with its own rules about locks and errors (events.sql).
 
--- Dependencies first, while "queue" is null; then queue after queue, the groups of each while "key" is null, and its keys.
+-- "queue" is the last one whose groups this turn has looked at, null between two turns; "groups" has the last group of
+-- each queue that has more of them than a turn looks at.
 CREATE TYPE queue_internal.sweep_position AS (
-    predecessor_id bigint, task_id bigint, queue text, group_key text, key text, since timestamptz);
+    queue text, groups jsonb, predecessor_id bigint, task_id bigint, key_queue text, key text);
 REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
-COMMENT ON TYPE queue_internal.sweep_position IS 'How far a sweep has come, and when its last piece was done.';
+COMMENT ON TYPE queue_internal.sweep_position IS 'How far a sweep has come in each of the tables.';
 
--- Looks at up to "max_looks" rows; returns how far it came, null at the end. A null position begins anew.
+-- Looks at about "max_looks" rows; returns how far it came. A turn is over where "queue" is null, and everything has been
+-- looked at where all of it is.
 CREATE FUNCTION queue_internal.sweep(place queue_internal.sweep_position, max_looks integer)
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
+    -- Of each queue's groups in a turn, and of the dependencies and the keys.
+    piece  CONSTANT integer := 100;
+    rows   CONSTANT integer := 500;
     source queue.queues;
     last   record;
 BEGIN
     IF place.queue IS NULL THEN
-        SELECT d.predecessor_id, d.task_id INTO last
-        FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, max_looks) AS d;
-        place.predecessor_id := last.predecessor_id;
-        place.task_id := last.task_id;
+        SELECT d.predecessor_id, d.task_id INTO place.predecessor_id, place.task_id
+        FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, rows) AS d;
         IF place.predecessor_id IS NULL THEN
             DELETE FROM queue_internal.outcomes AS o
             WHERE o.task_id = ANY (ARRAY(
                 SELECT e.task_id FROM queue_internal.outcomes AS e
-                WHERE e.ended_at < clock_timestamp() - interval '1 day' LIMIT 10 * max_looks FOR UPDATE SKIP LOCKED));
-            place.queue := '';
+                WHERE e.ended_at < clock_timestamp() - interval '1 day' LIMIT 1000 FOR UPDATE SKIP LOCKED));
         END IF;
+        place.queue := '';
+        -- Without queues that are gone.
+        place.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(place.groups) AS g
+                         WHERE (SELECT q.name FROM queue.queues AS q WHERE q.name = g.key) IS NOT NULL);
         RETURN place;
     END IF;
     WHILE max_looks > 0 LOOP
-        SELECT q.* INTO source FROM queue.queues AS q
-        WHERE q.name > place.queue OR coalesce(place.group_key, place.key) IS NOT NULL AND q.name = place.queue
-        ORDER BY q.name LIMIT 1;
+        SELECT q.* INTO source FROM queue.queues AS q WHERE q.name > place.queue ORDER BY q.name LIMIT 1;
         IF NOT FOUND THEN
-            RETURN NULL;
-        ELSIF source.name <> place.queue THEN
-            place.queue := source.name;
-            place.group_key := NULL;
-            place.key := NULL;
-            -- No trigger inserted it where the queue came by replication.
-            INSERT INTO queue_internal.locks (queue, number)
-            SELECT source.name, -1
-            WHERE NOT EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = source.name AND l.number = -1)
-            ON CONFLICT DO NOTHING;
+            SELECT k.queue, k.key INTO place.key_queue, place.key
+            FROM queue_internal.sweep_keys(place.key_queue, place.key, rows) AS k;
+            place.queue := NULL;
+            RETURN place;
         END IF;
-        IF place.key IS NULL THEN
-            SELECT g.group_key, g.looks INTO last
-            FROM queue_internal.sweep_groups(source, place.group_key, max_looks) AS g;
-            place.group_key := last.group_key;
-            place.key := CASE WHEN last.group_key IS NULL THEN '' END;
-        ELSE
-            SELECT k.key, k.looks INTO last FROM queue_internal.sweep_keys(source.name, place.key, max_looks) AS k;
-            place.key := last.key;
-        END IF;
+        place.queue := source.name;
+        -- No trigger inserted it where the queue came by replication.
+        INSERT INTO queue_internal.locks (queue, number)
+        SELECT source.name, -1
+        WHERE NOT EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = source.name AND l.number = -1)
+        ON CONFLICT DO NOTHING;
+        SELECT g.group_key, g.looks INTO last
+        FROM queue_internal.sweep_groups(source, place.groups ->> source.name, piece) AS g;
+        place.groups := nullif(
+            CASE WHEN last.group_key IS NULL THEN place.groups - source.name
+                 ELSE coalesce(place.groups, '{}') || jsonb_build_object(source.name, last.group_key) END, '{}');
         max_looks := max_looks - 1 - last.looks;
     END LOOP;
     RETURN place;
@@ -2152,8 +2167,8 @@ COMMENT ON FUNCTION queue_internal.sweep_groups(queue.queues, text, integer) IS
 -- A task gives its key back to the running one that it was going to replace, while that one ends and does not see it
 -- (release_key). Such a key is free, but its row is in the table until the next push with that key. A key whose task left no
 -- trace may be that of a task which comes yet, from a dump.
--- Returns the last key that it looked at, or null at the end, and at how many it looked.
-CREATE FUNCTION queue_internal.sweep_keys(queue text, INOUT key text, max_looks integer, OUT looks integer)
+-- Returns the last key that it looked at, or null at the end.
+CREATE FUNCTION queue_internal.sweep_keys(INOUT queue text, INOUT key text, max_looks integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -2162,33 +2177,41 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    row record;
+    looks integer := 0;
+    row   record;
 BEGIN
-    looks := 0;
     FOR row IN
-        SELECT k.key, k.task_id, k.expires_at, (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id) AS live
+        SELECT k.queue, k.key, k.task_id, k.expires_at,
+               (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id) AS live
         FROM queue_internal.keys AS k
-        WHERE k.queue = sweep_keys.queue AND k.key > sweep_keys.key ORDER BY k.key LIMIT max_looks
+        WHERE (k.queue, k.key) > (coalesce(sweep_keys.queue, ''), coalesce(sweep_keys.key, ''))
+        ORDER BY k.queue, k.key LIMIT max_looks
     LOOP
         looks := looks + 1;
+        queue := row.queue;
         key := row.key;
         IF row.expires_at IS NULL AND row.live IS NULL AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
             PERFORM FROM queue_internal.keys AS l
-            WHERE l.queue = sweep_keys.queue AND l.key = row.key AND l.task_id = row.task_id AND l.expires_at IS NULL
+            WHERE l.queue = row.queue AND l.key = row.key AND l.task_id = row.task_id AND l.expires_at IS NULL
             FOR UPDATE SKIP LOCKED;
             -- It may be live again since: a dead letter that was put back.
             IF FOUND AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
-                DELETE FROM queue_internal.keys AS k WHERE k.queue = sweep_keys.queue AND k.key = row.key;
+                DELETE FROM queue_internal.keys AS k WHERE k.queue = row.queue AND k.key = row.key;
             END IF;
         END IF;
     END LOOP;
     IF looks < max_looks THEN
+        queue := NULL;
         key := NULL;
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep_keys(text, text, integer) IS
-    'Deletes keys of a queue whose task has ended; returns where to continue.';
+    'Deletes keys whose task has ended; returns where to continue.';
+
+CREATE TYPE queue_internal.sweep_mark AS (group_key text, since timestamptz);
+REVOKE ALL ON TYPE queue_internal.sweep_mark FROM PUBLIC;
+COMMENT ON TYPE queue_internal.sweep_mark IS 'How far a session has come in the groups of a queue, and when.';
 
 -- For a claim by SQL that found nothing: a piece of the dependencies and of the queue's groups, once a second in a
 -- session. Returns whether it may have left an event. The session remembers how far it came in the groups. The piece of
@@ -2199,7 +2222,7 @@ DECLARE
     name   CONSTANT text := 'queue_sweep.q' || md5(source.name);
     moment CONSTANT timestamptz := clock_timestamp();
     kept   CONSTANT text := current_setting(name, true);
-    place  queue_internal.sweep_position;
+    place  queue_internal.sweep_mark;
     start  CONSTANT bigint := (
         SELECT min(d.predecessor_id) + trunc(random()::numeric * (max(d.predecessor_id)::numeric - min(d.predecessor_id)))
         FROM queue_internal.dependencies AS d);

@@ -111,3 +111,72 @@ fn many_schedules_with_a_key_that_is_held_cost_little_more_than_one() {
     let (one, forty) = (takes(1), takes(40));
     assert!(forty < 20 * one, "one takes {one:?}, forty {forty:?}");
 }
+
+#[test]
+fn a_task_that_comes_due_in_its_group_does_not_have_all_that_are_for_later_read() {
+    let (cluster, mut client, _worker) = start("bounds-delayed");
+    without_worker(&mut client);
+    run(
+        &mut client,
+        "SELECT queue.configure('a', '{\"delayed_head\": \"pass\"}');
+         INSERT INTO queue.tasks (queue, group_key, run_at)
+         SELECT 'a', 'g', now() + CASE WHEN n BETWEEN 1000 AND 1009 THEN '0' ELSE interval '1 hour' END
+         FROM generate_series(1, 5000) AS n;
+         UPDATE queue.tasks SET gate = 0;
+         INSERT INTO queue.tasks (queue) SELECT 'b' FROM generate_series(1, 5000);
+         ANALYZE queue.tasks",
+    );
+    let first = number(&mut client, "SELECT min(id) FROM queue.tasks WHERE run_at <= now()");
+    // In a session of its own, which has read nothing before.
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        &format!("BEGIN; SELECT queue_internal.queue_up(t) FROM queue.tasks AS t WHERE id = {first}"),
+    );
+    let reads = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = 'queue.tasks'::regclass";
+    let reads = number(&mut client, reads);
+    assert!(reads < 1000, "{reads} rows read");
+    assert_eq!(
+        number(&mut client, "SELECT count(*) FROM queue.tasks WHERE gate = 2"),
+        10,
+        "the due ones, all at once"
+    );
+}
+
+#[test]
+fn a_lease_that_cannot_be_ended_is_looked_at_again_after_a_pause() {
+    let (cluster, mut client, _worker) = start("bounds-locked");
+    without_worker(&mut client);
+    run(
+        &mut client,
+        "SELECT queue.push('a'); SELECT queue.claim('1 minute', 'a');
+         UPDATE queue.tasks SET lease_until = clock_timestamp() - interval '2 seconds'",
+    );
+    let mut holder = cluster.connect();
+    run(&mut holder, "BEGIN; SELECT FROM queue.tasks FOR UPDATE");
+    let pause = "SELECT extract(milliseconds FROM next_expiry - clock_timestamp())::bigint FROM queue_internal.reap(1000)";
+    let pause = number(&mut client, pause);
+    assert!((1000..=5000).contains(&pause), "{pause} ms");
+    run(&mut holder, "ROLLBACK");
+    assert_eq!(number(&mut client, "SELECT reaped FROM queue_internal.reap(1000)"), 1);
+}
+
+#[test]
+fn maintain_ends_leases_before_it_searches_for_lost_events() {
+    let (_cluster, mut client, _worker) = start("bounds-order");
+    without_worker(&mut client);
+    run(
+        &mut client,
+        "CREATE TABLE public.order_of (number bigserial, what text);
+         CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN INSERT INTO public.order_of (what) VALUES (TG_ARGV[0]); RETURN NULL; END $$;
+         SELECT queue.push('a'); SELECT queue.claim('1 minute', 'a');
+         UPDATE queue.tasks SET lease_until = clock_timestamp() - interval '2 seconds';
+         SELECT queue.push('b', group_key => 'g'); DELETE FROM queue_internal.events;
+         CREATE TRIGGER note AFTER UPDATE OF state ON queue.tasks FOR EACH ROW EXECUTE FUNCTION public.note('lease');
+         CREATE TRIGGER note AFTER INSERT ON queue_internal.events FOR EACH ROW EXECUTE FUNCTION public.note('lost event')",
+    );
+    run(&mut client, "CALL queue.maintain()");
+    let order = "SELECT string_agg(what, ', ' ORDER BY number) FROM public.order_of";
+    assert_eq!(text(&mut client, order), "lease, lost event");
+}

@@ -30,6 +30,15 @@ fn who_prepares_and_ends_what_has_nothing_to_do_with_queues_costs_nobody_anythin
         let after = reads(&mut client, stats);
         assert!(after < 1000, "{after} tasks read after {end} PREPARED");
     }
+    // One that stays prepared is remembered, however many others come and go meanwhile.
+    run(&mut nobody, "BEGIN; PREPARE TRANSACTION 'kept'");
+    for _ in 0..300 {
+        run(&mut nobody, "BEGIN; PREPARE TRANSACTION 'n'");
+        run(&mut nobody, "ROLLBACK PREPARED 'n'");
+    }
+    run(&mut nobody, "ROLLBACK PREPARED 'kept'");
+    let after = reads(&mut client, stats);
+    assert!(after < 1000, "{after} tasks read after the one that was kept has ended");
     // Another one of the same name counts.
     run(&mut nobody, "BEGIN; PREPARE TRANSACTION 'n'");
     nobody.batch_execute("BEGIN; ROLLBACK PREPARED 'n'").expect_err("in a transaction");
