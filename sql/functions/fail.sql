@@ -33,7 +33,7 @@ BEGIN
     ELSIF permanent AND retry_in IS NOT NULL THEN
         PERFORM queue_internal.raise_invalid('retry_in', 'cannot be combined with "permanent"', retry_in::text);
     END IF;
-    is_last := permanent OR (SELECT t.attempt >= coalesce(t.max_attempts, q.max_attempts, 1)
+    is_last := permanent OR (SELECT t.attempt >= coalesce(t.max_attempts, q.max_attempts)
                              FROM queue.tasks AS t LEFT JOIN queue.queues AS q ON q.name = t.queue
                              WHERE t.id = fail.id AND t.token = fail.token);
     RETURN queue_internal.end_attempt(

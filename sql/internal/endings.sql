@@ -214,7 +214,8 @@ DECLARE
 BEGIN
     task.errors := queue_internal.with_error(task, error);
     SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
-    is_last := permanent OR task.attempt >= coalesce(task.max_attempts, source.max_attempts, 1);
+    -- A dump may bring a task before its queue: then nobody knows that it was the last attempt.
+    is_last := permanent OR coalesce(task.attempt >= coalesce(task.max_attempts, source.max_attempts), false);
     -- Which task a push replaces is decided by who locks the key first. Who is patient has the task locked FOR UPDATE
     -- if it has a key, and a push that replaces it comes before or after that (leased_task).
     IF NOT patient AND task.key IS NOT NULL AND NOT is_last AND NOT queue_internal.lock_key(task.queue, task.key, false) THEN
