@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::thread;
+use std::time::Duration;
 
 use queue_ext_tests::cluster::{own_address, signal};
 use queue_ext_tests::languages::{self, Start};
-use queue_ext_tests::{Cluster, Settings, brief};
+use queue_ext_tests::{Cluster, Settings, brief, eventually};
 
 #[path = "examples/post.rs"]
 mod post;
@@ -50,6 +52,9 @@ const EXAMPLES: &[Example] = &[
     Example { language: "Ruby", driver: "pg", program: "ruby-pg/worker.rb", start: languages::ruby, url: uri },
     Example { language: "PHP", driver: "PDO", program: "php-pdo/worker.php", start: languages::php, url: pdo },
 ];
+
+/// The shortest worker, which README.md quotes.
+const SMALL: &str = "python-psycopg/small.py";
 
 /// Nobody can run it where the tests run.
 const NOT_RUN: &[&str] = &["csharp-npgsql/Program.cs"];
@@ -158,8 +163,30 @@ fn the_table_has_every_example_and_the_readme_quotes_one() {
     let front = read("../README.md");
     let quoted =
         front.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a quotation");
-    assert!(
-        read("python-psycopg/worker.py").contains(quoted),
-        "README.md quotes what worker.py does not say"
-    );
+    assert_eq!(read(SMALL), quoted, "README.md quotes {SMALL}");
+}
+
+#[test]
+fn the_worker_in_the_readme_sends_a_letter_and_reports_what_fails() {
+    let cluster = Cluster::start("examples-readme");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "CREATE TABLE letters_sent (address text NOT NULL);
+             SELECT queue.push('default', '{}', max_attempts => 1)",
+        )
+        .expect("a letter without an address");
+    let start = languages::python(&folder().join(SMALL)).expect("Python can be run anywhere");
+    let url = format!("postgresql://postgres@/postgres?host={}", cluster.folder().display());
+    let mut worker = start().env("DATABASE_URL", url).stdin(Stdio::null()).spawn().expect("start the worker");
+    client.batch_execute("SELECT queue.push('default', '{\"to\": \"ada@example.com\"}')").expect("a letter");
+    let done = "SELECT (SELECT array_agg(address) FROM letters_sent) = '{ada@example.com}'
+                       AND EXISTS (SELECT FROM queue.history WHERE state = 'completed')
+                       AND EXISTS (SELECT FROM queue.dead_letters WHERE errors::text LIKE '%KeyError%')";
+    eventually("the letter is sent, and the other is a dead letter", Duration::from_secs(60), || {
+        assert_eq!(worker.try_wait().expect("look"), None, "the worker ended");
+        client.query_one(done, &[]).expect("look").get::<_, Option<bool>>(0) == Some(true)
+    });
+    worker.kill().expect("end it");
+    worker.wait().expect("it is gone");
 }

@@ -89,8 +89,8 @@ fn installing_calls_nothing_that_somebody_put_into_a_schema_of_that_name() {
 /// The blocks of SQL in a section of the README.
 fn blocks(section: &str) -> Vec<String> {
     let readme = fs::read_to_string(target().join("../README.md")).expect("read the README");
-    let start = readme.find(&format!("\n## {section}\n")).expect("the section");
-    let text = &readme[start + 4..];
+    let start = readme.find(&format!("\n### {section}\n")).expect("the section");
+    let text = &readme[start + 5..];
     let text = &text[..text.find("\n## ").unwrap_or(text.len())];
     text.split("```sql test=portable\n")
         .skip(1)
@@ -118,7 +118,7 @@ fn the_readme_takes_a_managed_database_to_its_first_finished_task() {
     let installed = psql(&cluster, OWNER, "managed", &Edition::SqlOnly.script().expect("it has one"), &STOP);
     assert!(installed.status.success(), "{}", said(&installed));
     let blocks = blocks("On managed Postgres");
-    assert!(blocks.len() >= 2, "{blocks:?}");
+    assert!(!blocks.is_empty(), "the section has SQL");
     // Typed into psql, one session, as a reader does.
     let mut session = Command::new(bindir().join("psql"))
         .args(["-X", "-At", "-v", "ON_ERROR_STOP=1", "-U", OWNER, "-d", "managed", "-h"])
