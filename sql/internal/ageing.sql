@@ -7,10 +7,10 @@
 CREATE TYPE queue_internal.passed_level AS (level integer, until timestamptz);
 COMMENT ON TYPE queue_internal.passed_level IS 'How far a claim has come in a priority.';
 
--- The priority with the next task, that task's run_at, and up to which run_at its tasks come before
+-- In a bucket, the priority with the next task, that task's run_at, and up to which run_at its tasks come before
 -- those of all other priorities.
 CREATE FUNCTION queue_internal.next_aged_level(
-    source queue.queues, moment timestamptz, passed queue_internal.passed_level[],
+    in_bucket integer, source queue.queues, moment timestamptz, passed queue_internal.passed_level[],
     OUT level integer, OUT head timestamptz, OUT until timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -31,11 +31,12 @@ DECLARE
     up_to  float8;
 BEGIN
     SELECT t.priority INTO other FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
+    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+    ORDER BY t.priority LIMIT 1;
     WHILE other IS NOT NULL LOOP
         SELECT coalesce(max(p.until), '-infinity') INTO begun FROM unnest(passed) AS p WHERE p.level = other;
         SELECT t.run_at INTO first FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.priority = other AND t.gate < 2
+        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = other AND t.gate < 2
           AND t.run_at > begun AND t.run_at <= moment
           AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
         ORDER BY t.run_at LIMIT 1;
@@ -51,7 +52,8 @@ BEGIN
             END IF;
         END IF;
         SELECT t.priority INTO other FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.gate < 2 AND t.priority > other ORDER BY t.priority LIMIT 1;
+        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+          AND t.priority > other ORDER BY t.priority LIMIT 1;
     END LOOP;
     -- Clipped as a number: priorities far apart give times that no timestamp can hold. At least its head, whatever
     -- rounding does.
@@ -59,5 +61,5 @@ BEGIN
     until := CASE WHEN up_to < extract(epoch FROM moment) THEN greatest(head, to_timestamp(up_to)) ELSE moment END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_aged_level(queue.queues, timestamptz, queue_internal.passed_level[]) IS
+COMMENT ON FUNCTION queue_internal.next_aged_level(integer, queue.queues, timestamptz, queue_internal.passed_level[]) IS
     'The priority whose first task has waited long enough to be next.';

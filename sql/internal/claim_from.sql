@@ -1,6 +1,7 @@
 -- queue_internal.claim_from(queue, lease, max_tasks, worker)
 --
---   Claims up to "max_tasks" due tasks of one queue, in order.
+--   Claims up to "max_tasks" due tasks of one queue, in order. Where an edition has several buckets (buckets.sql), a
+--   claim begins with a random one and goes on to the others until it has enough; the order holds within a bucket.
 --
 --   The order index is walked one priority at a time: within a priority the due tasks come first,
 --   and the tasks scheduled for later behind them are never touched, however many there are.
@@ -35,6 +36,10 @@ DECLARE
     -- 2^53 - 1: what a claim hands out is below 2^53.
     largest   CONSTANT bigint := 9007199254740991;
     base      bigint;
+    buckets   CONSTANT integer := queue_internal.buckets();
+    start     CONSTANT integer := CASE WHEN buckets > 1 THEN floor(random() * buckets) ELSE 0 END;
+    in_bucket integer;
+    fresh     boolean := false;
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -67,132 +72,138 @@ BEGIN
     newest := queue_internal.newest_event();
     <<walk>>
     LOOP
-        -- One statement for both.
-        SELECT f.priority, f.run_at, e.id, e.due_at INTO level, head, event, event_due
-        FROM (VALUES (true)) AS one
-        LEFT JOIN LATERAL (
-            SELECT t.priority, t.run_at FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.gate < 2 AND (t.priority, t.run_at) >= (mark.level, mark.head)
-            ORDER BY t.priority, t.run_at LIMIT 1) AS f ON true
-        LEFT JOIN LATERAL (
-            SELECT v.id, v.due_at FROM queue_internal.events AS v
-            WHERE v.queue = source.name AND (v.due_at, v.id) > ('-infinity', mark.event) AND v.due_at <= moment
-            ORDER BY v.due_at, v.id LIMIT 1) AS e ON true;
-        -- One end may lead to another; what would take too long is left to the next claim.
-        IF event IS NOT NULL AND rounds < 16 THEN
-            rounds := rounds + 1;
-            -- Those that were postponed come after the fresh ones.
-            event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE mark.event END;
-            IF queue_internal.process_events(source, 16 + 4 * max_tasks, event) > 0 THEN
-                -- What was unblocked just now is due by now, too, and may have moved the mark.
-                moment := clock_timestamp();
-                IF mark.until IS NOT NULL THEN
-                    mark := queue_internal.mark_of(source.name);
-                END IF;
-                CONTINUE;
-            END IF;
-            -- Those that are left are being processed by another transaction.
-            event := NULL;
-        END IF;
         more := false;
-        IF source.ageing IS NOT NULL THEN
-            passed := '{}';
-            SELECT n.level, n.head, n.until INTO level, head, until
-            FROM queue_internal.next_aged_level(source, moment, passed) AS n;
-        ELSE
-            until := moment;
-        END IF;
-        <<levels>>
-        WHILE level IS NOT NULL LOOP
-            again := false;
-            IF head <= until THEN
-                FOR candidate IN
-                    SELECT t.* FROM queue.tasks AS t
-                    WHERE t.queue = source.name AND t.priority = level AND t.gate < 2
-                      AND t.run_at >= head AND t.run_at <= until
-                      AND (t.state = 'queued'
-                           OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
-                    ORDER BY t.run_at, t.id
-                    LIMIT max_tasks - granted
-                    FOR NO KEY UPDATE SKIP LOCKED
-                LOOP
-                    IF candidate.state = 'running' THEN
-                        CONTINUE WHEN NOT ending;
-                        ended := ended + 1;
-                        ending := ended < 256 AND clock_timestamp() < begun + interval '1 second';
-                        IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
-                            stuck := stuck || candidate.id;
+        FOR place IN start .. start + buckets - 1 LOOP
+            in_bucket := place % buckets;
+            -- One statement for both. One look for events is enough.
+            SELECT f.level, f.head, e.id, e.due_at INTO level, head, event, event_due
+            FROM (VALUES (true)) AS one
+            LEFT JOIN LATERAL
+                queue_internal.first_task(in_bucket, source.name, mark.level, mark.head, fresh) AS f ON true
+            LEFT JOIN LATERAL (
+                SELECT v.id, v.due_at FROM queue_internal.events AS v
+                WHERE place = start AND v.queue = source.name
+                  AND (v.due_at, v.id) > ('-infinity', mark.event) AND v.due_at <= moment
+                ORDER BY v.due_at, v.id LIMIT 1) AS e ON true;
+            -- One end may lead to another; what would take too long is left to the next claim.
+            IF event IS NOT NULL AND rounds < 16 THEN
+                rounds := rounds + 1;
+                -- Those that were postponed come after the fresh ones.
+                event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE mark.event END;
+                IF queue_internal.process_events(source, 16 + 4 * max_tasks, event) > 0 THEN
+                    -- What was unblocked just now is due by now, too, and may have moved the mark.
+                    moment := clock_timestamp();
+                    IF mark.until IS NOT NULL THEN
+                        mark := queue_internal.mark_of(source.name);
+                    END IF;
+                    fresh := true;
+                    CONTINUE walk;
+                END IF;
+                -- Those that are left are being processed by another transaction.
+                event := NULL;
+            END IF;
+            IF source.ageing IS NOT NULL THEN
+                passed := '{}';
+                SELECT n.level, n.head, n.until INTO level, head, until
+                FROM queue_internal.next_aged_level(in_bucket, source, moment, passed) AS n;
+            ELSE
+                until := moment;
+            END IF;
+            <<levels>>
+            WHILE level IS NOT NULL LOOP
+                again := false;
+                IF head <= until THEN
+                    FOR candidate IN
+                        SELECT t.* FROM queue.tasks AS t
+                        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
+                          AND t.priority = level AND t.gate < 2
+                          AND t.run_at >= head AND t.run_at <= until
+                          AND (t.state = 'queued'
+                               OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
+                        ORDER BY t.run_at, t.id
+                        LIMIT max_tasks - granted
+                        FOR NO KEY UPDATE SKIP LOCKED
+                    LOOP
+                        IF candidate.state = 'running' THEN
+                            CONTINUE WHEN NOT ending;
+                            ended := ended + 1;
+                            ending := ended < 256 AND clock_timestamp() < begun + interval '1 second';
+                            IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
+                                stuck := stuck || candidate.id;
+                            END IF;
+                            -- As a rule it is to be had now, at its old place.
+                            SELECT t.* INTO candidate FROM queue.tasks AS t
+                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.gate < 2 AND t.run_at <= until;
+                            IF NOT FOUND THEN
+                                -- It has ended for good, which others may have waited for.
+                                more := true;
+                                again := true;
+                                CONTINUE;
+                            END IF;
                         END IF;
-                        -- As a rule it is to be had now, at its old place.
-                        SELECT t.* INTO candidate FROM queue.tasks AS t
-                        WHERE t.id = candidate.id AND t.state = 'queued' AND t.gate < 2 AND t.run_at <= until;
-                        IF NOT FOUND THEN
-                            -- It has ended for good, which others may have waited for.
-                            more := true;
+                        base := coalesce(base, queue_internal.token_base());
+                        IF candidate.token >= largest THEN
+                            PERFORM queue_internal.end_attempt(candidate, 'no token is left', NULL, true);
                             again := true;
                             CONTINUE;
                         END IF;
-                    END IF;
-                    base := coalesce(base, queue_internal.token_base());
-                    IF candidate.token >= largest THEN
-                        PERFORM queue_internal.end_attempt(candidate, 'no token is left', NULL, true);
-                        again := true;
-                        CONTINUE;
-                    END IF;
-                    new_token := greatest(candidate.token + 1, base);
-                    IF new_token > base + 1000000 THEN
-                        -- Beyond what the mark covers (src/tokens.rs).
-                        PERFORM queue_internal.claim_durably();
-                    END IF;
-                    started := moment;
-                    IF candidate.group_key IS NOT NULL THEN
-                        IF candidate.gate = 0 THEN
-                            PERFORM queue_internal.queue_up(candidate);
-                            ups := ups + 1;
-                            EXIT walk WHEN ups = 256;
-                            more := true;
-                            EXIT levels;
-                        ELSIF source.fair_groups THEN
-                            INSERT INTO queue_internal.events (queue, group_key)
-                            VALUES (source.name, candidate.group_key);
-                            more := true;
+                        new_token := greatest(candidate.token + 1, base);
+                        IF new_token > base + 1000000 THEN
+                            -- Beyond what the mark covers (src/tokens.rs).
+                            PERFORM queue_internal.claim_durably();
                         END IF;
-                        -- Not before the one ahead of it in its group was finished.
-                        started := clock_timestamp();
-                    END IF;
-                    IF limited THEN
-                        started := queue_internal.take_room(source, candidate.id, new_token);
-                        EXIT walk WHEN started IS NULL;
-                    END IF;
-                    RETURN QUERY
-                    UPDATE queue.tasks AS t
-                    SET state = 'running', attempt = t.attempt + 1, token = new_token,
-                        lease_until = started + claim_from.lease, worker = claim_from.worker,
-                        claimed_at = started, updated_at = started
-                    WHERE t.id = candidate.id
-                    RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt,
-                              coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
-                              t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
-                    granted := granted + 1;
-                    IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
-                        PERFORM queue_internal.set_mark(source.name, (
-                            CASE WHEN event_due = '-infinity' THEN coalesce(event - 1, newest) ELSE newest END, level, candidate.run_at,
-                            coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
-                    END IF;
-                END LOOP;
-            END IF;
-            EXIT walk WHEN granted = max_tasks;
-            -- What had ended in the middle of a batch left room in it.
-            CONTINUE WHEN again;
-            IF source.ageing IS NOT NULL THEN
-                passed := passed || ROW(level, until)::queue_internal.passed_level;
-                SELECT n.level, n.head, n.until INTO level, head, until
-                FROM queue_internal.next_aged_level(source, moment, passed) AS n;
-            ELSE
-                SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
-                WHERE t.queue = source.name AND t.gate < 2 AND t.priority > level
-                ORDER BY t.priority, t.run_at LIMIT 1;
-            END IF;
+                        started := moment;
+                        IF candidate.group_key IS NOT NULL THEN
+                            IF candidate.gate = 0 THEN
+                                PERFORM queue_internal.queue_up(candidate);
+                                ups := ups + 1;
+                                EXIT walk WHEN ups = 256;
+                                more := true;
+                                EXIT levels;
+                            ELSIF source.fair_groups THEN
+                                INSERT INTO queue_internal.events (queue, group_key)
+                                VALUES (source.name, candidate.group_key);
+                                more := true;
+                            END IF;
+                            -- Not before the one ahead of it in its group was finished.
+                            started := clock_timestamp();
+                        END IF;
+                        IF limited THEN
+                            started := queue_internal.take_room(source, candidate.id, new_token);
+                            EXIT walk WHEN started IS NULL;
+                        END IF;
+                        RETURN QUERY
+                        UPDATE queue.tasks AS t
+                        SET state = 'running', attempt = t.attempt + 1, token = new_token,
+                            lease_until = started + claim_from.lease, worker = claim_from.worker,
+                            claimed_at = started, updated_at = started
+                        WHERE t.id = candidate.id
+                        RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt,
+                                  coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
+                                  t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
+                        granted := granted + 1;
+                        IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
+                            PERFORM queue_internal.set_mark(source.name, (
+                                CASE WHEN event_due = '-infinity' THEN coalesce(event - 1, newest) ELSE newest END,
+                                level, candidate.run_at,
+                                coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
+                        END IF;
+                    END LOOP;
+                END IF;
+                EXIT walk WHEN granted = max_tasks;
+                -- What had ended in the middle of a batch left room in it.
+                CONTINUE WHEN again;
+                IF source.ageing IS NOT NULL THEN
+                    passed := passed || ROW(level, until)::queue_internal.passed_level;
+                    SELECT n.level, n.head, n.until INTO level, head, until
+                    FROM queue_internal.next_aged_level(in_bucket, source, moment, passed) AS n;
+                ELSE
+                    SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
+                    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+                      AND t.priority > level
+                    ORDER BY t.priority, t.run_at LIMIT 1;
+                END IF;
+            END LOOP;
         END LOOP;
         IF NOT more AND granted = 0 AND mark.until IS NULL AND NOT swept THEN
             swept := true;

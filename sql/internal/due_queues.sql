@@ -37,29 +37,33 @@ BEGIN
         SELECT e.due_at INTO later FROM queue_internal.events AS e
         WHERE e.queue = name AND e.due_at > until ORDER BY e.due_at LIMIT 1;
         next_run_at := least(next_run_at, later);
-        SELECT t.priority INTO level FROM queue.tasks AS t
-        WHERE t.queue = name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
-        looks := 0;
-        WHILE level IS NOT NULL LOOP
-            looks := looks + 1;
-            IF looks > 100 OR clock_timestamp() > stop THEN
-                ready := CASE WHEN name = ANY (ready) THEN ready ELSE ready || name END;
-                next_run_at := least(next_run_at, until + interval '1 second');
-                EXIT;
-            END IF;
-            IF name <> ALL (ready) AND EXISTS (
-                SELECT FROM queue.tasks AS t
-                WHERE t.queue = name AND t.priority = level AND t.gate < 2
-                  AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
-            THEN
-                ready := ready || name;
-            END IF;
-            SELECT t.run_at INTO later FROM queue.tasks AS t
-            WHERE t.queue = name AND t.priority = level AND t.gate < 2 AND t.run_at > until
-            ORDER BY t.run_at LIMIT 1;
-            next_run_at := least(next_run_at, later);
-            SELECT t.priority INTO level FROM queue.tasks AS t
-            WHERE t.queue = name AND t.gate < 2 AND t.priority > level ORDER BY t.priority LIMIT 1;
+        FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
+            SELECT f.level INTO level
+            FROM queue_internal.first_task(in_bucket, name, -2147483648, '-infinity', false) AS f;
+            looks := 0;
+            WHILE level IS NOT NULL LOOP
+                looks := looks + 1;
+                IF looks > 100 OR clock_timestamp() > stop THEN
+                    ready := CASE WHEN name = ANY (ready) THEN ready ELSE ready || name END;
+                    next_run_at := least(next_run_at, until + interval '1 second');
+                    EXIT;
+                END IF;
+                IF name <> ALL (ready) AND EXISTS (
+                    SELECT FROM queue.tasks AS t
+                    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
+                      AND t.gate < 2 AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
+                THEN
+                    ready := ready || name;
+                END IF;
+                SELECT t.run_at INTO later FROM queue.tasks AS t
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
+                  AND t.gate < 2 AND t.run_at > until
+                ORDER BY t.run_at LIMIT 1;
+                next_run_at := least(next_run_at, later);
+                SELECT t.priority INTO level FROM queue.tasks AS t
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.gate < 2
+                  AND t.priority > level ORDER BY t.priority LIMIT 1;
+            END LOOP;
         END LOOP;
     END LOOP;
 END

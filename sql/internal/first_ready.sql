@@ -37,18 +37,22 @@ BEGIN
         IF FOUND THEN
             RETURN first;
         END IF;
-        SELECT t.priority INTO level FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
-        WHILE level IS NOT NULL LOOP
-            SELECT t.id INTO first FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.priority = level AND t.gate < 2 AND t.run_at <= moment
-              AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
-            ORDER BY t.run_at, t.id LIMIT 1;
-            IF FOUND THEN
-                RETURN first;
-            END IF;
-            SELECT t.priority INTO level FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.gate < 2 AND t.priority > level ORDER BY t.priority LIMIT 1;
+        FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
+            SELECT f.level INTO level
+            FROM queue_internal.first_task(in_bucket, source.name, -2147483648, '-infinity', false) AS f;
+            WHILE level IS NOT NULL LOOP
+                SELECT t.id INTO first FROM queue.tasks AS t
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = level
+                  AND t.gate < 2 AND t.run_at <= moment
+                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                ORDER BY t.run_at, t.id LIMIT 1;
+                IF FOUND THEN
+                    RETURN first;
+                END IF;
+                SELECT t.priority INTO level FROM queue.tasks AS t
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+                  AND t.priority > level ORDER BY t.priority LIMIT 1;
+            END LOOP;
         END LOOP;
     END LOOP;
     RETURN NULL;

@@ -333,6 +333,22 @@ CREATE TYPE queue.claimed_task AS (
 
 INSERT INTO queue.queues (name) VALUES ('default');
 INSERT INTO queue_internal.locks VALUES ('default', -1);
+-- An edition may divide the order of claims into buckets. PostgreSQL needs one only; the edition for YugabyteDB has
+-- several. What walks the order of claims goes through them all, so that it is written once.
+
+CREATE FUNCTION queue_internal.buckets() RETURNS integer
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN 1;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.buckets() IS 'The number of buckets in which the tasks of a queue are.';
+
+-- Why SQL and no search_path: so the planner puts the expression in the place of the call, and nothing is left of it
+-- in a plan. The expression was parsed when the function was created.
+CREATE FUNCTION queue_internal.task_in_bucket(task queue.tasks, bucket integer) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN true;
+COMMENT ON FUNCTION queue_internal.task_in_bucket(queue.tasks, integer) IS 'Whether a task is in a bucket.';
 -- The indexes beside the primary keys, each with the verb that needs it. Those on queue.tasks must
 -- not mention what a claim changes: see tables.sql.
 
@@ -2582,10 +2598,10 @@ COMMENT ON FUNCTION queue_internal.provide_limits(queue.queues) IS
 CREATE TYPE queue_internal.passed_level AS (level integer, until timestamptz);
 COMMENT ON TYPE queue_internal.passed_level IS 'How far a claim has come in a priority.';
 
--- The priority with the next task, that task's run_at, and up to which run_at its tasks come before
+-- In a bucket, the priority with the next task, that task's run_at, and up to which run_at its tasks come before
 -- those of all other priorities.
 CREATE FUNCTION queue_internal.next_aged_level(
-    source queue.queues, moment timestamptz, passed queue_internal.passed_level[],
+    in_bucket integer, source queue.queues, moment timestamptz, passed queue_internal.passed_level[],
     OUT level integer, OUT head timestamptz, OUT until timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -2606,11 +2622,12 @@ DECLARE
     up_to  float8;
 BEGIN
     SELECT t.priority INTO other FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
+    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+    ORDER BY t.priority LIMIT 1;
     WHILE other IS NOT NULL LOOP
         SELECT coalesce(max(p.until), '-infinity') INTO begun FROM unnest(passed) AS p WHERE p.level = other;
         SELECT t.run_at INTO first FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.priority = other AND t.gate < 2
+        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = other AND t.gate < 2
           AND t.run_at > begun AND t.run_at <= moment
           AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
         ORDER BY t.run_at LIMIT 1;
@@ -2626,7 +2643,8 @@ BEGIN
             END IF;
         END IF;
         SELECT t.priority INTO other FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.gate < 2 AND t.priority > other ORDER BY t.priority LIMIT 1;
+        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+          AND t.priority > other ORDER BY t.priority LIMIT 1;
     END LOOP;
     -- Clipped as a number: priorities far apart give times that no timestamp can hold. At least its head, whatever
     -- rounding does.
@@ -2634,7 +2652,7 @@ BEGIN
     until := CASE WHEN up_to < extract(epoch FROM moment) THEN greatest(head, to_timestamp(up_to)) ELSE moment END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_aged_level(queue.queues, timestamptz, queue_internal.passed_level[]) IS
+COMMENT ON FUNCTION queue_internal.next_aged_level(integer, queue.queues, timestamptz, queue_internal.passed_level[]) IS
     'The priority whose first task has waited long enough to be next.';
 -- The ways in which a task leaves queue.tasks, the way back to the queue after an attempt, and the ways
 -- to another place or queue. Whoever calls them holds the task's row locked: FOR NO KEY UPDATE, or FOR UPDATE if the
@@ -2993,22 +3011,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.set_mark(text, queue_internal.mark) IS
     'Has claims of this session from a queue begin there.';
-
--- A task that this session lets into the order is not overtaken by what it claims.
-CREATE FUNCTION queue_internal.keep_in_view(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    mark queue_internal.mark := queue_internal.mark_of(task.queue);
-BEGIN
-    IF (task.priority, task.run_at) < (mark.level, mark.head) THEN
-        mark.level := task.priority;
-        mark.head := task.run_at;
-        PERFORM queue_internal.set_mark(task.queue, mark);
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.keep_in_view(queue.tasks) IS
-    'Moves the mark of this session back to a task, if it is ahead of it.';
+-- How a claim finds out that it passed over much that is of no use (mark.sql).
 
 -- Counted and not timed: a session that had to wait for a processor passed over nothing. The count grows within
 -- a transaction; between two, what was counted may be handed over to the statistics.
@@ -3029,9 +3032,43 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.newest_event() IS 'The id of the last event that anybody left, in whatever queue.';
+-- The first task in the order of a bucket, whatever its state: its priority and its run_at.
+--
+--   What comes before the level and the head given is not looked at (mark.sql). "fresh" is for editions that keep in mind
+--   where the first task was.
+--   Why SQL and no search_path: so the planner puts the query in the place of the call, as with task_in_bucket (buckets.sql).
+
+CREATE FUNCTION queue_internal.first_task(
+    in_bucket integer, in_queue text, since_level integer, since_head timestamptz, fresh boolean,
+    OUT level integer, OUT head timestamptz) RETURNS SETOF record
+LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
+    SELECT t.priority, t.run_at FROM queue.tasks AS t
+    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = in_queue AND t.gate < 2
+      AND (t.priority, t.run_at) >= (since_level, since_head)
+    ORDER BY t.priority, t.run_at LIMIT 1;
+END;
+COMMENT ON FUNCTION queue_internal.first_task(integer, text, integer, timestamptz, boolean) IS
+    'The priority and the run_at of the first task in a bucket of a queue.';
+
+-- A task that this session lets into the order is not overtaken by what it claims.
+CREATE FUNCTION queue_internal.keep_in_view(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    mark queue_internal.mark := queue_internal.mark_of(task.queue);
+BEGIN
+    IF (task.priority, task.run_at) < (mark.level, mark.head) THEN
+        mark.level := task.priority;
+        mark.head := task.run_at;
+        PERFORM queue_internal.set_mark(task.queue, mark);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.keep_in_view(queue.tasks) IS
+    'Moves the mark of this session back to a task, if it is ahead of it.';
 -- queue_internal.claim_from(queue, lease, max_tasks, worker)
 --
---   Claims up to "max_tasks" due tasks of one queue, in order.
+--   Claims up to "max_tasks" due tasks of one queue, in order. Where an edition has several buckets (buckets.sql), a
+--   claim begins with a random one and goes on to the others until it has enough; the order holds within a bucket.
 --
 --   The order index is walked one priority at a time: within a priority the due tasks come first,
 --   and the tasks scheduled for later behind them are never touched, however many there are.
@@ -3066,6 +3103,10 @@ DECLARE
     -- 2^53 - 1: what a claim hands out is below 2^53.
     largest   CONSTANT bigint := 9007199254740991;
     base      bigint;
+    buckets   CONSTANT integer := queue_internal.buckets();
+    start     CONSTANT integer := CASE WHEN buckets > 1 THEN floor(random() * buckets) ELSE 0 END;
+    in_bucket integer;
+    fresh     boolean := false;
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -3098,132 +3139,138 @@ BEGIN
     newest := queue_internal.newest_event();
     <<walk>>
     LOOP
-        -- One statement for both.
-        SELECT f.priority, f.run_at, e.id, e.due_at INTO level, head, event, event_due
-        FROM (VALUES (true)) AS one
-        LEFT JOIN LATERAL (
-            SELECT t.priority, t.run_at FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.gate < 2 AND (t.priority, t.run_at) >= (mark.level, mark.head)
-            ORDER BY t.priority, t.run_at LIMIT 1) AS f ON true
-        LEFT JOIN LATERAL (
-            SELECT v.id, v.due_at FROM queue_internal.events AS v
-            WHERE v.queue = source.name AND (v.due_at, v.id) > ('-infinity', mark.event) AND v.due_at <= moment
-            ORDER BY v.due_at, v.id LIMIT 1) AS e ON true;
-        -- One end may lead to another; what would take too long is left to the next claim.
-        IF event IS NOT NULL AND rounds < 16 THEN
-            rounds := rounds + 1;
-            -- Those that were postponed come after the fresh ones.
-            event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE mark.event END;
-            IF queue_internal.process_events(source, 16 + 4 * max_tasks, event) > 0 THEN
-                -- What was unblocked just now is due by now, too, and may have moved the mark.
-                moment := clock_timestamp();
-                IF mark.until IS NOT NULL THEN
-                    mark := queue_internal.mark_of(source.name);
-                END IF;
-                CONTINUE;
-            END IF;
-            -- Those that are left are being processed by another transaction.
-            event := NULL;
-        END IF;
         more := false;
-        IF source.ageing IS NOT NULL THEN
-            passed := '{}';
-            SELECT n.level, n.head, n.until INTO level, head, until
-            FROM queue_internal.next_aged_level(source, moment, passed) AS n;
-        ELSE
-            until := moment;
-        END IF;
-        <<levels>>
-        WHILE level IS NOT NULL LOOP
-            again := false;
-            IF head <= until THEN
-                FOR candidate IN
-                    SELECT t.* FROM queue.tasks AS t
-                    WHERE t.queue = source.name AND t.priority = level AND t.gate < 2
-                      AND t.run_at >= head AND t.run_at <= until
-                      AND (t.state = 'queued'
-                           OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
-                    ORDER BY t.run_at, t.id
-                    LIMIT max_tasks - granted
-                    FOR NO KEY UPDATE SKIP LOCKED
-                LOOP
-                    IF candidate.state = 'running' THEN
-                        CONTINUE WHEN NOT ending;
-                        ended := ended + 1;
-                        ending := ended < 256 AND clock_timestamp() < begun + interval '1 second';
-                        IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
-                            stuck := stuck || candidate.id;
+        FOR place IN start .. start + buckets - 1 LOOP
+            in_bucket := place % buckets;
+            -- One statement for both. One look for events is enough.
+            SELECT f.level, f.head, e.id, e.due_at INTO level, head, event, event_due
+            FROM (VALUES (true)) AS one
+            LEFT JOIN LATERAL
+                queue_internal.first_task(in_bucket, source.name, mark.level, mark.head, fresh) AS f ON true
+            LEFT JOIN LATERAL (
+                SELECT v.id, v.due_at FROM queue_internal.events AS v
+                WHERE place = start AND v.queue = source.name
+                  AND (v.due_at, v.id) > ('-infinity', mark.event) AND v.due_at <= moment
+                ORDER BY v.due_at, v.id LIMIT 1) AS e ON true;
+            -- One end may lead to another; what would take too long is left to the next claim.
+            IF event IS NOT NULL AND rounds < 16 THEN
+                rounds := rounds + 1;
+                -- Those that were postponed come after the fresh ones.
+                event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE mark.event END;
+                IF queue_internal.process_events(source, 16 + 4 * max_tasks, event) > 0 THEN
+                    -- What was unblocked just now is due by now, too, and may have moved the mark.
+                    moment := clock_timestamp();
+                    IF mark.until IS NOT NULL THEN
+                        mark := queue_internal.mark_of(source.name);
+                    END IF;
+                    fresh := true;
+                    CONTINUE walk;
+                END IF;
+                -- Those that are left are being processed by another transaction.
+                event := NULL;
+            END IF;
+            IF source.ageing IS NOT NULL THEN
+                passed := '{}';
+                SELECT n.level, n.head, n.until INTO level, head, until
+                FROM queue_internal.next_aged_level(in_bucket, source, moment, passed) AS n;
+            ELSE
+                until := moment;
+            END IF;
+            <<levels>>
+            WHILE level IS NOT NULL LOOP
+                again := false;
+                IF head <= until THEN
+                    FOR candidate IN
+                        SELECT t.* FROM queue.tasks AS t
+                        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
+                          AND t.priority = level AND t.gate < 2
+                          AND t.run_at >= head AND t.run_at <= until
+                          AND (t.state = 'queued'
+                               OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
+                        ORDER BY t.run_at, t.id
+                        LIMIT max_tasks - granted
+                        FOR NO KEY UPDATE SKIP LOCKED
+                    LOOP
+                        IF candidate.state = 'running' THEN
+                            CONTINUE WHEN NOT ending;
+                            ended := ended + 1;
+                            ending := ended < 256 AND clock_timestamp() < begun + interval '1 second';
+                            IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
+                                stuck := stuck || candidate.id;
+                            END IF;
+                            -- As a rule it is to be had now, at its old place.
+                            SELECT t.* INTO candidate FROM queue.tasks AS t
+                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.gate < 2 AND t.run_at <= until;
+                            IF NOT FOUND THEN
+                                -- It has ended for good, which others may have waited for.
+                                more := true;
+                                again := true;
+                                CONTINUE;
+                            END IF;
                         END IF;
-                        -- As a rule it is to be had now, at its old place.
-                        SELECT t.* INTO candidate FROM queue.tasks AS t
-                        WHERE t.id = candidate.id AND t.state = 'queued' AND t.gate < 2 AND t.run_at <= until;
-                        IF NOT FOUND THEN
-                            -- It has ended for good, which others may have waited for.
-                            more := true;
+                        base := coalesce(base, queue_internal.token_base());
+                        IF candidate.token >= largest THEN
+                            PERFORM queue_internal.end_attempt(candidate, 'no token is left', NULL, true);
                             again := true;
                             CONTINUE;
                         END IF;
-                    END IF;
-                    base := coalesce(base, queue_internal.token_base());
-                    IF candidate.token >= largest THEN
-                        PERFORM queue_internal.end_attempt(candidate, 'no token is left', NULL, true);
-                        again := true;
-                        CONTINUE;
-                    END IF;
-                    new_token := greatest(candidate.token + 1, base);
-                    IF new_token > base + 1000000 THEN
-                        -- Beyond what the mark covers (src/tokens.rs).
-                        PERFORM queue_internal.claim_durably();
-                    END IF;
-                    started := moment;
-                    IF candidate.group_key IS NOT NULL THEN
-                        IF candidate.gate = 0 THEN
-                            PERFORM queue_internal.queue_up(candidate);
-                            ups := ups + 1;
-                            EXIT walk WHEN ups = 256;
-                            more := true;
-                            EXIT levels;
-                        ELSIF source.fair_groups THEN
-                            INSERT INTO queue_internal.events (queue, group_key)
-                            VALUES (source.name, candidate.group_key);
-                            more := true;
+                        new_token := greatest(candidate.token + 1, base);
+                        IF new_token > base + 1000000 THEN
+                            -- Beyond what the mark covers (src/tokens.rs).
+                            PERFORM queue_internal.claim_durably();
                         END IF;
-                        -- Not before the one ahead of it in its group was finished.
-                        started := clock_timestamp();
-                    END IF;
-                    IF limited THEN
-                        started := queue_internal.take_room(source, candidate.id, new_token);
-                        EXIT walk WHEN started IS NULL;
-                    END IF;
-                    RETURN QUERY
-                    UPDATE queue.tasks AS t
-                    SET state = 'running', attempt = t.attempt + 1, token = new_token,
-                        lease_until = started + claim_from.lease, worker = claim_from.worker,
-                        claimed_at = started, updated_at = started
-                    WHERE t.id = candidate.id
-                    RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt,
-                              coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
-                              t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
-                    granted := granted + 1;
-                    IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
-                        PERFORM queue_internal.set_mark(source.name, (
-                            CASE WHEN event_due = '-infinity' THEN coalesce(event - 1, newest) ELSE newest END, level, candidate.run_at,
-                            coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
-                    END IF;
-                END LOOP;
-            END IF;
-            EXIT walk WHEN granted = max_tasks;
-            -- What had ended in the middle of a batch left room in it.
-            CONTINUE WHEN again;
-            IF source.ageing IS NOT NULL THEN
-                passed := passed || ROW(level, until)::queue_internal.passed_level;
-                SELECT n.level, n.head, n.until INTO level, head, until
-                FROM queue_internal.next_aged_level(source, moment, passed) AS n;
-            ELSE
-                SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
-                WHERE t.queue = source.name AND t.gate < 2 AND t.priority > level
-                ORDER BY t.priority, t.run_at LIMIT 1;
-            END IF;
+                        started := moment;
+                        IF candidate.group_key IS NOT NULL THEN
+                            IF candidate.gate = 0 THEN
+                                PERFORM queue_internal.queue_up(candidate);
+                                ups := ups + 1;
+                                EXIT walk WHEN ups = 256;
+                                more := true;
+                                EXIT levels;
+                            ELSIF source.fair_groups THEN
+                                INSERT INTO queue_internal.events (queue, group_key)
+                                VALUES (source.name, candidate.group_key);
+                                more := true;
+                            END IF;
+                            -- Not before the one ahead of it in its group was finished.
+                            started := clock_timestamp();
+                        END IF;
+                        IF limited THEN
+                            started := queue_internal.take_room(source, candidate.id, new_token);
+                            EXIT walk WHEN started IS NULL;
+                        END IF;
+                        RETURN QUERY
+                        UPDATE queue.tasks AS t
+                        SET state = 'running', attempt = t.attempt + 1, token = new_token,
+                            lease_until = started + claim_from.lease, worker = claim_from.worker,
+                            claimed_at = started, updated_at = started
+                        WHERE t.id = candidate.id
+                        RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt,
+                                  coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
+                                  t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
+                        granted := granted + 1;
+                        IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
+                            PERFORM queue_internal.set_mark(source.name, (
+                                CASE WHEN event_due = '-infinity' THEN coalesce(event - 1, newest) ELSE newest END,
+                                level, candidate.run_at,
+                                coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
+                        END IF;
+                    END LOOP;
+                END IF;
+                EXIT walk WHEN granted = max_tasks;
+                -- What had ended in the middle of a batch left room in it.
+                CONTINUE WHEN again;
+                IF source.ageing IS NOT NULL THEN
+                    passed := passed || ROW(level, until)::queue_internal.passed_level;
+                    SELECT n.level, n.head, n.until INTO level, head, until
+                    FROM queue_internal.next_aged_level(in_bucket, source, moment, passed) AS n;
+                ELSE
+                    SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
+                    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+                      AND t.priority > level
+                    ORDER BY t.priority, t.run_at LIMIT 1;
+                END IF;
+            END LOOP;
         END LOOP;
         IF NOT more AND granted = 0 AND mark.until IS NULL AND NOT swept THEN
             swept := true;
@@ -3279,18 +3326,22 @@ BEGIN
         IF FOUND THEN
             RETURN first;
         END IF;
-        SELECT t.priority INTO level FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
-        WHILE level IS NOT NULL LOOP
-            SELECT t.id INTO first FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.priority = level AND t.gate < 2 AND t.run_at <= moment
-              AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
-            ORDER BY t.run_at, t.id LIMIT 1;
-            IF FOUND THEN
-                RETURN first;
-            END IF;
-            SELECT t.priority INTO level FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.gate < 2 AND t.priority > level ORDER BY t.priority LIMIT 1;
+        FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
+            SELECT f.level INTO level
+            FROM queue_internal.first_task(in_bucket, source.name, -2147483648, '-infinity', false) AS f;
+            WHILE level IS NOT NULL LOOP
+                SELECT t.id INTO first FROM queue.tasks AS t
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = level
+                  AND t.gate < 2 AND t.run_at <= moment
+                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                ORDER BY t.run_at, t.id LIMIT 1;
+                IF FOUND THEN
+                    RETURN first;
+                END IF;
+                SELECT t.priority INTO level FROM queue.tasks AS t
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+                  AND t.priority > level ORDER BY t.priority LIMIT 1;
+            END LOOP;
         END LOOP;
     END LOOP;
     RETURN NULL;
@@ -3488,29 +3539,33 @@ BEGIN
         SELECT e.due_at INTO later FROM queue_internal.events AS e
         WHERE e.queue = name AND e.due_at > until ORDER BY e.due_at LIMIT 1;
         next_run_at := least(next_run_at, later);
-        SELECT t.priority INTO level FROM queue.tasks AS t
-        WHERE t.queue = name AND t.gate < 2 ORDER BY t.priority LIMIT 1;
-        looks := 0;
-        WHILE level IS NOT NULL LOOP
-            looks := looks + 1;
-            IF looks > 100 OR clock_timestamp() > stop THEN
-                ready := CASE WHEN name = ANY (ready) THEN ready ELSE ready || name END;
-                next_run_at := least(next_run_at, until + interval '1 second');
-                EXIT;
-            END IF;
-            IF name <> ALL (ready) AND EXISTS (
-                SELECT FROM queue.tasks AS t
-                WHERE t.queue = name AND t.priority = level AND t.gate < 2
-                  AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
-            THEN
-                ready := ready || name;
-            END IF;
-            SELECT t.run_at INTO later FROM queue.tasks AS t
-            WHERE t.queue = name AND t.priority = level AND t.gate < 2 AND t.run_at > until
-            ORDER BY t.run_at LIMIT 1;
-            next_run_at := least(next_run_at, later);
-            SELECT t.priority INTO level FROM queue.tasks AS t
-            WHERE t.queue = name AND t.gate < 2 AND t.priority > level ORDER BY t.priority LIMIT 1;
+        FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
+            SELECT f.level INTO level
+            FROM queue_internal.first_task(in_bucket, name, -2147483648, '-infinity', false) AS f;
+            looks := 0;
+            WHILE level IS NOT NULL LOOP
+                looks := looks + 1;
+                IF looks > 100 OR clock_timestamp() > stop THEN
+                    ready := CASE WHEN name = ANY (ready) THEN ready ELSE ready || name END;
+                    next_run_at := least(next_run_at, until + interval '1 second');
+                    EXIT;
+                END IF;
+                IF name <> ALL (ready) AND EXISTS (
+                    SELECT FROM queue.tasks AS t
+                    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
+                      AND t.gate < 2 AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
+                THEN
+                    ready := ready || name;
+                END IF;
+                SELECT t.run_at INTO later FROM queue.tasks AS t
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
+                  AND t.gate < 2 AND t.run_at > until
+                ORDER BY t.run_at LIMIT 1;
+                next_run_at := least(next_run_at, later);
+                SELECT t.priority INTO level FROM queue.tasks AS t
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.gate < 2
+                  AND t.priority > level ORDER BY t.priority LIMIT 1;
+            END LOOP;
         END LOOP;
     END LOOP;
 END

@@ -21,7 +21,8 @@ WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
 ORDER BY p.oid::regprocedure::text COLLATE "C";
 SELECT c.oid::regclass AS open_to_public FROM pg_class AS c, aclexplode(c.relacl) AS a
 WHERE c.relnamespace = 'queue'::regnamespace AND a.grantee = 0;
--- No function can be led astray by a search_path. Native ones name nothing; one that commits may have no SET.
+-- No function can be led astray by a search_path. Native ones name nothing; one that commits may have no SET, nor one that
+-- the planner is to put in the place of its call, whose body was parsed when it was created.
 SELECT p.oid::regprocedure AS without_search_path FROM pg_proc AS p
 WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
   AND p.prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c')
@@ -40,7 +41,7 @@ ORDER BY p.oid::regprocedure::text COLLATE "C";
 -- A function that returns a set row by row would go on after its entry point has given the owner's rights back.
 SELECT p.oid::regprocedure AS lazy_set FROM pg_proc AS p
 WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proretset
-  AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'sql') AND p.proname <> 'counted'
+  AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'sql') AND p.proname NOT IN ('counted', 'first_task')
 ORDER BY p.oid::regprocedure::text COLLATE "C";
 -- No index changes its order with the system's collation: names and keys are compared byte by byte.
 SELECT i.indexrelid::regclass AS in_another_order FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid, unnest(i.indcollation) AS o (id)

@@ -95,7 +95,8 @@ fn cron_expressions_mean_in_sql_what_they_mean_in_the_library() {
     Edition::NoPreload.install(&cluster, "postgres");
     let mut client = cluster.connect();
     // What the SQL-only edition has, beside what the library brings.
-    let source = fs::read_to_string(target().join("../sql/portable/cron.sql")).expect("read cron.sql");
+    let source = fs::read_to_string(target().join("../sql/editions/sql_only/internal/cron.sql"))
+        .expect("read cron.sql");
     client
         .batch_execute(&format!("CREATE SCHEMA portable; {}", source.replace("queue_internal.", "portable.")))
         .expect("both side by side");

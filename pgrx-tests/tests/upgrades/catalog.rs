@@ -23,11 +23,30 @@ fn differences(fresh: &BTreeSet<String>, upgraded: &BTreeSet<String>) -> Vec<Str
     missing.chain(upgraded.difference(fresh).map(|fact| format!("+ {fact}"))).collect()
 }
 
+/// The files of an edition, in order.
+fn edition(name: &str) -> Vec<String> {
+    let listed = Command::new("sql/edition").arg(name).current_dir(project()).output().expect("sql/edition");
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    String::from_utf8(listed.stdout).expect("file names").lines().map(str::to_owned).collect()
+}
+
+/// An overlay under a name that the manifest lacks would take the place of nothing.
+#[test]
+fn every_sql_file_is_part_of_an_edition() {
+    let used: BTreeSet<String> =
+        ["native", "sql_only", "yugabyte", "move", "pg_tle"].iter().flat_map(|name| edition(name)).collect();
+    let listed = Command::new("find")
+        .args("sql -name *.sql -not -path sql/releases/* -not -name queue_ext--*".split(' '))
+        .current_dir(project())
+        .output()
+        .expect("find");
+    let present = String::from_utf8(listed.stdout).expect("file names").lines().map(str::to_owned).collect();
+    assert_eq!(used, present);
+}
+
 #[test]
 fn the_frozen_script_is_what_the_sources_make() {
-    let contents = read("src/schema.rs");
-    let files = contents.lines().filter_map(|line| Some(line.split_once("\"../")?.1.split_once('"')?.0));
-    let made: String = files.map(read).collect();
+    let made: String = edition("native").iter().map(|file| read(file)).collect();
     let frozen = read(&format!("sql/releases/queue_ext--{}.sql", version()));
     assert!(made == frozen, "the sources have changed: run make freeze");
 }

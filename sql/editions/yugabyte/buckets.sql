@@ -21,6 +21,11 @@ ALTER TABLE queue.tasks ALTER COLUMN bucket
 ALTER TABLE queue.tasks ALTER COLUMN bucket SET NOT NULL;
 COMMENT ON COLUMN queue.tasks.bucket IS 'Where it is in the order of claims; by chance.';
 
+-- sql/buckets.sql says why it has no search_path.
+CREATE FUNCTION queue_internal.task_in_bucket(task queue.tasks, bucket integer) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN task.bucket = task_in_bucket.bucket;
+COMMENT ON FUNCTION queue_internal.task_in_bucket(queue.tasks, integer) IS 'Whether a task is in a bucket.';
+
 -- Each number of a sequence that is not cached is a write of its own, to a majority of the nodes. So ids say
 -- nothing of the order of pushes in different sessions.
 ALTER SEQUENCE queue.tasks_id_seq CACHE 100;

@@ -100,18 +100,6 @@ $$;
 COMMENT ON FUNCTION queue_internal.may_commit(text, boolean) IS
     'Whether a bulk verb that was called like this may surely commit.';
 
--- Without shared memory nobody knows whether the server has crashed since the mark was written. So a claim must not be
--- lost: whoever sees its token sees a token that is stored.
-CREATE FUNCTION queue_internal.token_base() RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM queue_internal.claim_durably();
-    RETURN (SELECT m.reached + 1 FROM queue_internal.token_mark AS m);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.token_base() IS
-    'The smallest token that a claim may hand out. Makes the commit synchronous.';
-
 -- Never lowers synchronous_commit: remote_apply stays.
 CREATE FUNCTION queue_internal.claim_durably() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

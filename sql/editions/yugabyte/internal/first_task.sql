@@ -1,14 +1,14 @@
--- Walking the order of a bucket: its priorities one after the other, as claim_from does on PostgreSQL.
-
 -- The first task in the order of a bucket, whatever its state: its priority and its run_at.
 --
 -- Finished tasks leave tombstones at the front of the index until a compaction, and a look from the very front
 -- passes over all of them. So a session keeps in mind where the first entry was, for a second, and begins
 -- there. Before it there can only be what came since: a task of a smaller priority, which is looked for, or
 -- one with an earlier run_at, or of a group whose turn came, which is met a second later. Nothing is hidden for
--- longer than that. "fresh" asks for a look from the front.
+-- longer than that. "fresh" asks for a look from the front. The level and the head given are those of mark.sql, which
+-- this edition does not use.
 CREATE FUNCTION queue_internal.first_task(
-    in_bucket integer, in_queue text, fresh boolean, OUT level integer, OUT head timestamptz)
+    in_bucket integer, in_queue text, since_level integer, since_head timestamptz, fresh boolean,
+    OUT level integer, OUT head timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
     name  CONSTANT text := format('queue_low_water.b%s_%s', in_bucket, md5(in_queue));
@@ -39,7 +39,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.first_task(integer, text, boolean) IS
+COMMENT ON FUNCTION queue_internal.first_task(integer, text, integer, timestamptz, boolean) IS
     'The priority and the run_at of the first task in a bucket of a queue.';
 
 -- A task that is let into the order behind the mark of this session is not to be overtaken by it.
@@ -57,19 +57,3 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.keep_in_view(queue.tasks) IS
     'Moves the mark of this session back to a task, if it is ahead of it.';
-
--- The next priority after one, with the run_at of its first task.
-CREATE FUNCTION queue_internal.next_level(
-    in_bucket integer, in_queue text, INOUT level integer, OUT head timestamptz)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    last CONSTANT integer := level;
-BEGIN
-    level := NULL;
-    SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
-    WHERE t.bucket = in_bucket AND t.queue = in_queue AND t.gate < 2 AND t.priority > last
-    ORDER BY t.priority, t.run_at LIMIT 1;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.next_level(integer, text, integer) IS
-    'The next priority that a bucket of a queue has, and the run_at of its first task.';

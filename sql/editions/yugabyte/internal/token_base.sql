@@ -1,0 +1,8 @@
+-- What was committed is on a majority of the nodes, and a crash loses none of it. So a token is never handed out twice.
+CREATE FUNCTION queue_internal.token_base() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN 1;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.token_base() IS 'The smallest token that a claim may hand out.';
