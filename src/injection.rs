@@ -52,6 +52,7 @@ pub enum Point {
     RefillTold,
     // tables/write.rs: rows are written, their index entries not yet.
     InsertWritten,
+    RowUnlocked,
     RowLocked,
     UpdateWritten,
     UpdateIndexed,
@@ -128,6 +129,8 @@ mod faults {
         Stop,
         /// The session takes 20 ms longer.
         Linger,
+        /// The session waits for whoever holds the advisory lock 4711.
+        Gate,
         /// Everywhere: a rollback forgets what the transaction had taken from lanes. What the torture's
         /// account must see.
         Forget,
@@ -167,8 +170,13 @@ mod faults {
                 sleep(Sleep::Wait, Duration::from_secs(60));
             },
             Fault::Linger if here => std::thread::sleep(Duration::from_millis(20)),
+            Fault::Gate if here => await_gate(),
             _ => {}
         }
+    }
+
+    fn await_gate() {
+        Spi::run("SELECT pg_catalog.pg_advisory_xact_lock_shared(4711)").expect("a lock");
     }
 
     pub fn forgets() -> bool {

@@ -6,6 +6,8 @@
 
 #[path = "injection/events.rs"]
 mod events;
+#[path = "injection/locked.rs"]
+mod locked;
 #[path = "injection/scenarios.rs"]
 mod scenarios;
 #[path = "injection/waits.rs"]

@@ -55,7 +55,7 @@ CREATE FUNCTION queue_internal.maintain_sweep(place queue_internal.sweep_positio
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
-    RETURN queue_internal.sweep(place, 1000);
+    RETURN queue_internal.sweep(place, 1000, again => false);
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'queue.maintain() is not done with the search for lost events: %', SQLERRM;
     RETURN NULL;

@@ -58,7 +58,8 @@ BEGIN
            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
            task.headers, task.payload, task.progress, task.errors, archive.result
     WHERE kept IS DISTINCT FROM false;
-    IF awaited OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
+    -- Null where a dump brought the task before its queue.
+    IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
         PERFORM queue_internal.leave(task, archive.state);
     END IF;
 END

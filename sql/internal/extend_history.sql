@@ -24,10 +24,7 @@ BEGIN
     -- A lock that nobody can take who may not write to the table, as an advisory lock could be.
     LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
-       OR EXISTS (SELECT FROM pg_stat_activity AS a
-                  WHERE a.datname = current_database() AND a.application_name = 'pg_restore'
-                    -- Anybody can take that name; only who may write to the table restores it.
-                    AND has_table_privilege(a.usesysid, 'queue.history', 'INSERT')) THEN
+       OR queue_internal.is_being_restored() THEN
         RETURN false;
     ELSIF NOT EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE p.attached)
           AND NOT EXISTS (SELECT FROM queue.tasks)

@@ -8,6 +8,7 @@
 --             names, from behind "after" on. "last" is the queue with which it stopped before each schedule had its
 --             turn, else null: the others are the first of the next call
 --   Stops:    once "max_tasks" were pushed, or after 150 ms; null for neither
+--   Restore:  while pg_restore is connected nothing is pushed
 --   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
 --             overdue when it failed, "patience" at most, and is in no other's way.
 --   Locks:    the rows of the schedules that are due; those that others have locked are passed over. What a push has to
@@ -25,6 +26,11 @@ DECLARE
     plan    queue.schedules;
 BEGIN
     fired := 0;
+    -- A task that is pushed before the tasks, the keys and the sequence of the dump are there may take what is theirs.
+    IF queue_internal.is_being_restored() THEN
+        next_run_at := started + interval '1 second';
+        RETURN;
+    END IF;
     <<turns>>
     WHILE fired > before LOOP
         before := fired;

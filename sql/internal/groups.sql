@@ -93,26 +93,28 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     -- Not written into the statement, as in admitted_of.
-    is_open  CONSTANT smallint := 0;
-    blocking CONSTANT boolean := source.delayed_head = 'block';
-    first    record;
+    is_open    CONSTANT smallint := 0;
+    is_blocked CONSTANT smallint := 2;
+    blocking   CONSTANT boolean := source.delayed_head = 'block';
+    first      record;
 BEGIN
     IF admitted > source.max_running_per_group THEN
         withdraw := latest;
         RETURN;
     END IF;
     -- Of the open ones, which wait for their time, the first thousand are looked at. A claim meets the others when
-    -- they become due (queue_up).
+    -- they become due (queue_up). Both are read in the order of tasks_group, and of no other index: that of the ids has
+    -- those of all queues.
     SELECT w.id, w.state INTO first FROM (
         (SELECT t.id, t.state FROM queue.tasks AS t
-         WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate = 2
+         WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate >= is_blocked
            AND (t.state = 'queued' OR blocking)
-         ORDER BY t.id LIMIT 1)
+         ORDER BY t.gate, t.id LIMIT 1)
         UNION ALL
         (SELECT o.id, o.state FROM (
              SELECT t.id, t.state, t.run_at FROM queue.tasks AS t
-             WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate = is_open
-             ORDER BY t.id LIMIT 1000) AS o
+             WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate <= is_open
+             ORDER BY t.gate, t.id LIMIT 1000) AS o
          WHERE o.state = 'queued' AND (blocking OR o.run_at <= clock_timestamp())
          ORDER BY o.id LIMIT 1)) AS w
     ORDER BY w.id LIMIT 1;

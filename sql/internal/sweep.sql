@@ -12,15 +12,18 @@
 --   tasks are ended, with its own rules about locks and errors (events.sql).
 
 -- "queue" is the last one whose groups this turn has looked at, null between two turns; "groups" has the last group of
--- each queue that has more of them than a turn looks at.
+-- each queue that has more of them than a turn looks at. Everything has been looked at once all of those that had more in
+-- the first turn came to their ends: "queues", and the dependencies and the keys if they are "pending".
 CREATE TYPE queue_internal.sweep_position AS (
-    queue text, groups jsonb, predecessor_id bigint, task_id bigint, key_queue text, key text);
+    queue text, groups jsonb, predecessor_id bigint, task_id bigint, key_queue text, key text,
+    is_first_turn boolean, queues text[], dependencies_pending boolean, keys_pending boolean);
 REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
 COMMENT ON TYPE queue_internal.sweep_position IS 'How far a sweep has come in each of the tables.';
 
 -- Looks at about "max_looks" rows; returns how far it came. A turn is over where "queue" is null, and everything has been
--- looked at where all of it is.
-CREATE FUNCTION queue_internal.sweep(place queue_internal.sweep_position, max_looks integer)
+-- looked at where all of it is. With "again", each turn begins anew with what came to its end, so that what is lost there
+-- meanwhile does not wait for those that have more; without, everything is looked at once.
+CREATE FUNCTION queue_internal.sweep(place queue_internal.sweep_position, max_looks integer, again boolean)
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -31,25 +34,43 @@ DECLARE
     last   record;
 BEGIN
     IF place.queue IS NULL THEN
-        SELECT d.predecessor_id, d.task_id INTO place.predecessor_id, place.task_id
-        FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, rows) AS d;
-        IF place.predecessor_id IS NULL THEN
-            DELETE FROM queue_internal.outcomes AS o
-            WHERE o.task_id = ANY (ARRAY(
-                SELECT e.task_id FROM queue_internal.outcomes AS e
-                WHERE e.ended_at < clock_timestamp() - interval '1 day' LIMIT 1000 FOR UPDATE SKIP LOCKED));
+        place.is_first_turn := place IS NULL;
+        IF again OR place.is_first_turn OR place.dependencies_pending THEN
+            SELECT d.predecessor_id, d.task_id INTO place.predecessor_id, place.task_id
+            FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, rows) AS d;
+            place.dependencies_pending :=
+                place.predecessor_id IS NOT NULL AND (place.is_first_turn OR place.dependencies_pending);
+            IF place.predecessor_id IS NULL THEN
+                DELETE FROM queue_internal.outcomes AS o
+                WHERE o.task_id = ANY (ARRAY(
+                    SELECT e.task_id FROM queue_internal.outcomes AS e
+                    WHERE e.ended_at < clock_timestamp() - interval '1 day'
+                      -- That of a dump is older, and may be read only now.
+                      AND NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
+                                      WHERE d.predecessor_id = e.task_id AND d.outcome IS NULL)
+                    LIMIT 1000 FOR UPDATE SKIP LOCKED));
+            END IF;
         END IF;
         place.queue := '';
         -- Without queues that are gone.
         place.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(place.groups) AS g
                          WHERE (SELECT q.name FROM queue.queues AS q WHERE q.name = g.key) IS NOT NULL);
+        place.queues := ARRAY(SELECT u.name FROM unnest(place.queues) AS u (name) WHERE place.groups ? u.name);
         RETURN place;
     END IF;
     WHILE max_looks > 0 LOOP
-        SELECT q.* INTO source FROM queue.queues AS q WHERE q.name > place.queue ORDER BY q.name LIMIT 1;
+        SELECT q.* INTO source FROM queue.queues AS q
+        WHERE q.name > place.queue AND (again OR place.is_first_turn OR q.name = ANY (place.queues))
+        ORDER BY q.name LIMIT 1;
         IF NOT FOUND THEN
-            SELECT k.queue, k.key INTO place.key_queue, place.key
-            FROM queue_internal.sweep_keys(place.key_queue, place.key, rows) AS k;
+            IF again OR place.is_first_turn OR place.keys_pending THEN
+                SELECT k.queue, k.key INTO place.key_queue, place.key
+                FROM queue_internal.sweep_keys(place.key_queue, place.key, rows) AS k;
+                place.keys_pending := place.key IS NOT NULL AND (place.is_first_turn OR place.keys_pending);
+            END IF;
+            IF place.queues = '{}' AND NOT place.dependencies_pending AND NOT place.keys_pending THEN
+                RETURN NULL;
+            END IF;
             place.queue := NULL;
             RETURN place;
         END IF;
@@ -61,15 +82,19 @@ BEGIN
         ON CONFLICT DO NOTHING;
         SELECT g.group_key, g.looks INTO last
         FROM queue_internal.sweep_groups(source, place.groups ->> source.name, piece) AS g;
-        place.groups := nullif(
-            CASE WHEN last.group_key IS NULL THEN place.groups - source.name
-                 ELSE coalesce(place.groups, '{}') || jsonb_build_object(source.name, last.group_key) END, '{}');
+        IF last.group_key IS NULL THEN
+            place.groups := place.groups - source.name;
+            place.queues := array_remove(place.queues, source.name);
+        ELSE
+            place.groups := coalesce(place.groups, '{}') || jsonb_build_object(source.name, last.group_key);
+            place.queues := place.queues || CASE WHEN place.is_first_turn THEN ARRAY[source.name] END;
+        END IF;
         max_looks := max_looks - 1 - last.looks;
     END LOOP;
     RETURN place;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep(queue_internal.sweep_position, integer) IS
+COMMENT ON FUNCTION queue_internal.sweep(queue_internal.sweep_position, integer, boolean) IS
     'Leaves events about what no event tells of, for a piece of the tables; returns where to continue.';
 
 -- Returns the last row that it looked at, or null at the end.

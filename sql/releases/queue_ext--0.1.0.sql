@@ -1398,26 +1398,28 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     -- Not written into the statement, as in admitted_of.
-    is_open  CONSTANT smallint := 0;
-    blocking CONSTANT boolean := source.delayed_head = 'block';
-    first    record;
+    is_open    CONSTANT smallint := 0;
+    is_blocked CONSTANT smallint := 2;
+    blocking   CONSTANT boolean := source.delayed_head = 'block';
+    first      record;
 BEGIN
     IF admitted > source.max_running_per_group THEN
         withdraw := latest;
         RETURN;
     END IF;
     -- Of the open ones, which wait for their time, the first thousand are looked at. A claim meets the others when
-    -- they become due (queue_up).
+    -- they become due (queue_up). Both are read in the order of tasks_group, and of no other index: that of the ids has
+    -- those of all queues.
     SELECT w.id, w.state INTO first FROM (
         (SELECT t.id, t.state FROM queue.tasks AS t
-         WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate = 2
+         WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate >= is_blocked
            AND (t.state = 'queued' OR blocking)
-         ORDER BY t.id LIMIT 1)
+         ORDER BY t.gate, t.id LIMIT 1)
         UNION ALL
         (SELECT o.id, o.state FROM (
              SELECT t.id, t.state, t.run_at FROM queue.tasks AS t
-             WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate = is_open
-             ORDER BY t.id LIMIT 1000) AS o
+             WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate <= is_open
+             ORDER BY t.gate, t.id LIMIT 1000) AS o
          WHERE o.state = 'queued' AND (blocking OR o.run_at <= clock_timestamp())
          ORDER BY o.id LIMIT 1)) AS w
     ORDER BY w.id LIMIT 1;
@@ -1990,15 +1992,18 @@ COMMENT ON FUNCTION queue_internal.process_all_events(integer) IS
 --   tasks are ended, with its own rules about locks and errors (events.sql).
 
 -- "queue" is the last one whose groups this turn has looked at, null between two turns; "groups" has the last group of
--- each queue that has more of them than a turn looks at.
+-- each queue that has more of them than a turn looks at. Everything has been looked at once all of those that had more in
+-- the first turn came to their ends: "queues", and the dependencies and the keys if they are "pending".
 CREATE TYPE queue_internal.sweep_position AS (
-    queue text, groups jsonb, predecessor_id bigint, task_id bigint, key_queue text, key text);
+    queue text, groups jsonb, predecessor_id bigint, task_id bigint, key_queue text, key text,
+    is_first_turn boolean, queues text[], dependencies_pending boolean, keys_pending boolean);
 REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
 COMMENT ON TYPE queue_internal.sweep_position IS 'How far a sweep has come in each of the tables.';
 
 -- Looks at about "max_looks" rows; returns how far it came. A turn is over where "queue" is null, and everything has been
--- looked at where all of it is.
-CREATE FUNCTION queue_internal.sweep(place queue_internal.sweep_position, max_looks integer)
+-- looked at where all of it is. With "again", each turn begins anew with what came to its end, so that what is lost there
+-- meanwhile does not wait for those that have more; without, everything is looked at once.
+CREATE FUNCTION queue_internal.sweep(place queue_internal.sweep_position, max_looks integer, again boolean)
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -2009,25 +2014,43 @@ DECLARE
     last   record;
 BEGIN
     IF place.queue IS NULL THEN
-        SELECT d.predecessor_id, d.task_id INTO place.predecessor_id, place.task_id
-        FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, rows) AS d;
-        IF place.predecessor_id IS NULL THEN
-            DELETE FROM queue_internal.outcomes AS o
-            WHERE o.task_id = ANY (ARRAY(
-                SELECT e.task_id FROM queue_internal.outcomes AS e
-                WHERE e.ended_at < clock_timestamp() - interval '1 day' LIMIT 1000 FOR UPDATE SKIP LOCKED));
+        place.is_first_turn := place IS NULL;
+        IF again OR place.is_first_turn OR place.dependencies_pending THEN
+            SELECT d.predecessor_id, d.task_id INTO place.predecessor_id, place.task_id
+            FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, rows) AS d;
+            place.dependencies_pending :=
+                place.predecessor_id IS NOT NULL AND (place.is_first_turn OR place.dependencies_pending);
+            IF place.predecessor_id IS NULL THEN
+                DELETE FROM queue_internal.outcomes AS o
+                WHERE o.task_id = ANY (ARRAY(
+                    SELECT e.task_id FROM queue_internal.outcomes AS e
+                    WHERE e.ended_at < clock_timestamp() - interval '1 day'
+                      -- That of a dump is older, and may be read only now.
+                      AND NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
+                                      WHERE d.predecessor_id = e.task_id AND d.outcome IS NULL)
+                    LIMIT 1000 FOR UPDATE SKIP LOCKED));
+            END IF;
         END IF;
         place.queue := '';
         -- Without queues that are gone.
         place.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(place.groups) AS g
                          WHERE (SELECT q.name FROM queue.queues AS q WHERE q.name = g.key) IS NOT NULL);
+        place.queues := ARRAY(SELECT u.name FROM unnest(place.queues) AS u (name) WHERE place.groups ? u.name);
         RETURN place;
     END IF;
     WHILE max_looks > 0 LOOP
-        SELECT q.* INTO source FROM queue.queues AS q WHERE q.name > place.queue ORDER BY q.name LIMIT 1;
+        SELECT q.* INTO source FROM queue.queues AS q
+        WHERE q.name > place.queue AND (again OR place.is_first_turn OR q.name = ANY (place.queues))
+        ORDER BY q.name LIMIT 1;
         IF NOT FOUND THEN
-            SELECT k.queue, k.key INTO place.key_queue, place.key
-            FROM queue_internal.sweep_keys(place.key_queue, place.key, rows) AS k;
+            IF again OR place.is_first_turn OR place.keys_pending THEN
+                SELECT k.queue, k.key INTO place.key_queue, place.key
+                FROM queue_internal.sweep_keys(place.key_queue, place.key, rows) AS k;
+                place.keys_pending := place.key IS NOT NULL AND (place.is_first_turn OR place.keys_pending);
+            END IF;
+            IF place.queues = '{}' AND NOT place.dependencies_pending AND NOT place.keys_pending THEN
+                RETURN NULL;
+            END IF;
             place.queue := NULL;
             RETURN place;
         END IF;
@@ -2039,15 +2062,19 @@ BEGIN
         ON CONFLICT DO NOTHING;
         SELECT g.group_key, g.looks INTO last
         FROM queue_internal.sweep_groups(source, place.groups ->> source.name, piece) AS g;
-        place.groups := nullif(
-            CASE WHEN last.group_key IS NULL THEN place.groups - source.name
-                 ELSE coalesce(place.groups, '{}') || jsonb_build_object(source.name, last.group_key) END, '{}');
+        IF last.group_key IS NULL THEN
+            place.groups := place.groups - source.name;
+            place.queues := array_remove(place.queues, source.name);
+        ELSE
+            place.groups := coalesce(place.groups, '{}') || jsonb_build_object(source.name, last.group_key);
+            place.queues := place.queues || CASE WHEN place.is_first_turn THEN ARRAY[source.name] END;
+        END IF;
         max_looks := max_looks - 1 - last.looks;
     END LOOP;
     RETURN place;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep(queue_internal.sweep_position, integer) IS
+COMMENT ON FUNCTION queue_internal.sweep(queue_internal.sweep_position, integer, boolean) IS
     'Leaves events about what no event tells of, for a piece of the tables; returns where to continue.';
 
 -- Returns the last row that it looked at, or null at the end.
@@ -2714,7 +2741,8 @@ BEGIN
            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
            task.headers, task.payload, task.progress, task.errors, archive.result
     WHERE kept IS DISTINCT FROM false;
-    IF awaited OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
+    -- Null where a dump brought the task before its queue.
+    IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
         PERFORM queue_internal.leave(task, archive.state);
     END IF;
 END
@@ -3572,6 +3600,22 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.due_queues(timestamptz, timestamptz) IS
     'The queues in which tasks came due in a span of time, and when the next task comes due.';
+-- queue_internal.is_being_restored()
+--
+--   The rows of a dump come for a while, in any order. Nothing that can wait is done meanwhile: it could take an id, a key
+--   or the name of a partition that the dump is still to bring.
+
+CREATE FUNCTION queue_internal.is_being_restored() RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM pg_stat_activity AS a
+        WHERE a.datname = current_database() AND a.application_name = 'pg_restore'
+          -- Any session can take that name; only a role that may write to the table restores it.
+          AND has_table_privilege(a.usesysid, 'queue.history', 'INSERT'));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.is_being_restored() IS 'Whether pg_restore is connected to the database.';
 -- queue_internal.extend_history()
 --
 --   Makes the partitions of queue.history for today and the coming days, as many as the setting
@@ -3598,10 +3642,7 @@ BEGIN
     -- A lock that nobody can take who may not write to the table, as an advisory lock could be.
     LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
-       OR EXISTS (SELECT FROM pg_stat_activity AS a
-                  WHERE a.datname = current_database() AND a.application_name = 'pg_restore'
-                    -- Anybody can take that name; only who may write to the table restores it.
-                    AND has_table_privilege(a.usesysid, 'queue.history', 'INSERT')) THEN
+       OR queue_internal.is_being_restored() THEN
         RETURN false;
     ELSIF NOT EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE p.attached)
           AND NOT EXISTS (SELECT FROM queue.tasks)
@@ -4279,6 +4320,7 @@ COMMENT ON FUNCTION queue_internal.latest_run(text, text, timestamptz, timestamp
 --             names, from behind "after" on. "last" is the queue with which it stopped before each schedule had its
 --             turn, else null: the others are the first of the next call
 --   Stops:    once "max_tasks" were pushed, or after 150 ms; null for neither
+--   Restore:  while pg_restore is connected nothing is pushed
 --   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
 --             overdue when it failed, "patience" at most, and is in no other's way.
 --   Locks:    the rows of the schedules that are due; those that others have locked are passed over. What a push has to
@@ -4296,6 +4338,11 @@ DECLARE
     plan    queue.schedules;
 BEGIN
     fired := 0;
+    -- A task that is pushed before the tasks, the keys and the sequence of the dump are there may take what is theirs.
+    IF queue_internal.is_being_restored() THEN
+        next_run_at := started + interval '1 second';
+        RETURN;
+    END IF;
     <<turns>>
     WHILE fired > before LOOP
         before := fired;
@@ -6941,7 +6988,7 @@ CREATE FUNCTION queue_internal.maintain_sweep(place queue_internal.sweep_positio
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
-    RETURN queue_internal.sweep(place, 1000);
+    RETURN queue_internal.sweep(place, 1000, again => false);
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'queue.maintain() is not done with the search for lost events: %', SQLERRM;
     RETURN NULL;

@@ -217,6 +217,7 @@ pub unsafe fn update_at_once<const N: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         if !may_be_locked(found) {
+            point!(RowUnlocked);
             match update(relation, place, row, false, &wanted) {
                 Change::Locked => {}
                 change => return change,
@@ -283,8 +284,8 @@ unsafe fn lock_at_once(relation: pg_sys::Relation, place: pg_sys::ItemPointerDat
     }
 }
 
-/// Changes the row at a place, without waiting for anybody unless `wait` says so; `place` is then where its
-/// new version is.
+/// Changes the row at a place, without waiting for anybody unless `wait` says so; if that is done, `place` is then where
+/// its new version is.
 ///
 /// # Safety
 /// As for `insert`; `place` was read with the active snapshot.
@@ -338,7 +339,11 @@ pub unsafe fn update<const N: usize>(
             indexes.close();
         }
         point!(UpdateIndexed);
-        *place = (*slot).tts_tid;
+        // Only then: of a row that was not stored the slot has an invalid TID, whose block means a new page to whoever
+        // reads it.
+        if result == pg_sys::TM_Result::TM_Ok {
+            *place = (*slot).tts_tid;
+        }
         pg_sys::ExecDropSingleTupleTableSlot(slot);
         result.into()
     }

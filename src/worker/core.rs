@@ -202,7 +202,7 @@ pub struct Swept {
 /// Creates the events that were lost, for a piece of the tables from a place on.
 pub fn sweep(place: Option<&[u8]>, max_looks: i32) -> Swept {
     let query = "SELECT CASE WHEN NOT s IS NULL THEN s::text END, s.queue IS NULL
-                 FROM queue_internal.sweep($1::queue_internal.sweep_position, $2) AS s";
+                 FROM queue_internal.sweep($1::queue_internal.sweep_position, $2, true) AS s";
     let place = place.map(|place| Name(place.to_vec()));
     write(query, &[place.into(), max_looks.into()], |row| {
         let place: Option<Name> = row.get(1)?;

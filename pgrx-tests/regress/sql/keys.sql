@@ -119,7 +119,7 @@ SELECT id, token, payload, key FROM queue.claim('1 minute', 'next') \gset
 SELECT :'payload' AS payload, :'key' AS key, queue.complete(:id, :token);
 -- A key whose task has ended is removed by the sweep; one whose task is nowhere may be that of a task to come.
 INSERT INTO queue_internal.keys (queue, key, task_id) VALUES ('next', 'of the ended', :id), ('next', 'of one to come', 123456789);
-DO $$ DECLARE place queue_internal.sweep_position; BEGIN LOOP place := queue_internal.sweep(place, 100000); EXIT WHEN place IS NULL; END LOOP; END $$;
+DO $$ DECLARE place queue_internal.sweep_position; BEGIN LOOP place := queue_internal.sweep(place, 100000, true); EXIT WHEN place IS NULL; END LOOP; END $$;
 SELECT key FROM queue_internal.keys WHERE queue = 'next';
 DELETE FROM queue_internal.keys WHERE queue = 'next';
 

@@ -158,3 +158,14 @@ SELECT * FROM pg_temp.runs('0 8 30 12 *', 'Pacific/Apia', '2011-01-01', 2);
 -- Far from any change, and by the second right across one.
 SELECT * FROM pg_temp.runs('30 2 29 2 *', 'America/New_York', '2026-01-01', 2);
 SELECT count(*), count(DISTINCT run), max(run) - min(run) AS over FROM queue.schedule_preview('* * * * * *', 'America/New_York', 7300, '2026-11-01 05:00Z') AS run;
+
+-- While a dump is restored nothing is pushed: the keys and the sequence of the ids come after the schedules.
+SELECT queue.schedule('restored', '@hourly', 'default', '"restored"') > now() AS scheduled;
+UPDATE queue.schedules SET next_run_at = now() - interval '1 minute';
+SET application_name = 'pg_restore';
+CALL queue.maintain();
+SELECT count(*) FROM queue.tasks WHERE payload = '"restored"';
+RESET application_name;
+CALL queue.maintain();
+SELECT count(*) FROM queue.tasks WHERE payload = '"restored"';
+SELECT queue.unschedule('restored');

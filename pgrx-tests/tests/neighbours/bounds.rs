@@ -180,3 +180,24 @@ fn maintain_ends_leases_before_it_searches_for_lost_events() {
     let order = "SELECT string_agg(what, ', ' ORDER BY number) FROM public.order_of";
     assert_eq!(text(&mut client, order), "lease, lost event");
 }
+
+#[test]
+fn the_next_of_a_group_is_found_without_reading_tasks_of_other_queues() {
+    let (cluster, mut client, _worker) = start("bounds-next");
+    without_worker(&mut client);
+    // To the planner all tasks seem to be of one group, so that an index of all ids would do.
+    run(
+        &mut client,
+        "INSERT INTO queue.tasks (queue, group_key) SELECT 'a', 'g' FROM generate_series(1, 50000);
+         ANALYZE queue.tasks;
+         INSERT INTO queue.tasks (queue, group_key) VALUES ('b', 'h'), ('b', 'h')",
+    );
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "BEGIN; SELECT s.* FROM queue.queues AS q, queue_internal.next_step(q, 'h', 0, 0, NULL) AS s WHERE q.name = 'b'",
+    );
+    let reads = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = 'queue.tasks'::regclass";
+    let reads = number(&mut client, reads);
+    assert!(reads < 100, "{reads} rows read");
+}

@@ -1,0 +1,41 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- The sweep looks at a piece of each queue in a turn. It comes to its end with the queue that takes the most turns,
+-- however many turns the others take, and looks at the others again meanwhile only if it is asked to.
+SELECT queue.create('a'), queue.create('b'), queue.create('c');
+INSERT INTO queue.tasks (queue, group_key)
+SELECT q.name, 'g' || n FROM (VALUES ('a', 350), ('b', 150), ('c', 250)) AS q (name, count), generate_series(1, q.count) AS n;
+DELETE FROM queue_internal.events;
+CREATE FUNCTION pg_temp.turns(again boolean, OUT turns integer, OUT events bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    place queue_internal.sweep_position;
+BEGIN
+    turns := 0;
+    LOOP
+        place := queue_internal.sweep(place, 50, again);
+        turns := turns + (place.queue IS NULL)::integer;
+        EXIT WHEN place IS NULL OR turns > 100;
+    END LOOP;
+    events := (SELECT count(*) FROM queue_internal.events);
+END
+$$;
+SELECT * FROM pg_temp.turns(true);
+DELETE FROM queue_internal.events;
+SELECT * FROM pg_temp.turns(false);
+-- Only what is left out is looked at in a second turn.
+DELETE FROM queue_internal.events;
+DO $$
+DECLARE
+    place queue_internal.sweep_position;
+BEGIN
+    LOOP
+        place := queue_internal.sweep(place, 50, false);
+        IF place.queue IS NULL AND place.is_first_turn THEN
+            DELETE FROM queue_internal.events;
+        END IF;
+        EXIT WHEN place IS NULL;
+    END LOOP;
+END
+$$;
+SELECT queue, count(*) FROM queue_internal.events GROUP BY 1 ORDER BY 1;
+SELECT queue.drop('a', true), queue.drop('b', true), queue.drop('c', true);
