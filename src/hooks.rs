@@ -9,8 +9,10 @@
 //! a command that is going to be refused: anybody could keep the worker away with those.
 
 mod refusals;
+mod relations;
 
 use crate::clock::now;
+use crate::guard::elements;
 use crate::lanes;
 use crate::shared;
 use crate::shared::idle::{self, IdleTransactions};
@@ -72,10 +74,10 @@ unsafe extern "C-unwind" fn process_utility(
     destination: *mut pg_sys::DestReceiver,
     completion: *mut pg_sys::QueryCompletion,
 ) {
-    // SAFETY: the arguments are the server's own and are passed on untouched; PREVIOUS was set
+    // SAFETY: the arguments are the server's own; only the statement may be passed on as a copy. PREVIOUS was set
     // once at start-up.
     unsafe {
-        refusals::refuse_early((*statement).utilityStmt);
+        let statement = refusals::refuse_early(statement);
         if concerns_a_database((*statement).utilityStmt) {
             make_way(
                 (*statement).utilityStmt,
@@ -191,12 +193,8 @@ unsafe extern "C-unwind" fn silences_triggers(node: *mut pg_sys::Node) -> bool {
                 } else {
                     CStr::from_ptr(schema) == c"queue"
                 };
-                let commands = (*statement).cmds;
-                let mut commands = (0..(*commands).length).map(|i| {
-                    (*(*commands).elements.offset(i as isize)).ptr_value.cast::<pg_sys::AlterTableCmd>()
-                });
                 ours && [c"tasks", c"history", c"dead_letters"].contains(&name)
-                    && commands
+                    && elements::<pg_sys::AlterTableCmd>((*statement).cmds)
                         .any(|command| (AT_EnableTrig..=AT_DisableTrigUser).contains(&(*command).subtype))
             }
             _ => false,

@@ -13,6 +13,8 @@ mod ids;
 mod leaks;
 #[path = "security/locks.rs"]
 mod locks;
+#[path = "security/locks_names.rs"]
+mod locks_names;
 #[path = "security/names.rs"]
 mod names;
 #[path = "security/paths.rs"]

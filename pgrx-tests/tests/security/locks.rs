@@ -7,7 +7,7 @@ use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
 use postgres::Client;
 use queue_ext_tests::{Cluster, Settings, eventually};
 
-const SOON: Duration = Duration::from_secs(10);
+pub const SOON: Duration = Duration::from_secs(10);
 
 /// What a role with a right for one queue may try. It owns "plain", "parted" and the index on it, a publication and
 /// an extension.
@@ -107,7 +107,7 @@ const REFUSED_FIRST: [&str; 37] = [
 ];
 
 /// Queue "a", and a role that may push to it and owns a few things.
-fn producer(cluster: &Cluster) -> Client {
+pub fn producer(cluster: &Cluster) -> Client {
     let mut admin = cluster.connect();
     run(
         &mut admin,
@@ -216,6 +216,22 @@ fn what_postgresql_allows_is_allowed() {
         "CREATE TABLE tasks (id bigint PRIMARY KEY); SET LOCAL search_path = a_producer, queue;
          ALTER TABLE plain ADD FOREIGN KEY (id) REFERENCES tasks",
         "CREATE TABLE self (id bigint PRIMARY KEY REFERENCES self)",
+        // IF EXISTS and IF NOT EXISTS.
+        "ALTER TABLE plain ADD COLUMN IF NOT EXISTS id bigint REFERENCES queue.tasks",
+        "SET LOCAL search_path = a_producer, queue;
+         ALTER TABLE plain ADD COLUMN IF NOT EXISTS id bigint REFERENCES tasks (id) CHECK (id > 0), ADD more integer",
+        "ALTER TABLE IF EXISTS missing INHERIT queue.tasks;
+         ALTER TABLE IF EXISTS missing ATTACH PARTITION queue.tasks DEFAULT",
+        "CREATE TEMP TABLE more (id bigint); CREATE TEMP TABLE IF NOT EXISTS more () INHERITS (queue.tasks)",
+        // Temporary tables without a schema, and own tables with the name of a catalogue.
+        "CREATE TEMP TABLE more (id serial PRIMARY KEY); ALTER TABLE more ADD n serial; COMMENT ON TABLE more IS 'x';
+         COMMENT ON COLUMN more.id IS 'x'; CREATE STATISTICS s ON id, n FROM more; DROP STATISTICS s;
+         CREATE TEMP TABLE child () INHERITS (more); ALTER TABLE child NO INHERIT more; ALTER TABLE child INHERIT more;
+         CREATE RULE r AS ON INSERT TO more DO ALSO NOTIFY more; CREATE TEMP TABLE self (id int PRIMARY KEY REFERENCES self)",
+        "SET LOCAL search_path = a_producer, pg_catalog; CREATE TABLE pg_class (id bigint PRIMARY KEY);
+         CREATE RULE r AS ON INSERT TO pg_class DO NOTHING; COMMENT ON COLUMN pg_class.id IS 'x';
+         CREATE TABLE pg_attribute (id bigint REFERENCES pg_class)",
+        "CREATE SCHEMA made CREATE TABLE tasks (id bigint PRIMARY KEY) CREATE TABLE x (id bigint REFERENCES made.tasks)",
         "CREATE VIEW seen AS SELECT 1 AS id; COMMENT ON COLUMN seen.id IS 'x'",
         "COMMENT ON TYPE plain IS NULL; COMMENT ON SCHEMA a_producer IS 'x'",
         "CREATE TABLE child (id bigint NOT NULL); ALTER TABLE parted ATTACH PARTITION child DEFAULT;
@@ -230,6 +246,7 @@ fn what_postgresql_allows_is_allowed() {
         ("CREATE RULE r AS ON INSERT TO other.queue.tasks DO NOTHING", "0A000"),
         ("CREATE TABLE x (id bigint REFERENCES missing)", "42P01"),
         ("COMMENT ON COLUMN id IS 'x'", "42601"),
+        ("ALTER TABLE missing ADD FOREIGN KEY (id) REFERENCES queue.tasks", "42P01"),
     ] {
         let (found, said) = attempt(&mut producer, statement).expect_err(statement);
         assert_eq!(found, code, "{statement}: {said}");
