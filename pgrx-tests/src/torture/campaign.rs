@@ -264,6 +264,7 @@ impl Campaign {
         waiting::left_behind(&mut client).into_iter().for_each(|what| say("I17", what));
         checker::wrong_stats(&mut client).into_iter().for_each(|what| say("I10", what));
         checker::corruption(&mut client).into_iter().for_each(|what| say("I14", what));
+        checker::damaged_pages(&mut client).into_iter().for_each(|what| say("I14", what));
         let mut account = account::read(&scene.journals);
         account.lose(&std::mem::take(&mut scene.crashes));
         let (violations, counts) =

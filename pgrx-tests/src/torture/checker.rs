@@ -12,7 +12,7 @@ mod owners;
 mod pushes;
 mod server;
 
-pub use server::{Log, corruption, wrong_stats};
+pub use server::{Log, corruption, damaged_pages, wrong_stats};
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

@@ -40,6 +40,23 @@ pub fn wrong_stats(client: &mut Client) -> Vec<String> {
     }
 }
 
+/// Pages that nobody has initialized, and somebody has written to all the same: once they are read from the disk they are
+/// invalid. amcheck passes over them.
+pub fn damaged_pages(client: &mut Client) -> Vec<String> {
+    if !has_extension("pageinspect") {
+        return Vec::new();
+    }
+    client.batch_execute("CREATE EXTENSION IF NOT EXISTS pageinspect").expect("pageinspect");
+    let query = "
+        SELECT format('page %s of %s is new and has the LSN %s', b.n, c.oid::regclass, h.lsn)
+        FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace,
+             generate_series(0, pg_relation_size(c.oid) / current_setting('block_size')::bigint - 1) AS b (n),
+             page_header(get_raw_page(c.oid::regclass::text, b.n)) AS h
+        WHERE n.nspname IN ('queue', 'queue_internal') AND c.relkind = 'r' AND h.upper = 0 AND h.lsn <> '0/0'";
+    let rows = client.query(query, &[]).expect("look at the pages");
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
 /// What amcheck finds, where the server has it.
 pub fn corruption(client: &mut Client) -> Vec<String> {
     if !has_extension("amcheck") {
