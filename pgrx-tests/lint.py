@@ -19,7 +19,7 @@ import tempfile
 
 import pglast
 
-LEFT_OUT = re.compile(r"^CREATE FUNCTION [^$]*\bLANGUAGE sql\b[^$]*\n(RETURN|BEGIN ATOMIC)\b", re.MULTILINE)
+LEFT_OUT = re.compile(r"^CREATE FUNCTION [^$]*\bLANGUAGE sql\b[^$]*\s(RETURN|BEGIN ATOMIC)\b", re.MULTILINE)
 REWORDED = re.compile(r"^(\s+)(\w+\.\w+ :=|RETURN NEXT(?= \w+\.))", re.MULTILINE)
 
 BULK = "dry_run boolean,batch_size integer,INOUT tasks bigint"

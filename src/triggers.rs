@@ -128,7 +128,11 @@ unsafe fn each_of(
     columns: usize,
     mut act: impl FnMut(*mut pg_sys::TupleTableSlot),
 ) {
-    // SAFETY: the caller's trigger is declared with that table, which the server has filled.
+    // Another event may have brought the other table alone.
+    if rows.is_null() {
+        refuse("only to be called as the extension's own triggers");
+    }
+    // SAFETY: the server has filled the table.
     unsafe {
         let slot = pg_sys::MakeSingleTupleTableSlot(
             (*trigger.tg_relation).rd_att,

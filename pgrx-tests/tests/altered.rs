@@ -203,6 +203,58 @@ fn what_must_not_be_null_is_refused_alike() {
 }
 
 #[test]
+fn what_may_be_null_though_it_never_was_is_left_to_sql() {
+    let cluster = cluster("altered-may-be-null");
+    let mut client = cluster.connect();
+    for column in ["queue", "payload"] {
+        run(
+            &mut client,
+            "DELETE FROM queue.tasks; SELECT queue.push('default'); SELECT * FROM queue.claim('1 hour')",
+        );
+        run(&mut client, &format!("ALTER TABLE queue.tasks ALTER {column} DROP NOT NULL"));
+        run(
+            &mut client,
+            &format!(
+                "ALTER TABLE queue.tasks DISABLE TRIGGER task_changed; UPDATE queue.tasks SET {column} = NULL; ALTER TABLE queue.tasks ENABLE ALWAYS TRIGGER task_changed"
+            ),
+        );
+        let statement = "SELECT queue.complete(id, token) FROM queue.tasks";
+        assert_eq!(code(&mut client, statement), "23502", "{column} is null");
+        run(
+            &mut client,
+            &format!(
+                "DELETE FROM queue.tasks WHERE {column} IS NOT NULL; TRUNCATE queue.tasks; ALTER TABLE queue.tasks ALTER {column} SET NOT NULL"
+            ),
+        );
+    }
+    round(&mut client, "without nulls again", "");
+}
+
+#[test]
+fn an_index_that_is_not_valid_is_not_read() {
+    let cluster = cluster("altered-invalid");
+    let (mut client, mut old) = (cluster.connect(), cluster.connect());
+    run(&mut client, "SELECT queue.push('default') FROM generate_series(1, 3)");
+    let made = "SELECT pg_get_indexdef('queue.tasks_order'::regclass)";
+    let made: String = client.query_one(made, &[]).expect("the index").get(0);
+    run(&mut client, "DROP INDEX queue.tasks_order");
+    // A snapshot that is older than the index keeps it from becoming valid.
+    run(&mut old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM queue.queues");
+    run(&mut client, "SET lock_timeout = 0; SET statement_timeout = '2s'");
+    let concurrently = made.replacen("CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1);
+    assert_eq!(code(&mut client, &concurrently), "57014");
+    run(&mut client, "RESET statement_timeout");
+    let ready =
+        "SELECT indisready AND NOT indisvalid FROM pg_index WHERE indexrelid = 'queue.tasks_order'::regclass";
+    assert!(client.query_one(ready, &[]).expect("the index").get::<_, bool>(0), "it is filled and not valid");
+    run(&mut old, "COMMIT");
+    let claimed = client.query("SELECT id FROM queue.claim('1 hour', max_tasks => 10)", &[]).expect("claim");
+    assert_eq!(claimed.len(), 3);
+    run(&mut client, &format!("DROP INDEX queue.tasks_order; {made}; DELETE FROM queue.tasks"));
+    round(&mut client, "with a valid index again", "");
+}
+
+#[test]
 fn plain_indexes_are_filled_natively_also_while_they_are_built() {
     let cluster = cluster("altered-indexes");
     let (mut client, mut other) = (cluster.connect(), cluster.connect());
@@ -329,6 +381,13 @@ fn the_functions_of_triggers_refuse_what_they_were_not_made_for() {
         assert_eq!(code(&mut client, &statement), "39P01", "{function} {event} on {table}");
         run(&mut client, &format!("DROP TRIGGER mine ON {table}"));
     }
+    run(
+        &mut client,
+        "CREATE TRIGGER mine AFTER DELETE ON queue.tasks REFERENCING OLD TABLE AS gone
+         FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.tasks_announced()",
+    );
+    assert_eq!(code(&mut client, "DELETE FROM queue.tasks WHERE false"), "39P01", "the other table of rows");
+    run(&mut client, "DROP TRIGGER mine ON queue.tasks");
     assert_eq!(code(&mut client, "SELECT queue_internal.task_changed()"), "39P01");
     round(&mut client, "without them", "");
 }

@@ -298,8 +298,9 @@ unsafe fn has_columns(shape: pg_sys::TupleDesc, columns: &[Column], checks: usiz
             && (columns.len()..(*shape).natts as usize).all(|i| (*super::rows::attribute(shape, i)).attisdropped)
             && columns.iter().enumerate().all(|(i, (name, _))| {
                 let attribute = super::rows::attribute(shape, i);
+                // Native verbs read a column that is not among those without asking whether it is null.
                 !(written
-                    && ((*attribute).attnotnull && NULLABLE.contains(name) || (*attribute).attgenerated != 0))
+                    && ((*attribute).attnotnull == NULLABLE.contains(name) || (*attribute).attgenerated != 0))
             })
             && (constraints.is_null() || usize::from((*constraints).num_check) <= checks)
     }
@@ -348,9 +349,12 @@ unsafe fn has_plain_indexes(relation: pg_sys::Relation) -> bool {
 unsafe fn is_defined_as(index: pg_sys::Oid, (begin, end): (&str, &str)) -> Result<(), Reason> {
     // SAFETY: a catalog lookup.
     let found = unsafe { definition(pg_sys::pg_get_indexdef, index) };
+    // One that is not valid lacks entries: it is being built or dropped, or that failed.
+    // SAFETY: a catalog lookup.
+    let valid = found.is_some() && unsafe { pg_sys::get_index_isvalid(index) };
     let same =
         found.is_some_and(|found| found.starts_with(begin.as_bytes()) && found.ends_with(end.as_bytes()));
-    if same { Ok(()) } else { Err(Reason::Altered) }
+    if same && valid { Ok(()) } else { Err(Reason::Altered) }
 }
 
 unsafe extern "C-unwind" {
