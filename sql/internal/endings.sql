@@ -215,7 +215,10 @@ DECLARE
 BEGIN
     task.errors := queue_internal.with_error(task, error);
     SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
-    -- A dump may bring a task before its queue: then nobody knows that it was the last attempt.
+    -- A dump may bring a task before its queue: until then nobody knows whether it was the last attempt.
+    IF NOT patient AND source.name IS NULL THEN
+        RETURN NULL;
+    END IF;
     is_last := permanent OR coalesce(task.attempt >= coalesce(task.max_attempts, source.max_attempts), false);
     -- Which task a push replaces is decided by who locks the key first. Who is patient has the task locked FOR UPDATE
     -- if it has a key, and a push that replaces it comes before or after that (leased_task).
