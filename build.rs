@@ -9,6 +9,8 @@ use std::process::Command;
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=sql/manifest");
     println!("cargo::rerun-if-changed=sql/edition");
+    // An overlay that is added or deleted changes the list.
+    println!("cargo::rerun-if-changed=sql/editions");
     let listed = Command::new("sql/edition").arg("native").output()?;
     if !listed.status.success() {
         return Err(String::from_utf8_lossy(&listed.stderr).into());

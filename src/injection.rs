@@ -129,7 +129,7 @@ mod faults {
         Stop,
         /// The session takes 20 ms longer.
         Linger,
-        /// The session waits for whoever holds the advisory lock 4711.
+        /// The session waits until no other one holds the advisory lock 4711.
         Gate,
         /// Everywhere: a rollback forgets what the transaction had taken from lanes. What the torture's
         /// account must see.

@@ -339,8 +339,8 @@ pub unsafe fn update<const N: usize>(
             indexes.close();
         }
         point!(UpdateIndexed);
-        // Only then: of a row that was not stored the slot has an invalid TID, whose block means a new page to whoever
-        // reads it.
+        // A slot whose tuple was not stored has an invalid TID. Its block number is P_NEW, with which PostgreSQL extends the
+        // table.
         if result == pg_sys::TM_Result::TM_Ok {
             *place = (*slot).tts_tid;
         }

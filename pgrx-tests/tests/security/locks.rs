@@ -1,5 +1,5 @@
 //! PostgreSQL takes the lock of some commands before it looks whether the role may give them. A command that is refused
-//! in the end must not wait for that lock: whoever comes after it would wait behind it.
+//! in the end must not wait for that lock: every later session would wait behind it.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 -- CALL queue.maintain()
 --
---   All that the core's procedure does, which moves into queue_internal; then it notifies whoever listens,
+--   All that the core's procedure does, which moves into queue_internal; then it notifies the listening sessions,
 --   once for each queue with something to claim, and notes the time for queue.health().
 
 ALTER PROCEDURE queue.maintain() SET SCHEMA queue_internal;
