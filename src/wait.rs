@@ -336,8 +336,13 @@ unsafe extern "C-unwind" fn go_on(call: *mut Call, over: bool, deadline: i64) ->
         );
         return false;
     }
-    // SAFETY: the first argument, as declared.
-    let standing = unsafe { lists::enter(call) };
+    // SAFETY: the first argument, as declared. With the rights that every look has: the caller has none on the tables.
+    let standing = unsafe {
+        let entered = rights::enter(call.fcinfo);
+        let standing = lists::enter(call);
+        rights::leave(&entered);
+        standing
+    };
     point!(WaitEntered);
     if standing.new {
         return true;

@@ -243,6 +243,24 @@ fn without_preload_it_looks_again_by_itself() {
 }
 
 #[test]
+fn a_role_with_the_right_for_one_queue_is_woken_like_a_superuser() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-role");
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "SELECT queue.create('mail'); CREATE ROLE mailer LOGIN;
+         SELECT queue.grant_worker('mailer', 'mail')",
+    );
+    let mailer = cluster.config("postgres").user("mailer").connect(postgres::NoTls).expect("connect");
+    let waiter = wait_with(mailer, "CALL queue.wait('mail', '1 minute', NULL)");
+    await_waiters(&mut client, "mail", 1);
+    run(&mut client, "SELECT queue.push('mail')");
+    assert!(waiter.done().0);
+    assert_eq!(number(&mut client, "SELECT (queue.engine_stats() #>> '{lanes, mail, wakes}')::bigint"), 1);
+}
+
+#[test]
 fn without_a_worker_it_is_woken_all_the_same() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };

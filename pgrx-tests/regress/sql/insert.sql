@@ -45,3 +45,14 @@ SET LOCAL search_path = public;
 SELECT queue.reap();
 SELECT id, queue, state, attempt, jsonb_array_length(errors) AS errors FROM queue.all_tasks WHERE id = 1001;
 ROLLBACK;
+
+-- Such a task can be cancelled, and the one that waits for it is not left waiting.
+BEGIN;
+SET LOCAL check_function_bodies = off;
+SELECT set_config('search_path', '', true);
+INSERT INTO queue.tasks (id, queue) VALUES (1001, 'later');
+SET LOCAL search_path = public;
+SELECT queue.push('default', '"after it"', after => '{1001}', on_predecessor_failure => 'continue') > 0 AS pushed;
+SELECT queue.cancel(1001);
+SELECT payload FROM queue.claim('1 minute');
+ROLLBACK;
