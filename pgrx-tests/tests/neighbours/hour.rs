@@ -2,6 +2,7 @@
 //!
 //! `NEIGHBOURS_SECONDS=3600` has the floods last an hour, and demands that b is in time. It is compared with a twentieth of
 //! that time before, when all is quiet, and one after, when others use the processors as the floods did, for nothing.
+//! `NEIGHBOURS_TASKS=400000` has so many hostile tasks there at the beginning, as after a while.
 
 use super::floods::{Floods, beside_idle_efforts};
 use super::*;
@@ -150,6 +151,17 @@ fn all_floods_at_once_are_in_nobodys_way() {
     let (mut cluster, mut client, worker) = start("hour");
     super::floods::prepare(&mut client);
     run(&mut client, TICK);
+    if let Ok(tasks) = std::env::var("NEIGHBOURS_TASKS") {
+        run(
+            &mut client,
+            &format!(
+                "SET session_replication_role = replica;
+                 INSERT INTO queue.tasks (queue, priority, run_at)
+                 SELECT 'a', n, now() + interval '1 day' FROM generate_series(1, {tasks}) AS n;
+                 SET session_replication_role = origin; ANALYZE queue.tasks"
+            ),
+        );
+    }
     let load = || std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load before: {}", load().trim());
     let mut quiet = work(&cluster, length() / 20);
