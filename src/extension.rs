@@ -1,11 +1,11 @@
 //! Keeps the extension from being dropped while a transaction of the worker, or a look of queue.wait(), goes on.
 //!
 //! DROP EXTENSION locks the extension before anything else, so a session that locked it first never waits for a drop that
-//! waits for that session. But anybody can hold that lock against the others: ALTER FUNCTION ... DEPENDS ON EXTENSION keeps
-//! it to the end of its transaction and asks for no right on the extension, and DROP EXTENSION takes it before it checks for
-//! ownership. Where it does not come free in the time that a drop takes to lock the rest, a lock on queue.tasks takes its
-//! place, which no stranger can hold off. Such a transaction and a drop that comes then may wait for each other's tables,
-//! which a timeout ends.
+//! waits for that session. But others can hold that lock, too: ALTER FUNCTION ... DEPENDS ON EXTENSION keeps it to the end of
+//! its transaction. Of those who do not own the extension, commands that take it are refused (hooks/refusals.rs), unless the
+//! library is not preloaded. Where the lock does not come free in the time that a drop takes to lock the rest, a lock on
+//! queue.tasks takes its place, which no stranger can hold off. Such a transaction and a drop that comes then may wait for
+//! each other's tables, which a timeout ends.
 
 use crate::process::{self, Sleep};
 use pgrx::pg_sys;

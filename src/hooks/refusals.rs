@@ -12,6 +12,7 @@
 use super::relations::{Right, check, check_unless, find, is_protected};
 use crate::guard::elements;
 use pgrx::prelude::*;
+use std::ffi::{CStr, c_char};
 
 /// Raises what PostgreSQL would raise for the lack of a right, before it takes a lock. Returns the statement to run: a
 /// private copy, or the same if it is not one of these. Guarded, because that is an ERROR, and because to look a name up
@@ -40,7 +41,63 @@ pub unsafe extern "C-unwind" fn refuse_early(
                 check_command((*copy).utilityStmt);
                 copy
             }
+            T_DropStmt => {
+                let drop = (*statement).utilityStmt.cast::<pg_sys::DropStmt>();
+                if (*drop).removeType == pg_sys::ObjectType::OBJECT_EXTENSION {
+                    elements((*drop).objects).for_each(|name| check_extension(text_of(name)));
+                }
+                statement
+            }
+            T_AlterExtensionStmt => {
+                let alter = (*statement).utilityStmt.cast::<pg_sys::AlterExtensionStmt>();
+                check_extension((*alter).extname);
+                statement
+            }
+            T_AlterObjectSchemaStmt => {
+                let alter = (*statement).utilityStmt.cast::<pg_sys::AlterObjectSchemaStmt>();
+                if (*alter).objectType == pg_sys::ObjectType::OBJECT_EXTENSION {
+                    check_extension(text_of((*alter).object.cast()));
+                }
+                statement
+            }
             _ => statement,
+        }
+    }
+}
+
+/// The node of a name.
+#[cfg(not(feature = "pg14"))]
+type NodeString = pg_sys::String;
+#[cfg(feature = "pg14")]
+type NodeString = pg_sys::Value;
+
+unsafe fn text_of(name: *mut NodeString) -> *const c_char {
+    // SAFETY: a name that the parser made.
+    unsafe {
+        #[cfg(not(feature = "pg14"))]
+        return (*name).sval;
+        #[cfg(feature = "pg14")]
+        return (*name).val.str_;
+    }
+}
+
+/// For the owner of this extension. Every transaction of the worker and every look of `queue.wait` holds a lock on it, for
+/// which DROP and ALTER EXTENSION wait before they look at the right. ALTER FUNCTION ... DEPENDS ON EXTENSION takes the same lock and asks
+/// PostgreSQL for no right on the extension: whoever repeats it would delay all who wait for a task.
+unsafe fn check_extension(name: *const c_char) {
+    // SAFETY: a name that the parser made, and catalog lookups.
+    unsafe {
+        if CStr::from_ptr(name) != c"queue_ext" {
+            return;
+        }
+        let (extension, user) = (crate::extension::oid(), pg_sys::GetUserId());
+        #[cfg(any(feature = "pg14", feature = "pg15"))]
+        let owned = |oid| pg_sys::pg_extension_ownercheck(oid, user);
+        #[cfg(not(any(feature = "pg14", feature = "pg15")))]
+        let owned = |oid| pg_sys::object_ownercheck(pg_sys::ExtensionRelationId, oid, user);
+        if extension != pg_sys::InvalidOid && !owned(extension) {
+            let result = pg_sys::AclResult::ACLCHECK_NOT_OWNER;
+            pg_sys::aclcheck_error(result, pg_sys::ObjectType::OBJECT_EXTENSION, name);
         }
     }
 }
@@ -63,7 +120,9 @@ unsafe fn check_command(node: *mut pg_sys::Node) {
             T_AlterTableStmt => alter_table(node.cast()),
             // For a function there is no relation.
             T_AlterObjectDependsStmt => {
-                check((*node.cast::<pg_sys::AlterObjectDependsStmt>()).relation, Right::Owner)
+                let statement = node.cast::<pg_sys::AlterObjectDependsStmt>();
+                check((*statement).relation, Right::Owner);
+                check_extension(text_of((*statement).extname));
             }
             // From here on the lock is one that pushes and claims do not wait for, but that ends a vacuum of the table
             // which autovacuum is at.

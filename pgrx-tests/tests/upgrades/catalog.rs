@@ -25,7 +25,8 @@ fn differences(fresh: &BTreeSet<String>, upgraded: &BTreeSet<String>) -> Vec<Str
 
 /// The files of an edition, in order.
 fn edition(name: &str) -> Vec<String> {
-    let listed = Command::new("sh").args(["sql/edition", name]).current_dir(project()).output().expect("sql/edition");
+    let listed =
+        Command::new("sh").args(["sql/edition", name]).current_dir(project()).output().expect("sql/edition");
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
     String::from_utf8(listed.stdout).expect("file names").lines().map(str::to_owned).collect()
 }
