@@ -3,11 +3,12 @@
 --   Pushes the tasks of the schedules that are due, and tells when the next one is.
 --   Promise:  one task for each time that is due, because the push and the step to the next time are
 --             one transaction, and the next time follows from the planned one and never from the clock
---   Order:    in turn by queue, and in each queue by the time that is due, a piece of each schedule at a time, so that
---             neither a queue with many schedules nor a schedule far behind is in another's way; the queues by their
---             names, from behind "after" on. "last" is the queue with which it stopped before each schedule had its
---             turn, else null: the others are the first of the next call
---   Stops:    once "max_tasks" were pushed, or after 150 ms; null for neither
+--   Order:    first the schedules that are on time, which became due in the last second; those that are behind have at least
+--             half of the time that a call takes. Among both in turn by queue, and in each queue by the time that is due, a
+--             piece of each schedule at a time, so that neither a queue with many schedules nor a schedule far behind
+--             delays another one; the queues by their names, from behind "after" on. "last" is the queue with which it
+--             stopped before each schedule had its turn, else null: the others are the first of the next call
+--   Stops:    once "max_tasks" were pushed, or after 100 ms; null for neither
 --   Restore:  while pg_restore is connected nothing is pushed
 --   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
 --             overdue when it failed, "patience" at most, and is in no other's way.
@@ -24,6 +25,7 @@ DECLARE
     moment  timestamptz;
     before  bigint := -1;
     plan    queue.schedules;
+    due     record;
 BEGIN
     fired := 0;
     -- A task that is pushed before the tasks, the keys and the sequence of the dump are there may take what is theirs.
@@ -34,19 +36,30 @@ BEGIN
     <<turns>>
     WHILE fired > before LOOP
         before := fired;
+        last := NULL;
         moment := clock_timestamp();
-        FOR plan IN
-            SELECT s.* FROM queue.schedules AS s
-            JOIN (SELECT d.name, row_number() OVER (PARTITION BY d.queue ORDER BY d.next_run_at, d.name) AS turn
-                  FROM queue.schedules AS d
-                  WHERE d.paused_at IS NULL AND d.next_run_at <= moment
-                    AND (d.last_error_at <= moment
-                         AND d.last_error_at + queue_internal.schedule_pause(d.next_run_at, d.last_error_at, patience) > moment) IS NOT TRUE) AS due
-              ON due.name = s.name
+        FOR due IN
+            SELECT s AS plan, t.is_on_time, t.others_are_behind FROM queue.schedules AS s
+            JOIN (SELECT d.name, d.is_on_time, NOT bool_and(d.is_on_time) OVER () AS others_are_behind,
+                         row_number() OVER (PARTITION BY d.is_on_time, d.queue ORDER BY d.next_run_at, d.name) AS turn
+                  FROM (SELECT o.name, o.queue, o.next_run_at,
+                               o.next_run_at > moment - interval '1 second' AND o.last_error_at IS NULL AS is_on_time
+                        FROM queue.schedules AS o
+                        WHERE o.paused_at IS NULL AND o.next_run_at <= moment
+                          AND (o.last_error_at <= moment
+                               AND o.last_error_at + queue_internal.schedule_pause(o.next_run_at, o.last_error_at, patience) > moment)
+                              IS NOT TRUE) AS d) AS t
+              ON t.name = s.name
             WHERE s.paused_at IS NULL AND s.next_run_at <= moment
-            ORDER BY due.turn, s.queue <= after, s.queue
+            ORDER BY NOT t.is_on_time, t.turn, s.queue <= after, s.queue
             FOR UPDATE OF s SKIP LOCKED
         LOOP
+            plan := due.plan;
+            IF due.is_on_time AND due.others_are_behind AND max_tasks IS NOT NULL
+               AND clock_timestamp() > started + interval '50 ms' THEN
+                last := plan.queue;
+                CONTINUE;
+            END IF;
             BEGIN
                 fired := fired + queue_internal.fire_schedule(plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
             EXCEPTION WHEN OTHERS THEN
@@ -56,7 +69,7 @@ BEGIN
                 UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
                 WHERE s.name = plan.name;
             END;
-            IF fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > started + interval '150 ms' THEN
+            IF fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > started + interval '100 ms' THEN
                 last := plan.queue;
                 EXIT turns;
             END IF;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How soon to look again for schedules that are due and that somebody else holds locked.
 const RETRY_SCHEDULES: i64 = 1_000_000;
 /// For how long other steps have their turn, while there are always schedules that are due.
-const SCHEDULES_REST: Duration = Duration::from_millis(200);
+const SCHEDULES_REST: Duration = Duration::from_millis(100);
 
 impl Worker {
     /// Whether schedules are due, and have rested since they ran last: then they run before any other step, because no
