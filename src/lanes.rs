@@ -15,7 +15,7 @@ mod shares;
 mod waiters;
 
 pub use account::{Account, Census, Counts, Horizon, Item};
-pub use chore::tend;
+pub use chore::{tend, wake_due};
 pub use directory::{announce_refill, available, await_refill, request, stamp};
 pub use lane::{Answer, Bounds, Key, Lane};
 pub use leases::Lease;

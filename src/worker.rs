@@ -270,6 +270,7 @@ impl Worker {
         self.next_run = self.next_run.min(announced);
         self.next_schedule = self.next_schedule.min(announced);
         for index in 0..STEPS.len() {
+            self.wake_due();
             let mut installed = Installed::Yes;
             if self.schedules_are_pressing() {
                 installed = self.take(RUN_SCHEDULES, &pushed);

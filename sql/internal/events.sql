@@ -127,7 +127,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.postpone_event(queue_internal.events, text) IS
     'Has an event processed later; logs the first error.';
 
--- A piece of each queue at a time, in random order, so that a queue with many events is in no other's way, and for 150 ms
+-- A piece of each queue at a time, in random order, so that a queue with many events is in no other's way, and for 50 ms
 -- in all. A queue without due events costs one look into the index: without the settings, the planner reads all events
 -- for each queue.
 CREATE FUNCTION queue_internal.process_all_events(max_events integer) RETURNS bigint
@@ -140,7 +140,7 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    until  CONSTANT timestamptz := clock_timestamp() + interval '150 ms';
+    until  CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
     -- In a variable, because a volatile function is no condition for an index.
     moment timestamptz;
     source queue.queues;

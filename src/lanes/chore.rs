@@ -71,6 +71,12 @@ pub fn tend(from: usize, now: i64, sweep_interval: i64, mut act: impl FnMut(Chor
     None
 }
 
+/// Wakes those who wait for a task that has just come due, in all lanes of this database: a moment's work, which must not wait
+/// for what else the worker does.
+pub fn wake_due(now: i64) {
+    super::all(|slot| if slot.lane.let_in(now) > 0 { slot.wake_in_turn() } else { None });
+}
+
 impl Slot {
     /// Does what is due by itself; returns what the worker has to do.
     fn tend(&mut self, now: i64, sweep_interval: i64) -> Chore {

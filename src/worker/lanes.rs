@@ -12,9 +12,17 @@ use std::time::{Duration, Instant};
 /// After so many lanes could not be tended, the others wait for the next round: each may have waited for a lock.
 const FAILED_LANES: usize = 3;
 /// For how long a round looks after lanes, but for what the last of them takes.
-const LANES_MOST: Duration = Duration::from_millis(150);
+const LANES_MOST: Duration = Duration::from_millis(50);
 
 impl Worker {
+    /// Wakes those who wait for a task that came due during the last step.
+    pub(super) fn wake_due(&self) {
+        let moment = now();
+        if self.next_lane.min(self.database.next_lane.get()) <= moment {
+            lanes::wake_due(moment);
+        }
+    }
+
     /// Ends the leases that ran out, wakes those who wait for a task that came due, and reads anew what no
     /// session could tell of.
     pub(super) fn tend_lanes(&mut self, _pushed: &QueueBits) -> Installed {
@@ -50,6 +58,7 @@ impl Worker {
                     failed += 1;
                 }
             }
+            lanes::wake_due(now());
             failed < FAILED_LANES && started.elapsed() < LANES_MOST
         });
         // Those that were not looked at come first in the next round.

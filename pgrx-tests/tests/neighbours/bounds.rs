@@ -113,7 +113,7 @@ fn many_schedules_with_a_key_that_is_held_cost_little_more_than_one() {
 }
 
 #[test]
-fn schedules_on_time_come_first_and_those_that_are_behind_have_half_of_the_time() {
+fn schedules_on_time_come_first_and_those_that_are_behind_are_not_left_out() {
     let (_cluster, mut client, _worker) = start("bounds-order");
     without_worker(&mut client);
     run(
