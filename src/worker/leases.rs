@@ -12,7 +12,7 @@ const LEASE_SCAN_SHARE: i64 = 8;
 /// What a look may take without being rarer for it, in microseconds.
 const LEASE_SCAN_LEAST: i64 = 5_000;
 /// How many attempts are ended at a time: each of them costs as much as reading hundreds of tasks.
-const LEASE_BATCH: i32 = 100;
+const LEASE_BATCH: i32 = 500;
 /// How many tasks a piece of a look has, and for how long a step goes on with one piece after the other.
 const LEASE_PIECE: i32 = 4_000;
 const LEASE_STEP: Duration = Duration::from_millis(50);
