@@ -2,15 +2,17 @@
 //! there is no account yet, which whoever asks first after a start does for those who come later.
 
 use crate::clock::now;
+use crate::datum::text;
+use crate::heap::columns::task;
+use crate::heap::scan::SeqScan;
+use crate::heap::task::Task;
+use crate::heap::{self, Tables};
 use crate::lanes::reading::{Meaning, Source};
 use crate::lanes::{self, Census, Counts, Horizon, Item, Queue};
 use crate::names::Name;
 use crate::refill::Rows;
 use crate::rights;
 use crate::settings;
-use crate::tables::rows::{Row, item_of, task, text, text_of};
-use crate::tables::scan::Whole;
-use crate::tables::{self, Tables};
 use crate::transaction;
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
@@ -58,7 +60,7 @@ fn counted(
             && !pg_sys::RecoveryInProgress()
             && pg_sys::GetTopTransactionIdIfAny() == pg_sys::InvalidTransactionId;
         if possible {
-            tables::find().filter(|tables| may_know(tables) && tables::are_known(tables))
+            heap::find().filter(|tables| may_know(tables) && heap::are_known(tables))
         } else {
             None
         }
@@ -95,7 +97,7 @@ fn counted(
 /// In a transaction.
 pub unsafe fn may_know_of_queue(queue: &[u8]) -> bool {
     // SAFETY: the caller's promise; the tables are there.
-    unsafe { tables::find().is_none_or(|tables| may_know_of(&tables, queue)) }
+    unsafe { heap::find().is_none_or(|tables| may_know_of(&tables, queue)) }
 }
 
 /// Whether the current user may know the numbers of this queue.
@@ -247,13 +249,13 @@ unsafe fn horizon_of(snapshot: &pg_sys::SnapshotData) -> Option<Horizon> {
 unsafe fn count_tasks(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64, Counts)>, since: i64) {
     // SAFETY: the table is open and locked, and a snapshot is active.
     unsafe {
-        let mut rows = Whole::begin(table, task::GATE + 1);
+        let mut rows = SeqScan::begin(table, task::GATE + 1);
         while let Some(slot) = rows.next() {
             pgrx::check_for_interrupts!();
             point!(CountRow);
-            let row = Row::<{ task::GATE + 1 }>::of(slot);
-            if let Some((_, counts)) = queues.get_mut(text_of(row.values[task::QUEUE])) {
-                item_of(&row).into_iter().for_each(|item| counts.add(item, 1, since));
+            let task = Task::<{ task::GATE + 1 }>::of(slot);
+            if let Some((_, counts)) = queues.get_mut(task.queue()) {
+                task.item().into_iter().for_each(|item| counts.add(item, 1, since));
             }
         }
         rows.end();

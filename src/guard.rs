@@ -4,9 +4,9 @@
 //! a trigger on a table, and its function and its WHEN would run with all the rights of the owner. So what the verbs and
 //! the worker write fires no trigger that somebody else may have put there: the statement is refused instead.
 
+use crate::heap::partitions_of;
 use crate::names::shown;
 use crate::rights;
-use crate::tables::partitions_of;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! Names as the database has them: bytes in its encoding, which need not be UTF-8. pgrx would read a text
 //! as a Rust string, and panic where it is none.
 
-use crate::tables::rows::{text, text_of};
+use crate::datum::{text, text_of};
 use pgrx::prelude::*;
 use pgrx::{FromDatum, IntoDatum};
 

@@ -5,12 +5,13 @@
 //! of them a long transaction keeps from being vacuumed.
 
 use crate::clock::now;
+use crate::datum::text;
+use crate::heap::Tables;
+use crate::heap::scan::{Compare, Condition, Priorities, Scan};
+use crate::heap::task::Task;
 use crate::lanes::reading::{self, Meaning, Source};
-use crate::lanes::{self, Bounds, Key, Lease, Queue};
+use crate::lanes::{self, Bounds, Key, Queue};
 use crate::shared;
-use crate::tables::Tables;
-use crate::tables::rows::{Row, task, text};
-use crate::tables::scan::{Compare, Condition, Levels, Scan};
 use crate::transaction;
 use pgrx::prelude::*;
 
@@ -70,7 +71,7 @@ pub fn give_up(queue: &Queue<'_>) {
 /// The tasks of a queue, with the active snapshot.
 pub struct Rows {
     scan: Scan,
-    levels: Levels,
+    priorities: Priorities,
     queue: pg_sys::Datum,
 }
 
@@ -83,13 +84,13 @@ impl Rows {
         // SAFETY: the caller's promise; the conditions are on the columns of the order index.
         unsafe {
             let scan = Scan::begin(table, tables.tasks_order, &conditions(queue, 0, i64::MIN));
-            Self { scan, levels: Levels::begin(table, tables.tasks_order, queue), queue }
+            Self { scan, priorities: Priorities::begin(table, tables.tasks_order, queue), queue }
         }
     }
 
     /// Ends it.
     pub fn end(self) {
-        self.levels.end();
+        self.priorities.end();
         self.scan.end();
     }
 }
@@ -98,7 +99,7 @@ impl Source for Rows {
     fn level_at_least(&mut self, level: i32) -> Option<i32> {
         pgrx::check_for_interrupts!();
         point!(RefillLevel);
-        self.levels.at_least(level)
+        self.priorities.at_least(level)
     }
 
     fn go_to(&mut self, level: i32, run_at: i64) {
@@ -110,15 +111,11 @@ impl Source for Rows {
         let slot = self.scan.next()?;
         point!(RefillRow);
         // SAFETY: the scan has deformed a row of queue.tasks.
-        let row = unsafe { Row::<{ task::COUNT }>::of(slot) };
-        Some(if row.is(task::STATE, b"queued") {
-            Meaning::Due(Key {
-                priority: row.int(task::PRIORITY),
-                run_at: row.long(task::RUN_AT),
-                id: row.long(task::ID),
-            })
-        } else if row.is(task::STATE, b"running") {
-            Meaning::Runs(Lease { id: row.long(task::ID), until: row.long(task::LEASE_UNTIL) })
+        let task = unsafe { Task::of(slot) };
+        Some(if task.is_claimable() {
+            Meaning::Due(task.key())
+        } else if task.is_running() {
+            Meaning::Runs(task.lease())
         } else {
             Meaning::Neither
         })

@@ -8,7 +8,7 @@
 //! An ERROR leaves a verb without passing its end. PostgreSQL then restores the user itself, and the callbacks
 //! here remove the callers whose verbs were cut off.
 
-use crate::tables::rows::{text, text_of};
+use crate::datum::{text, text_of};
 use pgrx::prelude::*;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;

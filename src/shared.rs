@@ -6,9 +6,9 @@
 
 pub mod idle;
 
+use crate::fallback::REASONS;
 use crate::lanes::Place;
 use crate::rights;
-use crate::tables::REASONS;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -2,10 +2,10 @@
 
 use crate::clock::now;
 use crate::counting;
+use crate::fallback::Reason;
 use crate::lanes::{self, Counters};
 use crate::settings;
 use crate::shared::{self, Database};
-use crate::tables::Reason;
 use pgrx::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -25,8 +25,8 @@
 //! A mark of 0 says that no claim could be lost so far: then tokens begin at 1.
 
 use crate::clock::now;
+use crate::heap::columns::{self, token_mark};
 use crate::shared;
-use crate::tables::columns;
 use pgrx::prelude::*;
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -188,7 +188,7 @@ fn read(mark: pg_sys::Oid) -> Option<(i64, i64)> {
                 let (mut values, mut nulls) = (vec![pg_sys::Datum::from(0); count], vec![true; count]);
                 pg_sys::heap_deform_tuple(tuple, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
                 let number = |column: usize| if nulls[column] { 0 } else { values[column].value() as i64 };
-                found = Some((number(0), number(1)));
+                found = Some((number(token_mark::REACHED), number(token_mark::TIMELINE)));
             }
             pg_sys::systable_endscan(scan);
             pg_sys::PopActiveSnapshot();

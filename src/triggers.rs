@@ -2,10 +2,12 @@
 //! and a user's INSERT, COPY, UPDATE or DELETE.
 
 use crate::clock::now;
-use crate::lanes::{self, Item, Key, Queue};
+use crate::datum::text_of;
+use crate::heap::columns::{self, Column, dead_letter, event, history, task};
+use crate::heap::row::Row;
+use crate::heap::task::Task;
+use crate::lanes::{self, Item, Queue};
 use crate::shared::{self, NEVER};
-use crate::tables::columns::{self, Column};
-use crate::tables::rows::{Row, item_of, task, text_of};
 use crate::transaction;
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
@@ -47,7 +49,7 @@ macro_rules! trigger {
 
 trigger!(tasks_announced, pg_finfo_tasks_announced, inserted, c"tasks", TOLD, Gets::Rows);
 trigger!(task_changed, pg_finfo_task_changed, changed, c"tasks", TOLD, Gets::Row);
-trigger!(event_announced, pg_finfo_event_announced, event_left, c"events", columns::EVENTS, Gets::Row);
+trigger!(event_announced, pg_finfo_event_announced, event_left, c"events", columns::EVENT_QUEUE, Gets::Row);
 trigger!(history_counted, pg_finfo_history_counted, archived, c"history", columns::HISTORY, Gets::Rows);
 trigger!(
     dead_letter_counted,
@@ -110,7 +112,8 @@ fn refuse(message: &'static str) -> ! {
     unreachable!()
 }
 
-type Task = Row<TOLD_COUNT>;
+/// A task as far as it is of interest here.
+type Seen = Task<TOLD_COUNT>;
 
 /// After a statement that inserted tasks: all of them.
 unsafe fn inserted(trigger: &pg_sys::TriggerData) {
@@ -118,7 +121,7 @@ unsafe fn inserted(trigger: &pg_sys::TriggerData) {
     // SAFETY: the trigger is declared with a table of the new rows, which are tasks.
     unsafe {
         let tasks = (*trigger.tg_relation).rd_id;
-        each_of((trigger, trigger.tg_newtable), TOLD_COUNT, |slot| tell(tasks, &Row::of(slot), moment));
+        each_of((trigger, trigger.tg_newtable), TOLD_COUNT, |slot| tell(tasks, &Task::of(slot), moment));
     }
 }
 
@@ -159,8 +162,8 @@ unsafe fn changed(trigger: &pg_sys::TriggerData) {
         let old = row_of(trigger.tg_trigtuple, shape);
         let update = pg_sys::TRIGGER_EVENT_UPDATE == trigger.tg_event & pg_sys::TRIGGER_EVENT_OPMASK;
         let new = update.then(|| row_of(trigger.tg_newtuple, shape));
-        let blocked = |row: &Task| row.is(task::STATE, b"queued") && row.int(task::GATE) == 2;
-        let withdrawn = old.is(task::STATE, b"queued") && new.as_ref().is_some_and(blocked);
+        let blocked = |task: &Seen| task.is_queued() && !task.is_admitted();
+        let withdrawn = old.is_queued() && new.as_ref().is_some_and(blocked);
         forget(tasks, &old, withdrawn);
         new.into_iter().for_each(|new| tell(tasks, &new, moment));
     }
@@ -168,22 +171,18 @@ unsafe fn changed(trigger: &pg_sys::TriggerData) {
 
 /// After a row of queue_internal.events came in.
 unsafe fn event_left(trigger: &pg_sys::TriggerData) {
-    const QUEUE: i32 = 2;
-    // SAFETY: a row trigger has the row; the queue is its second column, a text and never null.
+    // SAFETY: a row trigger has the row; its queue is a text and never null.
     unsafe {
         let mut null = false;
         let shape = (*trigger.tg_relation).rd_att;
-        let queue = pg_sys::heap_getattr(trigger.tg_trigtuple, QUEUE, shape, &mut null);
+        let queue = pg_sys::heap_getattr(trigger.tg_trigtuple, event::QUEUE as i32 + 1, shape, &mut null);
         transaction::signalled(&Queue::new(tasks(), text_of(queue)));
     }
 }
 
 /// After a statement that archived tasks, or deleted such rows: all of them.
 unsafe fn archived(trigger: &pg_sys::TriggerData) {
-    const COLUMNS: usize = 12;
-    const QUEUE: usize = 1;
-    const STATE: usize = 2;
-    const FINISHED_AT: usize = 11;
+    const COLUMNS: usize = history::FINISHED_AT + 1;
     let moment = now();
     // SAFETY: the triggers are declared with a table of the new rows, or the old, those of the history.
     unsafe {
@@ -192,8 +191,8 @@ unsafe fn archived(trigger: &pg_sys::TriggerData) {
         let (rows, more) = if insert { (trigger.tg_newtable, 1) } else { (trigger.tg_oldtable, -1) };
         each_of((trigger, rows), COLUMNS, |slot| {
             let row = Row::<COLUMNS>::of(slot);
-            let (queue, state) = (text_of(row.values[QUEUE]), text_of(row.values[STATE]));
-            if let Some(item) = Item::ended(state, row.long(FINISHED_AT), moment) {
+            let (queue, state) = (text_of(row.values[history::QUEUE]), text_of(row.values[history::STATE]));
+            if let Some(item) = Item::ended(state, row.long(history::FINISHED_AT), moment) {
                 transaction::counted(&Queue::new(tasks, queue), item, more);
             }
         });
@@ -202,8 +201,8 @@ unsafe fn archived(trigger: &pg_sys::TriggerData) {
 
 /// After a dead letter came, changed or went.
 unsafe fn buried(trigger: &pg_sys::TriggerData) {
-    const QUEUE: i32 = 2;
-    const FAILED_AT: i32 = 11;
+    const QUEUE: i32 = dead_letter::QUEUE as i32 + 1;
+    const FAILED_AT: i32 = dead_letter::FAILED_AT as i32 + 1;
     let moment = now();
     // SAFETY: a row trigger has the old row, the new one, or both; the columns are as the extension made
     // them, and not null.
@@ -266,43 +265,40 @@ fn announce_extension() {
     }
 }
 
-unsafe fn row_of(tuple: pg_sys::HeapTuple, shape: pg_sys::TupleDesc) -> Task {
-    let mut row = Row::empty();
+unsafe fn row_of(tuple: pg_sys::HeapTuple, shape: pg_sys::TupleDesc) -> Seen {
+    let mut row = Seen::empty();
     // SAFETY: the first columns are the extension's own, whatever a user has added behind them.
     unsafe {
-        for (column, (value, null)) in row.values.iter_mut().zip(&mut row.nulls).enumerate() {
+        let Row { values, nulls } = &mut *row;
+        for (column, (value, null)) in values.iter_mut().zip(nulls).enumerate() {
             *value = pg_sys::heap_getattr(tuple, column as i32 + 1, shape, null);
         }
     }
     row
 }
 
-fn key_of(row: &Task) -> Key {
-    Key { priority: row.int(task::PRIORITY), run_at: row.long(task::RUN_AT), id: row.long(task::ID) }
-}
-
 /// Notes what a new row or version means to its queue.
-unsafe fn tell(tasks: pg_sys::Oid, row: &Task, moment: i64) {
+unsafe fn tell(tasks: pg_sys::Oid, row: &Seen, moment: i64) {
     let Some(name) = row.get(task::QUEUE) else { return };
     // SAFETY: the queue of a task is a text.
     let queue = Queue::new(tasks, unsafe { text_of(name) });
-    item_of(row).into_iter().for_each(|item| transaction::counted(&queue, item, 1));
-    if row.is(task::STATE, b"queued") && row.int(task::GATE) < 2 {
-        transaction::added(&queue, key_of(row), moment);
-    } else if row.is(task::STATE, b"running") {
-        transaction::leased(&queue, key_of(row), row.long(task::LEASE_UNTIL));
+    row.item().into_iter().for_each(|item| transaction::counted(&queue, item, 1));
+    if row.is_claimable() {
+        transaction::added(&queue, row.key(), moment);
+    } else if row.is_running() {
+        transaction::leased(&queue, row.key(), row.long(task::LEASE_UNTIL));
     }
 }
 
 /// Notes that an old row or version counts no more; if `withdrawn`, because the task is blocked in its group now.
-unsafe fn forget(tasks: pg_sys::Oid, row: &Task, withdrawn: bool) {
+unsafe fn forget(tasks: pg_sys::Oid, row: &Seen, withdrawn: bool) {
     let Some(name) = row.get(task::QUEUE) else { return };
     // SAFETY: the queue of a task is a text.
     let queue = Queue::new(tasks, unsafe { text_of(name) });
-    item_of(row).into_iter().for_each(|item| transaction::counted(&queue, item, -1));
+    row.item().into_iter().for_each(|item| transaction::counted(&queue, item, -1));
     if withdrawn {
-        return transaction::withdrawn(&queue, key_of(row));
+        return transaction::withdrawn(&queue, row.key());
     }
     let until = row.get(task::LEASE_UNTIL).map_or(NEVER, |until| until.value() as i64);
-    transaction::removed(&queue, key_of(row), until);
+    transaction::removed(&queue, row.key(), until);
 }

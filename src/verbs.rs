@@ -8,15 +8,15 @@ mod arguments;
 pub mod claim;
 mod complete;
 mod extend;
-mod lessor;
+mod grant;
 mod push;
 mod queue;
 
+use crate::fallback::Reason;
 use crate::lanes;
 use crate::rights;
 use crate::settings;
 use crate::shared;
-use crate::tables::Reason;
 pub use arguments::core_oid;
 use arguments::{Arguments, Rows};
 use pg_sys::{BOOLOID, INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID};

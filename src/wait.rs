@@ -13,12 +13,12 @@ mod lists;
 mod rest;
 
 use crate::clock::now;
+use crate::datum::text_of;
 use crate::extension;
 use crate::names::elements;
 use crate::rights;
 use crate::settings;
 use crate::shared::NEVER;
-use crate::tables::rows::text_of;
 use crate::verbs::claim;
 use pgrx::prelude::*;
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! What a verb was called with, and where its rows go.
 
-use crate::tables::Reason;
-use crate::tables::rows::text_of;
+use crate::datum::{attribute, text_of};
+use crate::fallback::Reason;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString};
 
@@ -34,9 +34,10 @@ impl Arguments {
                 && (columns.is_empty()
                     || !shape.is_null()
                         && (*shape).natts as usize == columns.len()
-                        && columns.iter().enumerate().all(|(i, column)| {
-                            (*crate::tables::rows::attribute(shape, i)).atttypid == *column
-                        }))
+                        && columns
+                            .iter()
+                            .enumerate()
+                            .all(|(i, column)| (*attribute(shape, i)).atttypid == *column))
         }
     }
 

@@ -2,18 +2,20 @@
 
 use super::Outcome;
 use super::arguments::{Arguments, Rows};
-use super::lessor::Lessor;
+use super::grant::Grant;
 use super::queue::{self, Settings};
 use crate::clock::now;
+use crate::datum::text;
 use crate::expiry;
+use crate::fallback::Reason;
+use crate::heap::columns::{self, event};
+use crate::heap::row::Row;
+use crate::heap::scan::{Compare, Condition, Scan, open_by_key};
+use crate::heap::{self, Tables, Use};
 use crate::lanes::{self, Answer, Bounds, Queue};
 use crate::refill;
 use crate::rights::Kinds;
 use crate::settings;
-use crate::tables::columns::{self, event};
-use crate::tables::rows::{Row, text};
-use crate::tables::scan::{Compare, Condition, Scan, open_by_key};
-use crate::tables::{self, Reason, Tables, Use};
 use crate::tokens;
 use crate::transaction::{self, Hands};
 use pgrx::prelude::*;
@@ -56,7 +58,7 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
         let name = arguments.name(places.queue)?;
         let worker = arguments.get(places.worker).map(|_| arguments.name(places.worker)).transpose()?;
         let lease = arguments.span(places.lease, settings::max_lease())?;
-        let tables = tables::open(Use::Claim)?;
+        let tables = heap::open(Use::Claim)?;
         let settings = queue::settings(&tables, name, Kinds::WORKER)?;
         if settings.paused {
             return Err(Reason::Queue);
@@ -122,7 +124,7 @@ pub unsafe fn is_ready(name: &[u8]) -> Result<bool, Reason> {
     super::permitted()?;
     // SAFETY: in a transaction with a snapshot.
     unsafe {
-        let tables = tables::open(Use::Claim)?;
+        let tables = heap::open(Use::Claim)?;
         let settings = queue::settings(&tables, name, Kinds::WORKER)?;
         if settings.paused || !settings.plain_to_claim {
             return Err(Reason::Policy);
@@ -225,7 +227,7 @@ impl Claim<'_> {
                                 None => arguments.rows()?,
                             };
                             let rows = self.rows.insert(rows);
-                            let mut lessor = Lessor {
+                            let mut grant = Grant {
                                 tables: &self.tables,
                                 queue: &self.queue,
                                 settings: &self.settings,
@@ -234,7 +236,7 @@ impl Claim<'_> {
                                 worker: self.worker,
                                 tokens: tokens::range(self.tables.token_mark),
                             };
-                            let leased = lessor.lease_out(&hands, rows);
+                            let leased = grant.grant(&hands, rows);
                             if leased.is_err() && matches!(answer, Answer::Refill(_)) {
                                 refill::give_up(&self.queue);
                             }
@@ -329,7 +331,7 @@ unsafe fn look_for_events(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Res
     // event is the first that is due. Its columns are compared before it is read.
     let left = unsafe {
         let (table, key) = open_by_key(tables.events, &columns::EVENTS_KEY)?;
-        let known = columns::begins_with((*table).rd_att, &columns::EVENTS_READ);
+        let known = columns::begins_with((*table).rd_att, columns::EVENTS);
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         let value = text(queue.name());
         let conditions = [Condition { column: 1, compare: Compare::TextEquals, value }];
@@ -368,9 +370,4 @@ fn expire(lane: u64, ids: &[i64]) -> Result<(), Reason> {
         Ok(0) => Ok(()),
         _ => Err(Reason::Expired),
     }
-}
-
-/// The condition that finds a task by its id.
-pub fn by_id(id: i64) -> [Condition; 1] {
-    [Condition { column: 1, compare: Compare::BigintEquals, value: pg_sys::Datum::from(id) }]
 }

@@ -2,16 +2,20 @@
 
 use super::Outcome;
 use super::arguments::Arguments;
-use super::claim::{self, Places, by_id};
+use super::claim::{self, Places};
 use super::queue;
 use crate::clock::now;
-use crate::lanes::{Item, Key, Queue};
+use crate::datum::text;
+use crate::fallback::Reason;
+use crate::heap::columns::{self, history, task};
+use crate::heap::row::Row;
+use crate::heap::scan::{Condition, Scan, open_by_key};
+use crate::heap::task::Task;
+use crate::heap::tid::{self, ByTid};
+use crate::heap::write::{self, Change};
+use crate::heap::{self, Inserter, Tables, Use};
+use crate::lanes::{Item, Queue};
 use crate::rights::Kinds;
-use crate::tables::columns;
-use crate::tables::rows::{Row, task, text, text_of};
-use crate::tables::scan::{self, ByPlace, Scan, open_by_key};
-use crate::tables::write::{self, Change, Inserter};
-use crate::tables::{self, Reason, Tables, Use};
 use crate::transaction;
 use pgrx::prelude::*;
 
@@ -147,7 +151,7 @@ enum Step {
 struct Finisher {
     tables: Tables,
     tasks: pg_sys::Relation,
-    places: ByPlace,
+    by_tid: ByTid,
     history: Option<Inserter>,
     /// The settings of the queue that was met last.
     settings: Option<(Vec<u8>, queue::Settings)>,
@@ -157,18 +161,18 @@ struct Finisher {
 
 impl Finisher {
     unsafe fn open() -> Result<Self, Reason> {
-        let mut tables = tables::open(Use::Complete)?;
-        tables::history_at(&mut tables, now())?;
-        // SAFETY: locked by `tables::open`; closed by `close`, or by the end of the transaction.
+        let mut tables = heap::open(Use::Complete)?;
+        heap::history_at(&mut tables, now())?;
+        // SAFETY: locked by `heap::open`; closed by `close`, or by the end of the transaction.
         unsafe {
             let tasks = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
-            let places = ByPlace::open(tasks);
-            Ok(Self { tables, tasks, places, history: None, settings: None, finished: Vec::new() })
+            let by_tid = ByTid::open(tasks);
+            Ok(Self { tables, tasks, by_tid, history: None, settings: None, finished: Vec::new() })
         }
     }
 
     fn close(self) {
-        self.places.close();
+        self.by_tid.close();
         self.history.into_iter().for_each(Inserter::close);
         // SAFETY: opened here; the lock stays to the end of the transaction.
         unsafe { pg_sys::table_close(self.tasks, pg_sys::NoLock as i32) };
@@ -187,15 +191,17 @@ impl Finisher {
             for (id, token) in tasks {
                 let mut found = self.recent(id, token);
                 if found.is_none() {
-                    let scan = scan
-                        .get_or_insert_with(|| Scan::begin(self.tasks, self.tables.tasks_pkey, &by_id(id)));
-                    scan.restart(&by_id(id));
+                    let scan = scan.get_or_insert_with(|| {
+                        Scan::begin(self.tasks, self.tables.tasks_pkey, &Condition::id(id))
+                    });
+                    scan.restart(&Condition::id(id));
                     found = scan.next();
                 }
-                let found =
-                    found.map(|slot| (Row::of(slot), (*slot).tts_tid)).filter(|(row, _)| runs(row, token));
+                let found = found
+                    .map(|slot| (Task::of(slot), (*slot).tts_tid))
+                    .filter(|(row, _)| row.runs_with(token));
                 places.push(found.as_ref().map(|(_, place)| *place));
-                result = found.map_or(Ok(()), |(row, _)| self.judge(&row));
+                result = found.map_or(Ok(()), |(row, _)| self.check(&row));
                 if result.is_err() {
                     break;
                 }
@@ -209,8 +215,8 @@ impl Finisher {
     unsafe fn recent(&mut self, id: i64, token: i64) -> Option<*mut pg_sys::TupleTableSlot> {
         // SAFETY: a snapshot is active; the place deforms the rows that it finds.
         unsafe {
-            let slot = self.places.fetch(scan::was_at(id)?, id, pg_sys::GetActiveSnapshot())?;
-            runs(&Row::of(slot), token).then_some(slot)
+            let slot = self.by_tid.fetch(tid::recall(id)?, id, pg_sys::GetActiveSnapshot())?;
+            Task::<{ task::COUNT }>::of(slot).runs_with(token).then_some(slot)
         }
     }
 
@@ -223,7 +229,8 @@ impl Finisher {
                 pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
                 let mut scan = None;
                 let slot = self.recent(id, token).or_else(|| {
-                    let scan = scan.insert(Scan::begin(self.tasks, self.tables.tasks_pkey, &by_id(id)));
+                    let scan =
+                        scan.insert(Scan::begin(self.tasks, self.tables.tasks_pkey, &Condition::id(id)));
                     scan.next()
                 });
                 let step = slot.map_or(Step::NotRunning, |slot| self.step(slot, token, result));
@@ -246,7 +253,7 @@ impl Finisher {
     ) -> Step {
         // SAFETY: as in `finish`.
         unsafe {
-            let slot = self.places.fetch(place, id, pg_sys::GetActiveSnapshot());
+            let slot = self.by_tid.fetch(place, id, pg_sys::GetActiveSnapshot());
             match slot.map_or(Step::Changed, |slot| self.step(slot, token, result)) {
                 Step::Changed => self.finish(id, token, result),
                 step => step,
@@ -264,10 +271,10 @@ impl Finisher {
         // SAFETY: a deformed row of queue.tasks, which stays until it is written.
         unsafe {
             point!(FinishFound);
-            let row = Row::<{ task::COUNT }>::of(slot);
-            if !runs(&row, token) {
+            let row = Task::of(slot);
+            if !row.runs_with(token) {
                 return Step::NotRunning;
-            } else if let Err(reason) = self.judge(&row) {
+            } else if let Err(reason) = self.check(&row) {
                 return Step::Core(reason);
             }
             match write::delete(self.tasks, (*slot).tts_tid) {
@@ -281,12 +288,12 @@ impl Finisher {
     }
 
     /// Whether the end of the task concerns nobody else.
-    unsafe fn judge(&mut self, row: &Row<{ task::COUNT }>) -> Result<(), Reason> {
+    unsafe fn check(&mut self, row: &Task) -> Result<(), Reason> {
         if row.get(task::KEY).is_some() || row.get(task::GROUP_KEY).is_some() {
             return Err(Reason::Policy);
         }
         // SAFETY: the queue of a task is a text.
-        let name = unsafe { text_of(row.values[task::QUEUE]) };
+        let name = unsafe { row.queue() };
         if self.settings.as_ref().is_none_or(|(known, _)| known != name) {
             self.settings = Some((name.to_vec(), queue::settings(&self.tables, name, Kinds::WORKER)?));
         }
@@ -297,17 +304,16 @@ impl Finisher {
     }
 
     /// Writes a deleted task to the history.
-    unsafe fn archive(&mut self, row: &Row<{ task::COUNT }>, result: Option<pg_sys::Datum>) {
-        let id = row.long(task::ID);
-        let key = Key { priority: row.int(task::PRIORITY), run_at: row.long(task::RUN_AT), id };
+    unsafe fn archive(&mut self, row: &Task, result: Option<pg_sys::Datum>) {
+        let key = row.key();
         // SAFETY: the row is the slot's, which is still there; the history's columns are as found.
         unsafe {
-            let queue = Queue::new(self.tables.tasks, text_of(row.values[task::QUEUE]));
+            let queue = Queue::new(self.tables.tasks, row.queue());
             if self.settings.as_ref().is_none_or(|(_, settings)| settings.keep_history) {
-                let table = self.tables.today.table;
+                let table = self.tables.partition.table;
                 let history = self.history.get_or_insert_with(|| Inserter::open(table, pg_sys::InvalidOid));
                 // Also when it is midnight since the call began.
-                let finished_at = self.tables.today.within(now());
+                let finished_at = self.tables.partition.within(now());
                 let mut kept = in_history(row, finished_at, result);
                 let ended = Item::ended(b"completed", finished_at, finished_at);
                 ended.into_iter().for_each(|item| transaction::counted(&queue, item, 1));
@@ -316,7 +322,7 @@ impl Finisher {
             transaction::counted(&queue, Item::RUNNING, -1);
             transaction::removed(&queue, key, row.long(task::LEASE_UNTIL));
         }
-        self.finished.push(id);
+        self.finished.push(key.id);
         point!(FinishArchived);
     }
 
@@ -334,9 +340,9 @@ impl Finisher {
             // Most databases never have any.
             if pg_sys::RelationGetNumberOfBlocksInFork(table, pg_sys::ForkNumber::MAIN_FORKNUM) > 0 {
                 pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-                let mut scan = Scan::begin(table, key, &by_id(0));
+                let mut scan = Scan::begin(table, key, &Condition::id(0));
                 for id in finished {
-                    scan.restart(&by_id(id));
+                    scan.restart(&Condition::id(id));
                     if scan.next().is_some() {
                         awaited.push(id);
                     }
@@ -353,48 +359,38 @@ impl Finisher {
     }
 }
 
-fn runs(row: &Row<{ task::COUNT }>, token: i64) -> bool {
-    row.is(task::STATE, b"running") && row.long(task::TOKEN) == token
-}
-
 /// The row of the history for a completed task.
-fn in_history(row: &Row<{ task::COUNT }>, finished_at: i64, result: Option<pg_sys::Datum>) -> Row<19> {
-    const COLUMNS: [Option<usize>; 19] = [
-        Some(task::ID),
-        Some(task::QUEUE),
-        None,
-        Some(task::PRIORITY),
-        Some(task::RUN_AT),
-        Some(task::ATTEMPT),
-        Some(task::MAX_ATTEMPTS),
-        Some(task::TOKEN),
-        Some(task::WORKER),
-        Some(task::CLAIMED_AT),
-        Some(task::CREATED_AT),
-        None,
-        Some(task::KEY),
-        Some(task::GROUP_KEY),
-        Some(task::HEADERS),
-        Some(task::PAYLOAD),
-        Some(task::PROGRESS),
-        Some(task::ERRORS),
-        None,
+fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Row<{ history::COUNT }> {
+    const SAME: [(usize, usize); 16] = [
+        (history::ID, task::ID),
+        (history::QUEUE, task::QUEUE),
+        (history::PRIORITY, task::PRIORITY),
+        (history::RUN_AT, task::RUN_AT),
+        (history::ATTEMPT, task::ATTEMPT),
+        (history::MAX_ATTEMPTS, task::MAX_ATTEMPTS),
+        (history::TOKEN, task::TOKEN),
+        (history::WORKER, task::WORKER),
+        (history::CLAIMED_AT, task::CLAIMED_AT),
+        (history::CREATED_AT, task::CREATED_AT),
+        (history::KEY, task::KEY),
+        (history::GROUP_KEY, task::GROUP_KEY),
+        (history::HEADERS, task::HEADERS),
+        (history::PAYLOAD, task::PAYLOAD),
+        (history::PROGRESS, task::PROGRESS),
+        (history::ERRORS, task::ERRORS),
     ];
-    const STATE: usize = 2;
-    const FINISHED_AT: usize = 11;
-    const RESULT: usize = 18;
     let mut kept = Row::empty();
-    for (place, column) in COLUMNS.into_iter().enumerate() {
-        kept.set_option(place, column.and_then(|column| row.get(column)));
+    for (to, from) in SAME {
+        kept.set_option(to, row.get(from));
     }
-    kept.set(STATE, text(b"completed"));
-    kept.set(FINISHED_AT, finished_at);
-    kept.set_option(RESULT, result);
+    kept.set(history::STATE, text(b"completed"));
+    kept.set(history::FINISHED_AT, finished_at);
+    kept.set_option(history::RESULT, result);
     kept
 }
 
 /// Has SQL write to the dependents of completed tasks how these ended. Nothing else of their end concerns others: see
-/// [`Finisher::judge`].
+/// [`Finisher::check`].
 fn tell_dependents(ids: Vec<i64>) {
     let query = "SELECT queue_internal.tell_dependents($1, 'completed')";
     let told = Spi::connect_mut(|client| client.update(query, Some(1), &[ids.into()]).map(|_| ()));

@@ -2,16 +2,17 @@
 
 use super::Outcome;
 use super::arguments::Arguments;
-use super::claim::by_id;
 use super::queue;
 use crate::clock::now;
-use crate::lanes::{Key, Queue};
+use crate::fallback::Reason;
+use crate::heap::columns::task;
+use crate::heap::scan::{Condition, Scan};
+use crate::heap::task::Task;
+use crate::heap::write::{self, Change};
+use crate::heap::{self, Use, tid};
+use crate::lanes::Queue;
 use crate::rights::{self, Kinds};
 use crate::settings;
-use crate::tables::rows::{Row, task, text_of};
-use crate::tables::scan::{self, Scan};
-use crate::tables::write::{self, Change};
-use crate::tables::{self, Reason, Use};
 use crate::transaction;
 use pgrx::prelude::*;
 
@@ -22,19 +23,19 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
     let lease = arguments.span(2, settings::max_lease())?;
     // SAFETY: in a transaction, with the tables plain and open. Each round sees what was committed before.
     unsafe {
-        let tables = tables::open(Use::Extend)?;
+        let tables = heap::open(Use::Extend)?;
         let table = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
         let extended = loop {
             pgrx::check_for_interrupts!();
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-            let mut found = Scan::begin(table, tables.tasks_pkey, &by_id(id));
+            let mut found = Scan::begin(table, tables.tasks_pkey, &Condition::id(id));
             let round = match found.next() {
                 None => Some(Err(Reason::Lease)),
                 Some(slot) => {
                     point!(ExtendFound);
-                    let mut row = Row::<{ task::COUNT }>::of(slot);
-                    let running = row.is(task::STATE, b"running") && row.long(task::TOKEN) == token;
-                    let name = text_of(row.values[task::QUEUE]);
+                    let mut row = Task::of(slot);
+                    let running = row.runs_with(token);
+                    let name = row.queue();
                     let lease = match lease {
                         _ if !rights::allow(Kinds::WORKER, name) => Err(Reason::Rights),
                         Some(lease) => Ok(lease),
@@ -52,17 +53,13 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
                             if let Some(progress) = arguments.get(3) {
                                 row.set(task::PROGRESS, progress);
                             }
-                            let wanted = |index| write::fits(&tables, &row, index);
-                            let mut place = (*slot).tts_tid;
-                            match write::update(table, &mut place, &row, true, wanted) {
+                            let wanted = |index| tables.indexed(&row, index);
+                            let mut tid = (*slot).tts_tid;
+                            match write::update(table, &mut tid, &row, true, wanted) {
                                 Change::Done => {
-                                    scan::left_at(id, place);
-                                    let key = Key {
-                                        priority: row.int(task::PRIORITY),
-                                        run_at: row.long(task::RUN_AT),
-                                        id,
-                                    };
-                                    transaction::extended(&Queue::new(tables.tasks, name), key, until);
+                                    tid::remember(id, tid);
+                                    let queue = Queue::new(tables.tasks, name);
+                                    transaction::extended(&queue, row.key(), until);
                                     point!(ExtendNoted);
                                     Some(Ok((until, row.get(task::CANCEL_REQUESTED_AT).is_some())))
                                 }

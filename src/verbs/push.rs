@@ -4,11 +4,13 @@ use super::Outcome;
 use super::arguments::Arguments;
 use super::queue;
 use crate::clock::now;
-use crate::lanes::{Item, Key, Queue};
+use crate::datum::{text, text_of};
+use crate::fallback::Reason;
+use crate::heap::columns::task;
+use crate::heap::task::Task;
+use crate::heap::{self, Indexes, Inserter, Tables, Use, write};
+use crate::lanes::{Item, Queue};
 use crate::rights::Kinds;
-use crate::tables::rows::{Row, task, text, text_of};
-use crate::tables::write::{self, Indexes, Inserter};
-use crate::tables::{self, Reason, Tables, Use};
 use crate::transaction;
 use pgrx::prelude::*;
 
@@ -84,7 +86,7 @@ pub unsafe fn push_many(arguments: &Arguments) -> Result<Outcome, Reason> {
 struct Pusher<'a> {
     tables: Tables,
     queue: Queue<'a>,
-    row: Row<{ task::COUNT }>,
+    row: Task,
 }
 
 impl<'a> Pusher<'a> {
@@ -93,7 +95,7 @@ impl<'a> Pusher<'a> {
         unsafe {
             let row = plain_row(arguments)?;
             let name = arguments.name(argument::QUEUE)?;
-            let tables = tables::open(Use::Push)?;
+            let tables = heap::open(Use::Push)?;
             queue::settings(&tables, name, Kinds::PRODUCER)?;
             Ok(Self { tables, queue: Queue::new(tables.tasks, name), row })
         }
@@ -101,14 +103,14 @@ impl<'a> Pusher<'a> {
 
     /// Makes the row of the next task, which has to be stored; returns its id.
     unsafe fn next(&mut self, payload: pg_sys::Datum) -> i64 {
-        // SAFETY: found by `tables::open`.
+        // SAFETY: found by `heap::open`.
         let id = unsafe { write::next_value(self.tables.tasks_id_seq) };
         let moment = now();
         self.row.set(task::ID, id);
         self.row.set(task::PAYLOAD, payload);
         self.row.set(task::CREATED_AT, moment);
         self.row.set(task::UPDATED_AT, moment);
-        let key = Key { priority: self.row.int(task::PRIORITY), run_at: self.row.long(task::RUN_AT), id };
+        let key = self.row.key();
         transaction::added(&self.queue, key, moment);
         transaction::counted(&self.queue, Item::queued(key.run_at), 1);
         point!(PushNoted);
@@ -121,9 +123,8 @@ impl<'a> Pusher<'a> {
         unsafe {
             let table = pg_sys::table_open(self.tables.tasks, pg_sys::NoLock as i32);
             let (indexes, slot) = (Indexes::open(table), write::slot_for(table));
-            write::insert(table, &indexes, slot, &self.row, |index| {
-                write::fits(&self.tables, &self.row, index)
-            });
+            let wanted = |index| self.tables.indexed(&self.row, index);
+            write::insert(table, &indexes, slot, &self.row, wanted);
             pg_sys::ExecDropSingleTupleTableSlot(slot);
             indexes.close();
             pg_sys::table_close(table, pg_sys::NoLock as i32);
@@ -133,13 +134,13 @@ impl<'a> Pusher<'a> {
 }
 
 /// The row of a task without policies; all but the payload, the id and the times of its making.
-unsafe fn plain_row(arguments: &Arguments) -> Result<Row<{ task::COUNT }>, Reason> {
+unsafe fn plain_row(arguments: &Arguments) -> Result<Task, Reason> {
     use argument::*;
     let unset = [KEY, GROUP_KEY, AFTER, BACKOFF, KEY_TTL, ON_PREDECESSOR_FAILURE];
     if unset.iter().any(|place| arguments.get(*place).is_some()) {
         return Err(Reason::Policy);
     }
-    let mut row = Row::empty();
+    let mut row = Task::empty();
     // SAFETY: the arguments are of the types that native.sql declares.
     unsafe {
         if text_of(arguments.needed(ON_DUPLICATE)?) != b"skip" {

@@ -1,24 +1,13 @@
 //! A queue's settings, as far as the native verbs need them.
 
+use crate::datum::text;
+use crate::fallback::Reason;
+use crate::heap::Tables;
+use crate::heap::columns::{self, queue as column};
+use crate::heap::row::Row;
+use crate::heap::scan::{Compare, Condition, Scan, open_by_key};
 use crate::rights::{self, Kinds};
-use crate::tables::columns;
-use crate::tables::rows::Row;
-use crate::tables::rows::text;
-use crate::tables::scan::{Compare, Condition, Scan, open_by_key};
-use crate::tables::{Reason, Tables};
 use pgrx::prelude::*;
-
-mod column {
-    pub const LEASE: usize = 1;
-    pub const MAX_ATTEMPTS: usize = 2;
-    pub const PAUSED_AT: usize = 7;
-    pub const MAX_RUNNING: usize = 8;
-    pub const RATE_LIMIT: usize = 10;
-    pub const FAIR_GROUPS: usize = 13;
-    pub const AGEING: usize = 14;
-    pub const KEEP_HISTORY: usize = 17;
-    pub const COUNT: usize = 19;
-}
 
 /// What a queue is set to.
 pub struct Settings {
@@ -42,7 +31,7 @@ pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings,
     if !unsafe { rights::allow(needed, name) } {
         return Err(Reason::Rights);
     }
-    // SAFETY: the columns are those of queue.queues, which `tables::open` has looked at.
+    // SAFETY: the columns are those of queue.queues, which `heap::open` has checked.
     unsafe {
         let (table, key) = open_by_key(tables.queues, &columns::QUEUES[..1])?;
         let conditions = [Condition { column: 1, compare: Compare::TextEquals, value: text(name) }];

@@ -1,10 +1,10 @@
 //! The lists of those who wait, in which others find whom to wake.
 
 use super::{Call, Kind};
+use crate::heap::{self, Use};
 use crate::lanes::{self, Place, Queue, Wake};
 use crate::names::elements;
 use crate::shared::{self, NEVER};
-use crate::tables::{self, Use};
 use pgrx::prelude::*;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +38,7 @@ pub unsafe fn enter(call: &Call) -> Standing {
             return place.map_or(Standing { new: false, everywhere: false }, Standing::from);
         }
         let mut standing = Standing { new: false, everywhere: true };
-        let tables = if lanes::available() { tables::open(Use::Claim).ok() } else { None };
+        let tables = if lanes::available() { heap::open(Use::Claim).ok() } else { None };
         let Some(tables) = tables else { return Standing { everywhere: false, ..standing } };
         for name in elements(call.subject.value) {
             let queue = Queue::new(tables.tasks, name);

@@ -3,7 +3,7 @@
 use crate::clock::now;
 use crate::names::{Name, Names};
 use crate::shared::{self, NEVER, QueueBits};
-use crate::{expiry, lanes, refill, tables, tokens};
+use crate::{expiry, heap, lanes, refill, tokens};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone};
 use pgrx::prelude::*;
 use pgrx::spi::{SpiClient, SpiTupleTable};
@@ -109,7 +109,7 @@ pub fn expire(lane: u64, ids: &[i64]) -> u64 {
 
 /// Reads a queue's tasks anew for its lane.
 pub fn reread(queue: &lanes::Queue<'_>) {
-    let Ok(tables) = tables::open(tables::Use::Claim) else { return };
+    let Ok(tables) = heap::open(heap::Use::Claim) else { return };
     // SAFETY: a plain read of a constant of the process.
     let me = unsafe { pg_sys::MyProcPid };
     if let Some(bounds) = lanes::with(queue.hash(), |slot| slot.lane.reread(now(), me)).flatten() {

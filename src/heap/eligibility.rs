@@ -1,77 +1,14 @@
-//! Whether a table is as the extension made it.
+//! Whether a verb may use the tables natively: they are as the extension made them.
 
 use super::columns::{self, Column};
+use super::indexes::indexes_of;
 use super::scan::open_by_key;
-use super::{Tables, Today, Use};
+use super::tables::{Tables, Use};
+use crate::datum::{attribute, text_of};
+use crate::fallback::Reason;
+use crate::ffi::guarded;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char};
-
-/// Why a call was handed to the core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// `queue.fast_path` is off.
-    Off,
-    /// The library was not preloaded.
-    NotLoaded,
-    /// The tables are not all there.
-    Absent,
-    /// The tables keep changing, or another session is long at refilling the lane.
-    Busy,
-    /// Not READ COMMITTED, or read only, or in recovery, or replicating.
-    Transaction,
-    /// An argument that the core has to judge.
-    Argument,
-    /// A policy: a key, a group, a limit, a predecessor.
-    Policy,
-    /// The queue is unknown or paused.
-    Queue,
-    /// All lanes are taken.
-    NoLane,
-    /// Events have to be processed first.
-    Events,
-    /// This transaction itself pushed or put back tasks, or this statement changed one.
-    OwnTasks,
-    /// A lease ran out.
-    Expired,
-    /// The task does not run with this token.
-    Lease,
-    /// A trigger, rule, constraint, column, index or argument that the library does not know: a user's, or
-    /// another version's.
-    Altered,
-    /// Row-level security holds for the user.
-    RowSecurity,
-    /// The caller does not have the right that the verb needs for the queue.
-    Rights,
-    /// There is no partition of the history for this time, or none that native verbs can write to.
-    Partition,
-}
-
-impl Reason {
-    /// All of them, in order.
-    pub const ALL: [Self; REASONS] = [
-        Self::Off,
-        Self::NotLoaded,
-        Self::Absent,
-        Self::Busy,
-        Self::Transaction,
-        Self::Argument,
-        Self::Policy,
-        Self::Queue,
-        Self::NoLane,
-        Self::Events,
-        Self::OwnTasks,
-        Self::Expired,
-        Self::Lease,
-        Self::Altered,
-        Self::RowSecurity,
-        Self::Rights,
-        Self::Partition,
-    ];
-}
-
-/// How many reasons there are.
-pub const REASONS: usize = Reason::Partition as usize + 1;
 
 /// The columns of tasks and of the history in which native verbs may leave a null.
 const NULLABLE: &[&CStr] = &[
@@ -99,8 +36,8 @@ const TASK_TRIGGERS: &[&CStr] = &[
     c"tasks_inserted",
     c"tasks_restored",
 ];
-/// Those that tell of what is not done natively.
-const TELLING_TRIGGERS: &[&CStr] = &[c"table_emptied", c"task_changed", c"tasks_announced"];
+/// Those that report to shared memory what is not done natively.
+const REPORTING_TRIGGERS: &[&CStr] = &[c"table_emptied", c"task_changed", c"tasks_announced"];
 const HISTORY_TRIGGERS: &[&CStr] = &[c"history_counted", c"history_uncounted", c"table_emptied"];
 /// What the native verbs know of the indexes of tasks that they read by, or write conditionally: how the
 /// definition of each begins and ends. Storage parameters may stand in between.
@@ -118,14 +55,11 @@ const INDEXES: [(&str, &str); 3] = [
 /// The one check constraint of the tasks, as the server shows it.
 const LEASE_CHECK: (&CStr, &[u8]) =
     (c"tasks_lease_check", b"CHECK (((state = 'running'::text) = (lease_until IS NOT NULL)))");
-/// What claim and extend change.
-pub(super) const LEASED_COLUMNS: &[i16] = &[3, 6, 8, 10, 11, 12, 13, 21];
-
-/// Whether the verb may go on natively.
-pub fn judge(tables: &Tables, purpose: Use) -> Result<(), Reason> {
+/// Whether the verb can be served natively.
+pub fn check(tables: &Tables, purpose: Use) -> Result<(), Reason> {
     // SAFETY: the tables exist, and `tasks` is locked; the others are locked here for the look.
     unsafe {
-        look_at(tables.tasks, columns::TASKS, TASK_TRIGGERS, 1)?;
+        check_table(tables.tasks, columns::TASKS, TASK_TRIGGERS, 1)?;
         has_no_foreign_constraint(tables.tasks)?;
         for (index, definition) in
             [tables.tasks_pkey, tables.tasks_order, tables.tasks_group].into_iter().zip(INDEXES)
@@ -138,34 +72,35 @@ pub fn judge(tables: &Tables, purpose: Use) -> Result<(), Reason> {
             Use::Complete => replicates(tables.tasks, pg_sys::CmdType::CMD_DELETE),
         }
         // Only ever read.
-        look_at(tables.queues, columns::QUEUES, ANY, usize::MAX)?;
+        check_table(tables.queues, columns::QUEUES, ANY, usize::MAX)?;
         if let Use::Complete = purpose {
-            look_at(tables.history, columns::HISTORY, HISTORY_TRIGGERS, 0)?;
+            check_table(tables.history, columns::HISTORY, HISTORY_TRIGGERS, 0)?;
             let (dependencies, _) = open_by_key(tables.dependencies, &columns::DEPENDENCIES_KEY)?;
             pg_sys::table_close(dependencies, pg_sys::NoLock as i32);
-            unguarded(tables.history)?;
+            check_no_row_security(tables.history)?;
         }
-        unguarded(tables.tasks)?;
-        unguarded(tables.queues)
+        check_no_row_security(tables.tasks)?;
+        check_no_row_security(tables.queues)
     }
 }
 
-/// Whether the tasks can be read, whatever a user has added to them, and what changes is told.
+/// Whether the tasks can be read, whatever a user has added to them, and each change is reported to shared
+/// memory.
 ///
 /// # Safety
 /// In a transaction.
 pub unsafe fn are_known(tables: &Tables) -> bool {
     // SAFETY: a table is open while it is looked at; the lock is kept to the end of the transaction.
     unsafe {
-        let looked_at = |table, columns, triggers| {
+        let known = |table, columns, triggers| {
             let relation = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
-            let known =
+            let found =
                 columns::begins_with((*relation).rd_att, columns) && fire((*relation).trigdesc, triggers);
             pg_sys::table_close(relation, pg_sys::NoLock as i32);
-            known
+            found
         };
-        looked_at(tables.tasks, columns::TASKS, TELLING_TRIGGERS)
-            && looked_at(tables.history, columns::HISTORY, HISTORY_TRIGGERS)
+        known(tables.tasks, columns::TASKS, REPORTING_TRIGGERS)
+            && known(tables.history, columns::HISTORY, HISTORY_TRIGGERS)
             && is_defined_as(tables.tasks_order, INDEXES[1]).is_ok()
     }
 }
@@ -186,79 +121,9 @@ unsafe fn fire(found: *mut pg_sys::TriggerDesc, expected: &[&CStr]) -> bool {
     }
 }
 
-/// The partition that takes the rows of the history for this time, and for how long around it. The default
-/// one takes them where no other partition does.
-pub fn partition_at(history: pg_sys::Oid, time: i64) -> Result<Today, Reason> {
-    // SAFETY: the history is locked, and open while its bounds are read.
-    unsafe {
-        let key = definition(pg_sys::pg_get_partkeydef, history);
-        if key.as_deref() != Some(b"RANGE (finished_at)") {
-            return Err(Reason::Altered);
-        }
-        let parent = pg_sys::table_open(history, pg_sys::NoLock as i32);
-        let found = route(parent, time);
-        pg_sys::table_close(parent, pg_sys::NoLock as i32);
-        found.ok_or(Reason::Partition)
-    }
-}
-
-/// Finds the partition as the executor does, by the bounds in the partition descriptor: those of all
-/// partitions in ascending order, and for each space between two of them the partition that it is of, if any.
-unsafe fn route(history: pg_sys::Relation, time: i64) -> Option<Today> {
-    use pg_sys::PartitionRangeDatumKind::{PARTITION_RANGE_DATUM_MAXVALUE, PARTITION_RANGE_DATUM_MINVALUE};
-    // SAFETY: the descriptor is that of an open relation, partitioned by the range of one timestamptz.
-    unsafe {
-        // At READ COMMITTED, one that is being detached takes no more rows.
-        let partitions = &*pg_sys::RelationGetPartitionDesc(history, true);
-        if partitions.nparts == 0 {
-            return None;
-        }
-        let bounds = &*partitions.boundinfo;
-        let bound = |i: usize| match **bounds.kind.add(i) {
-            PARTITION_RANGE_DATUM_MINVALUE => i64::MIN,
-            PARTITION_RANGE_DATUM_MAXVALUE => i64::MAX,
-            _ => (**bounds.datums.add(i)).value() as i64,
-        };
-        let count = bounds.ndatums as usize;
-        let below = (0..count).take_while(|i| bound(*i) <= time).count();
-        let own = *bounds.indexes.add(below);
-        let place = usize::try_from(if own < 0 { bounds.default_index } else { own }).ok()?;
-        let since = below.checked_sub(1).map_or(i64::MIN, bound);
-        let until = if below < count { bound(below) } else { i64::MAX };
-        Some(Today { table: *partitions.oids.add(place), since, until })
-    }
-}
-
-/// Whether native verbs may write to this partition of the history, which is locked.
-pub fn judge_partition(partition: pg_sys::Oid) -> Result<(), Reason> {
-    // SAFETY: catalog lookups.
-    unsafe {
-        // One with partitions of its own, and a foreign table, are for the executor.
-        if pg_sys::get_rel_relkind(partition) as u8 != pg_sys::RELKIND_RELATION {
-            return Err(Reason::Partition);
-        }
-        look_at(partition, columns::HISTORY, &[], 0)
-    }
-}
-
-/// The partitions of a partitioned table.
-///
-/// # Safety
-/// The relation is open as long as the result is used.
-pub unsafe fn partitions_of<'a>(relation: pg_sys::Relation) -> &'a [pg_sys::Oid] {
-    // SAFETY: as many as it says; without any, it has no array.
-    unsafe {
-        let partitions = &*pg_sys::RelationGetPartitionDesc(relation, true);
-        match partitions.nparts {
-            0 => &[],
-            count => std::slice::from_raw_parts(partitions.oids, count as usize),
-        }
-    }
-}
-
-/// Whether the table has these columns and no more but dropped ones behind them, no enabled triggers but these, no rules, at most so
-/// many check constraints, and only indexes that [`super::write`] can fill.
-unsafe fn look_at(
+/// Whether the table has these columns and no others but dropped ones behind them, no enabled triggers but
+/// these, no rules, at most so many check constraints, and only indexes that [`super::indexes`] can fill.
+pub(super) unsafe fn check_table(
     table: pg_sys::Oid,
     columns: &[Column],
     triggers: &[&CStr],
@@ -289,16 +154,21 @@ unsafe fn replicates(table: pg_sys::Oid, command: pg_sys::CmdType::Type) {
     }
 }
 
-unsafe fn has_columns(shape: pg_sys::TupleDesc, columns: &[Column], checks: usize, written: bool) -> bool {
+unsafe fn has_columns(
+    descriptor: pg_sys::TupleDesc,
+    columns: &[Column],
+    checks: usize,
+    written: bool,
+) -> bool {
     // SAFETY: the caller's open relation.
     unsafe {
-        let constraints = (*shape).constr;
-        columns::begins_with(shape, columns)
+        let constraints = (*descriptor).constr;
+        columns::begins_with(descriptor, columns)
             // A dropped column stays in the table for good, as a null.
-            && (columns.len()..(*shape).natts as usize).all(|i| (*super::rows::attribute(shape, i)).attisdropped)
+            && (columns.len()..(*descriptor).natts as usize).all(|i| (*attribute(descriptor, i)).attisdropped)
             && columns.iter().enumerate().all(|(i, (name, _))| {
-                let attribute = super::rows::attribute(shape, i);
-                // Native verbs read a column that is not among those without asking whether it is null.
+                let attribute = attribute(descriptor, i);
+                // Native verbs read a column that is not in NULLABLE without checking for a null.
                 !(written
                     && ((*attribute).attnotnull == NULLABLE.contains(name) || (*attribute).attgenerated != 0))
             })
@@ -325,7 +195,7 @@ unsafe fn has_triggers(found: *mut pg_sys::TriggerDesc, expected: &[&CStr]) -> b
 unsafe fn has_plain_indexes(relation: pg_sys::Relation) -> bool {
     // SAFETY: the caller's open relation; each index is open while it is looked at.
     unsafe {
-        let indexes = super::write::indexes_of(relation);
+        let indexes = indexes_of(relation);
         indexes.into_iter().all(|oid| {
             let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
             let form = (*index).rd_index;
@@ -379,7 +249,7 @@ unsafe fn has_no_foreign_constraint(tasks: pg_sys::Oid) -> Result<(), Reason> {
             return Ok(());
         }
         let (name, own) = LEASE_CHECK;
-        let oid = super::write::guarded(|| get_relation_constraint_oid(tasks, name.as_ptr(), true));
+        let oid = guarded(|| get_relation_constraint_oid(tasks, name.as_ptr(), true));
         let found =
             (oid != pg_sys::InvalidOid).then(|| definition(pg_sys::pg_get_constraintdef, oid)).flatten();
         if found.as_deref() == Some(own) { Ok(()) } else { Err(Reason::Altered) }
@@ -387,19 +257,19 @@ unsafe fn has_no_foreign_constraint(tasks: pg_sys::Oid) -> Result<(), Reason> {
 }
 
 /// What one of the server's functions that take an OID says of an object, in the encoding of the database.
-unsafe fn definition(
+pub(super) unsafe fn definition(
     function: unsafe fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
     object: pg_sys::Oid,
 ) -> Option<Vec<u8>> {
     // SAFETY: the caller's function takes an OID and returns a text or null.
     unsafe {
         let found = pgrx::direct_function_call_as_datum(function, &[object.into_datum()]);
-        found.map(|found| super::rows::text_of(found).to_vec())
+        found.map(|found| text_of(found).to_vec())
     }
 }
 
 /// Whether row-level security leaves the table alone for the current user.
-unsafe fn unguarded(table: pg_sys::Oid) -> Result<(), Reason> {
+unsafe fn check_no_row_security(table: pg_sys::Oid) -> Result<(), Reason> {
     // SAFETY: a catalog lookup.
     let verdict = unsafe { pg_sys::check_enable_rls(table, pg_sys::InvalidOid, true) };
     if verdict == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32 {

@@ -1,24 +1,27 @@
-//! Leasing tasks, one by one, to whoever claims them.
+//! Granting leases: turns the candidates of a claim into running tasks.
 
 use super::arguments::Rows;
-use super::claim::by_id;
 use super::queue::Settings;
 use crate::clock::now;
+use crate::datum::text;
+use crate::fallback::Reason;
+use crate::heap::columns::task;
+use crate::heap::scan::{Condition, Scan};
+use crate::heap::task::Task;
+use crate::heap::write::{self, Change};
+use crate::heap::{Tables, tid};
 use crate::lanes::{self, Key, Queue};
 use crate::shared;
-use crate::tables::rows::{Row, task, text};
-use crate::tables::scan::{self, Scan};
-use crate::tables::write::{self, Change};
-use crate::tables::{Reason, Tables};
 use crate::tokens::Range;
 use crate::transaction::Hands;
 use pgrx::prelude::*;
 
-/// A task that somebody else has locked is looked at again after a tenth of the time for which it has been
-/// due, within these bounds: who holds it for long is asked seldom.
+/// A task that another session has locked is tried again after a tenth of the time for which it has been due,
+/// within these bounds: a lock that is held for long is tried seldom.
 const POSTPONE: std::ops::RangeInclusive<i64> = 20_000..=1_000_000;
-/// Gives out leases.
-pub struct Lessor<'a> {
+
+/// What all leases of a claim have in common.
+pub struct Grant<'a> {
     pub tables: &'a Tables,
     pub queue: &'a Queue<'a>,
     pub settings: &'a Settings,
@@ -28,14 +31,14 @@ pub struct Lessor<'a> {
     pub tokens: Range,
 }
 
-impl Lessor<'_> {
+impl Grant<'_> {
     /// Leases those of the candidates that can be; returns how many.
-    pub unsafe fn lease_out(&mut self, hands: &Hands, rows: &Rows) -> Result<usize, Reason> {
+    pub unsafe fn grant(&mut self, hands: &Hands, rows: &Rows) -> Result<usize, Reason> {
         let mut granted = 0;
         // SAFETY: the snapshot is taken after the candidates, and so sees whatever made them so.
         unsafe {
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-            let mut scan = Scan::begin(self.table, self.tables.tasks_pkey, &by_id(hands.get(0).id));
+            let mut scan = Scan::begin(self.table, self.tables.tasks_pkey, &Condition::id(hands.get(0).id));
             point!(LeaseBegun);
             let mut result = Ok(());
             for number in 0..hands.len() {
@@ -46,9 +49,9 @@ impl Lessor<'_> {
                 }
                 if number > 0 {
                     point!(LeaseNext);
-                    scan.restart(&by_id(key.id));
+                    scan.restart(&Condition::id(key.id));
                 }
-                match self.lease_one(&mut scan, key, rows) {
+                match self.grant_one(&mut scan, key, rows) {
                     Ok(Some(until)) => {
                         hands.leased(number, until);
                         granted += 1;
@@ -68,17 +71,13 @@ impl Lessor<'_> {
     }
 
     /// Leases a task, if it can be; returns until when.
-    unsafe fn lease_one(&self, found: &mut Scan, key: Key, rows: &Rows) -> Result<Option<i64>, Reason> {
+    unsafe fn grant_one(&self, found: &mut Scan, key: Key, rows: &Rows) -> Result<Option<i64>, Reason> {
         let Some(slot) = found.next() else { return Ok(None) };
         point!(LeaseFound);
         // SAFETY: the scan has deformed a row of queue.tasks.
         unsafe {
-            let mut row = Row::<{ task::COUNT }>::of(slot);
-            let same = row.is(task::STATE, b"queued")
-                && row.int(task::GATE) < 2
-                && row.long(task::RUN_AT) == key.run_at
-                && row.int(task::PRIORITY) == key.priority
-                && row.is(task::QUEUE, self.queue.name());
+            let mut row = Task::of(slot);
+            let same = row.is_claimable() && row.key() == key && row.is(task::QUEUE, self.queue.name());
             if !same {
                 return Ok(None);
             }
@@ -95,18 +94,19 @@ impl Lessor<'_> {
             let token = self.tokens.after(row.long(task::TOKEN)).ok_or(Reason::Policy)?;
             let until = moment.saturating_add(self.lease);
             row.set(task::STATE, text(b"running"));
-            row.set(task::ATTEMPT, row.int(task::ATTEMPT) + 1);
+            let attempt = row.int(task::ATTEMPT) + 1;
+            row.set(task::ATTEMPT, attempt);
             row.set(task::TOKEN, token);
             row.set(task::LEASE_UNTIL, until);
             row.set_option(task::WORKER, self.worker);
             row.set(task::CLAIMED_AT, moment);
             row.set(task::UPDATED_AT, moment);
-            let wanted = |index| write::fits(self.tables, &row, index);
-            let mut place = (*slot).tts_tid;
-            match write::update_at_once(self.table, slot, &mut place, &row, wanted) {
+            let wanted = |index| self.tables.indexed(&row, index);
+            let mut tid = (*slot).tts_tid;
+            match write::update_at_once(self.table, slot, &mut tid, &row, CHANGED, wanted) {
                 Change::Done => {
                     self.tokens.keep(token);
-                    scan::left_at(key.id, place);
+                    tid::remember(key.id, tid);
                 }
                 Change::Stale | Change::Own => return Ok(None),
                 Change::Locked => {
@@ -129,6 +129,17 @@ impl Lessor<'_> {
         }
     }
 }
+
+/// The columns that a claim changes.
+const CHANGED: &[usize] = &[
+    task::STATE,
+    task::ATTEMPT,
+    task::TOKEN,
+    task::LEASE_UNTIL,
+    task::WORKER,
+    task::CLAIMED_AT,
+    task::UPDATED_AT,
+];
 
 /// The columns of queue.claimed_task.
 const CLAIMED: [usize; 14] = [

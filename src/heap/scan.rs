@@ -1,9 +1,9 @@
 //! Reading rows through an index, as the executor's index scan does, without the executor.
 
-use super::Reason;
 use super::columns::{self, Column};
+use crate::fallback::Reason;
+use crate::ffi::guarded;
 use pgrx::prelude::*;
-use std::cell::RefCell;
 
 /// The visible rows behind the entries of a B-tree index that fit its keys, in order.
 pub struct Scan {
@@ -50,7 +50,14 @@ pub struct Condition {
     pub value: pg_sys::Datum,
 }
 
-/// How a column compares with a value; each with the function that tells it.
+impl Condition {
+    /// What finds a row by its id, in an index that begins with a bigint.
+    pub fn id(id: i64) -> [Self; 1] {
+        [Self { column: 1, compare: Compare::BigintEquals, value: pg_sys::Datum::from(id) }]
+    }
+}
+
+/// How a column compares with a value; each with the comparison function.
 #[derive(Clone, Copy)]
 pub enum Compare {
     TextEquals,
@@ -141,14 +148,14 @@ impl Scan {
 }
 
 /// All visible rows of a table, in no order, as a sequential scan has them.
-pub struct Whole {
+pub struct SeqScan {
     table: pg_sys::Relation,
     scan: pg_sys::TableScanDesc,
     slot: *mut pg_sys::TupleTableSlot,
     columns: usize,
 }
 
-impl Whole {
+impl SeqScan {
     /// Begins with the active snapshot; rows will be deformed up to so many columns.
     ///
     /// # Safety
@@ -161,9 +168,7 @@ impl Whole {
         unsafe {
             let begin = (*(*table).rd_tableam).scan_begin.unwrap_unchecked();
             let (nothing, parallel) = (std::ptr::null_mut(), std::ptr::null_mut());
-            let scan = super::write::guarded(|| {
-                begin(table, pg_sys::GetActiveSnapshot(), 0, nothing, parallel, FLAGS)
-            });
+            let scan = guarded(|| begin(table, pg_sys::GetActiveSnapshot(), 0, nothing, parallel, FLAGS));
             Self { table, scan, slot: pg_sys::table_slot_create(table, std::ptr::null_mut()), columns }
         }
     }
@@ -174,7 +179,7 @@ impl Whole {
         unsafe {
             let next = (*(*self.table).rd_tableam).scan_getnextslot.unwrap_unchecked();
             let forward = pg_sys::ScanDirection::ForwardScanDirection;
-            super::write::guarded(|| next(self.scan, forward, self.slot)).then(|| {
+            guarded(|| next(self.scan, forward, self.slot)).then(|| {
                 pg_sys::slot_getsomeattrs_int(self.slot, self.columns as i32);
                 self.slot
             })
@@ -187,83 +192,9 @@ impl Whole {
         unsafe {
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);
             let end = (*(*self.table).rd_tableam).scan_end.unwrap_unchecked();
-            super::write::guarded(|| end(self.scan));
+            guarded(|| end(self.scan));
         }
     }
-}
-
-/// Reading rows where they were last seen, which saves the way through an index.
-pub struct ByPlace {
-    table: pg_sys::Relation,
-    slot: *mut pg_sys::TupleTableSlot,
-    blocks: u32,
-}
-
-impl ByPlace {
-    /// # Safety
-    /// The table is locked, so that it cannot become shorter, and its first column is a bigint, the id.
-    pub unsafe fn open(table: pg_sys::Relation) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let blocks = pg_sys::RelationGetNumberOfBlocksInFork(table, pg_sys::ForkNumber::MAIN_FORKNUM);
-            Self { table, slot: pg_sys::table_slot_create(table, std::ptr::null_mut()), blocks }
-        }
-    }
-
-    /// The row at this place, deformed, if the snapshot sees it and it has this id.
-    ///
-    /// # Safety
-    /// The snapshot is valid.
-    pub unsafe fn fetch(
-        &mut self,
-        place: pg_sys::ItemPointerData,
-        id: i64,
-        snapshot: pg_sys::Snapshot,
-    ) -> Option<*mut pg_sys::TupleTableSlot> {
-        // SAFETY: the block is there, and the method checks whether there is a row in it. It is called as
-        // `table_tuple_fetch_row_version` would.
-        unsafe {
-            if pgrx::itemptr::item_pointer_get_block_number_no_check(place) >= self.blocks {
-                return None;
-            }
-            let (table, slot, mut place) = (self.table, self.slot, place);
-            let fetch = (*(*table).rd_tableam).tuple_fetch_row_version?;
-            if !super::write::guarded(|| fetch(table, &mut place, snapshot, slot)) {
-                return None;
-            }
-            pg_sys::slot_getsomeattrs_int(slot, (*(*slot).tts_tupleDescriptor).natts);
-            ((*(*slot).tts_values).value() as i64 == id).then_some(slot)
-        }
-    }
-
-    /// Ends it.
-    pub fn close(self) {
-        // SAFETY: made in `open`.
-        unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.slot) };
-    }
-}
-
-const RECENT: usize = 1024;
-
-thread_local! {
-    /// Where this session's claims left their tasks.
-    static LEFT_AT: RefCell<[(i64, pg_sys::ItemPointerData); RECENT]> =
-        const { RefCell::new([(0, NOWHERE); RECENT]) };
-}
-
-const NOWHERE: pg_sys::ItemPointerData =
-    pg_sys::ItemPointerData { ip_blkid: pg_sys::BlockIdData { bi_hi: 0, bi_lo: 0 }, ip_posid: 0 };
-
-/// Notes where a task is.
-pub fn left_at(id: i64, place: pg_sys::ItemPointerData) {
-    LEFT_AT.with_borrow_mut(|places| places[id as usize % RECENT] = (id, place));
-}
-
-/// Where a task was last seen by this session.
-pub fn was_at(id: i64) -> Option<pg_sys::ItemPointerData> {
-    LEFT_AT.with_borrow(|places| {
-        Some(places[id as usize % RECENT]).filter(|place| place.0 == id).map(|place| place.1)
-    })
 }
 
 unsafe fn keys(index: pg_sys::Relation, conditions: &[Condition]) -> [pg_sys::ScanKeyData; 3] {
@@ -289,13 +220,13 @@ unsafe fn keys(index: pg_sys::Relation, conditions: &[Condition]) -> [pg_sys::Sc
 
 /// The priorities in the order index, read from its entries alone: those of finished tasks count, but
 /// need not be passed over one by one.
-pub struct Levels {
+pub struct Priorities {
     scan: pg_sys::IndexScanDesc,
     index: pg_sys::Relation,
     queue: pg_sys::Datum,
 }
 
-impl Levels {
+impl Priorities {
     /// Begins with the active snapshot.
     ///
     /// # Safety

@@ -1,0 +1,106 @@
+//! Where the extension's tables are.
+
+use super::columns::task as column;
+use super::partitions::Partition;
+use super::task::Task;
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+/// The OIDs of the tables and indexes.
+#[derive(Clone, Copy, Default)]
+pub struct Tables {
+    pub tasks: pg_sys::Oid,
+    pub tasks_pkey: pg_sys::Oid,
+    pub tasks_order: pg_sys::Oid,
+    pub tasks_group: pg_sys::Oid,
+    pub tasks_id_seq: pg_sys::Oid,
+    pub queues: pg_sys::Oid,
+    pub history: pg_sys::Oid,
+    pub dependencies: pg_sys::Oid,
+    pub events: pg_sys::Oid,
+    pub token_mark: pg_sys::Oid,
+    /// The partition of the history that rows go to now.
+    pub partition: Partition,
+}
+
+/// What a verb does with the tables.
+#[derive(Clone, Copy)]
+pub enum Use {
+    Push,
+    Claim,
+    Complete,
+    Extend,
+}
+
+/// The extension's tables, looked up anew; nothing without the extension.
+///
+/// # Safety
+/// In a transaction.
+pub unsafe fn find() -> Option<Tables> {
+    // SAFETY: catalog lookups in a transaction.
+    unsafe {
+        point!(TablesSought);
+        let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), true);
+        let internal = pg_sys::get_namespace_oid(c"queue_internal".as_ptr(), true);
+        let public = |name: &CStr| pg_sys::get_relname_relid(name.as_ptr(), schema);
+        let private = |name: &CStr| pg_sys::get_relname_relid(name.as_ptr(), internal);
+        let tables = Tables {
+            tasks: public(c"tasks"),
+            tasks_pkey: public(c"tasks_pkey"),
+            tasks_order: public(c"tasks_order"),
+            tasks_group: public(c"tasks_group"),
+            tasks_id_seq: public(c"tasks_id_seq"),
+            queues: public(c"queues"),
+            history: public(c"history"),
+            dependencies: private(c"dependencies"),
+            events: private(c"events"),
+            token_mark: private(c"token_mark"),
+            partition: Partition::NONE,
+        };
+        (!tables.all().contains(&pg_sys::InvalidOid)).then_some(tables)
+    }
+}
+
+impl Tables {
+    /// What stands for no tables.
+    pub const NONE: Self = Self {
+        tasks: pg_sys::InvalidOid,
+        tasks_pkey: pg_sys::InvalidOid,
+        tasks_order: pg_sys::InvalidOid,
+        tasks_group: pg_sys::InvalidOid,
+        tasks_id_seq: pg_sys::InvalidOid,
+        queues: pg_sys::InvalidOid,
+        history: pg_sys::InvalidOid,
+        dependencies: pg_sys::InvalidOid,
+        events: pg_sys::InvalidOid,
+        token_mark: pg_sys::InvalidOid,
+        partition: Partition::NONE,
+    };
+
+    /// Whether a task has an entry in this index of `queue.tasks`: whether it satisfies the index's condition.
+    pub fn indexed(&self, task: &Task, index: pg_sys::Oid) -> bool {
+        if index == self.tasks_order {
+            task.is_admitted()
+        } else if index == self.tasks_group {
+            task.get(column::GROUP_KEY).is_some()
+        } else {
+            true
+        }
+    }
+
+    /// All but the partition, which need not exist.
+    pub fn all(&self) -> [pg_sys::Oid; 10] {
+        [
+            self.tasks,
+            self.tasks_pkey,
+            self.tasks_order,
+            self.tasks_group,
+            self.tasks_id_seq,
+            self.queues,
+            self.history,
+            self.dependencies,
+            self.events,
+            self.token_mark,
+        ]
+    }
+}

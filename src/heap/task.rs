@@ -1,0 +1,104 @@
+//! A row of `queue.tasks`, and the questions that all native code asks of one.
+
+use super::columns::task;
+use super::row::Row;
+use crate::datum::text_of;
+use crate::lanes::{Item, Key, Lease};
+use pgrx::prelude::*;
+use std::ops::{Deref, DerefMut};
+
+/// The first columns of a task, or all of them.
+pub struct Task<const N: usize = { task::COUNT }>(Row<N>);
+
+impl<const N: usize> Deref for Task<N> {
+    type Target = Row<N>;
+
+    fn deref(&self) -> &Row<N> {
+        &self.0
+    }
+}
+
+impl<const N: usize> DerefMut for Task<N> {
+    fn deref_mut(&mut self) -> &mut Row<N> {
+        &mut self.0
+    }
+}
+
+impl<const N: usize> Task<N> {
+    /// All columns null.
+    pub fn empty() -> Self {
+        const { assert!(N > task::GATE) };
+        Self(Row::empty())
+    }
+
+    /// The task in the slot. Its values by reference stay the slot's.
+    ///
+    /// # Safety
+    /// The slot holds a row of `queue.tasks`, deformed as far as these columns.
+    pub unsafe fn of(slot: *mut pg_sys::TupleTableSlot) -> Self {
+        const { assert!(N > task::GATE) };
+        // SAFETY: the caller's promise.
+        Self(unsafe { Row::of(slot) })
+    }
+
+    /// The name of its queue.
+    ///
+    /// # Safety
+    /// The row is as long in place as the result, and its queue is not null.
+    pub unsafe fn queue<'a>(&self) -> &'a [u8] {
+        // SAFETY: the column is a text; the rest is the caller's promise.
+        unsafe { text_of(self.values[task::QUEUE]) }
+    }
+
+    /// Its place in the order of claims.
+    pub fn key(&self) -> Key {
+        Key { priority: self.int(task::PRIORITY), run_at: self.long(task::RUN_AT), id: self.long(task::ID) }
+    }
+
+    /// Whether its group does not keep it from being claimed.
+    pub fn is_admitted(&self) -> bool {
+        self.int(task::GATE) < 2
+    }
+
+    /// Whether it is queued, due or not.
+    pub fn is_queued(&self) -> bool {
+        self.is(task::STATE, b"queued")
+    }
+
+    /// Whether it can be claimed from its run_at on.
+    pub fn is_claimable(&self) -> bool {
+        self.is_queued() && self.is_admitted()
+    }
+
+    /// Whether an attempt is running.
+    pub fn is_running(&self) -> bool {
+        self.is(task::STATE, b"running")
+    }
+
+    /// Whether the attempt with this token is running.
+    pub fn runs_with(&self, token: i64) -> bool {
+        self.is_running() && self.long(task::TOKEN) == token
+    }
+
+    /// How the counters of its queue count it.
+    pub fn item(&self) -> Option<Item> {
+        if self.is_running() {
+            Some(Item::RUNNING)
+        } else if self.is(task::STATE, b"waiting") {
+            Some(Item::WAITING)
+        } else if !self.is_queued() {
+            None
+        } else if self.is_admitted() {
+            Some(Item::queued(self.long(task::RUN_AT)))
+        } else {
+            Some(Item::BEHIND)
+        }
+    }
+}
+
+impl Task {
+    /// Its lease, if it runs.
+    pub fn lease(&self) -> Lease {
+        Lease { id: self.long(task::ID), until: self.long(task::LEASE_UNTIL) }
+    }
+}
