@@ -29,7 +29,7 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use waiters::Waiters;
-pub use waiters::{Place, Wake};
+pub use waiters::Wake;
 
 /// A lane that nobody used for so long may be given to another queue.
 const IDLE: i64 = 60_000_000;

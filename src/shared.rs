@@ -5,9 +5,9 @@
 //! allocates or raises.
 
 pub mod idle;
+mod token_base;
 
 use crate::fallback::REASONS;
-use crate::lanes::Place;
 use crate::rights;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
@@ -71,7 +71,7 @@ pub struct Database {
     /// The worker looked and found that the database does not have the extension.
     pub absent: AtomicBool,
     /// The base of this database's tokens.
-    pub tokens: crate::tokens::Published,
+    pub tokens: token_base::TokenBase,
     /// What the worker did so far.
     pub counters: Counters,
 }
@@ -304,6 +304,17 @@ impl Sleeper {
 /// How many sessions can wait for the end of a task and be woken by it; more look by themselves. A role has at most as
 /// many places as are left for others.
 const RESULT_WAITERS: usize = 512;
+
+/// Whether a process that wanted to wait has a place in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It has one now.
+    New,
+    /// It had one before.
+    Before,
+    /// There is no room.
+    None,
+}
 
 /// Sessions that wait for the end of a task.
 pub struct ResultWaiters {

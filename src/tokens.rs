@@ -29,8 +29,6 @@ use crate::heap::columns::{self, token_mark};
 use crate::shared;
 use pgrx::prelude::*;
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
-
 /// The largest token: 2^53 - 1.
 const LARGEST: i64 = (1 << 53) - 1;
 /// A clock that says more than this is wrong, and the mark alone counts: 2^52 microseconds, the year 2167.
@@ -65,44 +63,10 @@ impl Range {
     }
 }
 
-/// What the worker has published of a database: its base, for as long as the mark is this table.
-#[derive(Default)]
-pub struct Published {
-    mark: AtomicU32,
-    base: AtomicI64,
-    /// A claim has met another table.
-    unknown: AtomicBool,
-}
-
-impl Published {
-    fn get(&self, mark: pg_sys::Oid) -> Option<Range> {
-        let known = mark != pg_sys::InvalidOid && self.mark.load(Ordering::Acquire) == mark.to_u32();
-        let base = self.base.load(Ordering::Acquire);
-        known.then_some(Range { base, reached: base + RESERVE })
-    }
-
-    /// Whether the worker has to raise the mark.
-    pub fn wanted(&self) -> bool {
-        self.mark.load(Ordering::Acquire) == 0 || self.unknown.swap(false, Ordering::AcqRel)
-    }
-
-    /// Lets claims go by this base.
-    pub fn publish(&self, raised: Raised) {
-        self.mark.store(0, Ordering::Release);
-        self.base.store(raised.base, Ordering::Release);
-        self.mark.store(raised.mark.to_u32(), Ordering::Release);
-    }
-
-    pub fn clear(&self) {
-        self.mark.store(0, Ordering::Release);
-        self.unknown.store(false, Ordering::Release);
-    }
-}
-
 /// A base for the rest of this life, and the mark that goes with it.
 pub struct Raised {
-    mark: pg_sys::Oid,
-    base: i64,
+    pub mark: pg_sys::Oid,
+    pub base: i64,
     pub timeline: i64,
 }
 
@@ -116,11 +80,14 @@ impl Raised {
 pub fn range(mark: pg_sys::Oid) -> Range {
     // SAFETY: a plain read of a constant of the process.
     let database = shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
-    if let Some(range) = database.and_then(|database| database.tokens.get(mark)) {
+    if let Some(range) = database
+        .and_then(|database| database.tokens.get(mark))
+        .map(|base| Range { base, reached: base + RESERVE })
+    {
         return range;
     }
     if let Some(database) = database
-        && !database.tokens.unknown.swap(true, Ordering::AcqRel)
+        && database.tokens.ask()
     {
         database.worker.wake();
     }

@@ -316,7 +316,7 @@ impl Worker {
         let step = self.attempt(RAISE_TOKENS, c"raising the mark of tokens", core::raise_tokens);
         // The mark is on disk now, and not before.
         if let Some(Some(raised)) = step.result {
-            self.database.tokens.publish(raised);
+            self.database.tokens.publish(raised.mark, raised.base);
         }
         step.installed
     }

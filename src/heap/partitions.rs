@@ -2,32 +2,9 @@
 
 use super::columns;
 use super::eligibility::{check_table, definition};
+use super::tables::Partition;
 use crate::fallback::Reason;
 use pgrx::prelude::*;
-
-/// A partition of the history and the range of times that goes to it.
-#[derive(Clone, Copy, Default)]
-pub struct Partition {
-    pub table: pg_sys::Oid,
-    since: i64,
-    /// Exclusive.
-    until: i64,
-}
-
-impl Partition {
-    /// What stands for no partition.
-    pub const NONE: Self = Self { table: pg_sys::InvalidOid, since: 0, until: 0 };
-
-    /// Whether the rows of this time go to this partition.
-    pub fn takes(&self, time: i64) -> bool {
-        self.table != pg_sys::InvalidOid && (self.since..self.until).contains(&time)
-    }
-
-    /// The time, or the one nearest to it that this partition takes.
-    pub fn within(&self, time: i64) -> i64 {
-        time.clamp(self.since, self.until - 1)
-    }
-}
 
 /// The partition that takes the rows of the history for this time, and for how long around it. The default
 /// one takes them where no other partition does.

@@ -1,7 +1,6 @@
 //! Where the extension's tables are.
 
 use super::columns::task as column;
-use super::partitions::Partition;
 use super::task::Task;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -21,6 +20,30 @@ pub struct Tables {
     pub token_mark: pg_sys::Oid,
     /// The partition of the history that rows go to now.
     pub partition: Partition,
+}
+
+/// A partition of the history and the range of times that goes to it.
+#[derive(Clone, Copy, Default)]
+pub struct Partition {
+    pub table: pg_sys::Oid,
+    pub(super) since: i64,
+    /// Exclusive.
+    pub(super) until: i64,
+}
+
+impl Partition {
+    /// What stands for no partition.
+    pub const NONE: Self = Self { table: pg_sys::InvalidOid, since: 0, until: 0 };
+
+    /// Whether the rows of this time go to this partition.
+    pub fn takes(&self, time: i64) -> bool {
+        self.table != pg_sys::InvalidOid && (self.since..self.until).contains(&time)
+    }
+
+    /// The time, or the one nearest to it that this partition takes.
+    pub fn within(&self, time: i64) -> i64 {
+        time.clamp(self.since, self.until - 1)
+    }
 }
 
 /// What a verb does with the tables.

@@ -1,5 +1,6 @@
 //! Who waits for a task of one queue, the longest waiting first.
 
+use crate::shared::Place;
 use pgrx::prelude::*;
 
 /// How many a lane can know. More than that look again by themselves every now and then.
@@ -19,17 +20,6 @@ pub struct Waiters {
     start: usize,
     len: usize,
     ring: [Waiter; ROOM],
-}
-
-/// Whether a process that wanted to wait has a place in a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// It has one now.
-    New,
-    /// It had one before.
-    Before,
-    /// There is no room.
-    None,
 }
 
 /// A process to be woken, after the lane's lock was let go.

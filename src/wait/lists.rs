@@ -2,9 +2,9 @@
 
 use super::{Call, Kind};
 use crate::heap::{self, Use};
-use crate::lanes::{self, Place, Queue, Wake};
+use crate::lanes::{self, Queue, Wake};
 use crate::names::elements;
-use crate::shared::{self, NEVER};
+use crate::shared::{self, NEVER, Place};
 use pgrx::prelude::*;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};

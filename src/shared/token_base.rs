@@ -1,0 +1,45 @@
+//! The base of the tokens of a database (src/tokens.rs), as the worker publishes it to claims.
+
+use pgrx::prelude::*;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+
+/// The base that the worker has published for a database, for as long as its mark is this table.
+#[derive(Default)]
+pub struct TokenBase {
+    mark: AtomicU32,
+    base: AtomicI64,
+    /// A claim has met another table.
+    unknown: AtomicBool,
+}
+
+impl TokenBase {
+    /// The base, if it was published for this table.
+    pub fn get(&self, mark: pg_sys::Oid) -> Option<i64> {
+        let known = mark != pg_sys::InvalidOid && self.mark.load(Ordering::Acquire) == mark.to_u32();
+        let base = self.base.load(Ordering::Acquire);
+        known.then_some(base)
+    }
+
+    /// Whether the worker has to raise the mark.
+    pub fn wanted(&self) -> bool {
+        self.mark.load(Ordering::Acquire) == 0 || self.unknown.swap(false, Ordering::AcqRel)
+    }
+
+    /// Lets claims go by this base.
+    pub fn publish(&self, mark: pg_sys::Oid, base: i64) {
+        self.mark.store(0, Ordering::Release);
+        self.base.store(base, Ordering::Release);
+        self.mark.store(mark.to_u32(), Ordering::Release);
+    }
+
+    /// Notes that a claim found nothing published for its table; whether it is the first to.
+    pub fn ask(&self) -> bool {
+        !self.unknown.swap(true, Ordering::AcqRel)
+    }
+
+    /// Forgets it.
+    pub fn clear(&self) {
+        self.mark.store(0, Ordering::Release);
+        self.unknown.store(false, Ordering::Release);
+    }
+}
