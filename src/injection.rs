@@ -22,13 +22,13 @@ pub enum Point {
     VerbServed,
     CoreFound,
     CoreAppended,
-    // tables.rs
+    // heap.rs, heap/tables.rs
     TablesSought,
     TablesLocked,
     HistoryLocked,
     // verbs/queue.rs
     QueueRead,
-    // verbs/claim.rs: candidates, and perhaps a refill, are in this process's hands from `ClaimAsked` on.
+    // verbs/claim.rs, verbs/grant.rs: candidates, and perhaps a refill, are in this process's hands from `ClaimAsked` on.
     ClaimOpened,
     ClaimAsked,
     ClaimAwaits,
@@ -50,7 +50,7 @@ pub enum Point {
     RefillRow,
     RefillRead,
     RefillTold,
-    // tables/write.rs: rows are written, their index entries not yet.
+    // heap/write.rs, heap/insert.rs: rows are written, their index entries not yet.
     InsertWritten,
     RowUnlocked,
     RowLocked,
