@@ -177,16 +177,33 @@ fn processor_time(pid: i64) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
-/// Runs while other threads use the processors as often and for as long as the floods did. What this costs is the
-/// price of sharing a processor, and not of what the floods do.
-pub fn beside_idle_efforts<R>(efforts: &[Effort], run: impl FnOnce() -> R) -> R {
+/// Runs while as many sessions write to tables of their own, as often as the floods had a statement, and using the processors
+/// for as long. What this costs is the price of sharing a server, whatever is in it.
+pub fn beside_work_of_their_own<R>(cluster: &Cluster, efforts: &[Effort], run: impl FnOnce() -> R) -> R {
+    let mut admin = cluster.connect();
+    let write = |client: &mut Client, table: usize, looks: u64| {
+        // Much of the time of a flood goes into reading.
+        let statement = format!(
+            "INSERT INTO work_{table} SELECT n, md5(n::text) FROM generate_series(1, {looks}) AS n WHERE n % 200 = 0"
+        );
+        super::run(client, &statement);
+    };
+    for table in 0..efforts.len() {
+        super::run(&mut admin, &format!("CREATE TABLE work_{table} (n bigint, text text)"));
+    }
+    let pid = number(&mut admin, "SELECT pg_backend_pid()::bigint");
+    let (looks, before) = (2_000_000, processor_time(pid));
+    write(&mut admin, 0, looks);
+    let each = (processor_time(pid) - before) / looks as u32;
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for effort in efforts {
-            scope.spawn(|| {
+        for (table, effort) in efforts.iter().enumerate() {
+            let (mut client, over) = (cluster.connect(), &over);
+            let looks = (effort.processor.as_nanos() / each.as_nanos().max(1)) as u64;
+            scope.spawn(move || {
                 let mut next = Instant::now();
                 while !over.load(Ordering::Relaxed) {
-                    spin(effort.processor);
+                    write(&mut client, table, looks);
                     next = (next + effort.every).max(Instant::now());
                     std::thread::sleep(next - Instant::now());
                 }
@@ -196,18 +213,4 @@ pub fn beside_idle_efforts<R>(efforts: &[Effort], run: impl FnOnce() -> R) -> R 
         over.store(true, Ordering::Relaxed);
         result
     })
-}
-
-/// Uses so much of a processor.
-fn spin(time: Duration) {
-    let used = || {
-        let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: fills the structure.
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut used) };
-        Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec as u32)
-    };
-    let stop = used() + time;
-    while used() < stop {
-        std::hint::spin_loop();
-    }
 }

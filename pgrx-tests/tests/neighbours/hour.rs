@@ -1,10 +1,10 @@
 //! Every flood at once from the queues of one role, while the workers of another role's queue b go on.
 //!
 //! `NEIGHBOURS_SECONDS=3600` has the floods last an hour, and demands that b is in time. It is compared with a twentieth of
-//! that time before, when all is quiet, and one after, when others use the processors as the floods did, for nothing.
+//! that time before, when all is quiet, and one after, when as many others work in tables of their own.
 //! `NEIGHBOURS_TASKS=400000` has so many hostile tasks there at the beginning, as after a while.
 
-use super::floods::{Floods, beside_idle_efforts};
+use super::floods::{Floods, beside_work_of_their_own};
 use super::*;
 use postgres::NoTls;
 use std::collections::HashMap;
@@ -173,7 +173,7 @@ fn all_floods_at_once_are_in_nobodys_way() {
     let rows = number(&mut client, "SELECT count(*) FROM queue.tasks");
     let efforts = floods.end();
     let (late, ticks) = ticks(&mut client);
-    let mut shared = beside_idle_efforts(&efforts, || work(&cluster, length() / 20));
+    let mut shared = beside_work_of_their_own(&cluster, &efforts, || work(&cluster, length() / 20));
     println!(
         "{:?}; {} hostile statements, {refused} of them refused, {rows} tasks at the end; {} tasks of b, {} of them after a lease that \
          ran out; {ticks} runs of b's schedule, {late} ms late at most",
@@ -183,7 +183,7 @@ fn all_floods_at_once_are_in_nobodys_way() {
         among.returns.len(),
     );
     for (name, part) in
-        [("quiet", &mut quiet), ("beside idle efforts", &mut shared), ("among the floods", &mut among)]
+        [("quiet", &mut quiet), ("beside other work", &mut shared), ("among the floods", &mut among)]
     {
         let (p50, p99) = (part.percentile(0.5), part.percentile(0.99));
         println!(
@@ -203,7 +203,7 @@ fn all_floods_at_once_are_in_nobodys_way() {
         let most = (2 * alone.max(shared)).max(Duration::from_millis(20));
         assert!(
             among <= most,
-            "p99 {alone:?} alone, {shared:?} with shared processors, {among:?} among the floods"
+            "p99 {alone:?} alone, {shared:?} beside other work, {among:?} among the floods"
         );
     } else {
         assert!(among.latest() < Duration::from_secs(5), "{:?} late", among.latest());
