@@ -36,7 +36,7 @@ LANGUAGES := $(QUEUE_EXT_HOME)/languages
 BROWSER := $(QUEUE_EXT_HOME)/browser
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
-# Which campaign, for how long, on which version, and from which seed: see docs/reliability.md.
+# Which campaign, for how long, on which version, and from which seed: see docs/how-it-is-tested.md.
 TORTURE ?= all
 TORTURE_SECONDS ?= 600
 TORTURE_VERSION ?= 15

@@ -1,4 +1,4 @@
-//! Faults under load, and an account of everything: what docs/reliability.md says is proved here.
+//! Faults under load, and an account of everything: what docs/how-it-is-tested.md says is proved here.
 //!
 //! A campaign is rounds of: clients work, something breaks again and again, everything is healed, the
 //! queues are drained, and the account is checked. See campaign.rs; campaigns/ has one file for each.

@@ -24,7 +24,7 @@ const SHOWN: usize = 20;
 #[derive(Clone)]
 pub struct Campaign {
     pub name: &'static str,
-    /// What it covers of the list in docs/reliability.md.
+    /// What it covers of the list in docs/how-it-is-tested.md.
     pub covers: &'static str,
     /// Lines for postgresql.conf.
     pub settings: &'static str,

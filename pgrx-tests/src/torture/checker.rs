@@ -23,7 +23,7 @@ use super::journal::{Effect, Link, OnFailure, Operation, Outcome, Verb};
 /// A broken promise.
 #[derive(Debug)]
 pub struct Violation {
-    /// Which one: I1 and so on, see docs/reliability.md.
+    /// Which one: I1 and so on, see docs/how-it-is-tested.md.
     pub invariant: &'static str,
     pub what: String,
 }
