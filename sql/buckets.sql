@@ -7,10 +7,10 @@ BEGIN
     RETURN 1;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.buckets() IS 'The number of buckets in which the tasks of a queue are.';
+COMMENT ON FUNCTION queue_internal.buckets IS 'The number of buckets in which the tasks of a queue are.';
 
 -- Why SQL and no search_path: so the planner puts the expression in the place of the call, and nothing is left of it
 -- in a plan. The expression was parsed when the function was created.
 CREATE FUNCTION queue_internal.task_in_bucket(task queue.tasks, bucket integer) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN true;
-COMMENT ON FUNCTION queue_internal.task_in_bucket(queue.tasks, integer) IS 'Whether a task is in a bucket.';
+COMMENT ON FUNCTION queue_internal.task_in_bucket IS 'Whether a task is in a bucket.';

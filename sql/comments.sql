@@ -1,83 +1,158 @@
--- What the tables and their columns are, for \d+ and for every tool that shows comments.
+-- The comments of tables, views and columns, for \d+ and for every tool that shows them.
 
-COMMENT ON TABLE queue.queues IS 'The queues and their defaults. Change them with queue.configure().';
+COMMENT ON TABLE queue.queues IS 'The queues and their options. Change them with queue.create() and queue.configure().';
+COMMENT ON COLUMN queue.queues.name IS 'The name of the queue, 1 to 128 bytes.';
 COMMENT ON COLUMN queue.queues.lease IS 'How long a claim lasts that names no lease.';
-COMMENT ON COLUMN queue.queues.max_attempts IS 'How often a task is tried that names no number of its own.';
-COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the wait grows with each failure: fixed, linear, exponential.';
-COMMENT ON COLUMN queue.queues.backoff_base IS 'The wait after the first failure.';
-COMMENT ON COLUMN queue.queues.backoff_max IS 'The longest wait.';
-COMMENT ON COLUMN queue.queues.backoff_jitter IS 'The share of a wait, 0 to 1, of which chance takes a part off.';
-COMMENT ON COLUMN queue.queues.paused_at IS 'Since when nothing is claimed from the queue.';
-COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time; null for any number.';
-COMMENT ON COLUMN queue.queues.max_running_per_group IS 'How many tasks of a group may run at a time. At 1 they run in the order of their ids.';
-COMMENT ON COLUMN queue.queues.rate_limit IS 'How many tasks may start in any rate_period; null for any number.';
-COMMENT ON COLUMN queue.queues.rate_period IS 'The time over which rate_limit counts.';
+COMMENT ON COLUMN queue.queues.max_attempts IS 'Attempts of a task that was pushed without a number of its own.';
+COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the delay grows with each failure: fixed, linear or exponential.';
+COMMENT ON COLUMN queue.queues.backoff_base IS 'The delay after the first failure.';
+COMMENT ON COLUMN queue.queues.backoff_max IS 'The longest delay.';
+COMMENT ON COLUMN queue.queues.backoff_jitter IS 'Jitter, 0 to 1: the largest fraction randomly subtracted from each delay.';
+COMMENT ON COLUMN queue.queues.paused_at IS 'When the queue was paused; null if it is not.';
+COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time; null for no limit.';
+COMMENT ON COLUMN queue.queues.max_running_per_group IS
+    'How many tasks of a group may run at a time. At 1 they run in the order of their ids.';
+COMMENT ON COLUMN queue.queues.rate_limit IS 'How many tasks may start in any rate_period; null for no limit.';
+COMMENT ON COLUMN queue.queues.rate_period IS 'The period of rate_limit.';
 COMMENT ON COLUMN queue.queues.delayed_head IS
-    'What the first task of a group does while it is delayed: block those behind it, or let them pass.';
+    'What happens while the first task of a group is delayed: block makes the others wait, pass lets them run first.';
 COMMENT ON COLUMN queue.queues.fair_groups IS 'Whether the groups take turns, one task each.';
-COMMENT ON COLUMN queue.queues.ageing IS 'How long a task has to wait to gain one step of priority; null for never.';
-COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a finished task keeps its key; null for not at all.';
+COMMENT ON COLUMN queue.queues.ageing IS 'The waiting time that counts as one step of priority; null for none.';
+COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a completed or cancelled task keeps its key; null for not at all.';
 COMMENT ON COLUMN queue.queues.on_predecessor_failure IS
-    'What becomes of a task when one that it waits for fails or is cancelled: fail, cancel, continue.';
-COMMENT ON COLUMN queue.queues.keep_history IS 'Whether finished tasks are kept in queue.history.';
+    'What happens to a task if one that it waits for fails or is cancelled: fail, cancel or continue.';
+COMMENT ON COLUMN queue.queues.keep_history IS 'Whether completed and cancelled tasks are kept in queue.history.';
+COMMENT ON COLUMN queue.queues.created_at IS 'When the queue was created.';
 
 COMMENT ON SEQUENCE queue.tasks_id_seq IS 'The ids of tasks. They have gaps and do not follow the order of commits.';
 COMMENT ON TABLE queue.tasks IS
-    'The tasks that are not finished. A plain INSERT or COPY of queue and payload works as a push does.';
-COMMENT ON COLUMN queue.tasks.state IS 'waiting, queued or running. Scheduled is queued with run_at to come.';
-COMMENT ON COLUMN queue.tasks.priority IS 'The smaller runs first.';
-COMMENT ON COLUMN queue.tasks.run_at IS 'Not claimed before.';
-COMMENT ON COLUMN queue.tasks.attempt IS 'How many attempts were begun.';
-COMMENT ON COLUMN queue.tasks.max_attempts IS 'How many attempts are made; null for what the queue says.';
-COMMENT ON COLUMN queue.tasks.token IS 'The fencing token: larger with every claim, below 2^53, and not consecutive. Only the newest one counts.';
-COMMENT ON COLUMN queue.tasks.lease_until IS 'Until when the worker has the task, unless it extends the lease.';
-COMMENT ON COLUMN queue.tasks.worker IS 'The name that the worker gave itself.';
-COMMENT ON COLUMN queue.tasks.claimed_at IS 'When the running attempt began.';
+    'The tasks that are not finished. A plain INSERT or COPY of queue and payload has the same effect as a push.';
+COMMENT ON COLUMN queue.tasks.id IS 'The id of the task, which it keeps in the history and as a dead letter.';
+COMMENT ON COLUMN queue.tasks.queue IS 'The name of its queue.';
+COMMENT ON COLUMN queue.tasks.state IS
+    'waiting (for other tasks), queued or running. A queued task whose run_at is in the future is called scheduled.';
+COMMENT ON COLUMN queue.tasks.priority IS 'The task with the smallest priority is claimed first.';
+COMMENT ON COLUMN queue.tasks.run_at IS 'Earliest time at which the task can be claimed.';
+COMMENT ON COLUMN queue.tasks.attempt IS 'How many attempts have begun, the current one included.';
+COMMENT ON COLUMN queue.tasks.max_attempts IS 'Number of attempts; null for the option of the queue.';
+COMMENT ON COLUMN queue.tasks.token IS
+    'The fencing token: larger with every claim, below 2^53, and not consecutive. Only the newest one is valid.';
+COMMENT ON COLUMN queue.tasks.lease_until IS 'When the lease of a running task expires, unless the worker extends it.';
+COMMENT ON COLUMN queue.tasks.worker IS 'The name that the worker passed to the claim.';
+COMMENT ON COLUMN queue.tasks.claimed_at IS 'When the current or last attempt began.';
+COMMENT ON COLUMN queue.tasks.updated_at IS 'When the task last changed.';
+COMMENT ON COLUMN queue.tasks.created_at IS 'When the task was pushed.';
 COMMENT ON COLUMN queue.tasks.cancel_requested_at IS 'When queue.cancel() was called for the running task.';
-COMMENT ON COLUMN queue.tasks.key IS 'No other live task of the queue has it.';
-COMMENT ON COLUMN queue.tasks.group_key IS 'The group, of which max_running_per_group may run at a time.';
+COMMENT ON COLUMN queue.tasks.key IS 'Unique among the tasks of the queue that are not finished; null for none.';
+COMMENT ON COLUMN queue.tasks.group_key IS 'The group, of which max_running_per_group tasks may run at a time; null for none.';
 COMMENT ON COLUMN queue.tasks.gate IS
-    'Admission. 0, open: a claim may take it. 1, admitted: it may, as one of its group. 2, blocked: it waits for others.';
-COMMENT ON COLUMN queue.tasks.backoff IS 'How the wait grows with each failure, where the task was pushed with its own.';
-COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object about the task: request id, user, trace context.';
-COMMENT ON COLUMN queue.tasks.payload IS 'What is to be done, as the producer wrote it.';
-COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last said of its progress.';
+    'Admission. 0, open: it can be claimed. 1, admitted: it can be claimed, as one of its group. 2, blocked: it waits '
+    'for other tasks.';
+COMMENT ON COLUMN queue.tasks.backoff IS 'The parts of the backoff that were given by the push; null for the options of the queue.';
+COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
+COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
+COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
 COMMENT ON COLUMN queue.tasks.errors IS
-    'An array with one element for each attempt that did not succeed: attempt, at, worker, error. The first ten and the last ten.';
+    'An array with an object for each attempt that did not succeed: attempt, at, worker, error. Of more than twenty, the '
+    'first ten and the last ten.';
 
-COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, a partition per day (UTC).';
+COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, in one partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
-COMMENT ON COLUMN queue.history.result IS 'What the worker gave to queue.complete().';
-COMMENT ON TABLE queue.history_default IS 'The history of days that had no partition in time.';
+COMMENT ON COLUMN queue.history.finished_at IS 'When the task completed or was cancelled.';
+COMMENT ON COLUMN queue.history.result IS 'What the worker passed to queue.complete().';
+COMMENT ON TABLE queue.history_default IS 'The history of days whose partition was not created in time.';
 COMMENT ON TABLE queue.dead_letters IS
-    'The tasks that failed for good, with every error, until they are retried, redriven or purged.';
+    'The tasks that failed for good, with their errors, until they are retried, redriven, purged or past their retention.';
+COMMENT ON COLUMN queue.dead_letters.failed_at IS 'When the last attempt failed.';
+COMMENT ON COLUMN queue.dead_letters.key_ttl IS 'The key_ttl of the push, for the time after a redrive.';
+
+COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
+COMMENT ON COLUMN queue.all_tasks.state IS 'waiting, queued, running, completed, cancelled or failed.';
+COMMENT ON COLUMN queue.all_tasks.finished_at IS 'When the task completed, failed or was cancelled; null for a live task.';
+COMMENT ON COLUMN queue.all_tasks.result IS 'What the worker passed to queue.complete().';
+
+COMMENT ON TYPE queue.claimed_task IS 'What a claim returns: a task and the token of its lease.';
+COMMENT ON COLUMN queue.claimed_task.progress IS 'What an earlier attempt last reported as progress.';
+
+-- The same column means the same wherever a task is.
+DO $$
+DECLARE
+    same record;
+BEGIN
+    FOR same IN
+        SELECT a.attrelid::regclass AS relation, a.attname AS name, col_description(t.attrelid, t.attnum) AS comment
+        FROM pg_attribute AS a JOIN pg_attribute AS t ON t.attname = a.attname
+        WHERE t.attrelid = 'queue.tasks'::regclass AND t.attnum > 0 AND col_description(t.attrelid, t.attnum) IS NOT NULL
+          AND a.attrelid IN ('queue.history'::regclass, 'queue.dead_letters'::regclass, 'queue.all_tasks'::regclass,
+                             'queue.claimed_task'::regclass)
+          AND a.attnum > 0 AND col_description(a.attrelid, a.attnum) IS NULL
+    LOOP
+        EXECUTE format('COMMENT ON COLUMN %s.%I IS %L', same.relation, same.name, same.comment);
+    END LOOP;
+END
+$$;
+
+COMMENT ON VIEW queue.stats IS 'How many tasks of each queue are in which state, and how many finished in the last hour.';
+COMMENT ON COLUMN queue.stats.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.stats.paused IS 'Whether the queue is paused.';
+COMMENT ON COLUMN queue.stats.queued IS 'Tasks that are due and can be claimed.';
+COMMENT ON COLUMN queue.stats.scheduled IS 'Queued tasks whose run_at is in the future.';
+COMMENT ON COLUMN queue.stats.waiting IS 'Tasks that wait for other tasks to end.';
+COMMENT ON COLUMN queue.stats.behind IS 'Queued tasks that are blocked in their group.';
+COMMENT ON COLUMN queue.stats.running IS 'Tasks that a worker has leased.';
+COMMENT ON COLUMN queue.stats.dead IS 'Dead letters.';
+COMMENT ON COLUMN queue.stats.oldest_due_age IS 'For how long the task that has been due longest has been due; null if none is due.';
+COMMENT ON COLUMN queue.stats.completed_last_hour IS 'Tasks that completed in the last hour.';
+COMMENT ON COLUMN queue.stats.cancelled_last_hour IS 'Tasks that were cancelled in the last hour.';
+COMMENT ON COLUMN queue.stats.failed_last_hour IS 'Tasks that became dead letters in the last hour.';
+COMMENT ON COLUMN queue.stats.completed_per_second IS 'Tasks that completed, per second, over the last minute.';
+COMMENT ON VIEW queue.workers IS 'The leases of each worker in each queue.';
+COMMENT ON COLUMN queue.workers.worker IS 'The name that the worker passed to the claim; null if none.';
+COMMENT ON COLUMN queue.workers.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.workers.running IS 'How many tasks of the queue the worker has leased.';
+COMMENT ON COLUMN queue.workers.working_since IS 'When the earliest of these attempts began.';
+COMMENT ON COLUMN queue.workers.next_lease_until IS 'When the first of these leases expires.';
+COMMENT ON COLUMN queue.workers.overdue IS 'How many of these leases have expired.';
+COMMENT ON VIEW queue.failing_schedules IS 'How many schedules of each queue could not push their last task, and since when.';
+COMMENT ON COLUMN queue.failing_schedules.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.failing_schedules.schedules IS 'How many of its schedules fail.';
+COMMENT ON COLUMN queue.failing_schedules.since IS 'The earliest run that could not be pushed.';
+COMMENT ON COLUMN queue.failing_schedules.last_error_at IS 'When a push last failed.';
+
+COMMENT ON TABLE queue.schedules IS 'The schedules. Change them with queue.schedule(), queue.unschedule() and queue.pause_schedule().';
+COMMENT ON COLUMN queue.schedules.name IS 'The name of the schedule, unique in the database.';
+COMMENT ON COLUMN queue.schedules.cron IS 'The cron expression: five or six fields, or a macro.';
+COMMENT ON COLUMN queue.schedules.timezone IS 'The time zone of the expression, a name from pg_timezone_names.';
+COMMENT ON COLUMN queue.schedules.queue IS 'The queue to which each run pushes a task.';
+COMMENT ON COLUMN queue.schedules.payload IS 'The payload of each task.';
+COMMENT ON COLUMN queue.schedules.options IS 'Further arguments of queue.push() for each task.';
+COMMENT ON COLUMN queue.schedules.missed_runs IS 'What happens with runs that nothing ran in time: skip, once or all.';
+COMMENT ON COLUMN queue.schedules.next_run_at IS 'The next run; null while the schedule is paused.';
+COMMENT ON COLUMN queue.schedules.last_run_at IS 'The last run for which a task was pushed.';
+COMMENT ON COLUMN queue.schedules.paused_at IS 'When the schedule was paused; null if it is not.';
+COMMENT ON COLUMN queue.schedules.last_error IS 'Why the last push failed; null if it succeeded.';
+COMMENT ON COLUMN queue.schedules.last_error_at IS 'When a push last failed.';
+COMMENT ON COLUMN queue.schedules.created_at IS 'When the schedule was created.';
+COMMENT ON TABLE queue.bindings IS
+    'Which topics each queue is bound to. Change it with queue.bind() and queue.unbind().';
+COMMENT ON COLUMN queue.bindings.topic_pattern IS 'Words and dots; * matches one word, # any number of words.';
+COMMENT ON COLUMN queue.bindings.queue IS 'The queue to which queue.publish() pushes.';
+COMMENT ON COLUMN queue.bindings.topic_regex IS 'The pattern as a regular expression, for the topic with a dot before it.';
+COMMENT ON COLUMN queue.bindings.created_at IS 'When the binding was created.';
+COMMENT ON TABLE queue.rights IS
+    'The rights of roles. Change them with queue.grant_producer(), queue.revoke_producer() and their counterparts.';
+COMMENT ON COLUMN queue.rights.role IS 'The role that has the right.';
+COMMENT ON COLUMN queue.rights.kind IS 'producer, worker or operator.';
+COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null for all.';
+
 COMMENT ON TABLE queue_internal.keys IS 'Which task has a key, and until when after it finished.';
-COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which, and how those it waits for have ended.';
-COMMENT ON TABLE queue_internal.outcomes IS 'How tasks ended that could not tell their dependents.';
-COMMENT ON TABLE queue_internal.events IS 'Hints to look at a waiting task or at a group; processed by the next claim.';
+COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which predecessors, and how those ended.';
+COMMENT ON TABLE queue_internal.outcomes IS 'How tasks ended whose dependents could not be updated at that time.';
+COMMENT ON TABLE queue_internal.events IS 'Hints to check a waiting task or a group; the next claim processes them.';
 COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
-COMMENT ON TABLE queue_internal.locks IS 'Rows that are only ever locked, by the transaction that admits tasks of a group; each queue has its own.';
-COMMENT ON TABLE queue_internal.slots IS 'The places of queues with max_running, and the task that took each last.';
+COMMENT ON TABLE queue_internal.locks IS
+    'Rows that are only locked, by the transaction that admits tasks of a group; each queue has its own.';
+COMMENT ON TABLE queue_internal.slots IS 'The slots of queues with max_running, and the task that last took each.';
 COMMENT ON TABLE queue_internal.token_mark IS
     'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';
-COMMENT ON TABLE queue_internal.tokens IS 'The tokens of queues with a rate limit, and when those missing were taken.';
-COMMENT ON TABLE queue.schedules IS 'The recurring pushes. Change them with queue.schedule() and its like.';
-COMMENT ON COLUMN queue.schedules.cron IS 'The local times at which it runs, as five or six cron fields or a macro.';
-COMMENT ON COLUMN queue.schedules.timezone IS 'The zone whose local times are meant, as in pg_timezone_names.';
-COMMENT ON COLUMN queue.schedules.queue IS 'Where each run pushes a task.';
-COMMENT ON COLUMN queue.schedules.payload IS 'The payload of each task.';
-COMMENT ON COLUMN queue.schedules.options IS 'The arguments of queue.push() for each task, as far as they are given.';
-COMMENT ON COLUMN queue.schedules.missed_runs IS
-    'What becomes of runs that came due while nobody ran them: skip, once, all.';
-COMMENT ON COLUMN queue.schedules.next_run_at IS 'When it runs next; null while it is paused.';
-COMMENT ON COLUMN queue.schedules.last_run_at IS 'The time for which the last task was pushed.';
-COMMENT ON COLUMN queue.schedules.paused_at IS 'Since when it does not run.';
-COMMENT ON COLUMN queue.schedules.last_error IS 'Why its runs fail; null when the last one succeeded.';
-COMMENT ON COLUMN queue.schedules.last_error_at IS 'When a run last failed.';
-COMMENT ON TABLE queue.bindings IS
-    'Which queue gets what is published under which topics. Change it with queue.bind() and queue.unbind().';
-COMMENT ON COLUMN queue.bindings.topic_pattern IS 'Words and dots; * is one word, # any number of words.';
-COMMENT ON COLUMN queue.bindings.topic_regex IS 'The pattern as a regular expression, for the topic with a dot before it.';
-COMMENT ON TABLE queue.rights IS 'Which role may do what. Change it with queue.grant_producer() and its like.';
-COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null for all.';
-COMMENT ON TYPE queue.claimed_task IS 'What a claim hands out: a task and the token of its lease.';
+COMMENT ON TABLE queue_internal.tokens IS 'The rate buckets of queues with a rate limit: when tasks started.';

@@ -7,11 +7,11 @@ REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers, queue.failing_schedules TO pg_monitor;
-GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint, bigint) TO pg_monitor;
+GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, and count only its queues.
-GRANT EXECUTE ON FUNCTION queue_internal.has_right(text, text), queue_internal.queues_with_right(text),
-    queue_internal.caller(), queue_internal.counted(text[]) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
+    queue_internal.caller, queue_internal.counted TO PUBLIC;
 -- Run as the owner for whoever inserts. Nobody else may attach them to a table.
 ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
 ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;

@@ -48,7 +48,7 @@ SET timeline = ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8
 
 CREATE FUNCTION queue_internal.tasks_announced() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'tasks_announced';
-COMMENT ON FUNCTION queue_internal.tasks_announced() IS 'Tells the lanes of tasks that a statement inserted.';
+COMMENT ON FUNCTION queue_internal.tasks_announced IS 'Tells the lanes of tasks that a statement inserted.';
 
 CREATE TRIGGER tasks_announced AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
@@ -57,7 +57,7 @@ COMMENT ON TRIGGER tasks_announced ON queue.tasks IS 'Tells the lanes of new tas
 
 CREATE FUNCTION queue_internal.task_changed() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'task_changed';
-COMMENT ON FUNCTION queue_internal.task_changed() IS 'Tells the lanes of a task that was changed or deleted.';
+COMMENT ON FUNCTION queue_internal.task_changed IS 'Tells the lanes of a task that was changed or deleted.';
 
 CREATE TRIGGER task_changed AFTER UPDATE OR DELETE ON queue.tasks
     FOR EACH ROW EXECUTE FUNCTION queue_internal.task_changed();
@@ -65,7 +65,7 @@ COMMENT ON TRIGGER task_changed ON queue.tasks IS 'Tells the lanes of changed ta
 
 CREATE FUNCTION queue_internal.event_announced() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'event_announced';
-COMMENT ON FUNCTION queue_internal.event_announced() IS 'Tells the lane of a queue that there are events to process.';
+COMMENT ON FUNCTION queue_internal.event_announced IS 'Tells the lane of a queue that there are events to process.';
 
 CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
     FOR EACH ROW EXECUTE FUNCTION queue_internal.event_announced();
@@ -82,7 +82,7 @@ LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrappe
 
 CREATE FUNCTION queue_internal.history_counted() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'history_counted';
-COMMENT ON FUNCTION queue_internal.history_counted() IS 'Counts what was written to the history or deleted from it.';
+COMMENT ON FUNCTION queue_internal.history_counted IS 'Counts what was written to the history or deleted from it.';
 
 CREATE TRIGGER history_counted AFTER INSERT ON queue.history
     REFERENCING NEW TABLE AS inserted
@@ -96,7 +96,7 @@ COMMENT ON TRIGGER history_uncounted ON queue.history IS 'Counts finished tasks 
 
 CREATE FUNCTION queue_internal.dead_letter_counted() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'dead_letter_counted';
-COMMENT ON FUNCTION queue_internal.dead_letter_counted() IS 'Counts a dead letter that came or went.';
+COMMENT ON FUNCTION queue_internal.dead_letter_counted IS 'Counts a dead letter that came or went.';
 
 CREATE TRIGGER dead_letter_counted AFTER INSERT OR UPDATE OR DELETE ON queue.dead_letters
     FOR EACH ROW EXECUTE FUNCTION queue_internal.dead_letter_counted();
@@ -104,7 +104,7 @@ COMMENT ON TRIGGER dead_letter_counted ON queue.dead_letters IS 'Counts dead let
 
 CREATE FUNCTION queue_internal.table_emptied() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'table_emptied';
-COMMENT ON FUNCTION queue_internal.table_emptied() IS 'Has everything counted anew after a TRUNCATE.';
+COMMENT ON FUNCTION queue_internal.table_emptied IS 'Has everything counted anew after a TRUNCATE.';
 
 -- Also for those who write as a replica does: what is not counted would be missing from then on.
 DO $$

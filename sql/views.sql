@@ -22,7 +22,6 @@ SELECT h.id, h.queue, h.state, h.priority, h.run_at, h.attempt, h.max_attempts, 
        h.worker, h.claimed_at, h.created_at, h.finished_at, NULL,
        h.finished_at, h.key, h.group_key, h.headers, h.payload, h.progress, h.errors, h.result
 FROM queue.history AS h;
-COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
 
 DO $$
 BEGIN
@@ -111,8 +110,6 @@ SELECT q.name AS queue,
        round(coalesce(n.rate, 0)::numeric, 1) AS completed_per_second
 FROM shown AS q
 LEFT JOIN numbers AS n ON n.queue = q.name;
-COMMENT ON VIEW queue.stats IS
-    'What is in each queue now and what became of its tasks lately.';
 
 -- Without their names and errors, for those who may see no more than queue.stats.
 CREATE VIEW queue.failing_schedules WITH (security_barrier) AS
@@ -124,7 +121,6 @@ FROM queue.schedules AS s
 WHERE s.last_error IS NOT NULL AND s.paused_at IS NULL
   AND coalesce(s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY s.queue;
-COMMENT ON VIEW queue.failing_schedules IS 'How many schedules of each queue could not push their last task, and since when.';
 
 CREATE VIEW queue.workers WITH (security_barrier) AS
 SELECT t.worker,
@@ -137,4 +133,3 @@ FROM queue.tasks AS t
 WHERE t.state = 'running'
   AND coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY t.worker, t.queue;
-COMMENT ON VIEW queue.workers IS 'Who holds leases in which queue, since when and until when.';

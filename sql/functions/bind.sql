@@ -1,10 +1,6 @@
--- queue.bind(topic_pattern, queue)
+-- queue.bind
 --
---   From now on what is published under a topic that matches the pattern goes to the queue, too.
---   Binding twice changes nothing.
---   API:      public; an operator's
---   Errors:   QX002 no such queue; 54000 it has 1000 bindings already; 22004, 22023, 54000 for the arguments
---   Touches:  queue.queues (locks the queue's row against a drop), queue.bindings (inserts)
+--   Touches:  queue.queues (locks the row, so that a concurrent drop comes before or after), queue.bindings (inserts)
 
 CREATE FUNCTION queue.bind(topic_pattern text, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -29,4 +25,13 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END
 $$;
-COMMENT ON FUNCTION queue.bind(text, text) IS 'Lets a queue have what is published under matching topics.';
+COMMENT ON FUNCTION queue.bind IS
+'Binds a queue to a topic: from now on queue.publish pushes to the queue what is published under a matching topic.
+Binding twice changes nothing. Needs the operator''s right on the queue.
+
+- topic_pattern: words of letters, digits, _ and -, separated by dots; at most 255 bytes. The word * matches one word,
+  the word # any number of words, also none.
+- queue: name of the queue.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 54000: it has 1000 bindings already. 22004,
+22023 or 54000: an argument is null, invalid or too large.';

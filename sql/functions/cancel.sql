@@ -1,12 +1,7 @@
--- queue.cancel(id)
+-- queue.cancel
 --
---   Cancels a task that is not running. For a running one the request is noted: its worker sees it
---   at the next extend, and the task is cancelled when the worker fails or releases it, says
---   queue.cancelled(), or its lease runs out. A worker that completes it first is not refused.
---   API:      public; an operator's
---   Returns:  the state that the task is in now: cancelled, or running
---   Errors:   QX003 no such task; QX005 it has finished already; 22004, 22023 for the argument
---   Waits:    for a transaction that is working on the task; if it does not run, for one that has pushed after it, too
+--   Waits:    for a transaction that is working on the task; if the task is not running, also for one that has pushed
+--             after it
 --   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text
@@ -31,5 +26,13 @@ BEGIN
     RETURN queue_internal.cancel_or_ask(task);
 END
 $$;
-COMMENT ON FUNCTION queue.cancel(bigint) IS
-    'Cancels a task, or asks its worker to stop; returns the state that the task is in now.';
+COMMENT ON FUNCTION queue.cancel IS
+'Cancels a task that is not running. For a running task it records the request: the worker learns of it at its next
+queue.extend, and the task is cancelled when the worker confirms it, fails or releases the task, or loses its lease.
+If the worker completes the task first, it is completed. Returns the new state: cancelled or running. Needs the
+operator''s right on the queue.
+
+- id: the task.
+
+Errors: QX003: the task does not exist, or the caller has no right on its queue. QX005: it has finished already. 22004
+or 22023: the argument is null or invalid.';

@@ -1,12 +1,5 @@
--- CALL queue.cancel_where(filter, dry_run, batch_size, tasks)
+-- CALL queue.cancel_where
 --
---   Cancels the tasks that match the filter, each as queue.cancel() would: for a running one the
---   request is noted. Those that were asked before are not counted again.
---   API:      public; an operator's. Takes tasks of the operator's queues only
---   States:   queued, scheduled, waiting, running
---   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
---             a queue that is named
 --   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -22,5 +15,17 @@ BEGIN
         '{cancel}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.cancel_where(jsonb, boolean, integer, bigint) IS
-    'Cancels the tasks that match a filter, batch by batch.';
+COMMENT ON PROCEDURE queue.cancel_where IS
+'Cancels the tasks that match a filter, each as queue.cancel does. Running tasks for which that was requested before
+are not counted. Commits after each batch if it is called outside a transaction block. Skips tasks that another
+transaction has locked. Changes only tasks of queues on which the caller has the operator''s right.
+
+- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting,
+  running), older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload
+  and headers (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
+- dry_run: true counts the matching tasks and changes nothing. Default false.
+- batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
+- tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.
+
+Errors: 42501: no right on the queue that the filter names. QX002: it does not exist. 22004, 22023 or 54000: an
+argument or an option of the filter is null, invalid or too large.';

@@ -1,9 +1,5 @@
--- queue.cancelled(id, token)
+-- queue.cancelled
 --
---   The worker's word that it stopped working on a task that was to be cancelled.
---   API:      public; needs the worker's right on the queue
---   Errors:   QX001 the lease is lost; QX003 no such task; QX005 nobody asked to cancel it;
---             22004, 22023 for the arguments
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.cancelled(id bigint, token bigint) RETURNS void
@@ -19,5 +15,11 @@ BEGIN
     PERFORM queue_internal.cancel_now(task);
 END
 $$;
-COMMENT ON FUNCTION queue.cancelled(bigint, bigint) IS
-    'Acknowledges that work on a task was stopped because it was to be cancelled.';
+COMMENT ON FUNCTION queue.cancelled IS
+'Confirms that the worker stopped because queue.cancel was called: the task is cancelled. Needs the worker''s right on
+the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+QX005: its cancellation was not requested. 22004 or 22023: an argument is null or invalid.';

@@ -1,11 +1,8 @@
--- queue.claim(lease, queue, max_tasks, worker)
+-- queue.claim
 --
---   Leases up to "max_tasks" due tasks to the caller and returns them with their tokens.
---   API:      public; needs the worker's right on the queue
---   Promise:  at most one valid lease per task, by the server's clock; the token grows with every claim
+--   Promise:  at most one valid lease per task, by the server's clock. The token grows with every claim
 --   Order:    priority, then run_at, then id
---   Empty:    returns no rows and never waits; so does a paused queue
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments; 40001 outside READ COMMITTED
+--   Waits:    never
 --   Touches:  queue.tasks (reads, locks with SKIP LOCKED, updates)
 --   Index:    tasks_order
 
@@ -30,7 +27,18 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.claim(interval, text, integer, text) IS
-    'Leases due tasks of a queue to the caller and returns them with their tokens.';
+'Claims up to max_tasks due tasks: leases them to the caller and returns each with the token of its lease, by priority,
+then run_at, then id. Returns no rows if no task can be claimed or the queue is paused. Never waits. Needs the
+worker''s right on the queue.
+
+- lease: how long the caller has the tasks unless it extends the lease; more than 0, at most queue.max_lease. Null
+  (default) means the queue''s option lease.
+- queue: name of the queue. Default "default".
+- max_tasks: largest number of tasks to claim, 1 to 100000. Default 1.
+- worker: name of the worker, 1 to 128 bytes, shown in queue.workers and in errors of the task. Null means none.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 40001: the transaction is not READ COMMITTED.
+22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- The same over several queues, tried in the order given.
 CREATE FUNCTION queue.claim(
@@ -67,7 +75,15 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.claim(interval, text[], integer, text) IS
-    'Leases due tasks of several queues, tried in the order given.';
+'Claims up to max_tasks due tasks from several queues, in the order given: from the second queue only what the first
+one does not have. Needs the worker''s right on each of the queues.
+
+- lease: as above. Null means the option lease of each queue.
+- queues: names of the queues, at least one. Paused queues are skipped.
+- max_tasks: largest number of tasks to claim from all queues together, 1 to 100000. Default 1.
+- worker: name of the worker, 1 to 128 bytes. Null means none.
+
+Errors: as for one queue.';
 
 CREATE FUNCTION queue_internal.check_claim(max_tasks integer, worker text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -83,5 +99,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_claim(integer, text) IS
-    'Checks what the forms of claim have in common.';
+COMMENT ON FUNCTION queue_internal.check_claim IS 'Checks what the forms of claim have in common.';

@@ -1,10 +1,7 @@
--- queue.complete(id, token, result)
+-- queue.complete
 --
---   Finishes a task and keeps it, with its result, in the history.
---   API:      public; needs the worker's right on the queue
---   Promise:  at most one completion of a task is ever accepted. A stale token raises, so that
---             the caller's own changes in the same transaction are rolled back with it
---   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023 for the arguments
+--   Promise:  at most one completion of a task is ever accepted. A stale token raises an error, so that the changes
+--             that the caller made in the same transaction are rolled back as well
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
@@ -23,5 +20,13 @@ BEGIN
     PERFORM queue_internal.archive(task, 'completed', result);
 END
 $$;
-COMMENT ON FUNCTION queue.complete(bigint, bigint, jsonb) IS
-    'Finishes a task and keeps it, with its result, in the history.';
+COMMENT ON FUNCTION queue.complete IS
+'Completes a task and moves it to queue.history, or deletes it if its queue keeps no history. Needs the worker''s right
+on the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- result: any JSON value, kept in queue.history and returned by queue.get and queue.wait_result. Null (default) means
+  none.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004 or 22023: an argument is null or invalid.';

@@ -1,10 +1,4 @@
--- queue.complete_and_claim(id, token, result, lease, queue, worker)
---
---   Finishes a task and claims the next one: one transaction for each task of a worker's loop.
---   API:      public; needs the worker's right on both queues
---   Promise:  both or neither; as complete and as claim
---   Empty:    finishes the task and returns no rows
---   Errors:   those of complete and of claim
+-- queue.complete_and_claim: a worker's loop needs one transaction for each task instead of two.
 
 CREATE FUNCTION queue.complete_and_claim(
     id     bigint,
@@ -20,5 +14,11 @@ BEGIN
     RETURN QUERY SELECT * FROM queue.claim(lease, queue, 1, worker);
 END
 $$;
-COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text) IS
-    'Finishes a task and claims the next one in the same transaction.';
+COMMENT ON FUNCTION queue.complete_and_claim IS
+'Completes a task and claims the next one in the same transaction: both or neither. Returns no rows if there is no next
+task. Needs the worker''s right on both queues.
+
+- id, token, result: as in queue.complete.
+- lease, queue, worker: as in queue.claim, for the next task.
+
+Errors: as queue.complete and queue.claim.';

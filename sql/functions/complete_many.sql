@@ -1,14 +1,9 @@
--- queue.complete_many(ids, tokens, results)
+-- queue.complete_many
 --
---   Finishes many tasks at once and returns the ids of those that were accepted, in the order
---   given. A stale token leaves its task out and disturbs none of the others.
---   API:      public; needs the worker's right on the queues
---   Empty:    empty arrays finish nothing and return no rows
---   Errors:   22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (locks in the order of ids, so that two batches cannot deadlock, and only what runs
---             with the token given; deletes), queue.history (inserts)
---   How:      what concerns nobody else goes in one statement; the others one by one. All of it comes after the
---             statement that locks: see tell_dependents()
+--   Touches:  queue.tasks (locks the tasks that run with the token given, in the order of ids, so that two batches
+--             cannot deadlock; deletes), queue.history (inserts)
+--   How:      tasks that nothing depends on are finished in one statement, the others one by one. Both come after the
+--             statement that locks them: see tell_dependents()
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
@@ -77,5 +72,13 @@ BEGIN
     RETURN QUERY SELECT d.id FROM unnest(done, places) AS d (id, place) ORDER BY d.place;
 END
 $$;
-COMMENT ON FUNCTION queue.complete_many(bigint[], bigint[], jsonb[]) IS
-    'Finishes many tasks; returns the ids of those whose token was current.';
+COMMENT ON FUNCTION queue.complete_many IS
+'Completes many tasks and returns the ids of those that were accepted, in the order given. A task whose token is stale,
+or on whose queue the caller has no worker''s right, is left out and does not affect the others. Empty arrays return no
+rows.
+
+- ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
+  100000.
+- results: one JSON value for each task; an element may be null. Null (default) means no results.
+
+Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';

@@ -1,10 +1,5 @@
--- queue.configure(name, options)
+-- queue.configure
 --
---   Changes the options of a queue; those not named stay, null brings back a default. They count
---   from the next claim or failure on, also for tasks that are in the queue already.
---   API:      public; an operator's
---   Options:  those of queue.create
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options
 --   Touches:  queue.queues (updates)
 
 CREATE FUNCTION queue.configure(name text, options jsonb) RETURNS void
@@ -15,7 +10,16 @@ BEGIN
     PERFORM queue_internal.apply_options(name, options);
 END
 $$;
-COMMENT ON FUNCTION queue.configure(text, jsonb) IS 'Changes the options of a queue.';
+COMMENT ON FUNCTION queue.configure IS
+'Changes options of a queue. They apply from the next claim or failure on, also to tasks that are in the queue already.
+Needs the operator''s right on the queue.
+
+- name: name of the queue.
+- options: a JSON object with options of queue.create. Options that are not named stay as they are; null restores the
+  default.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument or an option
+is null, invalid or too large.';
 
 -- For the functions that call the queue "name".
 CREATE FUNCTION queue_internal.check_queue(name text) RETURNS void
@@ -25,4 +29,4 @@ BEGIN
     PERFORM queue_internal.open_queue(name, 'operator');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_queue(text) IS 'Checks that a queue exists and that the caller is its operator.';
+COMMENT ON FUNCTION queue_internal.check_queue IS 'Checks that a queue exists and that the caller is its operator.';

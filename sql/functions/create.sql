@@ -1,16 +1,5 @@
--- queue.create(name, options)
+-- queue.create
 --
---   Creates a queue.
---   API:      public; an operator's
---   Options:  lease           how long a claim lasts that names no lease     "1 minute"
---             max_attempts    how often a task is tried                      20
---             backoff         how long a failed task waits:
---               kind          fixed, linear or exponential                   "exponential"
---               base          the wait after the first failure               "1 second"
---               max           the longest wait                               "1 hour"
---               jitter        the share of a wait that chance takes off      0.1
---             keep_history    whether finished tasks are kept in the history true
---   Errors:   42710 the queue exists; 22004, 22023, 54000 for the arguments and options
 --   Touches:  queue.queues (inserts)
 
 CREATE FUNCTION queue.create(name text, options jsonb DEFAULT '{}') RETURNS void
@@ -33,9 +22,33 @@ EXCEPTION WHEN unique_violation THEN
               HINT = format('Change its options with SELECT queue.configure(%L, ...).', name);
 END
 $$;
-COMMENT ON FUNCTION queue.create(text, jsonb) IS
-    'Creates a queue. Options: lease, max_attempts, backoff {kind, base, max, jitter}, keep_history; max_running, '
-    'max_running_per_group, delayed_head, fair_groups, rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure.';
+COMMENT ON FUNCTION queue.create IS
+'Creates a queue. Needs the operator''s right on all queues, or on a queue of this name.
+
+- name: 1 to 128 bytes without control characters.
+- options: a JSON object. Intervals are strings of at most a year. Default {}: each option has its default.
+
+Options:
+
+- lease: how long a claim lasts that names no lease. Default "1 minute".
+- max_attempts: number of attempts of a task, 1 to 10000. Default 20.
+- backoff: an object: kind (fixed, linear, exponential; default exponential), base (the delay after the first failure;
+  default "1 second"), max (the longest delay; default "1 hour"), jitter (0 to 1, the largest fraction randomly
+  subtracted from each delay; default 0.1).
+- max_running: how many tasks may run at a time, 1 to 10000. Default null: no limit.
+- max_running_per_group: how many tasks of a group may run at a time, 1 to 10000. Default 1.
+- delayed_head: block (default) or pass: whether the tasks of a group wait while their first one is delayed.
+- fair_groups: true lets the groups take turns. Default false.
+- rate_limit, rate_period: how many tasks may start in any such period, 1 to 10000. Both or neither. Default null: no
+  limit.
+- ageing: the waiting time that counts as one step of priority. Default null: none.
+- key_ttl: how long a completed or cancelled task keeps its key. Default null: not at all.
+- on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or
+  is cancelled.
+- keep_history: whether completed and cancelled tasks are kept in queue.history. Default true.
+
+Errors: 42501: no right. 42710: the queue exists. 22004, 22023 or 54000: an argument or an option is null, invalid or
+too large.';
 
 CREATE FUNCTION queue_internal.check_options(options jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -47,4 +60,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_options(jsonb) IS 'Checks that options are a JSON object.';
+COMMENT ON FUNCTION queue_internal.check_options IS 'Checks that options are a JSON object.';

@@ -1,14 +1,9 @@
--- queue.drop(name, force)
+-- queue.drop
 --
---   Drops a queue. One that still has tasks or dead letters is refused, unless "force" is true:
---   then they are deleted, running ones too; for tasks that wait for one of them it was cancelled.
---   The history stays; the queue's bindings go.
---   API:      public; an operator's
---   Errors:   QX002 no such queue; 55006 it has tasks; 22004, 22023, 54000 for the arguments
---   Touches:  queue.queues, queue.tasks and queue.dead_letters (locks in the order of ids), and what policies
---             keep of them (deletes)
---   A push that runs at the same moment may leave its task behind. The task is neither lost nor
---   claimed: it is there again when a queue of that name is created.
+--   Touches:  queue.queues, queue.tasks and queue.dead_letters (locks in the order of ids), and the rows of policies that
+--             belong to them (deletes)
+--   A concurrent push may leave its task behind. That task is neither lost nor claimed: it is there again when a queue of
+--   that name is created.
 
 CREATE FUNCTION queue.drop(name text, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -54,5 +49,12 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue.drop(text, boolean) IS
-    'Drops a queue; with "force" also one that has tasks, which are deleted.';
+COMMENT ON FUNCTION queue.drop IS
+'Drops a queue and its bindings. The history stays. Needs the operator''s right on the queue.
+
+- name: name of the queue.
+- force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait
+  for one of them, it was cancelled. false (default) refuses a queue that has any.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 55006: it has tasks or dead letters, and force
+is false. 22004, 22023 or 54000: an argument is null, invalid or too large.';

@@ -1,11 +1,7 @@
--- queue.end_lease(id)
+-- queue.end_lease
 --
---   Ends the lease of a running task at once, as if its time were over: the task goes back to its queue, or where its
---   last attempt leads. Its worker has lost the task, and is refused when it comes back. For a worker that hangs.
---   API:      public; needs the operator's right on the queue
---   Returns:  the state that the task is in now: queued, failed, or cancelled where that was asked for
---   Errors:   QX003 no such task; QX005 it is not running; 22004, 22023 for the argument
---   Touches:  queue.tasks (waits for a transaction that is working on the task; updates or deletes)
+--   Waits:    for a transaction that is working on the task
+--   Touches:  queue.tasks (updates or deletes)
 
 CREATE FUNCTION queue.end_lease(id bigint) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -23,5 +19,12 @@ BEGIN
     RETURN queue_internal.end_attempt(task, 'lease ended by an operator', '0', false);
 END
 $$;
-COMMENT ON FUNCTION queue.end_lease(bigint) IS
-    'Ends the lease of a running task at once, as if it had expired; returns the state that the task is in then.';
+COMMENT ON FUNCTION queue.end_lease IS
+'Ends the lease of a running task now, as if it had expired, for a worker that hangs. The worker is refused when it
+reports the task. Returns the new state of the task: queued, failed if this was its last attempt, or cancelled if that
+was requested. Needs the operator''s right on the queue.
+
+- id: the task.
+
+Errors: QX003: the task does not exist, or the caller has no right on its queue. QX005: it is not running. 22004 or
+22023: the argument is null or invalid.';

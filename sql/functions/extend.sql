@@ -1,11 +1,6 @@
--- queue.extend(id, token, lease, progress)
+-- queue.extend
 --
---   The heartbeat of a worker: the lease runs anew from now, progress is noted, and the worker
---   learns whether somebody asked to cancel the task. Without "lease" the queue's default is used;
---   without "progress" the last one stays.
---   API:      public; needs the worker's right on the queue
---   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (updates, HOT)
+--   Touches:  queue.tasks (a HOT update)
 
 CREATE FUNCTION queue.extend(
     id       bigint,
@@ -26,5 +21,13 @@ BEGIN
     RETURN NEXT;
 END
 $$;
-COMMENT ON FUNCTION queue.extend(bigint, bigint, interval, jsonb) IS
-    'Extends a lease, notes progress, and tells whether cancelling was requested.';
+COMMENT ON FUNCTION queue.extend IS
+'The heartbeat of a worker: the lease starts again from now. Returns lease_until, when it will expire, and
+cancel_requested, whether the worker should stop and call queue.cancelled. Needs the worker''s right on the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- lease: how long from now; more than 0, at most queue.max_lease. Null (default) means the queue''s option lease.
+- progress: any JSON value, shown by queue.get and passed to the next attempt. Null (default) leaves it unchanged.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004, 22023 or 54000: an argument is null, invalid or too large.';

@@ -1,12 +1,7 @@
--- queue.extend_many(ids, tokens, lease, progress)
+-- queue.extend_many
 --
---   queue.extend for many tasks. Stale tokens are left out of the answer and change nothing.
---   "progress", if given, has one element for each id.
---   API:      public; needs the worker's right on the queues
---   Empty:    empty arrays extend nothing and return no rows
---   Errors:   22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (locks in the order of ids, and only what runs with the token given: who has lost a
---             lease does not wait for its new holder; updates, HOT)
+--   Touches:  queue.tasks (HOT updates). Locks the tasks that run with the token given, in the order of ids: a worker
+--             that has lost a lease does not wait for the new holder
 
 CREATE FUNCTION queue.extend_many(
     ids      bigint[],
@@ -49,5 +44,14 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue.extend_many(bigint[], bigint[], interval, jsonb[]) IS
-    'Extends many leases; returns a row for each whose token was current.';
+COMMENT ON FUNCTION queue.extend_many IS
+'Extends many leases, as queue.extend. Returns a row for each task whose token is current; the others are left out and
+not changed. Empty arrays return no rows.
+
+- ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
+  100000.
+- lease: how long from now, the same for all. Null (default) means the option lease of each task''s queue.
+- progress: one JSON value for each task; a null element leaves the progress unchanged. Null (default) leaves all
+  unchanged.
+
+Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';

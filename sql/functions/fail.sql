@@ -1,12 +1,6 @@
--- queue.fail(id, token, error, retry_in, permanent)
+-- queue.fail
 --
---   Reports that an attempt failed. The task goes back to its queue after its backoff (or
---   "retry_in"), or to the dead letters when its attempts are used up or "permanent" is true.
---   A task whose cancelling was requested is cancelled instead; so is one that was replaced, unless it failed for good.
---   API:      public; needs the worker's right on the queue
---   Returns:  the state that the task is in now: queued, failed or cancelled
---   Waits:    if the task ends with this attempt, or has a key, for transactions that have pushed after it
---   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
+--   Waits:    for transactions that have pushed after the task, if it ends with this attempt or has a key
 --   Touches:  queue.tasks (updates or deletes), queue.dead_letters or queue.history (inserts)
 
 CREATE FUNCTION queue.fail(
@@ -40,5 +34,16 @@ BEGIN
         queue_internal.leased_task(id, token, is_last IS NOT FALSE), error, retry_in, permanent);
 END
 $$;
-COMMENT ON FUNCTION queue.fail(bigint, bigint, text, interval, boolean) IS
-    'Reports that an attempt failed; returns the state that the task is in now.';
+COMMENT ON FUNCTION queue.fail IS
+'Reports that an attempt failed, and returns the new state of the task: queued, failed or cancelled. The task is
+requeued after its backoff, or moves to the dead letters if this was its last attempt. If its cancellation was
+requested, it is cancelled instead; so is a task that was replaced and has attempts left. Needs the worker''s right on
+the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- error: what went wrong, 1 byte to 1 MB; added to the task''s errors.
+- retry_in: the delay before the next attempt, at most 100 years. Null (default) means the backoff.
+- permanent: true moves the task to the dead letters at once. Cannot be combined with retry_in. Default false.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004, 22023 or 54000: an argument is null, invalid or too large.';

@@ -1,8 +1,5 @@
--- queue.get(id)
+-- queue.get
 --
---   The task wherever it is: live, finished, or among the dead letters.
---   API:      public
---   Errors:   QX003 no such task; 22004, 22023 for the argument
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
 CREATE FUNCTION queue.get(id bigint) RETURNS queue.all_tasks
@@ -19,4 +16,11 @@ BEGIN
     RETURN task;
 END
 $$;
-COMMENT ON FUNCTION queue.get(bigint) IS 'The task wherever it is.';
+COMMENT ON FUNCTION queue.get IS
+'Returns one task from wherever it is, as a row of queue.all_tasks: live, finished, or a dead letter. Needs the
+operator''s right on the queue.
+
+- id: the task.
+
+Errors: QX003: the task does not exist, or the caller has no right on its queue. 22004 or 22023: the argument is null
+or invalid.';

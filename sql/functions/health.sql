@@ -1,18 +1,8 @@
--- queue.health(due_for, overdue_for, pinned_for, failed, held_back)
+-- queue.health
 --
---   What is wrong in this database, and what to do about it: a row for each check, or one for each queue or
---   transaction that a check finds fault with.
---   API:       public; an operator's, and monitoring's
---   Arguments: due_for      how long a task may be due before its queue is not well
---              overdue_for  how long ago a lease may have run out
---              pinned_for   how long a transaction may hold back vacuum
---              failed       how many tasks of a queue may fail for good in an hour
---              held_back    how many transactions a replication slot or a standby may hold back vacuum
---              Null means the default.
---   Returns:   name: which check; status: ok, warning or critical; detail: what was found; hint: what to do,
---              null where nothing is
---   Reads:     queue.stats, queue.workers, queue.failing_schedules, queue.engine_stats(), views and catalogs of the server
---   Why nothing else: who may monitor has no right on the tables, nor in queue_internal.
+--   Touches:  queue.stats, queue.workers, queue.failing_schedules, queue.engine_stats(), and views and catalogs of the
+--             server (reads). Nothing else, because roles that may monitor have no right on the tables nor in
+--             queue_internal
 
 CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
@@ -212,5 +202,15 @@ BEGIN
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
 END
 $$;
-COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint, bigint) IS
-    'What is wrong in this database, and what to do about it.';
+COMMENT ON FUNCTION queue.health IS
+'Checks this database, and returns what is wrong and what to do about it: a row for each check, or one for each queue
+or transaction that a check complains about. name: the check. status: ok, warning or critical. detail: what was found.
+hint: what to do, or null. Needs the operator''s right on any queue, or pg_monitor.
+
+- due_for: how long a task may be due before its queue is reported. Default 10 minutes.
+- overdue_for: how long ago a lease may have expired. Default 1 minute.
+- pinned_for: how long a transaction may hold back vacuum. Default 10 minutes.
+- failed: how many tasks of a queue may fail within an hour before it is reported. Default 10.
+- held_back: by how many transactions a replication slot or a standby may hold back vacuum. Default 1000000.
+
+Null means the default.';

@@ -1,18 +1,12 @@
 -- CALL queue.maintain()
 --
---   One round of what the background worker does, for servers that do not preload the library:
---   puts back tasks whose lease ran out, runs the schedules that are due, unblocks what waited for a
---   predecessor or its turn, makes and drops the partitions of the history, deletes old dead letters and
---   keys. Call it every minute, from pg_cron or any other scheduler.
---   API:      public; the extension owner's, since it makes and drops tables
---   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second; it
---             cannot be called in a transaction
---   Bounds:   each part works for a minute at most, and leaves the rest for the next call; the search for lost events goes
---             to its end
---   In time:  the schedules that are due run first, and again after each transaction of the other parts, so that no
---             schedule waits for what others have left to do
---   Failing:  a part that fails is a WARNING and in no other's way
---   Why it has no SET clause: a procedure that commits may have none.
+--   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second
+--   Bounds:   each part works for a minute at most, and leaves the rest to the next call; the search for lost events
+--             runs to its end
+--   In time:  due schedules run first, and again after each transaction of the other parts, so that no schedule waits
+--             for the rest of the maintenance
+--   Failing:  a part that fails is reported as a WARNING and does not affect the others
+--   Why it has no SET clause: a procedure with one cannot commit. So it qualifies all that it uses.
 
 CREATE PROCEDURE queue.maintain()
 LANGUAGE plpgsql AS $$
@@ -48,8 +42,13 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE queue.maintain() IS
-    'One round of what the background worker does, for servers that do not preload the library.';
+COMMENT ON PROCEDURE queue.maintain IS
+'Does one round of the background worker''s work, for databases without one: requeues tasks whose lease has expired,
+runs the schedules that are due, unblocks tasks that waited for a predecessor or their turn, creates and drops
+partitions of the history, and deletes old dead letters and keys. Call it once a minute, from pg_cron or another
+scheduler. Only the owner of the extension can call it, because it creates and drops tables.
+
+Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 
 CREATE FUNCTION queue_internal.maintain_sweep(place queue_internal.sweep_position)
 RETURNS queue_internal.sweep_position
@@ -61,7 +60,7 @@ EXCEPTION WHEN OTHERS THEN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.maintain_sweep(queue_internal.sweep_position) IS
+COMMENT ON FUNCTION queue_internal.maintain_sweep IS
     'One transaction of the search for lost events in queue.maintain(); returns where to continue.';
 
 CREATE FUNCTION queue_internal.maintain_part(part text) RETURNS boolean
@@ -82,5 +81,5 @@ EXCEPTION WHEN OTHERS THEN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.maintain_part(text) IS
+COMMENT ON FUNCTION queue_internal.maintain_part IS
     'One transaction of a part of queue.maintain(); returns whether there may be more to do.';

@@ -1,12 +1,5 @@
--- CALL queue.move_where(filter, to_queue, dry_run, batch_size, tasks)
+-- CALL queue.move_where
 --
---   Moves the tasks that match the filter and are not running to another queue. They keep their ids,
---   priorities and times, and their keys: one whose key another task has there stays where it is.
---   API:      public; an operator's. Takes tasks of the operator's queues only
---   States:   queued, scheduled, waiting
---   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
---             a queue that is named
 --   Touches:  queue.tasks (updates)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -23,5 +16,19 @@ BEGIN
         '{move}', filter, dry_run, batch_size, to_queue, NULL, tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.move_where(jsonb, text, boolean, integer, bigint) IS
-    'Moves the tasks that match a filter to another queue, batch by batch; those whose key is taken there stay.';
+COMMENT ON PROCEDURE queue.move_where IS
+'Moves the tasks that match a filter and are not running to another queue. They keep their ids, priorities, times and
+keys. A task whose key another task has there stays where it is. Commits after each batch if it is called outside a
+transaction block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller
+has the operator''s right.
+
+- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting),
+  older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and headers
+  (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
+- to_queue: name of the queue to move them to.
+- dry_run: true counts the matching tasks and changes nothing. Default false.
+- batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
+- tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.
+
+Errors: 42501: no right on to_queue or the queue that the filter names. QX002: it does not exist. 22004, 22023 or
+54000: an argument or an option of the filter is null, invalid or too large.';

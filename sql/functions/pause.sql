@@ -1,9 +1,5 @@
--- queue.pause(name)
+-- queue.pause
 --
---   From now on nothing is claimed from the queue. Pushes are taken, and running tasks finish.
---   Pausing a paused queue changes nothing.
---   API:      public; an operator's
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the argument
 --   Touches:  queue.queues (updates)
 
 CREATE FUNCTION queue.pause(name text) RETURNS void
@@ -14,4 +10,11 @@ BEGIN
     WHERE q.name = pause.name AND q.paused_at IS NULL;
 END
 $$;
-COMMENT ON FUNCTION queue.pause(text) IS 'Stops claims from a queue.';
+COMMENT ON FUNCTION queue.pause IS
+'Pauses a queue: nothing is claimed from it until queue.resume. Pushes are accepted, and running tasks finish. Pausing
+a paused queue changes nothing. Needs the operator''s right on the queue.
+
+- name: name of the queue.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: the argument is null,
+invalid or too large.';

@@ -1,8 +1,5 @@
--- queue.pause_schedule(name)
+-- queue.pause_schedule
 --
---   From now on the schedule does not run. Pausing a paused schedule changes nothing.
---   API:      public; an operator's
---   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument
 --   Touches:  queue.schedules (updates)
 
 CREATE FUNCTION queue.pause_schedule(name text) RETURNS void
@@ -14,4 +11,11 @@ BEGIN
       AND queue_internal.has_right('operator', s.queue);
 END
 $$;
-COMMENT ON FUNCTION queue.pause_schedule(text) IS 'Stops the runs of a schedule.';
+COMMENT ON FUNCTION queue.pause_schedule IS
+'Pauses a schedule: it does not run until queue.resume_schedule. Pausing a paused schedule changes nothing. Needs the
+operator''s right on its queue.
+
+- name: name of the schedule.
+
+Errors: 42704: the schedule does not exist, or the caller has no right on its queue. 22004, 22023 or 54000: the
+argument is null, invalid or too large.';

@@ -1,16 +1,8 @@
--- queue.publish(topic, payload, ...)
+-- queue.publish
 --
---   Pushes a task to every queue with a binding that matches the topic, once to each however many of
---   its bindings do, in the order of the queues' names. The other arguments are those of queue.push;
---   the headers get {"topic": ...}.
---   API:      public; needs the producer's right. Reaches the queues that the caller may push to
---   Promise:  all of them or none
---   Returns:  what the pushes return
---   Empty:    without a matching binding nothing is pushed and no rows are returned
---   Waits:    with a key, for transactions that push the same key to one of the queues, or work on the task that has it;
---             for a second each
---   Errors:   22004, 22023, 54000 for the arguments, also without a binding; 55P03 it had to wait for longer than that;
---             and those of queue.push
+--   Promise:  all of the tasks or none
+--   Waits:    with a key, for transactions that push the same key to one of the queues or work on the task that has it;
+--             at most one second for each
 --   Touches:  queue.bindings (reads), queue.tasks (inserts)
 
 CREATE FUNCTION queue.publish(
@@ -64,9 +56,17 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue.publish(
-    text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb) IS
-    'Pushes a task to every queue that is bound to the topic; returns their ids.';
+COMMENT ON FUNCTION queue.publish IS
+'Pushes one task to each queue with a binding that matches the topic, in the order of the queues'' names, and returns
+what the pushes return: all of them or none. Returns no rows if no binding matches. Reaches only queues on which the
+caller has the producer''s right.
+
+- topic: words of letters, digits, _ and -, separated by dots; at most 255 bytes. Added to the headers as "topic".
+- payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers: as in queue.push, the same
+  for each queue.
+
+Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
+and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- A transaction that holds the key in one queue must not hold up everybody who publishes for the others.
 CREATE FUNCTION queue_internal.publish_key(
@@ -92,6 +92,5 @@ EXCEPTION WHEN lock_not_available THEN
               HINT = 'Nothing was published. Try again when that transaction has ended.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.publish_key(
-    text[], jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb) IS
+COMMENT ON FUNCTION queue_internal.publish_key IS
     'Pushes a task with a key to each of the queues; raises where that would have to wait for long.';

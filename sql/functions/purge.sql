@@ -1,12 +1,6 @@
--- queue.purge(name)
+-- queue.purge
 --
---   Deletes the tasks of a queue that are not running, and its dead letters, without a trace in
---   the history. Running tasks are left to their workers.
---   API:      public; an operator's
---   Returns:  how many were deleted
---   Empty:    0
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the argument
---   Touches:  queue.tasks, queue.dead_letters (deletes; never waits for a lock)
+--   Touches:  queue.tasks, queue.dead_letters (locks with SKIP LOCKED, deletes)
 
 CREATE FUNCTION queue.purge(name text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -29,5 +23,11 @@ BEGIN
     RETURN tasks + letters;
 END
 $$;
-COMMENT ON FUNCTION queue.purge(text) IS
-    'Deletes the tasks of a queue that are not running, and its dead letters; returns how many.';
+COMMENT ON FUNCTION queue.purge IS
+'Deletes the tasks of a queue that are not running, and its dead letters, without recording them in the history.
+Returns how many it deleted. Skips tasks that another transaction has locked. Needs the operator''s right on the queue.
+
+- name: name of the queue.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: the argument is null,
+invalid or too large.';

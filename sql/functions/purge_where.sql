@@ -1,12 +1,5 @@
--- CALL queue.purge_where(filter, dry_run, batch_size, tasks)
+-- CALL queue.purge_where
 --
---   Deletes the tasks and dead letters that match the filter and are not running, without a trace in
---   the history.
---   API:      public; an operator's. Takes tasks of the operator's queues only
---   States:   queued, scheduled, waiting, failed
---   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
---             a queue that is named
 --   Touches:  queue.tasks, queue.dead_letters (deletes)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -22,5 +15,17 @@ BEGIN
         '{discard, forget}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.purge_where(jsonb, boolean, integer, bigint) IS
-    'Deletes the tasks and dead letters that match a filter, batch by batch.';
+COMMENT ON PROCEDURE queue.purge_where IS
+'Deletes the tasks that match a filter and are not running, and the dead letters that match, without recording them in
+the history. Commits after each batch if it is called outside a transaction block. Skips tasks that another
+transaction has locked. Changes only tasks of queues on which the caller has the operator''s right.
+
+- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting,
+  failed), older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and
+  headers (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
+- dry_run: true counts the matching tasks and changes nothing. Default false.
+- batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
+- tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.
+
+Errors: 42501: no right on the queue that the filter names. QX002: it does not exist. 22004, 22023 or 54000: an
+argument or an option of the filter is null, invalid or too large.';

@@ -1,15 +1,10 @@
--- queue.push(queue, payload, priority, run_at, delay, key, on_duplicate, group_key, ...)
+-- queue.push
 --
---   Puts a task into a queue and returns its id; or that of the task which has its key. With "replace", what is
---   pushed while that task runs comes after it.
---   API:      public; needs the producer's right on the queue
---   Promise:  durable when the transaction commits; never there if it rolls back
---   Waits:    for another transaction that is just pushing the same key, and for one that is ending a predecessor;
---             with "replace" and "reschedule" also for one that is working on the task to be changed
---   Errors:   QX002 no such queue; QX003 no such task in "after"; QX004 the key is taken and
---             "on_duplicate" is error; 22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (inserts, or updates the task with the key); the triggers task_arrives and
---             tasks_inserted take the key and announce the task
+--   Promise:  the task exists if and only if the transaction commits
+--   Waits:    for another transaction that is pushing the same key, and for one that is ending a predecessor; with
+--             "replace" and "reschedule" also for one that is working on the task to be changed
+--   Touches:  queue.tasks (inserts, or updates the task with the key). The triggers task_arrives and tasks_inserted
+--             take the key and announce the task
 
 CREATE FUNCTION queue.push(
     queue        text,
@@ -53,10 +48,34 @@ BEGIN
             queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END);
 END
 $$;
-COMMENT ON FUNCTION queue.push(
-    text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
-    interval, text) IS
-    'Puts a task into a queue and returns its id, or that of the live task with the same key.';
+COMMENT ON FUNCTION queue.push IS
+'Adds a task to a queue and returns its id. If another task has the key, returns the id of that task instead, or does
+what on_duplicate says. The task exists once the transaction commits. Needs the producer''s right on the queue.
+
+- queue: name of the queue.
+- payload: what the worker is to do, any JSON value. Default {}.
+- priority: the task with the smallest priority is claimed first. Default 0.
+- run_at: earliest time at which the task can be claimed. Null means now.
+- delay: the same as an interval from now, at most 100 years. Cannot be combined with run_at. Null means no delay.
+- key: at most one waiting, queued or running task of the queue has this key, of up to 512 bytes. Null means no key.
+- on_duplicate: what to do if the key is taken. skip (default): add nothing. replace: give that task the new payload,
+  headers, priority and run_at; if it is running, add a task that waits for its end. reschedule: give it the new
+  run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not changed.
+- group_key: tasks of a queue with the same group key run in order, max_running_per_group at a time. At most 512
+  bytes. Null means no group.
+- max_attempts: number of attempts after which the task becomes a dead letter, 1 to 10000. Null means the queue''s
+  option.
+- headers: a JSON object with metadata, such as a trace context. Null means none.
+- after: ids of up to 100000 tasks that must complete before this one can be claimed. Null means none.
+- backoff: a JSON object with kind, base, max and jitter, as in queue.create. Null, and each part that is missing,
+  means the queue''s option.
+- key_ttl: how long the key stays taken after the task completed or was cancelled, at most 100 years. Needs a key.
+  Null means the queue''s option.
+- on_predecessor_failure: what happens to this task if a task in after fails or is cancelled: cancel, fail or
+  continue. Needs after. Null means the queue''s option.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
+the key is taken and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- A push that has to look at other tasks: at the one with its key, at those that come before it. Of these, "live" are
 -- locked already.
@@ -110,6 +129,4 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.push_linked(
-    text, jsonb, integer, timestamptz, text, text, text, integer, jsonb, bigint[], jsonb, interval, text, bigint[]) IS
-    'Pushes a task that has a key, or that waits for others.';
+COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key, or that waits for others.';

@@ -1,15 +1,8 @@
--- queue.push_many(queue, payloads, ...)
+-- queue.push_many
 --
---   Puts one task for each payload into a queue and returns their ids in the order of the payloads.
---   "keys" and "group_keys", if given, have one element for each payload, which may be null; all other
---   options, "key" and "group_key" too, hold for all of them. A payload whose key is taken is dealt with
---   as "on_duplicate" says, and the id of the task with the key stands in its place.
---   API:      public; needs the producer's right on the queue
---   Promise:  all of them or none
---   Waits:    as push does. Before it takes the first key it locks all tasks that it is going to wait for or to change,
---             in the order of ids; keys are taken in their order. So two calls cannot deadlock
---   Empty:    an empty array pushes nothing and returns no rows
---   Errors:   those of push
+--   Promise:  all of the tasks or none
+--   Waits:    as push does. Before it takes the first key it locks all tasks that it will wait for or change, in the
+--             order of their ids; it takes the keys in their order. So two calls cannot deadlock
 --   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
 
 CREATE FUNCTION queue.push_many(
@@ -74,10 +67,20 @@ BEGIN
     RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, position) ORDER BY i.position;
 END
 $$;
-COMMENT ON FUNCTION queue.push_many(
-    text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
-    interval, text, text[], text[]) IS
-    'Puts a task for each payload into a queue and returns their ids in that order.';
+COMMENT ON FUNCTION queue.push_many IS
+'Adds one task for each payload and returns the ids in the order of the payloads: all of them or none. Where a key is
+taken, the row has the id of the task that has it. An empty array adds nothing and returns no rows. Needs the
+producer''s right on the queue.
+
+- queue: name of the queue.
+- payloads: one JSON value for each task, at most 100000, none of them null.
+- priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
+  on_predecessor_failure: as in queue.push, the same for all tasks.
+- keys: a key for each payload; an element may be null. Cannot be combined with key. Null means no keys.
+- group_keys: a group key for each payload; an element may be null. Cannot be combined with group_key. Null means no
+  group keys.
+
+Errors: as queue.push.';
 
 CREATE FUNCTION queue_internal.check_each_key(argument text, elements text[], one text, expected integer)
 RETURNS void
@@ -99,5 +102,4 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_each_key(text, text[], text, integer) IS
-    'Checks an array of keys that goes with the array "payloads".';
+COMMENT ON FUNCTION queue_internal.check_each_key IS 'Checks an array of keys that goes with the array "payloads".';

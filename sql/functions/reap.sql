@@ -1,10 +1,5 @@
--- queue.reap()
+-- queue.reap
 --
---   Puts back every task whose lease ran out, or moves it to the dead letters when its attempts
---   are used up. The background worker does the same in small batches; without it, call this from
---   psql or pg_cron. Claims do not wait for it: they take over expired leases by themselves.
---   API:      public; needs the operator's right on all queues
---   Returns:  how many leases had run out
 --   Touches:  queue.tasks (reads all of it, never waits for a lock)
 
 CREATE FUNCTION queue.reap() RETURNS bigint
@@ -14,4 +9,9 @@ BEGIN
     RETURN (SELECT r.reaped FROM queue_internal.reap(9223372036854775807) AS r);
 END
 $$;
-COMMENT ON FUNCTION queue.reap() IS 'Puts back every task whose lease ran out; returns how many.';
+COMMENT ON FUNCTION queue.reap IS
+'Requeues every task whose lease has expired, or moves it to the dead letters if its attempts are used up. Returns how
+many leases had expired. The background worker and queue.maintain do the same, and claims take over expired leases by
+themselves. Needs the operator''s right on all queues.
+
+Errors: 42501: no right on all queues.';

@@ -1,12 +1,6 @@
--- queue.redrive(queue, max_tasks)
+-- queue.redrive
 --
---   Puts the dead letters of a queue back into it, the oldest first, all of them or up to
---   "max_tasks"; each as queue.retry() would.
---   API:      public; an operator's
---   Returns:  how many
---   Empty:    0
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
---   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
+--   Touches:  queue.dead_letters (locks with SKIP LOCKED, deletes), queue.tasks (inserts)
 --   Index:    dead_letters_queue_failed_at
 
 CREATE FUNCTION queue.redrive(queue text, max_tasks integer DEFAULT NULL) RETURNS bigint
@@ -21,5 +15,12 @@ BEGIN
         ORDER BY d.failed_at, d.id LIMIT max_tasks FOR UPDATE SKIP LOCKED));
 END
 $$;
-COMMENT ON FUNCTION queue.redrive(text, integer) IS
-    'Puts the dead letters of a queue back into it, the oldest first; returns how many.';
+COMMENT ON FUNCTION queue.redrive IS
+'Puts the dead letters of a queue back into it, the oldest first, each as queue.retry does. Returns how many. A dead
+letter whose key another task has stays where it is. Needs the operator''s right on the queue.
+
+- queue: name of the queue.
+- max_tasks: largest number of dead letters to put back. Null (default) means all.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null,
+invalid or too large.';

@@ -1,11 +1,7 @@
--- queue.release(id, token, delay)
+-- queue.release
 --
---   Gives a task back without spending the attempt, at its old place in the queue or after a delay.
---   A task whose cancelling was requested, or that was replaced, is cancelled instead.
---   API:      public; needs the worker's right on the queue
---   Waits:    if the task was asked to be cancelled, or has a key, for transactions that have pushed after it
---   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (updates)
+--   Waits:    for transactions that have pushed after the task, if its cancellation was requested or it has a key
+--   Touches:  queue.tasks (updates), or as queue.complete if the task is cancelled
 
 CREATE FUNCTION queue.release(id bigint, token bigint, delay interval DEFAULT '0') RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -28,5 +24,13 @@ BEGIN
     PERFORM queue_internal.put_back(task);
 END
 $$;
-COMMENT ON FUNCTION queue.release(bigint, bigint, interval) IS
-    'Gives a task back without spending the attempt.';
+COMMENT ON FUNCTION queue.release IS
+'Gives a task back without counting the attempt. If its cancellation was requested, or it was replaced, it is cancelled
+instead. Needs the worker''s right on the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- delay: how long until the task can be claimed again, at most 100 years. With 0 (default) it keeps its place in the
+  queue.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004, 22023 or 54000: an argument is null, invalid or too large.';

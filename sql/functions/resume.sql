@@ -1,8 +1,5 @@
--- queue.resume(name)
+-- queue.resume
 --
---   Ends a pause. Listeners are told. Resuming a queue that is not paused changes nothing.
---   API:      public; an operator's
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the argument
 --   Touches:  queue.queues (updates)
 
 CREATE FUNCTION queue.resume(name text) RETURNS void
@@ -16,4 +13,11 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue.resume(text) IS 'Allows claims from a queue again.';
+COMMENT ON FUNCTION queue.resume IS
+'Ends the pause of a queue, and wakes and notifies its workers. Resuming a queue that is not paused changes nothing.
+Needs the operator''s right on the queue.
+
+- name: name of the queue.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: the argument is null,
+invalid or too large.';

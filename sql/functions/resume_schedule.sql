@@ -1,9 +1,5 @@
--- queue.resume_schedule(name)
+-- queue.resume_schedule
 --
---   Ends a pause. Runs that fell into the pause are not made up, whatever "missed_runs" says.
---   Resuming a schedule that is not paused changes nothing.
---   API:      public; an operator's
---   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument
 --   Touches:  queue.schedules (updates); announces the next run to the worker
 
 CREATE FUNCTION queue.resume_schedule(name text) RETURNS void
@@ -21,4 +17,11 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue.resume_schedule(text) IS 'Lets a schedule run again.';
+COMMENT ON FUNCTION queue.resume_schedule IS
+'Ends the pause of a schedule. Runs that fell into the pause are not made up, whatever missed_runs says. Resuming a
+schedule that is not paused changes nothing. Needs the operator''s right on its queue.
+
+- name: name of the schedule.
+
+Errors: 42704: the schedule does not exist, or the caller has no right on its queue. 22004, 22023 or 54000: the
+argument is null, invalid or too large.';

@@ -1,11 +1,5 @@
--- queue.retry(id)
+-- queue.retry
 --
---   Puts a task back from the dead letters into its queue: due at once, its attempts counted anew,
---   its errors kept, its token still growing.
---   API:      public; an operator's
---   Returns:  the state that the task is in now: queued
---   Errors:   QX002 its queue was dropped; QX003 no such task; QX004 another task has its key by now;
---             QX005 it has not failed for good; 22004, 22023 for the argument
 --   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
 
 CREATE FUNCTION queue.retry(id bigint) RETURNS text
@@ -31,7 +25,15 @@ BEGIN
     RETURN 'queued';
 END
 $$;
-COMMENT ON FUNCTION queue.retry(bigint) IS 'Puts a task back from the dead letters into its queue.';
+COMMENT ON FUNCTION queue.retry IS
+'Puts a dead letter back into its queue and returns its new state, queued. The task is due at once, and its attempts
+start again from 0. It keeps its id and its errors, and its token continues to grow. Needs the operator''s right on the
+queue.
+
+- id: the task.
+
+Errors: QX002: its queue was dropped. QX003: the task does not exist, or the caller has no right on its queue. QX004:
+another task has its key. QX005: it is not a dead letter. 22004 or 22023: the argument is null or invalid.';
 
 -- Those whose key another task holds stay where they are; so do all but the oldest of those that have
 -- the same key. They have to be told apart before: no task is there yet that could hold the key against
@@ -68,5 +70,5 @@ BEGIN
     RETURN revived;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.revive(bigint[], text) IS
+COMMENT ON FUNCTION queue_internal.revive IS
     'Puts tasks back from the dead letters into their queues, or into another one; returns how many.';

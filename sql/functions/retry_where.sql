@@ -1,12 +1,5 @@
--- CALL queue.retry_where(filter, dry_run, batch_size, tasks)
+-- CALL queue.retry_where
 --
---   Makes the tasks that match the filter and are scheduled due at once: those that wait after a failed
---   attempt, and those that were pushed for later. Their attempts count on.
---   API:      public; an operator's. Takes tasks of the operator's queues only
---   States:   scheduled
---   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
---             a queue that is named
 --   Touches:  queue.tasks (updates)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -22,5 +15,18 @@ BEGIN
         '{retry}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.retry_where(jsonb, boolean, integer, bigint) IS
-    'Makes the scheduled tasks that match a filter due at once, batch by batch.';
+COMMENT ON PROCEDURE queue.retry_where IS
+'Makes the scheduled tasks that match a filter due at once: tasks that wait for their backoff, and tasks that were
+pushed with a delay. Their attempts continue to count. Commits after each batch if it is called outside a transaction
+block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller has the
+operator''s right.
+
+- filter: a JSON object; a task has to match all of its options: queue, worker, state (scheduled), older_than and
+  newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and headers (JSON that the
+  task''s contains), ids (an array), all (true, every task). Must not be empty.
+- dry_run: true counts the matching tasks and changes nothing. Default false.
+- batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
+- tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.
+
+Errors: 42501: no right on the queue that the filter names. QX002: it does not exist. 22004, 22023 or 54000: an
+argument or an option of the filter is null, invalid or too large.';

@@ -1,9 +1,5 @@
--- queue.run_schedule(name)
+-- queue.run_schedule
 --
---   Pushes the task of a schedule at once and returns its id. The plan stays as it is. It works
---   while the schedule is paused, too.
---   API:      public; an operator's
---   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument; what queue.push raises
 --   Touches:  queue.tasks (inserts)
 
 CREATE FUNCTION queue.run_schedule(name text) RETURNS bigint
@@ -12,5 +8,11 @@ BEGIN
     RETURN queue_internal.push_scheduled(queue_internal.open_schedule(name), clock_timestamp());
 END
 $$;
-COMMENT ON FUNCTION queue.run_schedule(text) IS
-    'Pushes the task of a schedule at once, without changing its plan; returns the task''s id.';
+COMMENT ON FUNCTION queue.run_schedule IS
+'Pushes the task of a schedule now, also while the schedule is paused, and returns the task''s id. The next run stays
+the same. Needs the operator''s right on its queue.
+
+- name: name of the schedule.
+
+Errors: 42704: the schedule does not exist, or the caller has no right on its queue. 22004, 22023 or 54000: the
+argument is null, invalid or too large. And those of queue.push.';

@@ -1,13 +1,8 @@
--- queue.run_schedules()
+-- queue.run_schedules
 --
---   Pushes the tasks of all schedules that are due. The worker does so by itself; without it, call
---   this every minute or so, from pg_cron or any other scheduler.
---   API:      public; needs the operator's right on all queues
---   Promise:  each time that is due is run once, however many call this at the same moment, and none
---             if the transaction rolls back
---   Returns:  how many tasks were pushed; of one schedule at most 100 a call
---   Empty:    0
---   Failing:  a schedule whose push fails notes the error, keeps its time, and is in no other's way
+--   Promise:  each run that is due is pushed once, however many sessions call this at the same time, and not at all if
+--             the transaction rolls back
+--   Failing:  a schedule whose push fails records the error and stays due. It does not affect other schedules
 --   Touches:  queue.schedules (locks with SKIP LOCKED, updates), queue.tasks (inserts)
 
 CREATE FUNCTION queue.run_schedules() RETURNS bigint
@@ -17,5 +12,8 @@ BEGIN
     RETURN (SELECT f.fired FROM queue_internal.fire_schedules(NULL, '0') AS f);
 END
 $$;
-COMMENT ON FUNCTION queue.run_schedules() IS
-    'Pushes the tasks of the schedules that are due; returns how many.';
+COMMENT ON FUNCTION queue.run_schedules IS
+'Pushes the tasks of all schedules that are due, at most 100 of each schedule, and returns how many. The background
+worker and queue.maintain do this as well. Needs the operator''s right on all queues.
+
+Errors: 42501: no right on all queues. A schedule whose push fails records the error in queue.schedules instead.';

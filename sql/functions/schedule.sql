@@ -1,17 +1,5 @@
--- queue.schedule(name, cron, queue, payload, timezone, options)
+-- queue.schedule
 --
---   Creates a schedule, which pushes a task again and again, or replaces the one of that name. One
---   that is replaced stays paused if it was, and keeps its next run if "cron" and "timezone" stay.
---   API:      public; an operator's
---   Returns:  the next run; null while the schedule is paused
---   Options:  missed_runs   what becomes of runs that nobody ran in time:
---               skip        nothing
---               once        one task for the latest of them               the default
---               all         one task for each
---             priority, delay, key, on_duplicate, group_key, max_attempts, headers
---                           as in queue.push, for each task
---   Bounds:   10000 schedules of a queue: the worker reads those of all queues
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options, and for one schedule too many
 --   Touches:  queue.schedules (inserts, updates); announces the next run to the worker
 
 CREATE FUNCTION queue.schedule(
@@ -69,5 +57,20 @@ BEGIN
     RETURN next_run;
 END
 $$;
-COMMENT ON FUNCTION queue.schedule(text, text, text, jsonb, text, jsonb) IS
-    'Creates or replaces a schedule, which pushes a task again and again; returns its next run.';
+COMMENT ON FUNCTION queue.schedule IS
+'Creates a schedule, which pushes a task at the times of a cron expression, or replaces the schedule of that name.
+Returns its next run, or null while it is paused. A schedule that is replaced stays paused if it was, and keeps its
+next run if cron and timezone are the same. Needs the operator''s right on the queue.
+
+- name: name of the schedule, 1 to 128 bytes without control characters; unique in the database.
+- cron: five fields (minute, hour, day, month, day of the week), six with seconds first, or a macro such as @daily.
+- queue: name of the queue.
+- payload: the payload of each task, any JSON value. Default {}.
+- timezone: a name from pg_timezone_names, whose local time the expression uses. Default UTC.
+- options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
+  them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
+  for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers.
+
+Errors: 42501: no right on the queue, or the name belongs to a schedule of another queue without it. QX002: the queue
+does not exist. 54000: the queue has 10000 schedules. 22004, 22023 or 54000: an argument or an option is null, invalid
+or too large.';

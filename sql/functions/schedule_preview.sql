@@ -1,9 +1,4 @@
--- queue.schedule_preview(cron, timezone, runs, since)
---
---   The next runs that a schedule would have, counted from "since", which is now by default.
---   API:      public; an operator's
---   Errors:   22004, 22023, 54000 for the arguments
---   Touches:  nothing
+-- queue.schedule_preview: computes, and touches no table.
 
 CREATE FUNCTION queue.schedule_preview(
     cron text, timezone text DEFAULT 'UTC', runs integer DEFAULT 5, since timestamptz DEFAULT NULL)
@@ -30,5 +25,12 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue.schedule_preview(text, text, integer, timestamptz) IS
-    'The next runs that a schedule would have.';
+COMMENT ON FUNCTION queue.schedule_preview IS
+'Returns the next runs that a schedule would have.
+
+- cron: a cron expression, as in queue.schedule.
+- timezone: a name from pg_timezone_names. Default UTC.
+- runs: number of runs, 1 to 10000. Default 5.
+- since: the runs after this time, from the years 2 to 3999. Null (default) means now.
+
+Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';

@@ -1,9 +1,5 @@
--- queue.unbind(topic_pattern, queue)
+-- queue.unbind
 --
---   Takes back what queue.bind() said. The binding is found by its pattern as it was written.
---   API:      public; an operator's
---   Returns:  whether there was such a binding
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.bindings (deletes)
 
 CREATE FUNCTION queue.unbind(topic_pattern text, queue text) RETURNS boolean
@@ -16,4 +12,11 @@ BEGIN
     RETURN FOUND;
 END
 $$;
-COMMENT ON FUNCTION queue.unbind(text, text) IS 'Takes a binding back; returns whether there was one.';
+COMMENT ON FUNCTION queue.unbind IS
+'Deletes a binding, and returns whether it existed. Needs the operator''s right on the queue.
+
+- topic_pattern: the pattern, exactly as it was passed to queue.bind.
+- queue: name of the queue.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null,
+invalid or too large.';

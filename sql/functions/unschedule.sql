@@ -1,8 +1,5 @@
--- queue.unschedule(name)
+-- queue.unschedule
 --
---   Deletes a schedule. Tasks that it pushed stay.
---   API:      public; an operator's
---   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument
 --   Touches:  queue.schedules (deletes)
 
 CREATE FUNCTION queue.unschedule(name text) RETURNS void
@@ -12,4 +9,10 @@ BEGIN
     DELETE FROM queue.schedules AS s WHERE s.name = unschedule.name AND queue_internal.has_right('operator', s.queue);
 END
 $$;
-COMMENT ON FUNCTION queue.unschedule(text) IS 'Deletes a schedule.';
+COMMENT ON FUNCTION queue.unschedule IS
+'Deletes a schedule. Tasks that it has pushed stay. Needs the operator''s right on its queue.
+
+- name: name of the schedule.
+
+Errors: 42704: the schedule does not exist, or the caller has no right on its queue. 22004, 22023 or 54000: the
+argument is null, invalid or too large.';

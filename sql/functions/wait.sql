@@ -1,14 +1,8 @@
--- CALL queue.wait(queue, timeout, ready)
+-- queue.wait
 --
---   Waits until there is something to claim from the queue, or until "timeout" is over. One new task wakes
---   one waiter, the one who has waited longest; another worker may still be quicker, and then queue.claim()
---   returns nothing.
---   API:      public; needs the worker's right on the queue
---   Returns:  in "ready", whether there is something to claim
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.queues, queue.tasks (reads)
---   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps
---             (src/wait.rs). In a transaction block it cannot, and does not wait.
+--   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps (src/wait.rs). In a
+--             transaction block it cannot do that, and does not wait
 
 CREATE PROCEDURE queue.wait(
     queue       text     DEFAULT 'default',
@@ -16,7 +10,17 @@ CREATE PROCEDURE queue.wait(
     INOUT ready boolean  DEFAULT NULL)
 LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait';
 COMMENT ON PROCEDURE queue.wait(text, interval, boolean) IS
-    'Waits until there is something to claim, holding neither a transaction nor a snapshot.';
+'Waits until a task of the queue can be claimed, and sets ready to true; or until the timeout ends, and sets it to
+false. It claims nothing: another worker may be quicker, so queue.claim can return no rows afterwards. One new task
+wakes one waiting session. It holds no transaction, snapshot or lock. In a transaction block it does not wait but
+returns at once, with a NOTICE. Needs the worker''s right on the queue.
+
+- queue: name of the queue. Default "default".
+- timeout: how long to wait, at most 100 years. 0 returns at once. Default 30 seconds.
+- ready: the result; pass nothing.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist, or was dropped meanwhile. 22004, 22023 or
+54000: an argument is null, invalid or too large.';
 
 -- The same for several queues: until there is something in any of them.
 CREATE PROCEDURE queue.wait(
@@ -25,4 +29,10 @@ CREATE PROCEDURE queue.wait(
     INOUT ready boolean  DEFAULT NULL)
 LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_any';
 COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
-    'Waits until there is something to claim from any of the queues.';
+'Waits until a task of any of the queues can be claimed, or until the timeout ends. Needs the worker''s right on each of
+the queues.
+
+- queues: names of the queues, at least one.
+- timeout, ready: as for one queue.
+
+Errors: as for one queue.';

@@ -1,13 +1,8 @@
--- CALL queue.wait_result(id, timeout, state, result)
+-- queue.wait_result
 --
---   Waits until the task is completed, cancelled or failed for good, or until "timeout" is over.
---   API:      public; needs to read the task, as queue.get() does
---   Returns:  in "state", the state that the task is in now, null if it is gone without a trace; in
---             "result", what its worker gave to queue.complete()
---   Errors:   QX003 no such task; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
---   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps until
---             the task's end wakes it (src/wait.rs). In a transaction block it cannot, and does not wait.
+--   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps until the task's end
+--             wakes it (src/wait.rs). In a transaction block it cannot do that, and does not wait
 
 CREATE PROCEDURE queue.wait_result(
     id           bigint,
@@ -15,5 +10,16 @@ CREATE PROCEDURE queue.wait_result(
     INOUT state  text     DEFAULT NULL,
     INOUT result jsonb    DEFAULT NULL)
 LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_result';
-COMMENT ON PROCEDURE queue.wait_result(bigint, interval, text, jsonb) IS
-    'Waits until a task is finished, holding neither a transaction nor a snapshot; tells its state and result.';
+COMMENT ON PROCEDURE queue.wait_result IS
+'Waits until a task is completed, cancelled or failed, or until the timeout ends. It holds no transaction, snapshot or
+lock. In a transaction block it does not wait but returns at once, with a NOTICE. Needs the operator''s right on the
+queue.
+
+- id: the task.
+- timeout: how long to wait, at most 100 years. 0 returns at once. Default 30 seconds.
+- state: the result; pass nothing. The state of the task. Null if it left no trace, because its queue keeps no history
+  or it was purged.
+- result: the result; pass nothing. What the worker passed to queue.complete, or null.
+
+Errors: QX003: the task does not exist, or the caller has no right on its queue. 22004, 22023 or 54000: an argument is
+null, invalid or too large.';

@@ -61,5 +61,5 @@ BEGIN
     until := CASE WHEN up_to < extract(epoch FROM moment) THEN greatest(head, to_timestamp(up_to)) ELSE moment END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_aged_level(integer, queue.queues, timestamptz, queue_internal.passed_level[]) IS
+COMMENT ON FUNCTION queue_internal.next_aged_level IS
     'The priority whose first task has waited long enough to be next.';

@@ -79,8 +79,7 @@ BEGIN
     PERFORM queue_internal.policies_changed(changed, options);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.apply_options(text, jsonb) IS
-    'Checks the options of a queue and writes them.';
+COMMENT ON FUNCTION queue_internal.apply_options IS 'Checks the options of a queue and writes them.';
 
 -- What is in the queue already follows its new limits.
 CREATE FUNCTION queue_internal.policies_changed(source queue.queues, options jsonb) RETURNS void
@@ -107,8 +106,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.policies_changed(queue.queues, jsonb) IS
-    'Makes what is in a queue follow its changed options.';
+COMMENT ON FUNCTION queue_internal.policies_changed IS 'Makes what is in a queue follow its changed options.';
 
 CREATE FUNCTION queue_internal.apply_backoff(
     argument text, changed queue.queues, fresh queue.queues, value jsonb)
@@ -152,7 +150,7 @@ BEGIN
     RETURN changed;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.apply_backoff(text, queue.queues, queue.queues, jsonb) IS
+COMMENT ON FUNCTION queue_internal.apply_backoff IS
     'Checks a backoff, given in the argument of that name, and puts it into the row of a queue.';
 
 -- The defaults stand once, in the table.
@@ -170,7 +168,7 @@ BEGIN
     RETURN fresh;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.fresh_queue() IS 'The row of a queue with nothing but defaults.';
+COMMENT ON FUNCTION queue_internal.fresh_queue IS 'The row of a queue with nothing but defaults.';
 
 -- The values of options. Each checks its JSON type, and returns null for null.
 
@@ -204,8 +202,7 @@ BEGIN
     RETURN make_interval(secs => extract(epoch FROM parsed)::float8);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.interval_option(text, jsonb, boolean, text) IS
-    'The value of an option that is an interval; null for null.';
+COMMENT ON FUNCTION queue_internal.interval_option IS 'The value of an option that is an interval; null for null.';
 
 CREATE FUNCTION queue_internal.number_option(
     option text, value jsonb, lowest numeric, highest numeric, whole boolean, argument text DEFAULT 'options')
@@ -226,8 +223,7 @@ BEGIN
     RETURN number;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.number_option(text, jsonb, numeric, numeric, boolean, text) IS
-    'The value of an option that is a number; null for null.';
+COMMENT ON FUNCTION queue_internal.number_option IS 'The value of an option that is a number; null for null.';
 
 CREATE FUNCTION queue_internal.boolean_option(option text, value jsonb, argument text DEFAULT 'options')
 RETURNS boolean
@@ -239,8 +235,7 @@ BEGIN
     RETURN (value #>> '{}')::boolean;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.boolean_option(text, jsonb, text) IS
-    'The value of an option that is true or false; null for null.';
+COMMENT ON FUNCTION queue_internal.boolean_option IS 'The value of an option that is true or false; null for null.';
 
 CREATE FUNCTION queue_internal.choice_option(
     option text, value jsonb, choices text[], argument text DEFAULT 'options')
@@ -254,7 +249,7 @@ BEGIN
     RETURN value #>> '{}';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.choice_option(text, jsonb, text[], text) IS
+COMMENT ON FUNCTION queue_internal.choice_option IS
     'The value of an option that is one of several words; null for null.';
 
 CREATE FUNCTION queue_internal.raise_option(
@@ -267,4 +262,4 @@ BEGIN
               DETAIL = format('The value is %s.', left(value::text, 64));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_option(text, text, jsonb, text) IS 'Raises 22023 for an option.';
+COMMENT ON FUNCTION queue_internal.raise_option IS 'Raises 22023 for an option.';

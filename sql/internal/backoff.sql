@@ -23,5 +23,4 @@ BEGIN
     RETURN make_interval(secs => seconds * (1 - source.backoff_jitter * random()));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.backoff(queue.queues, queue.tasks) IS
-    'How long a task waits after its attempt failed.';
+COMMENT ON FUNCTION queue_internal.backoff IS 'How long a task waits after its attempt failed.';

@@ -12,7 +12,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_name(text, text) IS
+COMMENT ON FUNCTION queue_internal.check_name IS
     'Checks the name of a queue, a schedule, a worker or a role: 1 to 128 bytes.';
 
 CREATE FUNCTION queue_internal.check_lease_holder(id bigint, token bigint) RETURNS void
@@ -26,7 +26,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_lease_holder(bigint, bigint) IS
+COMMENT ON FUNCTION queue_internal.check_lease_holder IS
     'Checks the id and the token with which a worker names its lease.';
 
 CREATE FUNCTION queue_internal.check_id(id bigint) RETURNS void
@@ -39,7 +39,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_id(bigint) IS 'Checks the id of a task.';
+COMMENT ON FUNCTION queue_internal.check_id IS 'Checks the id of a task.';
 
 CREATE FUNCTION queue_internal.check_array(argument text, elements anyarray) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -59,7 +59,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_array(text, anyarray) IS
+COMMENT ON FUNCTION queue_internal.check_array IS
     'Checks an array: one dimension, at most 100000 elements, none of them null.';
 
 CREATE FUNCTION queue_internal.check_same_length(argument text, elements anyarray, expected integer)
@@ -73,8 +73,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_same_length(text, anyarray, integer) IS
-    'Checks that an array goes with the array "ids".';
+COMMENT ON FUNCTION queue_internal.check_same_length IS 'Checks that an array goes with the array "ids".';
 
 -- An interval counts months and days apart. In comparisons a year has 360 days, so that -1 year 361 days is longer than
 -- nothing and yet ends in the past; in seconds it has 365.25.
@@ -90,8 +89,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_delay(text, interval) IS
-    'Checks a delay: not negative, at most 100 years; null passes.';
+COMMENT ON FUNCTION queue_internal.check_delay IS 'Checks a delay: not negative, at most 100 years; null passes.';
 
 -- Also 1 month less 29 days may end in the past. What is returned counts seconds only. The default of a queue may
 -- be from before the limit was lowered: then the limit counts.
@@ -119,5 +117,5 @@ BEGIN
     RETURN make_interval(secs => extract(epoch FROM lease)::float8);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.checked_lease(interval, interval) IS
+COMMENT ON FUNCTION queue_internal.checked_lease IS
     'Checks a lease and returns it, or the second argument if it is null.';

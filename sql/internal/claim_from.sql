@@ -218,5 +218,4 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.claim_from(queue.queues, interval, integer, text) IS
-    'Claims due tasks of one queue.';
+COMMENT ON FUNCTION queue_internal.claim_from IS 'Claims due tasks of one queue.';

@@ -10,5 +10,5 @@ RETURNS TABLE (
 LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
     SELECT NULL, 0, 0, 0, 0, 0, 0, NULL::timestamptz, 0, 0, 0, 0 WHERE false
 $$;
-COMMENT ON FUNCTION queue_internal.counted(text[]) IS
+COMMENT ON FUNCTION queue_internal.counted IS
     'What is known of the numbers of tasks without counting them: the counters behind queue.stats.';

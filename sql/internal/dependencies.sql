@@ -56,7 +56,7 @@ BEGIN
     RETURN live;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.lock_before_push(text[], text[], text, bigint[]) IS
+COMMENT ON FUNCTION queue_internal.lock_before_push IS
     'Locks the tasks that pushes are going to wait for or to change; returns the live predecessors.';
 
 -- "live" are the predecessors that are locked already (lock_before_push).
@@ -108,8 +108,7 @@ BEGIN
     INSERT INTO queue_internal.events (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text, bigint[]) IS
-    'Makes a task wait for others.';
+COMMENT ON FUNCTION queue_internal.add_dependencies IS 'Makes a task wait for others.';
 
 -- For the sweep. Null for a task that is live or left no trace.
 CREATE FUNCTION queue_internal.outcome_of(task_id bigint) RETURNS text
@@ -129,7 +128,7 @@ BEGIN
         (SELECT o.outcome FROM queue_internal.outcomes AS o WHERE o.task_id = outcome_of.task_id));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.outcome_of(bigint) IS 'How a task ended, as far as it left a trace.';
+COMMENT ON FUNCTION queue_internal.outcome_of IS 'How a task ended, as far as it left a trace.';
 
 -- Called in a statement after the one that deleted the tasks, so that its snapshot shows every dependency that was
 -- committed while that statement waited. Rows that another transaction has locked are left out, so that no end
@@ -174,7 +173,7 @@ BEGIN
     WHERE o.queue IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.tell_dependents(bigint[], text) IS
+COMMENT ON FUNCTION queue_internal.tell_dependents IS
     'Writes how tasks ended to the rows of those that wait for them, and leaves an event for each.';
 
 -- False if the task has to be looked at again, because a transaction has it locked.
@@ -221,7 +220,7 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_dependent(bigint) IS
+COMMENT ON FUNCTION queue_internal.process_dependent IS
     'Unblocks a waiting task, or ends it, if its predecessors have ended; false if that has to wait.';
 
 CREATE FUNCTION queue_internal.unblock(task queue.tasks) RETURNS void
@@ -237,7 +236,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.unblock(queue.tasks) IS 'Puts a waiting task into its queue.';
+COMMENT ON FUNCTION queue_internal.unblock IS 'Puts a waiting task into its queue.';
 
 -- Rows that the end of a predecessor has locked at this moment are left to the sweep.
 CREATE FUNCTION queue_internal.forget_dependencies(task_id bigint) RETURNS void
@@ -251,5 +250,5 @@ BEGIN
     WHERE d.predecessor_id = f.predecessor_id AND d.task_id = forget_dependencies.task_id;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.forget_dependencies(bigint) IS
+COMMENT ON FUNCTION queue_internal.forget_dependencies IS
     'Deletes the dependencies of a task that waits no more, without waiting for a lock.';

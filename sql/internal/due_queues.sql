@@ -68,5 +68,5 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.due_queues(timestamptz, timestamptz) IS
+COMMENT ON FUNCTION queue_internal.due_queues IS
     'The queues in which tasks came due in a span of time, and when the next task comes due.';

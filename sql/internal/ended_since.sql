@@ -15,5 +15,5 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     UNION ALL
     SELECT d.queue, 'failed', NULL, count(*) FROM queue.dead_letters AS d GROUP BY 1
 $$;
-COMMENT ON FUNCTION queue_internal.ended_since(timestamptz) IS
+COMMENT ON FUNCTION queue_internal.ended_since IS
     'What ended since a time, counted; and the dead letters, without a time.';

@@ -15,7 +15,7 @@ BEGIN
     RETURN FOUND;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.lock_to_end(bigint, boolean) IS
+COMMENT ON FUNCTION queue_internal.lock_to_end IS
     'Locks the row of a task that is to end; false if that would have to wait.';
 
 -- The first ten and the last ten are kept, of as many attempts as there may be: all of them are written anew at
@@ -32,7 +32,7 @@ BEGIN
         'attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
+COMMENT ON FUNCTION queue_internal.with_error IS
     'The errors of a task with one more at the end; of more than twenty, the first ten and the last ten.';
 
 -- Deletes the task and writes about it in one statement: see the policy "of_a_task" (rights.sql).
@@ -64,7 +64,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
+COMMENT ON FUNCTION queue_internal.archive IS
     'Moves a finished task to the history, or deletes it if its queue keeps none.';
 
 -- What the end of a task means to others: its key is free, the next of its group may run, its slot is free, and those
@@ -90,7 +90,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.leave(queue.tasks, text) IS
+COMMENT ON FUNCTION queue_internal.leave IS
     'Tells those who wait for a task, or for its key, its group or its slot, that it has ended.';
 
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
@@ -99,8 +99,7 @@ BEGIN
     PERFORM queue_internal.archive(task, 'cancelled', NULL);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cancel_now(queue.tasks) IS
-    'Moves a task to the history as cancelled.';
+COMMENT ON FUNCTION queue_internal.cancel_now IS 'Moves a task to the history as cancelled.';
 
 CREATE FUNCTION queue_internal.cancel_or_ask(task queue.tasks) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -116,7 +115,7 @@ BEGIN
     RETURN 'cancelled';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cancel_or_ask(queue.tasks) IS
+COMMENT ON FUNCTION queue_internal.cancel_or_ask IS
     'Cancels a task, or notes for the worker of a running one that it shall stop; returns its state.';
 
 CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
@@ -126,7 +125,7 @@ BEGIN
     PERFORM queue_internal.leave(task, 'purged');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.discard(queue.tasks) IS 'Deletes a task without a trace.';
+COMMENT ON FUNCTION queue_internal.discard IS 'Deletes a task without a trace.';
 
 CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -144,7 +143,7 @@ BEGIN
     PERFORM queue_internal.leave(task, 'failed');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bury(queue.tasks) IS 'Moves a task to the dead letters.';
+COMMENT ON FUNCTION queue_internal.bury IS 'Moves a task to the dead letters.';
 
 CREATE FUNCTION queue_internal.put_back(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -158,7 +157,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.put_back(queue.tasks) IS
+COMMENT ON FUNCTION queue_internal.put_back IS
     'Puts a running task back into its queue, with the attempt, run_at and errors given.';
 
 CREATE FUNCTION queue_internal.reorder(task queue.tasks) RETURNS void
@@ -169,8 +168,7 @@ BEGIN
     WHERE t.id = task.id;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.reorder(queue.tasks) IS
-    'Gives a task the place in the order that its priority and run_at say.';
+COMMENT ON FUNCTION queue_internal.reorder IS 'Gives a task the place in the order that its priority and run_at say.';
 
 -- False, and the task stays, if another one has its key there.
 CREATE FUNCTION queue_internal.move(task queue.tasks, to_queue text) RETURNS boolean
@@ -197,7 +195,7 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.move(queue.tasks, text) IS
+COMMENT ON FUNCTION queue_internal.move IS
     'Moves a task that is not running to another queue; false if its key is taken there.';
 
 -- Decides what an attempt that did not succeed leads to. A task that is to be cancelled is, however
@@ -246,5 +244,5 @@ BEGIN
     RETURN 'queued';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.end_attempt(queue.tasks, text, interval, boolean, boolean) IS
+COMMENT ON FUNCTION queue_internal.end_attempt IS
     'Ends an attempt that did not succeed; returns the state that the task is in then.';

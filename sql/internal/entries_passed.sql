@@ -9,7 +9,7 @@ BEGIN
          + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.events_pkey')), 0);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.entries_passed() IS
+COMMENT ON FUNCTION queue_internal.entries_passed IS
     'How many entries of indexes this session has passed, in search of tasks and events.';
 
 CREATE FUNCTION queue_internal.newest_event() RETURNS bigint
@@ -18,4 +18,4 @@ BEGIN
     RETURN coalesce(pg_sequence_last_value(to_regclass('queue_internal.events_id_seq')), 0);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.newest_event() IS 'The id of the last event that anybody left, in whatever queue.';
+COMMENT ON FUNCTION queue_internal.newest_event IS 'The id of the last event that anybody left, in whatever queue.';

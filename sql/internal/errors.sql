@@ -10,7 +10,7 @@ BEGIN
         USING ERRCODE = 'null_value_not_allowed';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_null(text) IS 'Raises 22004.';
+COMMENT ON FUNCTION queue_internal.raise_null IS 'Raises 22004.';
 
 CREATE FUNCTION queue_internal.raise_invalid(argument text, rule text, value text DEFAULT NULL)
 RETURNS void
@@ -23,7 +23,7 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', DETAIL = format('The value is %s.', value);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_invalid(text, text, text) IS 'Raises 22023.';
+COMMENT ON FUNCTION queue_internal.raise_invalid IS 'Raises 22023.';
 
 CREATE FUNCTION queue_internal.raise_too_large(argument text, maximum text, value text)
 RETURNS void
@@ -33,7 +33,7 @@ BEGIN
         USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_too_large(text, text, text) IS 'Raises 54000.';
+COMMENT ON FUNCTION queue_internal.raise_too_large IS 'Raises 54000.';
 
 CREATE FUNCTION queue_internal.raise_denied(kind text, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -47,7 +47,7 @@ BEGIN
                             queue_internal.caller(), CASE WHEN queue IS NULL THEN '' ELSE format(', %L', queue) END);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_denied(text, text) IS 'Raises 42501.';
+COMMENT ON FUNCTION queue_internal.raise_denied IS 'Raises 42501.';
 
 CREATE FUNCTION queue_internal.raise_unknown_queue(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -56,7 +56,7 @@ BEGIN
         USING ERRCODE = 'QX002', HINT = format('Create it with SELECT queue.create(%L).', name);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_unknown_queue(text) IS 'Raises QX002.';
+COMMENT ON FUNCTION queue_internal.raise_unknown_queue IS 'Raises QX002.';
 
 CREATE FUNCTION queue_internal.raise_unknown_schedule(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -67,7 +67,7 @@ BEGIN
                             name);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_unknown_schedule(text) IS 'Raises 42704.';
+COMMENT ON FUNCTION queue_internal.raise_unknown_schedule IS 'Raises 42704.';
 
 -- Does not name the queue: the caller may not know it.
 CREATE FUNCTION queue_internal.raise_foreign_schedule(name text) RETURNS void
@@ -79,7 +79,7 @@ BEGIN
               HINT = 'Choose another name.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_foreign_schedule(text) IS 'Raises 42501.';
+COMMENT ON FUNCTION queue_internal.raise_foreign_schedule IS 'Raises 42501.';
 
 CREATE FUNCTION queue_internal.raise_unknown_task(id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -90,7 +90,7 @@ BEGIN
                      'which the role has no right.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_unknown_task(bigint) IS 'Raises QX003.';
+COMMENT ON FUNCTION queue_internal.raise_unknown_task IS 'Raises QX003.';
 
 CREATE FUNCTION queue_internal.raise_duplicate_key(
     queue text, key text, holder bigint, expires_at timestamptz)
@@ -104,7 +104,7 @@ BEGIN
               HINT = 'Wait until that task has finished, cancel it, or use another key.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_duplicate_key(text, text, bigint, timestamptz) IS 'Raises QX004.';
+COMMENT ON FUNCTION queue_internal.raise_duplicate_key IS 'Raises QX004.';
 
 CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, kind text, rule text, hint text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -118,8 +118,7 @@ BEGIN
         USING ERRCODE = 'QX005', DETAIL = format('The task is %s.', found_state), HINT = hint;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text, text) IS
-    'Raises QX005, or QX003 if the caller has no such task.';
+COMMENT ON FUNCTION queue_internal.raise_wrong_state IS 'Raises QX005, or QX003 if the caller has no such task.';
 
 CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -147,5 +146,4 @@ BEGIN
               HINT = 'Stop working on this task. Claim with a longer lease, or call queue.extend() in time.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_lease_lost(bigint, bigint) IS
-    'Raises QX001, or QX003 if there is no such task.';
+COMMENT ON FUNCTION queue_internal.raise_lease_lost IS 'Raises QX001, or QX003 if there is no such task.';

@@ -33,7 +33,7 @@ EXCEPTION WHEN OTHERS THEN
     RETURN queue_internal.process_each(source, max_events, after, true, stop);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_events(queue.queues, integer, bigint, timestamptz) IS
+COMMENT ON FUNCTION queue_internal.process_events IS
     'Unblocks tasks that waited for a predecessor or for their turn; returns how many events it looked at.';
 
 -- With "apart", each event in a subtransaction of its own.
@@ -69,8 +69,7 @@ BEGIN
     RETURN looks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_each(queue.queues, integer, bigint, boolean, timestamptz) IS
-    'Processes due events of a queue; returns how many it looked at.';
+COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a queue; returns how many it looked at.';
 
 -- All events about one task or one group are one, up to a hundred. Those that come after this look are not among them.
 CREATE FUNCTION queue_internal.process_event(
@@ -105,8 +104,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_event(queue.queues, queue_internal.events, bigint, timestamptz) IS
-    'Acts upon an event and deletes it, or postpones it.';
+COMMENT ON FUNCTION queue_internal.process_event IS 'Acts upon an event and deletes it, or postpones it.';
 
 CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -124,8 +122,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.postpone_event(queue_internal.events, text) IS
-    'Has an event processed later; logs the first error.';
+COMMENT ON FUNCTION queue_internal.postpone_event IS 'Has an event processed later; logs the first error.';
 
 -- A piece of each queue at a time, in random order, so that a queue with many events is in no other's way, and for 50 ms
 -- in all. A queue without due events costs one look into the index: without the settings, the planner reads all events
@@ -167,5 +164,5 @@ BEGIN
     RETURN looks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_all_events(integer) IS
+COMMENT ON FUNCTION queue_internal.process_all_events IS
     'Processes due events of all queues, about so many; returns how many it looked at.';

@@ -50,7 +50,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.expire(bigint[]) IS
+COMMENT ON FUNCTION queue_internal.expire IS
     'Ends attempts whose lease ran out, of the tasks given; returns how many, and which it could not end.';
 
 CREATE FUNCTION queue_internal.end_expired(ids bigint[]) RETURNS bigint
@@ -71,5 +71,5 @@ BEGIN
     RETURN ended;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.end_expired(bigint[]) IS
+COMMENT ON FUNCTION queue_internal.end_expired IS
     'Ends attempts whose lease ran out, all of them or none; returns how many.';

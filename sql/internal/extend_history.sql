@@ -60,7 +60,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.extend_history() IS
+COMMENT ON FUNCTION queue_internal.extend_history IS
     'Makes the partitions of queue.history for the coming days; returns whether all are there.';
 
 CREATE FUNCTION queue_internal.history_partitions(OUT day date, OUT name text, OUT attached boolean)
@@ -73,7 +73,7 @@ BEGIN ATOMIC
       AND c.relkind = 'r'
       AND c.relname ~ '^history_[0-9]{8}$';
 END;
-COMMENT ON FUNCTION queue_internal.history_partitions() IS
+COMMENT ON FUNCTION queue_internal.history_partitions IS
     'The partitions of queue.history that hold one day (UTC) each.';
 
 -- What each partition of queue.history holds, without the default one.
@@ -89,7 +89,7 @@ BEGIN
     WHERE i.inhparent = 'queue.history'::regclass AND b IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.history_bounds() IS 'The partitions of queue.history and their bounds.';
+COMMENT ON FUNCTION queue_internal.history_bounds IS 'The partitions of queue.history and their bounds.';
 
 -- Rows of today that were written before there was a partition are moved into it, if they are few;
 -- many stay where they are, and retire_history deletes them there.
@@ -131,5 +131,5 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.add_history_partition(date) IS
+COMMENT ON FUNCTION queue_internal.add_history_partition IS
     'Makes the partition of queue.history for one day; false if too many rows came before it.';

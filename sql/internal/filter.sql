@@ -90,7 +90,7 @@ BEGIN
     RETURN array_to_string(parts, ' AND ');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.filter_condition(jsonb, text[], boolean, timestamptz) IS
+COMMENT ON FUNCTION queue_internal.filter_condition IS
     'Checks the filter of a bulk verb and returns it as a condition.';
 
 CREATE FUNCTION queue_internal.text_option(option text, value jsonb) RETURNS text
@@ -102,7 +102,7 @@ BEGIN
     RETURN value #>> '{}';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.text_option(text, jsonb) IS 'The value of a filter''s option that is a string.';
+COMMENT ON FUNCTION queue_internal.text_option IS 'The value of a filter''s option that is a string.';
 
 CREATE FUNCTION queue_internal.pattern_option(option text, value jsonb) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -113,8 +113,7 @@ BEGIN
     RETURN value #>> '{}';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.pattern_option(text, jsonb) IS
-    'The value of a filter''s option that is a pattern for LIKE.';
+COMMENT ON FUNCTION queue_internal.pattern_option IS 'The value of a filter''s option that is a pattern for LIKE.';
 
 CREATE FUNCTION queue_internal.age_option(option text, value jsonb) RETURNS interval
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -132,7 +131,7 @@ BEGIN
     RETURN age;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.age_option(text, jsonb) IS 'The value of a filter''s option that is an age.';
+COMMENT ON FUNCTION queue_internal.age_option IS 'The value of a filter''s option that is an age.';
 
 CREATE FUNCTION queue_internal.ids_option(option text, value jsonb) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -153,5 +152,4 @@ BEGIN
     RETURN ARRAY(SELECT (e #>> '{}')::numeric::bigint FROM jsonb_array_elements(value) AS e);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.ids_option(text, jsonb) IS
-    'The value of a filter''s option that is a list of ids.';
+COMMENT ON FUNCTION queue_internal.ids_option IS 'The value of a filter''s option that is a list of ids.';

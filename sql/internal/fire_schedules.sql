@@ -82,7 +82,7 @@ BEGIN
     next_run_at := queue_internal.next_schedule(patience);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.fire_schedules(bigint, interval, text) IS
+COMMENT ON FUNCTION queue_internal.fire_schedules IS
     'Pushes the tasks of the schedules that are due; returns how many, when the next one is, and where it stopped early.';
 
 CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
@@ -110,7 +110,7 @@ BEGIN
     RETURN pushed;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.fire_schedule(queue.schedules, timestamptz, integer) IS
+COMMENT ON FUNCTION queue_internal.fire_schedule IS
     'Pushes the tasks that one schedule has due, so many at most; returns how many.';
 
 CREATE FUNCTION queue_internal.push_scheduled(plan queue.schedules, run timestamptz) RETURNS bigint
@@ -132,8 +132,7 @@ BEGIN
                    || jsonb_build_object('schedule', plan.name, 'scheduled_for', run_utc));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.push_scheduled(queue.schedules, timestamptz) IS
-    'Pushes the task of one run of a schedule.';
+COMMENT ON FUNCTION queue_internal.push_scheduled IS 'Pushes the task of one run of a schedule.';
 
 -- As long again as it was overdue when it failed: so the pause grows. Nothing has to be remembered for it.
 CREATE FUNCTION queue_internal.schedule_pause(due timestamptz, failed_at timestamptz, patience interval) RETURNS interval
@@ -142,8 +141,7 @@ BEGIN
     RETURN CASE WHEN failed_at - due > patience THEN patience ELSE greatest(least(patience, '1 second'), failed_at - due) END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.schedule_pause(timestamptz, timestamptz, interval) IS
-    'For how long a schedule whose push failed is left alone.';
+COMMENT ON FUNCTION queue_internal.schedule_pause IS 'For how long a schedule whose push failed is left alone.';
 
 CREATE FUNCTION queue_internal.next_schedule(patience interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -157,7 +155,7 @@ BEGIN
         FROM queue.schedules AS s WHERE s.paused_at IS NULL);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_schedule(interval) IS
+COMMENT ON FUNCTION queue_internal.next_schedule IS
     'When the next schedule is due. One that failed is due when the given time is over.';
 
 CREATE FUNCTION queue_internal.open_schedule(name text) RETURNS queue.schedules
@@ -173,5 +171,5 @@ BEGIN
     RETURN plan;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.open_schedule(text) IS
+COMMENT ON FUNCTION queue_internal.open_schedule IS
     'The schedule of that name; raises if there is none for whose queue the caller has the operator''s right.';

@@ -58,5 +58,5 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.first_ready(text[]) IS
+COMMENT ON FUNCTION queue_internal.first_ready IS
     'The id of the first task that can be claimed from any of the queues; null if there is none.';

@@ -13,7 +13,7 @@ LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
       AND (t.priority, t.run_at) >= (since_level, since_head)
     ORDER BY t.priority, t.run_at LIMIT 1;
 END;
-COMMENT ON FUNCTION queue_internal.first_task(integer, text, integer, timestamptz, boolean) IS
+COMMENT ON FUNCTION queue_internal.first_task IS
     'The priority and the run_at of the first task in a bucket of a queue.';
 
 -- A task that this session lets into the order is not overtaken by what it claims.
@@ -29,5 +29,5 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.keep_in_view(queue.tasks) IS
+COMMENT ON FUNCTION queue_internal.keep_in_view IS
     'Moves the mark of this session back to a task, if it is ahead of it.';

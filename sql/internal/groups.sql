@@ -40,7 +40,7 @@ BEGIN
     RETURN FOUND;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.lock_group(text, text) IS
+COMMENT ON FUNCTION queue_internal.lock_group IS
     'Makes this transaction the only one that admits tasks of the group; false if another one is.';
 
 CREATE FUNCTION queue_internal.queue_created() RETURNS trigger
@@ -50,7 +50,8 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.queue_created() IS 'Inserts the row that lock_group() locks at the first group of a queue.';
+COMMENT ON FUNCTION queue_internal.queue_created IS
+    'Inserts the row that lock_group() locks at the first group of a queue.';
 
 CREATE TRIGGER queue_created AFTER INSERT ON queue.queues
     FOR EACH ROW EXECUTE FUNCTION queue_internal.queue_created();
@@ -77,7 +78,7 @@ BEGIN
     WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.gate = is_admitted;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.admitted_of(queue.queues, text) IS 'How many tasks of a group are admitted.';
+COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted.';
 
 -- What has to be done next about a group: admit a task, or withdraw the admission of one; null if nothing.
 CREATE FUNCTION queue_internal.next_step(
@@ -131,8 +132,7 @@ BEGIN
     -- delayed one does.
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_step(queue.queues, text, bigint, bigint, bigint) IS
-    'Which task of a group to admit next, or whose admission to withdraw.';
+COMMENT ON FUNCTION queue_internal.next_step IS 'Which task of a group to admit next, or whose admission to withdraw.';
 
 -- Admits tasks of a group as far as its limit allows, until then; what is left gets an event of its own. False if it has
 -- to be looked at again, because another transaction admits tasks of it, or has the task locked whose turn it is.
@@ -194,7 +194,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text, timestamptz) IS
+COMMENT ON FUNCTION queue_internal.admit_next IS
     'Admits tasks of a group, as far as its limit allows; false if that has to wait.';
 
 -- The tasks of a group that became due while they were open have to queue up like the others. Many of them at once,
@@ -228,7 +228,7 @@ BEGIN
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.queue_up(queue.tasks) IS 'Blocks the due tasks of a group until it is their turn.';
+COMMENT ON FUNCTION queue_internal.queue_up IS 'Blocks the due tasks of a group until it is their turn.';
 
 -- A task of a group is back in its queue, or has another run_at: one behind it may go first, or one before it. Where
 -- the queue says so, a delayed task lets the others pass.
@@ -245,5 +245,5 @@ BEGIN
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.yield_turn(queue.tasks) IS
+COMMENT ON FUNCTION queue_internal.yield_turn IS
     'Has the turns of a group looked at again after a task of it came back or was delayed.';

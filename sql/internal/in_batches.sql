@@ -37,14 +37,13 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE queue_internal.in_batches(text[], jsonb, boolean, integer, text, integer, bigint) IS
-    'Does something to all tasks that match a filter, batch by batch.';
+COMMENT ON PROCEDURE queue_internal.in_batches IS 'Does something to all tasks that match a filter, batch by batch.';
 
 -- "redrive" and "forget" are about dead letters, all others about live tasks.
 CREATE FUNCTION queue_internal.bulk_table(verb text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN CASE WHEN verb IN ('redrive', 'forget') THEN 'queue.dead_letters' ELSE 'queue.tasks' END;
-COMMENT ON FUNCTION queue_internal.bulk_table(text) IS 'The table that a bulk verb walks over.';
+COMMENT ON FUNCTION queue_internal.bulk_table IS 'The table that a bulk verb walks over.';
 
 CREATE FUNCTION queue_internal.bulk_states(verb text) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -58,7 +57,7 @@ BEGIN
     END CASE;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bulk_states(text) IS 'The states of the tasks that a bulk verb takes.';
+COMMENT ON FUNCTION queue_internal.bulk_states IS 'The states of the tasks that a bulk verb takes.';
 
 CREATE FUNCTION queue_internal.bulk_condition(
     verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer, newest bigint,
@@ -92,8 +91,7 @@ BEGIN
         ELSE 'true' END);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bulk_condition(
-    text, jsonb, boolean, integer, text, integer, bigint, timestamptz) IS
+COMMENT ON FUNCTION queue_internal.bulk_condition IS
     'Checks the arguments of a bulk verb and returns the condition that its tasks fulfil.';
 
 CREATE FUNCTION queue_internal.count_matching(verb text, condition text, filter jsonb, tasks bigint) RETURNS bigint
@@ -106,7 +104,7 @@ BEGIN
     RETURN tasks + matching;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.count_matching(text, text, jsonb, bigint) IS 'What a dry run says.';
+COMMENT ON FUNCTION queue_internal.count_matching IS 'What a dry run says.';
 
 -- The first batch is called with null in "last", "newest" and "moment". "newest" is the largest id when the walk
 -- began, "moment" the time that the filter's ages count from.
@@ -179,6 +177,5 @@ BEGIN
     RAISE DEBUG 'queue_ext: % tasks so far', tasks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_batch(
-    text, jsonb, boolean, integer, text, integer, bigint, bigint, bigint, timestamptz) IS
+COMMENT ON FUNCTION queue_internal.next_batch IS
     'One batch of a bulk verb; "last" is null when there is nothing left.';

@@ -13,4 +13,4 @@ BEGIN
           AND has_table_privilege(a.usesysid, 'queue.history', 'INSERT'));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.is_being_restored() IS 'Whether pg_restore is connected to the database.';
+COMMENT ON FUNCTION queue_internal.is_being_restored IS 'Whether pg_restore is connected to the database.';

@@ -16,8 +16,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_key(text, text) IS
-    'Checks a key or a group key: 1 to 512 bytes; null passes.';
+COMMENT ON FUNCTION queue_internal.check_key IS 'Checks a key or a group key: 1 to 512 bytes; null passes.';
 
 -- Waits for a transaction that is just taking the key for another task: if it rolls back, the key
 -- is free, and the push that came second is not lost.
@@ -59,7 +58,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_key(text, text, bigint, interval) IS
+COMMENT ON FUNCTION queue_internal.take_key IS
     'Takes a key for a task, unless another one holds it; returns whether the task has it.';
 
 -- False if that would have to wait, and "patient" is false. True also if nobody has the key.
@@ -77,7 +76,7 @@ BEGIN
         SELECT FROM queue_internal.keys AS k WHERE k.queue = lock_key.queue AND k.key = lock_key.key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.lock_key(text, text, boolean) IS
+COMMENT ON FUNCTION queue_internal.lock_key IS
     'Locks the row of a key, so that no push takes it meanwhile; false if that would have to wait.';
 
 CREATE FUNCTION queue_internal.release_key(task queue.tasks, at_once boolean) RETURNS void
@@ -108,7 +107,7 @@ BEGIN
     WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.release_key(queue.tasks, boolean) IS
+COMMENT ON FUNCTION queue_internal.release_key IS
     'Frees the key of a task that finished, at once or when its time is over.';
 
 -- A task that runs, and whose key is already that of the one which is to come after it.
@@ -129,7 +128,7 @@ BEGIN
           AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) = 'waiting');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.is_replaced(queue.tasks) IS
+COMMENT ON FUNCTION queue_internal.is_replaced IS
     'Whether another task has taken the place of a running one, and waits for its end.';
 
 -- What a push does that found its key taken. Without "id" it has to try again: the key came free meanwhile, or is
@@ -181,7 +180,7 @@ BEGIN
     PERFORM queue_internal.yield_turn(pushed);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle_duplicate(queue.tasks, text) IS
+COMMENT ON FUNCTION queue_internal.settle_duplicate IS
     'Does to the holder of a key what the push of a duplicate asked for; returns the holder''s id, or the running task to wait for.';
 
 CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
@@ -200,5 +199,5 @@ BEGIN
     RETURN retired >= max_keys;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.retire_keys(integer) IS
+COMMENT ON FUNCTION queue_internal.retire_keys IS
     'Deletes keys whose time is over; returns whether there may be more.';

@@ -32,5 +32,5 @@ BEGIN
     RETURN task;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.leased_task(bigint, bigint, boolean) IS
+COMMENT ON FUNCTION queue_internal.leased_task IS
     'The running task that the token leases, locked; raises if the lease is lost.';

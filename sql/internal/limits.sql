@@ -49,7 +49,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.free_slots(queue.queues, integer) IS 'The places of a queue in which no task runs.';
+COMMENT ON FUNCTION queue_internal.free_slots IS 'The places of a queue in which no task runs.';
 
 CREATE FUNCTION queue_internal.take_slot(source queue.queues, task_id bigint, token bigint) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -74,7 +74,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_slot(queue.queues, bigint, bigint) IS
+COMMENT ON FUNCTION queue_internal.take_slot IS
     'Gives a task a place in which to run and returns its number; null if there is none.';
 
 -- Takes what a task that starts needs, a place and a token; returns when it starts, or null if it may
@@ -103,7 +103,7 @@ BEGIN
     RETURN started;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_room(queue.queues, bigint, bigint) IS
+COMMENT ON FUNCTION queue_internal.take_room IS
     'Takes a place and a token for a task; returns when it starts, or null if it may not.';
 
 -- When each bucket has a token again, or has one since. A time that lies more than a period ahead was
@@ -137,7 +137,7 @@ BEGIN
     LIMIT wanted;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bucket_times(queue.queues, timestamptz, integer) IS
+COMMENT ON FUNCTION queue_internal.bucket_times IS
     'Up to so many buckets of a queue''s rate limit that have a token by the time given.';
 
 -- When the token was taken; null if there is none.
@@ -170,7 +170,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_token(queue.queues) IS
+COMMENT ON FUNCTION queue_internal.take_token IS
     'Takes a token of a queue''s rate limit; returns when, or null if there is none.';
 
 CREATE FUNCTION queue_internal.announce_token(source queue.queues) RETURNS void
@@ -180,7 +180,7 @@ BEGIN
     FROM queue_internal.bucket_times(source, 'infinity', NULL) AS b;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.announce_token(queue.queues) IS
+COMMENT ON FUNCTION queue_internal.announce_token IS
     'Tells the engine, and whoever waits in this session, when a queue''s rate limit has a token again.';
 
 -- Whether a claim would end the attempt of somebody who died in a place. Read only.
@@ -200,7 +200,7 @@ BEGIN
                WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running') <= moment);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_expired_holder(queue.queues, timestamptz) IS
+COMMENT ON FUNCTION queue_internal.has_expired_holder IS
     'Whether a place of a queue is taken by a task whose lease ran out.';
 
 -- A claim that was open while the limit was set, or that the transaction which set it did not see, took no slot. For
@@ -243,7 +243,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.count_open_claims(queue.queues) IS
+COMMENT ON FUNCTION queue_internal.count_open_claims IS
     'Counts tasks against a new limit whose claims were open when it was set.';
 
 -- Looked at before any row is locked, so that asking a queue at its limit writes nothing. A worker that
@@ -271,8 +271,7 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_room(queue.queues) IS
-    'Whether a task may start in a queue that limits them.';
+COMMENT ON FUNCTION queue_internal.has_room IS 'Whether a task may start in a queue that limits them.';
 
 -- Makes the places and tokens that the options ask for. Whoever calls it has the queue's row locked.
 CREATE FUNCTION queue_internal.provide_limits(source queue.queues) RETURNS void
@@ -318,5 +317,4 @@ BEGIN
     FROM generate_series(1, buckets) AS b;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.provide_limits(queue.queues) IS
-    'Makes the places and the tokens of a queue follow its options.';
+COMMENT ON FUNCTION queue_internal.provide_limits IS 'Makes the places and the tokens of a queue follow its options.';

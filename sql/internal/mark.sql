@@ -18,7 +18,7 @@ COMMENT ON TYPE queue_internal.mark IS
 CREATE FUNCTION queue_internal.front() RETURNS queue_internal.mark
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 RETURN ROW(0, -2147483648, '-infinity', NULL)::queue_internal.mark;
-COMMENT ON FUNCTION queue_internal.front() IS 'The mark of those that have none.';
+COMMENT ON FUNCTION queue_internal.front IS 'The mark of those that have none.';
 
 -- A clock that was put back makes none last longer.
 CREATE FUNCTION queue_internal.mark_of(queue text) RETURNS queue_internal.mark
@@ -36,7 +36,7 @@ BEGIN
     RETURN queue_internal.front();
 END
 $$;
-COMMENT ON FUNCTION queue_internal.mark_of(text) IS 'Where claims of this session from a queue begin.';
+COMMENT ON FUNCTION queue_internal.mark_of IS 'Where claims of this session from a queue begin.';
 
 -- Up to a minute ahead, or it would not be believed.
 CREATE FUNCTION queue_internal.set_mark(queue text, mark queue_internal.mark) RETURNS void
@@ -46,5 +46,4 @@ BEGIN
     PERFORM set_config('queue_mark.q' || md5(queue), mark::text, false);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.set_mark(text, queue_internal.mark) IS
-    'Has claims of this session from a queue begin there.';
+COMMENT ON FUNCTION queue_internal.set_mark IS 'Has claims of this session from a queue begin there.';

@@ -57,7 +57,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_run(text, text, timestamptz) IS
+COMMENT ON FUNCTION queue_internal.next_run IS
     'The first time after the given one at which a schedule runs; null if there is none.';
 
 -- By halves, because a schedule may be years behind by the second. From "first" on, which is a run.
@@ -87,5 +87,4 @@ BEGIN
     RETURN CASE WHEN run <= until THEN run ELSE latest END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.latest_run(text, text, timestamptz, timestamptz) IS
-    'The last of the runs of a schedule from one time to another.';
+COMMENT ON FUNCTION queue_internal.latest_run IS 'The last of the runs of a schedule from one time to another.';

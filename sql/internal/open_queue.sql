@@ -21,5 +21,5 @@ BEGIN
     RETURN source;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.open_queue(text, text) IS
+COMMENT ON FUNCTION queue_internal.open_queue IS
     'The queue of that name; raises if the caller does not have this kind of right, or if there is none.';

@@ -72,5 +72,5 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.reap(bigint, bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.reap IS
     'Ends attempts whose lease ran out; returns how many, when the next one expires, what it took to find them, and where to continue.';

@@ -9,7 +9,7 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.restore_default_queue() IS
+COMMENT ON FUNCTION queue_internal.restore_default_queue IS
     'Lets the queue "default" of a dump replace the one that CREATE EXTENSION made.';
 
 CREATE TRIGGER restore_default_queue BEFORE INSERT ON queue.queues

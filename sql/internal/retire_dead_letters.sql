@@ -32,5 +32,5 @@ BEGIN
     RETURN deleted >= max_tasks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.retire_dead_letters(integer) IS
+COMMENT ON FUNCTION queue_internal.retire_dead_letters IS
     'Deletes dead letters past their retention; returns whether there may be more.';

@@ -21,7 +21,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_right(text, text) IS
+COMMENT ON FUNCTION queue_internal.check_right IS
     'Raises 42501 unless the caller of the verb has this kind of right for the queue.';
 
 CREATE FUNCTION queue_internal.grant_right(kind text, role name, queue text) RETURNS void
@@ -46,7 +46,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.grant_right(text, name, text) IS 'Gives a role a right.';
+COMMENT ON FUNCTION queue_internal.grant_right IS 'Gives a role a right.';
 
 CREATE FUNCTION queue_internal.revoke_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
@@ -80,7 +80,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.revoke_right(text, name, text) IS 'Takes a right from a role.';
+COMMENT ON FUNCTION queue_internal.revoke_right IS 'Takes a right from a role.';
 
 CREATE FUNCTION queue_internal.check_grantee(role name) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -92,7 +92,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_grantee(name) IS 'Checks the role of a right.';
+COMMENT ON FUNCTION queue_internal.check_grantee IS 'Checks the role of a right.';
 
 -- The privileges of a role follow its rights, also when a dump brings the rights: pg_dump saves the rows of
 -- queue.rights.
@@ -115,7 +115,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.rights_changed() IS 'Makes the privileges of roles follow queue.rights.';
+COMMENT ON FUNCTION queue_internal.rights_changed IS 'Makes the privileges of roles follow queue.rights.';
 
 CREATE TRIGGER rights_changed AFTER INSERT OR UPDATE OR DELETE ON queue.rights
     FOR EACH ROW EXECUTE FUNCTION queue_internal.rights_changed();
@@ -178,8 +178,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.apply_privileges(text, regrole) IS
-    'Gives a role the privileges that a right needs.';
+COMMENT ON FUNCTION queue_internal.apply_privileges IS 'Gives a role the privileges that a right needs.';
 
 CREATE FUNCTION queue_internal.withdraw_privileges(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -200,7 +199,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.withdraw_privileges(regrole) IS
+COMMENT ON FUNCTION queue_internal.withdraw_privileges IS
     'Takes the privileges of a role back, except those that its other rights need.';
 
 CREATE FUNCTION queue_internal.extension_of(relation oid) RETURNS oid
@@ -209,7 +208,7 @@ BEGIN ATOMIC
     SELECT d.refobjid FROM pg_depend AS d
     WHERE d.classid = 'pg_class'::regclass AND d.objid = relation AND d.deptype = 'e';
 END;
-COMMENT ON FUNCTION queue_internal.extension_of(oid) IS 'The extension that a table or view belongs to, if any.';
+COMMENT ON FUNCTION queue_internal.extension_of IS 'The extension that a table or view belongs to, if any.';
 
 -- Which rows an operator reads and a producer inserts. The subquery is evaluated once for each statement; it is null
 -- where a role has the right for all queues. Of a condition with IS NULL and OR the planner would expect to find

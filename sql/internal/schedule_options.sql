@@ -20,7 +20,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_cron(text) IS
+COMMENT ON FUNCTION queue_internal.check_cron IS
     'Checks a cron expression: that it can be read, and that there is a time it names.';
 
 -- Only names for which AT TIME ZONE means the zone itself. It would also take "EST5EDT,M3.2.0,M11.1.0",
@@ -47,7 +47,7 @@ EXCEPTION WHEN invalid_parameter_value THEN
               HINT = 'Use a name from pg_timezone_names such as ''Europe/Berlin'', not an abbreviation.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_timezone(text) IS 'Checks the name of a time zone.';
+COMMENT ON FUNCTION queue_internal.check_timezone IS 'Checks the name of a time zone.';
 
 CREATE FUNCTION queue_internal.check_schedule_options(queue text, options jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -89,7 +89,7 @@ BEGIN
         on_predecessor_failure => NULL);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_schedule_options(text, jsonb) IS 'Checks the options of a schedule.';
+COMMENT ON FUNCTION queue_internal.check_schedule_options IS 'Checks the options of a schedule.';
 
 -- What is written past queue.schedule() can be read, too: whoever looks at schedules reads all of them.
 ALTER TABLE queue.schedules ADD CONSTRAINT schedules_cron_check CHECK (queue_internal.cron_error(cron) IS NULL);

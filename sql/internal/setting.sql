@@ -10,4 +10,4 @@ BEGIN
     RETURN coalesce(nullif(current_setting('queue.' || name, true), ''), fallback);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.setting(text, text) IS 'The value of a setting, or its default.';
+COMMENT ON FUNCTION queue_internal.setting IS 'The value of a setting, or its default.';

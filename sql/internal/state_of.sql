@@ -19,5 +19,5 @@ BEGIN
     RETURN state;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.state_of(bigint, text) IS
+COMMENT ON FUNCTION queue_internal.state_of IS
     'The state of a task, wherever it is, if the caller has this kind of right for its queue.';

@@ -94,7 +94,7 @@ BEGIN
     RETURN place;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep(queue_internal.sweep_position, integer, boolean) IS
+COMMENT ON FUNCTION queue_internal.sweep IS
     'Leaves events about what no event tells of, for a piece of the tables; returns where to continue.';
 
 -- Returns the last row that it looked at, or null at the end.
@@ -158,7 +158,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep_dependencies(bigint, bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.sweep_dependencies IS
     'Resolves dependencies whose predecessor is gone, and leaves events for tasks that wait no longer.';
 
 -- The dependencies of a dump (tasks_inserted.sql says how that is told).
@@ -169,7 +169,7 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.dependency_restored() IS 'Notes that a dependency comes from a dump.';
+COMMENT ON FUNCTION queue_internal.dependency_restored IS 'Notes that a dependency comes from a dump.';
 
 CREATE TRIGGER dependency_restored BEFORE INSERT ON queue_internal.dependencies
     FOR EACH ROW WHEN (
@@ -224,7 +224,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep_groups(queue.queues, text, integer) IS
+COMMENT ON FUNCTION queue_internal.sweep_groups IS
     'Leaves events for the groups of a queue in which a task can be admitted.';
 
 -- A task gives its key back to the running one that it was going to replace, while that one ends and does not see it
@@ -269,8 +269,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep_keys(text, text, integer) IS
-    'Deletes keys whose task has ended; returns where to continue.';
+COMMENT ON FUNCTION queue_internal.sweep_keys IS 'Deletes keys whose task has ended; returns where to continue.';
 
 CREATE TYPE queue_internal.sweep_mark AS (group_key text, since timestamptz);
 REVOKE ALL ON TYPE queue_internal.sweep_mark FROM PUBLIC;
@@ -312,5 +311,5 @@ BEGIN
     RETURN EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = source.name AND e.due_at <= moment);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep_a_little(queue.queues) IS
+COMMENT ON FUNCTION queue_internal.sweep_a_little IS
     'Leaves events about what no event tells of, for a small piece of a queue, once a second in a session.';

@@ -30,7 +30,7 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.task_arrives() IS
+COMMENT ON FUNCTION queue_internal.task_arrives IS
     'Takes the key of a task that comes in, and blocks it until it is its turn.';
 
 CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks

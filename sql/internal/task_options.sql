@@ -43,9 +43,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_task_options(
-    text, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text) IS
-    'Checks the options of a task that is pushed.';
+COMMENT ON FUNCTION queue_internal.check_task_options IS 'Checks the options of a task that is pushed.';
 
 CREATE FUNCTION queue_internal.check_policy_options(
     key text, group_key text, after bigint[], backoff jsonb, key_ttl interval, on_predecessor_failure text)
@@ -77,7 +75,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_policy_options(text, text, bigint[], jsonb, interval, text) IS
+COMMENT ON FUNCTION queue_internal.check_policy_options IS
     'Checks those options of a task that the policies of its queue are about.';
 
 CREATE FUNCTION queue_internal.check_backoff(backoff jsonb) RETURNS void
@@ -90,4 +88,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_backoff(jsonb) IS 'Raises if these are not the pauses of a task, or null.';
+COMMENT ON FUNCTION queue_internal.check_backoff IS 'Raises if these are not the pauses of a task, or null.';

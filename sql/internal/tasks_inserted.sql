@@ -45,7 +45,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.tasks_inserted() IS
+COMMENT ON FUNCTION queue_internal.tasks_inserted IS
     'Refuses tasks of unknown queues, and leaves an event for each group that has more.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks

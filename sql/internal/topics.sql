@@ -20,7 +20,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_topic(text, text, boolean) IS
+COMMENT ON FUNCTION queue_internal.check_topic IS
     'Checks a topic, or with wildcards a pattern of topics: 1 to 255 bytes of words and dots.';
 
 -- The regular expression is for the topic with a dot before it, so that every word has one. A run of
@@ -46,7 +46,7 @@ BEGIN
     RETURN '^' || regex || CASE WHEN more THEN '(?:[.][^.]+)*' ELSE '' END || '$';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.topic_regex(text) IS
+COMMENT ON FUNCTION queue_internal.topic_regex IS
     'The regular expression of a pattern, for a topic with a dot before it.';
 
 -- What is written past queue.bind() is such a pattern, too, or queue.publish() would fail for all queues.
@@ -57,7 +57,7 @@ BEGIN
     RETURN regex = queue_internal.topic_regex(pattern);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.is_topic_regex(text, text) IS
+COMMENT ON FUNCTION queue_internal.is_topic_regex IS
     'Whether this is the regular expression of that pattern; raises unless it is a pattern of topics.';
 
 ALTER TABLE queue.bindings ADD CONSTRAINT bindings_pattern_check

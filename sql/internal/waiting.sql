@@ -10,8 +10,7 @@ BEGIN
     RETURN clock_timestamp() + timeout;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.wait_deadline(interval) IS
-    'Until when to wait; checks the argument "timeout".';
+COMMENT ON FUNCTION queue_internal.wait_deadline IS 'Until when to wait; checks the argument "timeout".';
 
 CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -55,7 +54,7 @@ BEGIN
     RETURN deadline;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_wait_result(bigint, interval) IS
+COMMENT ON FUNCTION queue_internal.check_wait_result IS
     'Checks the arguments of queue.wait_result(); returns until when it waits.';
 
 -- One snapshot for all tables, since it is STABLE: a task on its way from one to the other is missed
@@ -69,4 +68,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.outcome(bigint) IS 'The state of a task, wherever it is, and its result.';
+COMMENT ON FUNCTION queue_internal.outcome IS 'The state of a task, wherever it is, and its result.';

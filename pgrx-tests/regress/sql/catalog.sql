@@ -13,6 +13,15 @@ FROM (
 ) AS o
 WHERE NOT EXISTS (SELECT FROM pg_description AS c
                   WHERE c.classoid = o.classid AND c.objoid = o.objid AND c.objsubid = 0);
+-- The comment of a public function explains every parameter, and every public column has a comment.
+SELECT p.oid::regprocedure AS function, a.name AS unexplained
+FROM pg_proc AS p, unnest(p.proargnames[1:p.pronargs]) AS a (name)
+WHERE p.pronamespace = 'queue'::regnamespace AND obj_description(p.oid, 'pg_proc') !~ format(E'(^|\n)- ([a-z_]+,[ \n]+)*%s[:,]', a.name)
+UNION ALL
+SELECT NULL, a.attrelid::regclass || '.' || a.attname
+FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'c') AND NOT c.relispartition
+  AND c.relname !~ '^history_' AND a.attnum > 0 AND col_description(a.attrelid, a.attnum) IS NULL;
 -- Nothing is open to everybody except what views and policies call. Those functions answer about the rights of
 -- their caller alone.
 SELECT p.oid::regprocedure AS open_to_public FROM pg_proc AS p

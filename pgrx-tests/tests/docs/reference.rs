@@ -11,8 +11,8 @@ use crate::pages::root;
 
 const HEAD: &str = "# Reference
 
-What the database itself says of each public object: psql shows the same with `\\df+ queue.*`, `\\d+` and `\\dconfig+ queue.*`.
-This page is made from the comments in the catalogue by `make reference`.
+Every public function, table, view and setting. psql shows the same with `\\df+ queue.*`, `\\d+` and `\\dconfig+ queue.*`.
+`make reference` generates this page from the comments in the catalog.
 ";
 
 #[test]
@@ -50,7 +50,7 @@ fn reference(client: &mut Client) -> String {
         if name != last {
             let _ = write!(page, "\n### {name}\n");
         }
-        let _ = write!(page, "\n```text\n{}\n```\n\n{comment}\n", wrapped(&signature));
+        let _ = write!(page, "\n```text\n{}\n```\n\n{}\n", wrapped(&signature), listed(&comment));
         last = name;
     }
     page.push_str("\n## Tables, views and types\n");
@@ -100,6 +100,15 @@ fn columns(client: &mut Client, relation: i64) -> Vec<postgres::Row> {
             &[&relation],
         )
         .expect("the columns")
+}
+
+/// A comment whose list of parameters has their names as code.
+fn listed(comment: &str) -> String {
+    let line = |line: &str| match line.strip_prefix("- ").and_then(|item| item.split_once(':')) {
+        Some((names, text)) => format!("- `{}`:{text}", names.replace(", ", "`, `")),
+        None => line.to_owned(),
+    };
+    comment.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// A signature with its arguments on lines of their own, where one line would be too long.

@@ -6,8 +6,7 @@ LANGUAGE plpgsql STRICT SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 END
 $$;
-COMMENT ON FUNCTION queue_internal.announce_task(text, timestamptz) IS
-    'Tells the engine of tasks. The SQL-only edition has none.';
+COMMENT ON FUNCTION queue_internal.announce_task IS 'Tells the engine of tasks. The SQL-only edition has none.';
 
 -- Rights (internal/rights.sql). The verbs are SECURITY DEFINER (definer.sql), so the caller is the session's user
 -- or the role that it set. A SECURITY DEFINER function of somebody else between the session and a verb cannot be
@@ -28,7 +27,7 @@ BEGIN
     RETURN CASE role WHEN 'none' THEN session_user ELSE role END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.caller() IS 'The role that called the verb that is running.';
+COMMENT ON FUNCTION queue_internal.caller IS 'The role that called the verb that is running.';
 
 CREATE FUNCTION queue_internal.has_right(kind text, queue text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -41,7 +40,7 @@ BEGIN
           AND (r.queue IS NULL OR r.queue = has_right.queue) AND pg_has_role(caller, r.role, 'USAGE'));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_right(text, text) IS
+COMMENT ON FUNCTION queue_internal.has_right IS
     'Whether the caller of the verb has a kind of right (producer, worker, operator, any) for the queue; for a null '
     'queue, whether it has it for all queues.';
 
@@ -57,7 +56,7 @@ BEGIN
         WHERE r.kind IN (queues_with_right.kind, 'operator') AND pg_has_role(queue_internal.caller(), r.role, 'USAGE'));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.queues_with_right(text) IS
+COMMENT ON FUNCTION queue_internal.queues_with_right IS
     'The queues for which the caller has a kind of right; null stands for all queues.';
 
 CREATE FUNCTION queue_internal.announce_rights() RETURNS void
@@ -65,7 +64,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 END
 $$;
-COMMENT ON FUNCTION queue_internal.announce_rights() IS
+COMMENT ON FUNCTION queue_internal.announce_rights IS
     'Makes sessions read the rights again. In the SQL-only edition they read them for every call.';
 
 -- Commits, once it is sure that the CALL of a bulk verb may. A COMMIT that is refused cannot be caught. It
@@ -85,7 +84,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON PROCEDURE queue_internal.try_commit(boolean) IS 'Commits, if the caller can; says whether it did.';
+COMMENT ON PROCEDURE queue_internal.try_commit IS 'Commits, if the caller can; says whether it did.';
 
 CREATE FUNCTION queue_internal.may_commit(callers text, committed boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -97,8 +96,7 @@ BEGIN
             AND callers ~ E'(PL/pgSQL function queue[.][[:alnum:]_]+[(][^\n]*)$');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.may_commit(text, boolean) IS
-    'Whether a bulk verb that was called like this may surely commit.';
+COMMENT ON FUNCTION queue_internal.may_commit IS 'Whether a bulk verb that was called like this may surely commit.';
 
 -- Never lowers synchronous_commit: remote_apply stays.
 CREATE FUNCTION queue_internal.claim_durably() RETURNS void
@@ -109,16 +107,17 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.claim_durably() IS 'Makes the commit of the current transaction synchronous.';
+COMMENT ON FUNCTION queue_internal.claim_durably IS 'Makes the commit of the current transaction synchronous.';
 
 CREATE TABLE queue_internal.upkeep (last_run_at timestamptz);
 ALTER TABLE queue_internal.upkeep REPLICA IDENTITY FULL;
-COMMENT ON TABLE queue_internal.upkeep IS 'One row: when queue.maintain() ended last.';
+COMMENT ON TABLE queue_internal.upkeep IS 'One row: when queue.maintain() last ended.';
 INSERT INTO queue_internal.upkeep VALUES (NULL);
 
 -- Read by whoever may monitor, without a right in queue_internal.
 CREATE VIEW queue.maintained AS SELECT u.last_run_at FROM queue_internal.upkeep AS u;
-COMMENT ON VIEW queue.maintained IS 'When queue.maintain() ended last.';
+COMMENT ON VIEW queue.maintained IS 'When queue.maintain() last ended.';
+COMMENT ON COLUMN queue.maintained.last_run_at IS 'When it ended; null if it has never run.';
 GRANT SELECT ON queue.maintained TO pg_monitor;
 
 CREATE FUNCTION queue.engine_stats() RETURNS jsonb
@@ -128,5 +127,6 @@ BEGIN
                               'maintained_at', (SELECT m.last_run_at FROM queue.maintained AS m));
 END
 $$;
-COMMENT ON FUNCTION queue.engine_stats() IS
-    'Which edition and version this is, and when queue.maintain() ended last.';
+COMMENT ON FUNCTION queue.engine_stats IS
+'Returns a JSON object with the edition, the version, and when queue.maintain() last ended. Needs the operator''s right
+on any queue, or pg_monitor.';

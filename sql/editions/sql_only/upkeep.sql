@@ -1,7 +1,7 @@
 -- CALL queue.maintain()
 --
---   All that the core's procedure does, which moves into queue_internal; then it notifies the listening sessions,
---   once for each queue with something to claim, and notes the time for queue.health().
+--   The procedure of all editions moves into queue_internal. This one calls it, then notifies the listening sessions
+--   once for each queue with tasks to claim, and records the time for queue.health().
 
 ALTER PROCEDURE queue.maintain() SET SCHEMA queue_internal;
 
@@ -13,5 +13,10 @@ BEGIN
     PERFORM queue_internal.end_upkeep();
 END
 $$;
-COMMENT ON PROCEDURE queue.maintain() IS
-    'One round of what keeps the queues going. Call it every minute, from pg_cron or any other scheduler.';
+COMMENT ON PROCEDURE queue.maintain IS
+'Does one round of maintenance: requeues tasks whose lease has expired, runs the schedules that are due, unblocks tasks
+that waited for a predecessor or their turn, creates and drops partitions of the history, deletes old dead letters and
+keys, and notifies listeners. Call it once a minute, from pg_cron or another scheduler. Only the owner of queue_ext
+can call it, because it creates and drops tables.
+
+Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';

@@ -13,7 +13,7 @@ BEGIN
     RETURN 8;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.buckets() IS 'Over how many buckets the tasks of a queue are spread.';
+COMMENT ON FUNCTION queue_internal.buckets IS 'Over how many buckets the tasks of a queue are spread.';
 
 ALTER TABLE queue.tasks ADD COLUMN bucket smallint;
 ALTER TABLE queue.tasks ALTER COLUMN bucket
@@ -24,7 +24,7 @@ COMMENT ON COLUMN queue.tasks.bucket IS 'Where it is in the order of claims; by 
 -- sql/buckets.sql says why it has no search_path.
 CREATE FUNCTION queue_internal.task_in_bucket(task queue.tasks, bucket integer) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN task.bucket = task_in_bucket.bucket;
-COMMENT ON FUNCTION queue_internal.task_in_bucket(queue.tasks, integer) IS 'Whether a task is in a bucket.';
+COMMENT ON FUNCTION queue_internal.task_in_bucket IS 'Whether a task is in a bucket.';
 
 -- Each number of a sequence that is not cached is a write of its own, to a majority of the nodes. So ids say
 -- nothing of the order of pushes in different sessions.

@@ -1,8 +1,6 @@
--- queue.set(name, value)
+-- queue.set
 --
---   Changes a setting of this database; null brings back the default.
---   API:      public; the owner's
---   Errors:   22023 no such setting, or no such value; 22004 for the name
+--   Touches:  queue_internal.settings
 
 CREATE FUNCTION queue.set(name text, value text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -32,4 +30,11 @@ BEGIN
     INSERT INTO queue_internal.settings SELECT name, value WHERE value IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue.set(text, text) IS 'Changes a setting of this database; null brings back the default.';
+COMMENT ON FUNCTION queue.set IS
+'Changes a setting of this database. Only the owner of queue_ext can call it.
+
+- name: history_retention, dead_letter_retention, history_ahead, max_lease or poll_interval.
+- value: for history_ahead a number of days, 1 to 365; else an interval, such as "7 days"; for the two retentions also
+  -1, which means for ever. Null restores the default.
+
+Errors: 22004: the name is null. 22023: there is no such setting, or the value is invalid.';

@@ -1,13 +1,8 @@
--- CALL queue.wait(queue, timeout, ready)
+-- queue.wait
 --
---   Waits until there is something to claim from the queue, or until "timeout" is over.
---   API:      public; needs the worker's right on the queue
---   Returns:  in "ready", whether there is something to claim
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments; 2D000 in a transaction block, if it
---             would have to wait
 --   Touches:  queue.queues, queue.tasks (reads)
---   How:      it looks, commits, sleeps, and looks again, after 5 ms at first, then after longer and longer
---             pauses up to the setting "queue.poll_interval". No snapshot gets older than a pause.
+--   How:      it reads, commits, sleeps, and reads again; the pause is 5 ms at first and grows up to the setting
+--             "queue.poll_interval". No snapshot gets older than a pause
 --   Why it has no SET clause, and no operators: see queue.maintain().
 
 CREATE PROCEDURE queue.wait(
@@ -22,7 +17,17 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE queue.wait(text, interval, boolean) IS
-    'Waits until there is something to claim, holding no transaction for longer than a pause.';
+'Waits until a task of the queue can be claimed, and sets ready to true; or until the timeout ends, and sets it to
+false. It claims nothing: another worker may be quicker, so queue.claim can return no rows afterwards. One new task
+wakes one waiting session. It holds no transaction for longer than poll_interval. Needs the worker''s right on the
+queue.
+
+- queue: name of the queue. Default "default".
+- timeout: how long to wait, at most 100 years. 0 returns at once. Default 30 seconds.
+- ready: the result; pass nothing.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist, or was dropped meanwhile. 2D000: in a
+transaction block, if it would have to wait. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- The same for several queues: until there is something in any of them.
 CREATE PROCEDURE queue.wait(
@@ -54,7 +59,13 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
-    'Waits until there is something to claim from any of the queues.';
+'Waits until a task of any of the queues can be claimed, or until the timeout ends. Needs the worker''s right on each of
+the queues.
+
+- queues: names of the queues, at least one.
+- timeout, ready: as for one queue.
+
+Errors: as for one queue.';
 
 -- What the session found last and has not claimed is locked, as a rule: a session that waits and claims in turn pauses
 -- before it is told of the same again, and longer each time.
@@ -69,7 +80,7 @@ BEGIN
     RETURN 0;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.vain_pause(text[], timestamptz) IS
+COMMENT ON FUNCTION queue_internal.vain_pause IS
     'How long to sleep before the first look: not at all, unless it would find what the last wait of the session found.';
 
 CREATE FUNCTION queue_internal.next_pause(pause float8, deadline timestamptz) RETURNS float8
@@ -82,5 +93,5 @@ BEGIN
            THEN least(greatest(pause * 1.5, 0.005), extract(epoch FROM longest), left_over) END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_pause(float8, timestamptz) IS
+COMMENT ON FUNCTION queue_internal.next_pause IS
     'How long to sleep after a pause of so many seconds; null if the deadline is over.';

@@ -1,13 +1,7 @@
--- CALL queue.wait_result(id, timeout, state, result)
+-- queue.wait_result
 --
---   Waits until the task is completed, cancelled or failed for good, or until "timeout" is over.
---   API:      public; needs to read the task, as queue.get() does
---   Returns:  in "state", the state that the task is in now, null if it is gone without a trace; in
---             "result", what its worker gave to queue.complete()
---   Errors:   QX003 no such task; 22004, 22023, 54000 for the arguments; 2D000 in a transaction block, if it
---             would have to wait
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
---   How:      as queue.wait(): it looks, commits, and sleeps
+--   How:      as queue.wait(): it reads, commits, and sleeps
 
 CREATE PROCEDURE queue.wait_result(
     id           bigint,
@@ -28,10 +22,20 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE queue.wait_result(bigint, interval, text, jsonb) IS
-    'Waits until a task is finished, holding no transaction for longer than a pause; tells its state and result.';
+COMMENT ON PROCEDURE queue.wait_result IS
+'Waits until a task is completed, cancelled or failed, or until the timeout ends. It holds no transaction for longer
+than poll_interval. Needs the operator''s right on the queue.
+
+- id: the task.
+- timeout: how long to wait, at most 100 years. 0 returns at once. Default 30 seconds.
+- state: the result; pass nothing. The state of the task. Null if it left no trace, because its queue keeps no history
+  or it was purged.
+- result: the result; pass nothing. What the worker passed to queue.complete, or null.
+
+Errors: QX003: the task does not exist, or the caller has no right on its queue. 2D000: in a transaction block, if it
+would have to wait. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 CREATE FUNCTION queue_internal.is_end(state text) RETURNS boolean
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN state IS NULL OR state IN ('completed', 'cancelled', 'failed');
-COMMENT ON FUNCTION queue_internal.is_end(text) IS 'Whether a task in that state is finished, or gone.';
+COMMENT ON FUNCTION queue_internal.is_end IS 'Whether a task in that state is finished, or gone.';

@@ -22,7 +22,7 @@ BEGIN
     RETURN CASE cardinality(fields) WHEN 6 THEN fields WHEN 5 THEN '0'::text || fields END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cron_fields(text) IS
+COMMENT ON FUNCTION queue_internal.cron_fields IS
     'The six fields of a cron expression; null if it has not five or six.';
 
 -- A number of a field; null if it is none.
@@ -35,7 +35,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cron_number(text, integer, integer) IS
+COMMENT ON FUNCTION queue_internal.cron_number IS
     'The number that a part of a cron field is, if it is within bounds; else null.';
 
 -- What one field says, as three sets of bits; null if it cannot be read.
@@ -154,7 +154,7 @@ BEGIN
     RETURN ARRAY[values_, nearest, flags];
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cron_field(text, integer) IS
+COMMENT ON FUNCTION queue_internal.cron_field IS
     'What a field of a cron expression says, as sets of bits; null if it cannot be read.';
 
 CREATE FUNCTION queue_internal.cron_error(cron text) RETURNS text
@@ -183,8 +183,7 @@ BEGIN
     ) AS names (place, name, contents) WHERE names.place = wrong;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cron_error(text) IS
-    'What is wrong with a cron expression; null if it can be read.';
+COMMENT ON FUNCTION queue_internal.cron_error IS 'What is wrong with a cron expression; null if it can be read.';
 
 -- The days that a month has of those that the two fields for days name, as bits.
 CREATE FUNCTION queue_internal.cron_days(month date, days bigint[], week_days bigint[]) RETURNS bigint
@@ -237,8 +236,7 @@ BEGIN
     RETURN found;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cron_days(date, bigint[], bigint[]) IS
-    'The days of a month that a cron expression names, as bits.';
+COMMENT ON FUNCTION queue_internal.cron_days IS 'The days of a month that a cron expression names, as bits.';
 
 -- The next of the values from a given one on; null if there is none.
 CREATE FUNCTION queue_internal.cron_next_value(values_ bigint, since integer, largest integer) RETURNS integer
@@ -252,7 +250,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cron_next_value(bigint, integer, integer) IS
+COMMENT ON FUNCTION queue_internal.cron_next_value IS
     'The next value of a field of a cron expression; null if there is none.';
 
 -- The first time of day from the given second of the day on; null if there is none.
@@ -280,7 +278,7 @@ BEGIN
            + coalesce(second, queue_internal.cron_next_value(seconds, 0, 59));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cron_time(bigint, bigint, bigint, integer) IS
+COMMENT ON FUNCTION queue_internal.cron_time IS
     'The first time of a day that a cron expression names, in seconds; null if there is none.';
 
 CREATE FUNCTION queue_internal.cron_next(cron text, after timestamp) RETURNS timestamp
@@ -341,5 +339,5 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cron_next(text, timestamp) IS
+COMMENT ON FUNCTION queue_internal.cron_next IS
     'The first local time after the given one that a cron expression names; null if there is none.';

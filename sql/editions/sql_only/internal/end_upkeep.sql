@@ -12,5 +12,5 @@ BEGIN
     UPDATE queue_internal.upkeep SET last_run_at = clock_timestamp();
 END
 $$;
-COMMENT ON FUNCTION queue_internal.end_upkeep() IS
+COMMENT ON FUNCTION queue_internal.end_upkeep IS
     'Notifies the listeners of queues with something to claim, and notes when queue.maintain() ended.';

@@ -19,4 +19,4 @@ BEGIN
                          THEN nullif(current_setting('queue.' || name, true), '') END, fallback);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.setting(text, text) IS 'The value of a setting, or its default.';
+COMMENT ON FUNCTION queue_internal.setting IS 'The value of a setting, or its default.';

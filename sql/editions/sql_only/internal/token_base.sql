@@ -7,5 +7,5 @@ BEGIN
     RETURN (SELECT m.reached + 1 FROM queue_internal.token_mark AS m);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.token_base() IS
+COMMENT ON FUNCTION queue_internal.token_base IS
     'The smallest token that a claim may hand out. Makes the commit synchronous.';

@@ -7,4 +7,4 @@ BEGIN
     UPDATE queue_internal.upkeep SET last_run_at = clock_timestamp();
 END
 $$;
-COMMENT ON FUNCTION queue_internal.end_upkeep() IS 'Notes when queue.maintain() ended.';
+COMMENT ON FUNCTION queue_internal.end_upkeep IS 'Notes when queue.maintain() ended.';

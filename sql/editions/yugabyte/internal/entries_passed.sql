@@ -6,7 +6,7 @@ BEGIN
     RETURN 0;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.entries_passed() IS 'Nothing is counted.';
+COMMENT ON FUNCTION queue_internal.entries_passed IS 'Nothing is counted.';
 
 CREATE FUNCTION queue_internal.newest_event() RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -14,4 +14,4 @@ BEGIN
     RETURN 0;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.newest_event() IS 'Nothing is remembered.';
+COMMENT ON FUNCTION queue_internal.newest_event IS 'Nothing is remembered.';

@@ -7,7 +7,7 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.extend_history() IS 'There are no partitions to make.';
+COMMENT ON FUNCTION queue_internal.extend_history IS 'There are no partitions to make.';
 
 CREATE FUNCTION queue_internal.history_partitions(OUT day date, OUT name text, OUT attached boolean)
 RETURNS SETOF record
@@ -15,4 +15,4 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 END
 $$;
-COMMENT ON FUNCTION queue_internal.history_partitions() IS 'There are no partitions for days.';
+COMMENT ON FUNCTION queue_internal.history_partitions IS 'There are no partitions for days.';

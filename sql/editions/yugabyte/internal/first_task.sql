@@ -39,7 +39,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.first_task(integer, text, integer, timestamptz, boolean) IS
+COMMENT ON FUNCTION queue_internal.first_task IS
     'The priority and the run_at of the first task in a bucket of a queue.';
 
 -- A task that is let into the order behind the mark of this session is not to be overtaken by it.
@@ -55,5 +55,5 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.keep_in_view(queue.tasks) IS
+COMMENT ON FUNCTION queue_internal.keep_in_view IS
     'Moves the mark of this session back to a task, if it is ahead of it.';

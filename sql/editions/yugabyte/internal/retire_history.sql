@@ -16,5 +16,5 @@ BEGIN
     RETURN deleted = max_tasks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.retire_history(integer) IS
+COMMENT ON FUNCTION queue_internal.retire_history IS
     'Deletes history past its retention; returns whether there may be more.';

@@ -5,4 +5,4 @@ BEGIN
     RETURN 1;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.token_base() IS 'The smallest token that a claim may hand out.';
+COMMENT ON FUNCTION queue_internal.token_base IS 'The smallest token that a claim may hand out.';
