@@ -1,5 +1,5 @@
--- An edition may divide the order of claims into buckets. PostgreSQL needs one only; the edition for YugabyteDB has
--- several. What walks the order of claims goes through them all, so that it is written once.
+-- An edition may divide the order of claims into buckets. PostgreSQL needs only one; the edition for YugabyteDB has
+-- several. All functions that scan the order of claims go through all buckets, so that they are written once.
 
 CREATE FUNCTION queue_internal.buckets() RETURNS integer
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -7,10 +7,11 @@ BEGIN
     RETURN 1;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.buckets IS 'The number of buckets in which the tasks of a queue are.';
+COMMENT ON FUNCTION queue_internal.buckets IS
+    'Returns the number of buckets over which the tasks of a queue are spread.';
 
--- Why SQL and no search_path: so the planner puts the expression in the place of the call, and nothing is left of it
--- in a plan. The expression was parsed when the function was created.
+-- Why SQL and no search_path: so that the planner inlines the expression, and nothing of it is left in a plan. The
+-- expression was parsed when the function was created.
 CREATE FUNCTION queue_internal.task_in_bucket(task queue.tasks, bucket integer) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN true;
-COMMENT ON FUNCTION queue_internal.task_in_bucket IS 'Whether a task is in a bucket.';
+COMMENT ON FUNCTION queue_internal.task_in_bucket IS 'Returns whether a task is in a bucket.';

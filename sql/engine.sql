@@ -1,15 +1,14 @@
--- The native functions, in the library queue_ext. What announces does nothing where the library was
--- not preloaded, and everything else works all the same.
+-- The functions of the library queue_ext. If it is not preloaded, announcing does nothing, and everything else works.
 
 CREATE FUNCTION queue_internal.announce_task(queue text, run_at timestamptz) RETURNS void
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_task_wrapper';
 COMMENT ON FUNCTION queue_internal.announce_task IS
-    'Tells the engine, when the transaction commits, that claims may get more than the tasks alone tell.';
+    'Announces at commit that claims from a queue may find more than the committed tasks show.';
 
 CREATE FUNCTION queue_internal.announce_extension() RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_extension_wrapper';
 COMMENT ON FUNCTION queue_internal.announce_extension IS
-    'Tells the launcher, when the transaction commits, that this database has the extension.';
+    'Notifies the launcher at commit that this database has the extension.';
 
 CREATE FUNCTION queue_internal.token_base() RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'token_base_wrapper';
@@ -20,11 +19,11 @@ CREATE FUNCTION queue_internal.claim_durably() RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'claim_durably_wrapper';
 COMMENT ON FUNCTION queue_internal.claim_durably IS 'Makes the commit of the current transaction synchronous.';
 
--- It commits if CALL was said outside a transaction block and all procedures on the way could commit, else
--- it does nothing.
+-- Commits if the CALL was issued outside a transaction block and all procedures in between can commit, else does
+-- nothing.
 CREATE PROCEDURE queue_internal.try_commit(INOUT committed boolean)
 LANGUAGE c AS 'MODULE_PATHNAME', 'try_commit';
-COMMENT ON PROCEDURE queue_internal.try_commit IS 'Commits, if the caller can; says whether it did.';
+COMMENT ON PROCEDURE queue_internal.try_commit IS 'Commits if the caller can; returns whether it did.';
 
 CREATE FUNCTION queue.engine_stats() RETURNS jsonb
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'engine_stats_wrapper';
@@ -38,7 +37,7 @@ describes them. Needs the operator''s right on any queue, or pg_monitor.';
 CREATE FUNCTION queue_internal.caller() RETURNS name
 LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'queue_caller';
 COMMENT ON FUNCTION queue_internal.caller IS
-    'The role that called the verb that is running; outside a verb, the current role.';
+    'Returns the role that called the public function that is running; outside of one, the current role.';
 
 CREATE FUNCTION queue_internal.has_right(kind text, queue text) RETURNS boolean
 LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'queue_has_right';
@@ -54,13 +53,14 @@ COMMENT ON FUNCTION queue_internal.queues_with_right IS
 CREATE FUNCTION queue_internal.announce_rights() RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'queue_announce_rights';
 COMMENT ON FUNCTION queue_internal.announce_rights IS
-    'Makes every session read the rights again once the transaction has committed.';
+    'Makes every session read the rights again after the commit.';
 
 CREATE FUNCTION queue_internal.cron_next(cron text, after timestamp) RETURNS timestamp
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'cron_next_wrapper';
 COMMENT ON FUNCTION queue_internal.cron_next IS
-    'The first local time after the given one that a cron expression names; null if there is none.';
+    'Returns the first local time after the given one that a cron expression matches; null if there is none.';
 
 CREATE FUNCTION queue_internal.cron_error(cron text) RETURNS text
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'cron_error_wrapper';
-COMMENT ON FUNCTION queue_internal.cron_error IS 'What is wrong with a cron expression; null if it can be read.';
+COMMENT ON FUNCTION queue_internal.cron_error IS
+    'Returns what is wrong with a cron expression; null if it is valid.';

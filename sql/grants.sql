@@ -1,9 +1,10 @@
--- The last word of the script: nothing is for everybody. Rights are given by queue.grant_producer,
--- grant_worker and grant_operator; the views without payloads are for monitoring.
+-- Revokes all privileges from PUBLIC. Rights are granted by queue.grant_producer, grant_worker and grant_operator.
+-- Views without payloads are for monitoring.
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
 REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
--- Where default privileges open new tables: a partition is read through queue.history, which has policies.
+-- In case default privileges grant access to new tables: a partition is read through queue.history, which has
+-- policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers, queue.failing_schedules TO pg_monitor;
@@ -12,6 +13,6 @@ GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
 -- rights of that role alone, and count only its queues.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
     queue_internal.caller, queue_internal.counted TO PUBLIC;
--- Run as the owner for whoever inserts. Nobody else may attach them to a table.
+-- Run as the owner for the role that inserts. No other role may attach them to a table.
 ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
 ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;

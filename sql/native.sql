@@ -43,36 +43,37 @@ $$;
 UPDATE queue_internal.token_mark
 SET timeline = ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint;
 
--- How the lanes learn of what the native verbs did not do themselves: the core's own statements, and
--- anybody's INSERT, COPY, UPDATE and DELETE.
+-- Tells the lanes about changes that the native functions did not make: statements of the SQL implementation, and
+-- INSERT, COPY, UPDATE and DELETE by clients.
 
 CREATE FUNCTION queue_internal.tasks_announced() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'tasks_announced';
-COMMENT ON FUNCTION queue_internal.tasks_announced IS 'Tells the lanes of tasks that a statement inserted.';
+COMMENT ON FUNCTION queue_internal.tasks_announced IS 'Announces inserted tasks to the lanes.';
 
 CREATE TRIGGER tasks_announced AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.tasks_announced();
-COMMENT ON TRIGGER tasks_announced ON queue.tasks IS 'Tells the lanes of new tasks.';
+COMMENT ON TRIGGER tasks_announced ON queue.tasks IS 'Announces new tasks to the lanes.';
 
 CREATE FUNCTION queue_internal.task_changed() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'task_changed';
-COMMENT ON FUNCTION queue_internal.task_changed IS 'Tells the lanes of a task that was changed or deleted.';
+COMMENT ON FUNCTION queue_internal.task_changed IS 'Announces a changed or deleted task to the lanes.';
 
 CREATE TRIGGER task_changed AFTER UPDATE OR DELETE ON queue.tasks
     FOR EACH ROW EXECUTE FUNCTION queue_internal.task_changed();
-COMMENT ON TRIGGER task_changed ON queue.tasks IS 'Tells the lanes of changed tasks.';
+COMMENT ON TRIGGER task_changed ON queue.tasks IS 'Announces changed tasks to the lanes.';
 
 CREATE FUNCTION queue_internal.event_announced() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'event_announced';
-COMMENT ON FUNCTION queue_internal.event_announced IS 'Tells the lane of a queue that there are events to process.';
+COMMENT ON FUNCTION queue_internal.event_announced IS
+    'Announces to the lane of a queue that it has events to process.';
 
 CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
     FOR EACH ROW EXECUTE FUNCTION queue_internal.event_announced();
 COMMENT ON TRIGGER event_announced ON queue_internal.events IS
-    'Tells the lane of a queue that there are events to process.';
+    'Announces to the lane of a queue that it has events to process.';
 
--- The counters behind queue.stats, told of what the native verbs did not do.
+-- Keeps the counters behind queue.stats up to date with changes that the native functions did not make.
 
 CREATE OR REPLACE FUNCTION queue_internal.counted(queues text[])
 RETURNS TABLE (
@@ -82,7 +83,8 @@ LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrappe
 
 CREATE FUNCTION queue_internal.history_counted() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'history_counted';
-COMMENT ON FUNCTION queue_internal.history_counted IS 'Counts what was written to the history or deleted from it.';
+COMMENT ON FUNCTION queue_internal.history_counted IS
+    'Counts rows that are written to the history or deleted from it.';
 
 CREATE TRIGGER history_counted AFTER INSERT ON queue.history
     REFERENCING NEW TABLE AS inserted
@@ -92,11 +94,11 @@ COMMENT ON TRIGGER history_counted ON queue.history IS 'Counts finished tasks.';
 CREATE TRIGGER history_uncounted AFTER DELETE ON queue.history
     REFERENCING OLD TABLE AS deleted
     FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.history_counted();
-COMMENT ON TRIGGER history_uncounted ON queue.history IS 'Counts finished tasks no more.';
+COMMENT ON TRIGGER history_uncounted ON queue.history IS 'Subtracts deleted rows from the counters.';
 
 CREATE FUNCTION queue_internal.dead_letter_counted() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'dead_letter_counted';
-COMMENT ON FUNCTION queue_internal.dead_letter_counted IS 'Counts a dead letter that came or went.';
+COMMENT ON FUNCTION queue_internal.dead_letter_counted IS 'Counts dead letters that are added or removed.';
 
 CREATE TRIGGER dead_letter_counted AFTER INSERT OR UPDATE OR DELETE ON queue.dead_letters
     FOR EACH ROW EXECUTE FUNCTION queue_internal.dead_letter_counted();
@@ -104,9 +106,10 @@ COMMENT ON TRIGGER dead_letter_counted ON queue.dead_letters IS 'Counts dead let
 
 CREATE FUNCTION queue_internal.table_emptied() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'table_emptied';
-COMMENT ON FUNCTION queue_internal.table_emptied IS 'Has everything counted anew after a TRUNCATE.';
+COMMENT ON FUNCTION queue_internal.table_emptied IS 'Resets the counters after a TRUNCATE.';
 
--- Also for those who write as a replica does: what is not counted would be missing from then on.
+-- ALWAYS, so that they also fire with session_replication_role = replica: changes that are not counted would make the
+-- counters wrong.
 DO $$
 DECLARE
     emptied regclass;
@@ -116,7 +119,7 @@ BEGIN
         EXECUTE format('CREATE TRIGGER table_emptied AFTER TRUNCATE ON %s
                         FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.table_emptied()', emptied);
         EXECUTE format('COMMENT ON TRIGGER table_emptied ON %s IS %L', emptied,
-                       'Has everything counted anew.');
+                       'Resets the counters.');
     END LOOP;
     FOR counts IN
         SELECT t.tgrelid::regclass AS of, t.tgname AS name FROM pg_trigger AS t

@@ -10,7 +10,7 @@ DECLARE
     task queue.tasks;
 BEGIN
     PERFORM queue_internal.check_id(id);
-    -- What runs is asked to stop, and does not end with that.
+    -- A running task is only asked to stop and does not end here, so a weaker lock is enough.
     SELECT t.* INTO task FROM queue.tasks AS t
     WHERE t.id = cancel.id AND t.state = 'running' AND queue_internal.has_right('operator', t.queue)
     FOR NO KEY UPDATE;

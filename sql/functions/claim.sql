@@ -16,7 +16,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source queue.queues := queue_internal.open_queue(queue, 'worker');
 BEGIN
-    -- The call costs more than the look.
+    -- Calling the check costs more than this condition.
     IF max_tasks IS NULL OR max_tasks NOT BETWEEN 1 AND 100000 OR worker IS NOT NULL THEN
         PERFORM queue_internal.check_claim(max_tasks, worker);
     END IF;
@@ -40,7 +40,7 @@ worker''s right on the queue.
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 40001: the transaction is not READ COMMITTED.
 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
--- The same over several queues, tried in the order given.
+-- The same for several queues.
 CREATE FUNCTION queue.claim(
     lease     interval,
     queues    text[],
@@ -99,4 +99,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_claim IS 'Checks what the forms of claim have in common.';
+COMMENT ON FUNCTION queue_internal.check_claim IS 'Checks the arguments that both forms of claim have.';

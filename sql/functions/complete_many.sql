@@ -13,7 +13,7 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    -- Null for all. Asked once, and not for each task.
+    -- Null means all queues. Checked once and not for each task.
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
     locked  bigint;
     done    bigint[];
@@ -29,7 +29,7 @@ BEGIN
     WHERE (allowed IS NULL OR t.queue = ANY (allowed))
     ORDER BY t.id FOR UPDATE OF t;
     GET DIAGNOSTICS locked = ROW_COUNT;
-    -- Why scalar subqueries: a join may read all dependencies to look for a few.
+    -- Scalar subqueries, because a join may read all dependencies to find a few.
     WITH given AS MATERIALIZED (
         SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.result, g.position
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
@@ -41,7 +41,8 @@ BEGIN
           AND t.key IS NULL AND t.group_key IS NULL
           AND (SELECT q.max_running FROM queue.queues AS q WHERE q.name = t.queue) IS NULL
           AND (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = t.id LIMIT 1) IS NULL
-          -- At another level the snapshot may not show who waits: then a trace is needed (archive).
+          -- At another isolation level the snapshot may not show all dependents: then the history has to show how the
+          -- task ended (archive).
           AND (current_setting('transaction_isolation') = 'read committed'
                OR (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue))
         RETURNING t.*, g.result, g.position,

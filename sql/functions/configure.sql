@@ -21,7 +21,7 @@ Needs the operator''s right on the queue.
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument or an option
 is null, invalid or too large.';
 
--- For the functions that call the queue "name".
+-- For functions whose argument for the queue is called "name".
 CREATE FUNCTION queue_internal.check_queue(name text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -29,4 +29,5 @@ BEGIN
     PERFORM queue_internal.open_queue(name, 'operator');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_queue IS 'Checks that a queue exists and that the caller is its operator.';
+COMMENT ON FUNCTION queue_internal.check_queue IS
+    'Checks that a queue exists and that the caller has the operator''s right on it.';

@@ -14,11 +14,11 @@ BEGIN
     END IF;
     DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
     IF force THEN
-        -- Before everything that belongs to them, and in the order in which others lock them.
+        -- Before what belongs to them, and in the order in which others lock them.
         PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
         PERFORM FROM queue.dead_letters AS d WHERE d.queue = "drop".name ORDER BY d.id FOR UPDATE;
     END IF;
-    -- Whoever waits for it has to learn that it is gone.
+    -- Wakes sessions that wait for the queue, so that they raise QX002.
     PERFORM queue_internal.announce_task(name, clock_timestamp());
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
@@ -40,7 +40,7 @@ BEGIN
             'purged');
     END IF;
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
-    -- Those too that outlive their task for a while: they would keep a later queue of that name from its tasks.
+    -- Including keys that finished tasks keep for a time, which would refuse tasks of a later queue of that name.
     PERFORM FROM queue_internal.keys AS k WHERE k.queue = "drop".name ORDER BY k.key FOR UPDATE;
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
     IF force THEN

@@ -15,7 +15,7 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    -- Null for all. Asked once, and not for each task.
+    -- Null means all queues. Checked once and not for each task.
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
     longest CONSTANT interval := queue_internal.setting('max_lease', '7d');
     moment  timestamptz;

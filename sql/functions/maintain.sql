@@ -15,13 +15,13 @@ DECLARE
     until pg_catalog.timestamptz;
     place queue_internal.sweep_position;
 BEGIN
-    -- Events are processed at this level alone, whatever the default is. Each transaction hands it to the next.
+    -- Events are only processed at READ COMMITTED. COMMIT AND CHAIN keeps the isolation level.
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     PERFORM queue_internal.maintain_part('schedules');
     COMMIT AND CHAIN;
     FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'events', 'partitions', 'history', 'dead letters', 'keys'] LOOP
-        -- So that what it finds is processed as well, and no lease waits for it.
+        -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
             place := queue_internal.maintain_sweep(place);
             COMMIT AND CHAIN;
@@ -61,7 +61,7 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.maintain_sweep IS
-    'One transaction of the search for lost events in queue.maintain(); returns where to continue.';
+    'Does one transaction of the search for lost events in queue.maintain(); returns where to continue.';
 
 CREATE FUNCTION queue_internal.maintain_part(part text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
@@ -82,4 +82,4 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.maintain_part IS
-    'One transaction of a part of queue.maintain(); returns whether there may be more to do.';
+    'Does one transaction of a part of queue.maintain(); returns whether there may be more to do.';

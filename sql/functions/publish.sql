@@ -32,11 +32,10 @@ BEGIN
     headers := coalesce(headers, '{}') || jsonb_build_object('topic', topic);
     targets := '{}';
     FOR target IN SELECT DISTINCT b.queue FROM queue.bindings AS b ORDER BY b.queue LOOP
-        -- The patterns of a queue that the caller may not push to cost the caller nothing.
+        -- Patterns of queues that the caller may not push to cost the caller nothing.
         CONTINUE WHEN NOT queue_internal.has_right('producer', target)
             OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = target);
-        -- What stands before the first wildcard sorts most of them out. To compile a regular expression takes far
-        -- longer.
+        -- The text before the first wildcard excludes most patterns. Compiling a regular expression takes far longer.
         CONTINUE WHEN NOT EXISTS (
             SELECT FROM queue.bindings AS b
             WHERE b.queue = target
@@ -68,7 +67,8 @@ caller has the producer''s right.
 Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
 and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
--- A transaction that holds the key in one queue must not hold up everybody who publishes for the others.
+-- With a lock_timeout, so that a transaction that holds the key in one queue does not hold up publishers for the
+-- others.
 CREATE FUNCTION queue_internal.publish_key(
     targets text[], payload jsonb, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb)
@@ -93,4 +93,4 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.publish_key IS
-    'Pushes a task with a key to each of the queues; raises where that would have to wait for long.';
+    'Pushes a task with a key to each of the queues; raises if it would have to wait for more than a second.';

@@ -9,7 +9,7 @@ DECLARE
     letters bigint;
 BEGIN
     PERFORM queue_internal.check_queue(name);
-    -- Dead letters first, as redrive takes them before it makes tasks; those that it has locked are left to it.
+    -- Dead letters first, in the same order as redrive. Leaves to redrive what it has locked.
     WITH dead AS MATERIALIZED (
         SELECT d.id FROM queue.dead_letters AS d WHERE d.queue = purge.name ORDER BY d.id FOR UPDATE SKIP LOCKED
     )

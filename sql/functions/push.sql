@@ -77,8 +77,8 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
 the key is taken and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
--- A push that has to look at other tasks: at the one with its key, at those that come before it. Of these, "live" are
--- locked already.
+-- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
+-- already.
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
@@ -110,7 +110,7 @@ BEGIN
                 UPDATE queue_internal.keys AS k SET ttl = key_ttl
                 WHERE k.queue = push_linked.queue AND k.key = push_linked.key AND k.task_id = id;
             END IF;
-            -- The task that it replaces is waited for, however that ends, also if it is named in "after".
+            -- The replaced task is waited for however it ends, even if it is named in "after".
             after := array_remove(after, running);
             IF after <> '{}' THEN
                 PERFORM queue_internal.add_dependencies(
@@ -121,7 +121,7 @@ BEGIN
             END IF;
             RETURN id;
         END IF;
-        -- No id if the key came free since, or is to be had.
+        -- Null if the key is free now, or can be taken over.
         SELECT s.id, s.running INTO id, running FROM queue_internal.settle_duplicate(pushed, on_duplicate) AS s;
         IF id IS NOT NULL THEN
             RETURN id;
@@ -129,4 +129,4 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key, or that waits for others.';
+COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key or waits for others.';

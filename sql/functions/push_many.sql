@@ -39,7 +39,7 @@ BEGIN
     IF payloads = '{}' THEN
         PERFORM queue_internal.open_queue(queue, 'producer');
     END IF;
-    -- All at one time: among equals the id decides, which follows the order of the array.
+    -- One time for all: among equals the id decides, which follows the order of the array.
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
     IF key IS NULL AND keys IS NULL AND after IS NULL THEN
         RETURN QUERY

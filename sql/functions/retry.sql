@@ -11,7 +11,7 @@ BEGIN
         PERFORM queue_internal.raise_wrong_state(
             id, 'operator', 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
     END IF;
-    -- Again where the key came free after it was found taken.
+    -- Tries again if the key became free after it was found taken.
     WHILE queue_internal.revive(ARRAY[id]) = 0 LOOP
         PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
         FROM queue.dead_letters AS d JOIN queue_internal.keys AS k ON k.queue = d.queue AND k.key = d.key
@@ -35,9 +35,8 @@ queue.
 Errors: QX002: its queue was dropped. QX003: the task does not exist, or the caller has no right on its queue. QX004:
 another task has its key. QX005: it is not a dead letter. 22004 or 22023: the argument is null or invalid.';
 
--- Those whose key another task holds stay where they are; so do all but the oldest of those that have
--- the same key. They have to be told apart before: no task is there yet that could hold the key against
--- the next one.
+-- Dead letters whose key another task has stay where they are. So do all but the oldest of those with the same key,
+-- which have to be found first: the task that would hold the key does not exist yet.
 CREATE FUNCTION queue_internal.revive(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -47,7 +46,7 @@ BEGIN
         SELECT l.id, coalesce(to_queue, l.queue) AS queue, l.key, l.key_ttl FROM queue.dead_letters AS l
         WHERE l.id = ANY (ids) ORDER BY l.id FOR UPDATE
     ), first AS MATERIALIZED (
-        -- Keys are taken in the order of push_many.
+        -- In the order of push_many.
         SELECT DISTINCT ON (l.queue, l.key COLLATE "C") l.* FROM locked AS l
         WHERE l.key IS NOT NULL ORDER BY l.queue, l.key COLLATE "C", l.id
     ), free AS MATERIALIZED (
@@ -57,7 +56,7 @@ BEGIN
     ), dead AS (
         DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
     ), forgotten AS (
-        -- How it ends next is what counts for those that will wait for it.
+        -- Dependents that are pushed later wait for its next end.
         DELETE FROM queue_internal.outcomes AS o USING free AS f WHERE o.task_id = f.id
     )
     INSERT INTO queue.tasks (
@@ -71,4 +70,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.revive IS
-    'Puts tasks back from the dead letters into their queues, or into another one; returns how many.';
+    'Puts dead letters back into their queues, or into another one; returns how many.';

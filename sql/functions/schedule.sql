@@ -51,7 +51,7 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_foreign_schedule(name);
     END IF;
-    -- A run that is kept may be due; only what lies ahead wakes the worker for schedules.
+    -- A kept run may be due; the worker only wakes for a time in the future.
     PERFORM queue_internal.announce_task(queue, greatest(next_run, clock_timestamp() + interval '1 ms'))
     WHERE next_run IS NOT NULL;
     RETURN next_run;

@@ -22,7 +22,7 @@ returns at once, with a NOTICE. Needs the worker''s right on the queue.
 Errors: 42501: no right on the queue. QX002: the queue does not exist, or was dropped meanwhile. 22004, 22023 or
 54000: an argument is null, invalid or too large.';
 
--- The same for several queues: until there is something in any of them.
+-- The same for several queues.
 CREATE PROCEDURE queue.wait(
     queues      text[],
     timeout     interval DEFAULT '30 seconds',

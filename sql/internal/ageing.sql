@@ -1,14 +1,14 @@
--- Priorities that do not starve: where a queue has "ageing", waiting that long is worth one step of
--- priority. So the order of claims is that of run_at + priority * ageing, which never changes while a
--- task waits and needs no index of its own: within a priority it is the order of run_at, and between
--- priorities the heads are compared.
+-- Ageing keeps low priorities from starving: in a queue with the option "ageing", waiting that long is worth one step of
+-- priority. So tasks are claimed in the order of run_at + priority * ageing. That value never changes while a task waits
+-- and needs no index of its own: within a priority it is the order of run_at, and between priorities the heads are
+-- compared.
 
 -- How far a claim has come in a priority.
 CREATE TYPE queue_internal.passed_level AS (level integer, until timestamptz);
 COMMENT ON TYPE queue_internal.passed_level IS 'How far a claim has come in a priority.';
 
--- In a bucket, the priority with the next task, that task's run_at, and up to which run_at its tasks come before
--- those of all other priorities.
+-- Returns, for a bucket, the priority of the next task, the run_at of that task, and the run_at up to which the tasks
+-- of that priority come before those of all others.
 CREATE FUNCTION queue_internal.next_aged_level(
     in_bucket integer, source queue.queues, moment timestamptz, passed queue_internal.passed_level[],
     OUT level integer, OUT head timestamptz, OUT until timestamptz)
@@ -55,11 +55,11 @@ BEGIN
         WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
           AND t.priority > other ORDER BY t.priority LIMIT 1;
     END LOOP;
-    -- Clipped as a number: priorities far apart give times that no timestamp can hold. At least its head, whatever
-    -- rounding does.
+    -- Clipped as a number, because priorities that are far apart give times outside the range of timestamptz. Never
+    -- earlier than the head itself, whatever rounding does.
     up_to := second - level * step;
     until := CASE WHEN up_to < extract(epoch FROM moment) THEN greatest(head, to_timestamp(up_to)) ELSE moment END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.next_aged_level IS
-    'The priority whose first task has waited long enough to be next.';
+    'Returns the priority whose first task comes next in a queue with ageing.';

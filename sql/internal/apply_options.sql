@@ -81,7 +81,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.apply_options IS 'Checks the options of a queue and writes them.';
 
--- What is in the queue already follows its new limits.
+-- Applies new limits to the tasks that are in the queue already.
 CREATE FUNCTION queue_internal.policies_changed(source queue.queues, options jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -106,7 +106,8 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.policies_changed IS 'Makes what is in a queue follow its changed options.';
+COMMENT ON FUNCTION queue_internal.policies_changed IS
+    'Applies changed options to the tasks that are in a queue already.';
 
 CREATE FUNCTION queue_internal.apply_backoff(
     argument text, changed queue.queues, fresh queue.queues, value jsonb)
@@ -151,9 +152,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.apply_backoff IS
-    'Checks a backoff, given in the argument of that name, and puts it into the row of a queue.';
+    'Checks a backoff in the named argument, and writes it into the row of a queue.';
 
--- The defaults stand once, in the table.
+-- Reads the defaults from the table, so that they are defined once.
 CREATE FUNCTION queue_internal.fresh_queue() RETURNS queue.queues
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -168,7 +169,7 @@ BEGIN
     RETURN fresh;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.fresh_queue IS 'The row of a queue with nothing but defaults.';
+COMMENT ON FUNCTION queue_internal.fresh_queue IS 'Returns the row of a queue with all defaults.';
 
 -- The values of options. Each checks its JSON type, and returns null for null.
 

@@ -1,8 +1,7 @@
 -- queue_internal.backoff(queue, task)
 --
---   How long a task waits after its attempt failed: as it was pushed to, and for the rest as its queue
---   says. The jitter takes up to that share off the wait, so that tasks that failed together do not
---   come back together, and the maximum is never exceeded.
+--   Returns the delay after a failed attempt. What the push of the task did not specify comes from the options of the
+--   queue. Jitter spreads the retries of tasks that failed together. The maximum is never exceeded.
 
 CREATE FUNCTION queue_internal.backoff(source queue.queues, task queue.tasks) RETURNS interval
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -23,4 +22,4 @@ BEGIN
     RETURN make_interval(secs => seconds * (1 - source.backoff_jitter * random()));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.backoff IS 'How long a task waits after its attempt failed.';
+COMMENT ON FUNCTION queue_internal.backoff IS 'Returns the delay after a failed attempt of a task.';

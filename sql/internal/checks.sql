@@ -73,10 +73,10 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_same_length IS 'Checks that an array goes with the array "ids".';
+COMMENT ON FUNCTION queue_internal.check_same_length IS 'Checks that an array has as many elements as "ids".';
 
--- An interval counts months and days apart. In comparisons a year has 360 days, so that -1 year 361 days is longer than
--- nothing and yet ends in the past; in seconds it has 365.25.
+-- Months and days of an interval are stored apart. Comparisons count 360 days to a year, so that -1 year 361 days is
+-- greater than zero and yet ends in the past; in seconds a year has 365.25 days.
 CREATE FUNCTION queue_internal.check_delay(argument text, delay interval) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -91,8 +91,8 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_delay IS 'Checks a delay: not negative, at most 100 years; null passes.';
 
--- Also 1 month less 29 days may end in the past. What is returned counts seconds only. The default of a queue may
--- be from before the limit was lowered: then the limit counts.
+-- 1 month -29 days may also end in the past. The result has only seconds. The default of a queue may be from before
+-- queue.max_lease was lowered: then the setting applies.
 CREATE FUNCTION queue_internal.checked_lease(lease interval, otherwise interval) RETURNS interval
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -118,4 +118,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.checked_lease IS
-    'Checks a lease and returns it, or the second argument if it is null.';
+    'Checks a lease and returns it; for null, returns the second argument.';

@@ -1,26 +1,23 @@
 -- queue_internal.claim_from(queue, lease, max_tasks, worker)
 --
---   Claims up to "max_tasks" due tasks of one queue, in order. Where an edition has several buckets (buckets.sql), a
---   claim begins with a random one and goes on to the others until it has enough; the order holds within a bucket.
+--   Claims up to "max_tasks" due tasks of one queue, in order. In an edition with several buckets (buckets.sql) it begins
+--   with a random bucket and continues with the others until it has enough; the order holds within a bucket.
 --
---   The order index is walked one priority at a time: within a priority the due tasks come first,
---   and the tasks scheduled for later behind them are never touched, however many there are.
---   The search for the next priority finds its first task too, so that the index entries of
---   finished tasks, which lie at the front until a vacuum, are passed over once and not twice.
---   A claim that passed over many of them has the next ones begin behind them (mark.sql).
---   A running task whose lease ran out is met at its own place in the order and ended like any
---   attempt, so that claims need no reaper. One claim ends about 256 attempts, and tries to for about a second: it skips
---   the others, which are the next claim's.
+--   It scans the index tasks_order one priority at a time. Within a priority the due tasks come first, so it never reads
+--   the scheduled tasks behind them. The search for the next priority also returns its first task: the dead index
+--   entries of finished tasks, which precede it until the next vacuum, are read once and not twice. A claim that has
+--   read many of them sets the scan start for the next ones (mark.sql).
+--   An expired task is found at its own place in the order and ended like any attempt, so claims need no reaper. One
+--   claim ends about 256 attempts and spends about a second on it. It skips the others and leaves them to the next claim.
 --
---   Events come first: they may admit tasks that are next. And they may come from the walk itself, when it
---   meets a task that has to queue up in its group, or takes the only one of a group that was in the order;
---   then there is another walk. So there is when nothing was found and a look at what is blocked left events.
+--   Events are processed first, because they can admit tasks that come next. The scan itself can leave events: when it
+--   finds a task that has to be blocked in its group, or claims the only admitted task of a group. Then it scans again.
+--   It also does so if it found nothing and a small sweep has left events.
 --
---   Why the planner is told what not to do: a plan that was made while the table was small, or
---   without statistics, may sort or scan all of it, and a session keeps it for long.
+--   Why the planner settings: a plan that was made while the table was small, or without statistics, may sort or scan all
+--   of it, and a session keeps such a plan.
 --   Why SKIP LOCKED and one row at a time: a claim never waits, and returns its tasks in order.
---   Why NO KEY UPDATE: a push that waits for the task to end holds a KEY SHARE lock, and does not keep it from being
---   claimed.
+--   Why NO KEY UPDATE: a push that waits for the task to end holds a KEY SHARE lock, which must not prevent the claim.
 
 CREATE FUNCTION queue_internal.claim_from(source queue.queues, lease interval, max_tasks integer, worker text)
 RETURNS SETOF queue.claimed_task
@@ -33,7 +30,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    -- 2^53 - 1: what a claim hands out is below 2^53.
+    -- 2^53 - 1, because tokens are below 2^53.
     largest   CONSTANT bigint := 9007199254740991;
     base      bigint;
     buckets   CONSTANT integer := queue_internal.buckets();
@@ -75,7 +72,7 @@ BEGIN
         more := false;
         FOR place IN start .. start + buckets - 1 LOOP
             in_bucket := place % buckets;
-            -- One statement for both. One look for events is enough.
+            -- One statement does both. One check for events is enough.
             SELECT f.level, f.head, e.id, e.due_at INTO level, head, event, event_due
             FROM (VALUES (true)) AS one
             LEFT JOIN LATERAL
@@ -85,13 +82,13 @@ BEGIN
                 WHERE place = start AND v.queue = source.name
                   AND (v.due_at, v.id) > ('-infinity', mark.event) AND v.due_at <= moment
                 ORDER BY v.due_at, v.id LIMIT 1) AS e ON true;
-            -- One end may lead to another; what would take too long is left to the next claim.
+            -- The end of a task can end others. The next claim does what would take too long.
             IF event IS NOT NULL AND rounds < 16 THEN
                 rounds := rounds + 1;
-                -- Those that were postponed come after the fresh ones.
+                -- Postponed events come after new ones.
                 event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE mark.event END;
                 IF queue_internal.process_events(source, 16 + 4 * max_tasks, event) > 0 THEN
-                    -- What was unblocked just now is due by now, too, and may have moved the mark.
+                    -- Tasks that were just unblocked are due by now, and may have moved the scan start.
                     moment := clock_timestamp();
                     IF mark.until IS NOT NULL THEN
                         mark := queue_internal.mark_of(source.name);
@@ -99,7 +96,7 @@ BEGIN
                     fresh := true;
                     CONTINUE walk;
                 END IF;
-                -- Those that are left are being processed by another transaction.
+                -- Another transaction is processing the remaining ones.
                 event := NULL;
             END IF;
             IF source.ageing IS NOT NULL THEN
@@ -131,11 +128,11 @@ BEGIN
                             IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
                                 stuck := stuck || candidate.id;
                             END IF;
-                            -- As a rule it is to be had now, at its old place.
+                            -- Usually it can be claimed now, at its old place.
                             SELECT t.* INTO candidate FROM queue.tasks AS t
                             WHERE t.id = candidate.id AND t.state = 'queued' AND t.gate < 2 AND t.run_at <= until;
                             IF NOT FOUND THEN
-                                -- It has ended for good, which others may have waited for.
+                                -- It has ended, and other tasks may have waited for that.
                                 more := true;
                                 again := true;
                                 CONTINUE;
@@ -149,7 +146,7 @@ BEGIN
                         END IF;
                         new_token := greatest(candidate.token + 1, base);
                         IF new_token > base + 1000000 THEN
-                            -- Beyond what the mark covers (src/tokens.rs).
+                            -- Larger than what token_mark covers (src/tokens.rs).
                             PERFORM queue_internal.claim_durably();
                         END IF;
                         started := moment;
@@ -165,7 +162,7 @@ BEGIN
                                 VALUES (source.name, candidate.group_key);
                                 more := true;
                             END IF;
-                            -- Not before the one ahead of it in its group was finished.
+                            -- Not until the task before it in its group has ended.
                             started := clock_timestamp();
                         END IF;
                         IF limited THEN
@@ -191,7 +188,7 @@ BEGIN
                     END LOOP;
                 END IF;
                 EXIT walk WHEN granted = max_tasks;
-                -- What had ended in the middle of a batch left room in it.
+                -- Tasks that ended within the batch left space in it.
                 CONTINUE WHEN again;
                 IF source.ageing IS NOT NULL THEN
                     passed := passed || ROW(level, until)::queue_internal.passed_level;

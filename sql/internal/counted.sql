@@ -1,7 +1,7 @@
 -- queue_internal.counted(queues)
 --
---   What is known of the numbers of tasks in these queues without counting them. A queue of which nothing
---   is known is left out, and here they all are: the library knows more (native.sql).
+--   Returns the task counters of these queues that are kept in memory. A queue without counters is left out. Without the
+--   library that is every queue; native.sql replaces this function.
 
 CREATE FUNCTION queue_internal.counted(queues text[])
 RETURNS TABLE (
@@ -11,4 +11,4 @@ LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
     SELECT NULL, 0, 0, 0, 0, 0, 0, NULL::timestamptz, 0, 0, 0, 0 WHERE false
 $$;
 COMMENT ON FUNCTION queue_internal.counted IS
-    'What is known of the numbers of tasks without counting them: the counters behind queue.stats.';
+    'Returns the counters in memory behind queue.stats, for those of the queues that have any.';

@@ -13,10 +13,10 @@
 --
 --   Cycles are impossible: a task can only wait for tasks that existed before it.
 
--- What a push or several of them lock before they take a key or insert a task, all of it in the order of ids: the
--- predecessors, of which it returns those that are live, and the tasks with the keys, which are going to be changed or
--- waited for. A single push without predecessors has no lock yet when it locks the task with its key, and needs none here.
--- A task of a queue for which the caller has no right does not exist for it.
+-- Locks, in the order of ids and before a push takes a key or inserts a task: the predecessors, of which it returns
+-- those that are live, and the tasks with the keys, which will be changed or waited for. A single push without
+-- predecessors holds no lock yet when it locks the task with its key, so it does not call this. A task of a queue on
+-- which the caller has no right is treated as if it did not exist.
 CREATE FUNCTION queue_internal.lock_before_push(queues text[], keys text[], on_duplicate text, after bigint[])
 RETURNS bigint[]
 LANGUAGE plpgsql
@@ -42,7 +42,7 @@ BEGIN
             ORDER BY t.id FOR KEY SHARE);
     END IF;
     FOR one IN SELECT DISTINCT u.id FROM unnest(after || holders) AS u (id) WHERE u.id IS NOT NULL ORDER BY u.id LOOP
-        -- As settle_duplicate does: of one that runs it changes the key alone.
+        -- As in settle_duplicate: of a running task only the key changes.
         IF one = ANY (holders) THEN
             PERFORM FROM queue.tasks AS t
             WHERE t.id = one AND t.queue = ANY (queues) AND t.state IN ('queued', 'waiting') FOR NO KEY UPDATE;
@@ -57,10 +57,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_before_push IS
-    'Locks the tasks that pushes are going to wait for or to change; returns the live predecessors.';
+    'Locks the tasks that pushes will wait for or change; returns the live predecessors.';
 
--- "live" are the predecessors that are locked already (lock_before_push).
--- Why one generic plan: to plan it for all partitions of the history takes longer than to push the task.
+-- "live" are the predecessors that lock_before_push has locked. Why a generic plan: planning for all partitions of
+-- the history takes longer than pushing the task.
 CREATE FUNCTION queue_internal.add_dependencies(
     task_id bigint, queue text, after bigint[], on_failure text, live bigint[])
 RETURNS void
@@ -81,7 +81,7 @@ BEGIN
     IF cardinality(live) = known THEN
         RETURN;
     END IF;
-    -- A new snapshot: those that are gone by now have ended.
+    -- A new snapshot: predecessors that are gone by now have ended.
     UPDATE queue_internal.dependencies AS d SET outcome = e.outcome
     FROM (SELECT a.id, f.outcome
           FROM (SELECT DISTINCT i.id FROM unnest(after) AS i (id)) AS a,
@@ -92,8 +92,8 @@ BEGIN
     WHERE d.predecessor_id = e.id AND d.task_id = add_dependencies.task_id;
     GET DIAGNOSTICS ended = ROW_COUNT;
     IF cardinality(live) + ended < known THEN
-        -- Dead letters that came back since the others were locked. The task itself exists already, and cannot wait
-        -- for itself.
+        -- These are dead letters that were put back after the others were locked. The task itself exists already and
+        -- cannot wait for itself.
         live := live || ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.id = ANY (after) AND t.id <> ALL (live) AND t.id <> add_dependencies.task_id
@@ -108,9 +108,9 @@ BEGIN
     INSERT INTO queue_internal.events (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.add_dependencies IS 'Makes a task wait for others.';
+COMMENT ON FUNCTION queue_internal.add_dependencies IS 'Makes a task wait for its predecessors.';
 
--- For the sweep. Null for a task that is live or left no trace.
+-- Used by the sweep. Null for a task that is live or left no trace.
 CREATE FUNCTION queue_internal.outcome_of(task_id bigint) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -128,7 +128,7 @@ BEGIN
         (SELECT o.outcome FROM queue_internal.outcomes AS o WHERE o.task_id = outcome_of.task_id));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.outcome_of IS 'How a task ended, as far as it left a trace.';
+COMMENT ON FUNCTION queue_internal.outcome_of IS 'Returns how a task ended, if it left a trace.';
 
 -- Called in a statement after the one that deleted the tasks, so that its snapshot shows every dependency that was
 -- committed while that statement waited. Rows that another transaction has locked are left out, so that no end
@@ -146,7 +146,7 @@ DECLARE
     dependent bigint;
     told      bigint[] := '{}';
 BEGIN
-    -- One by one: a plan for many may read all dependencies to look for a few.
+    -- One by one, because a plan for many may read all dependencies to find a few.
     FOREACH ended IN ARRAY ids LOOP
         FOR dependent IN
             SELECT d.task_id FROM queue_internal.dependencies AS d
@@ -174,9 +174,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.tell_dependents IS
-    'Writes how tasks ended to the rows of those that wait for them, and leaves an event for each.';
+    'Writes the outcome of tasks to the rows of their dependents, and leaves an event for each dependent.';
 
--- False if the task has to be looked at again, because a transaction has it locked.
+-- Returns false if the task has to be checked again, because another transaction has it locked.
 CREATE FUNCTION queue_internal.process_dependent(task_id bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -187,7 +187,7 @@ BEGIN
     IF NOT FOUND THEN
         IF EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = process_dependent.task_id) THEN
             RETURN false;
-        -- One of which there is no trace may come yet, from a dump.
+        -- A dump that is being restored may still bring a task that has left no trace.
         ELSIF queue_internal.outcome_of(process_dependent.task_id) IS NOT NULL THEN
             PERFORM queue_internal.forget_dependencies(process_dependent.task_id);
         END IF;
@@ -221,7 +221,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.process_dependent IS
-    'Unblocks a waiting task, or ends it, if its predecessors have ended; false if that has to wait.';
+    'Unblocks or ends a waiting task if its predecessors have ended; false if it has to be checked again.';
 
 CREATE FUNCTION queue_internal.unblock(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -236,9 +236,9 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.unblock IS 'Puts a waiting task into its queue.';
+COMMENT ON FUNCTION queue_internal.unblock IS 'Makes a waiting task queued.';
 
--- Rows that the end of a predecessor has locked at this moment are left to the sweep.
+-- Leaves rows that the end of a predecessor has locked to the sweep.
 CREATE FUNCTION queue_internal.forget_dependencies(task_id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -251,4 +251,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.forget_dependencies IS
-    'Deletes the dependencies of a task that waits no more, without waiting for a lock.';
+    'Deletes the dependencies of a task that no longer waits, without waiting for a lock.';

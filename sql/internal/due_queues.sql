@@ -1,10 +1,10 @@
 -- queue_internal.due_queues(since, until)
 --
---   The queues, not paused, in which a queued task came due after "since" and up to "until" or in which an event is due
---   for the next claim; and the next time beyond "until" at which a task or a postponed event is due in any queue. One
---   short look into the order index for each queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
---   100, and after 100 ms into none. Such a queue counts as ready, and is looked at again within a second: a notification
---   is a hint.
+--   Returns the queues, except paused ones, in which a queued task became due after "since" and up to "until", or in which
+--   an event is due; and the next time after "until" at which a task or a postponed event is due in any queue. It reads one
+--   entry of the order index for each queue and priority, however many tasks there are. Of a queue with more than 100
+--   priorities it reads only the first 100, and after 100 ms none; such a queue counts as ready and is checked again
+--   within a second, because a notification is only a hint.
 
 CREATE FUNCTION queue_internal.due_queues(
     since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
@@ -33,7 +33,7 @@ BEGIN
         IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
-        -- One that was postponed.
+        -- A postponed event.
         SELECT e.due_at INTO later FROM queue_internal.events AS e
         WHERE e.queue = name AND e.due_at > until ORDER BY e.due_at LIMIT 1;
         next_run_at := least(next_run_at, later);
@@ -69,4 +69,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.due_queues IS
-    'The queues in which tasks came due in a span of time, and when the next task comes due.';
+    'Returns the queues in which tasks became due in an interval, and when the next task becomes due.';

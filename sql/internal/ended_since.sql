@@ -1,8 +1,8 @@
 -- queue_internal.ended_since(since)
 --
---   How many tasks of each queue ended since then, by state and time, and, without a time, how many dead
---   letters there are: what queue_internal.counted starts from. The times are cut as its steps are
---   (src/lanes/account.rs), 2^24 microseconds each.
+--   Returns how many tasks of each queue ended since then, by state and time; and, with a null time, how many dead letters
+--   there are. The counters of the library start from this. Times are rounded down to their steps of 2^24 microseconds
+--   (src/lanes/account.rs).
 
 CREATE FUNCTION queue_internal.ended_since(since timestamptz)
 RETURNS TABLE (queue text, state text, ended_at timestamptz, tasks bigint)
@@ -16,4 +16,4 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT d.queue, 'failed', NULL, count(*) FROM queue.dead_letters AS d GROUP BY 1
 $$;
 COMMENT ON FUNCTION queue_internal.ended_since IS
-    'What ended since a time, counted; and the dead letters, without a time.';
+    'Counts the tasks that ended since a time, and the dead letters.';

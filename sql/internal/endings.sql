@@ -1,9 +1,9 @@
--- The ways in which a task leaves queue.tasks, the way back to the queue after an attempt, and the ways
--- to another place or queue. Whoever calls them holds the task's row locked: FOR NO KEY UPDATE, or FOR UPDATE if the
--- task is to end. A transaction that has pushed after the task conflicts with the second alone (dependencies.sql).
+-- How a task leaves queue.tasks, how it returns to its queue after an attempt, and how it gets another place or queue. The
+-- caller holds a lock on the task's row: FOR NO KEY UPDATE, or FOR UPDATE if the task is to end. A transaction that has
+-- pushed after the task conflicts only with FOR UPDATE (dependencies.sql).
 
--- Has to come before the statement that looks for those who wait for the task. With "patient" it waits for transactions
--- that have pushed after the task; else it returns false.
+-- Must run in a statement before the one that looks for dependents of the task. With "patient" it waits for
+-- transactions that have pushed after the task; otherwise it returns false.
 CREATE FUNCTION queue_internal.lock_to_end(task_id bigint, patient boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -18,8 +18,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.lock_to_end IS
     'Locks the row of a task that is to end; false if that would have to wait.';
 
--- The first ten and the last ten are kept, of as many attempts as there may be: all of them are written anew at
--- each failure.
+-- Bounded, because each failure writes the whole array again.
 CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -33,17 +32,16 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.with_error IS
-    'The errors of a task with one more at the end; of more than twenty, the first ten and the last ten.';
+    'Returns the errors of a task with one more; of more than twenty, the first ten and the last ten.';
 
--- Deletes the task and writes about it in one statement: see the policy "of_a_task" (rights.sql).
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     kept    boolean;
     awaited boolean;
 BEGIN
-    -- At another isolation level the snapshot may not show who waits for the task: then its outcome has to be found
-    -- elsewhere (tell_dependents).
+    -- At REPEATABLE READ and SERIALIZABLE the snapshot may not show all dependents. Then tell_dependents records the
+    -- outcome.
     SELECT q.keep_history,
            q.max_running IS NOT NULL
            OR NOT q.keep_history AND current_setting('transaction_isolation') <> 'read committed'
@@ -58,7 +56,7 @@ BEGIN
            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
            task.headers, task.payload, task.progress, task.errors, archive.result
     WHERE kept IS DISTINCT FROM false;
-    -- Null where a dump brought the task before its queue.
+    -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
         PERFORM queue_internal.leave(task, archive.state);
     END IF;
@@ -67,14 +65,13 @@ $$;
 COMMENT ON FUNCTION queue_internal.archive IS
     'Moves a finished task to the history, or deletes it if its queue keeps none.';
 
--- What the end of a task means to others: its key is free, the next of its group may run, its slot is free, and those
--- that wait for it are told. Must come in a statement after the one that locked or deleted the task: see
--- tell_dependents().
+-- The effects of the end of a task on others: its key is free, its group and its slot have room, and its dependents
+-- get its outcome. Must run in a statement after the one that locked or deleted the task: see tell_dependents().
 CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL THEN
-        -- What failed may be pushed again at once: nothing was done.
+        -- Work that failed may be pushed again at once.
         PERFORM queue_internal.release_key(task, outcome IN ('purged', 'failed'));
     END IF;
     IF task.group_key IS NOT NULL THEN
@@ -91,7 +88,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.leave IS
-    'Tells those who wait for a task, or for its key, its group or its slot, that it has ended.';
+    'Releases the key and the slot of a task that has ended, and leaves events for its group and its dependents.';
 
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -116,7 +113,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.cancel_or_ask IS
-    'Cancels a task, or notes for the worker of a running one that it shall stop; returns its state.';
+    'Cancels a task, or records the request for a running one; returns its state.';
 
 CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -125,7 +122,7 @@ BEGIN
     PERFORM queue_internal.leave(task, 'purged');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.discard IS 'Deletes a task without a trace.';
+COMMENT ON FUNCTION queue_internal.discard IS 'Deletes a task without recording it in the history.';
 
 CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -158,7 +155,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.put_back IS
-    'Puts a running task back into its queue, with the attempt, run_at and errors given.';
+    'Requeues a running task with the attempt, run_at and errors given.';
 
 CREATE FUNCTION queue_internal.reorder(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -168,9 +165,9 @@ BEGIN
     WHERE t.id = task.id;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.reorder IS 'Gives a task the place in the order that its priority and run_at say.';
+COMMENT ON FUNCTION queue_internal.reorder IS 'Changes the priority and the run_at of a task.';
 
--- False, and the task stays, if another one has its key there.
+-- Returns false, and does nothing, if another task of that queue has the key.
 CREATE FUNCTION queue_internal.move(task queue.tasks, to_queue text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -183,7 +180,7 @@ BEGIN
           AND o.task_id = task.id AND o.ttl IS NOT NULL;
         PERFORM queue_internal.release_key(task, true);
     END IF;
-    -- In the other queue it is its turn in its group when it is.
+    -- An event in the other queue admits it when it is its turn in its group.
     UPDATE queue.tasks AS t
     SET queue = to_queue, updated_at = clock_timestamp(),
         gate = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
@@ -198,10 +195,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.move IS
     'Moves a task that is not running to another queue; false if its key is taken there.';
 
--- Decides what an attempt that did not succeed leads to. A task that is to be cancelled is, however
--- its attempt ended; and one that was replaced is not tried again.
--- Without "patient" it returns null, and does nothing, where it would have to wait for a transaction that has pushed
--- after the task, or that is replacing it.
+-- Ends a failed attempt: cancels the task if that was requested; else requeues it or moves it to the dead letters. A
+-- task that was replaced is cancelled instead of requeued. Without "patient" it returns null and does nothing if it
+-- would have to wait for a transaction that has pushed after the task or is replacing it.
 CREATE FUNCTION queue_internal.end_attempt(
     task queue.tasks, error text, retry_in interval, permanent boolean, patient boolean DEFAULT true)
 RETURNS text
@@ -213,13 +209,13 @@ DECLARE
 BEGIN
     task.errors := queue_internal.with_error(task, error);
     SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
-    -- A dump may bring a task before its queue: until then nobody knows whether it was the last attempt.
+    -- A dump may bring a task before its queue. Until then it is unknown whether this was the last attempt.
     IF NOT patient AND source.name IS NULL THEN
         RETURN NULL;
     END IF;
     is_last := permanent OR coalesce(task.attempt >= coalesce(task.max_attempts, source.max_attempts), false);
-    -- Which task a push replaces is decided by who locks the key first. Who is patient has the task locked FOR UPDATE
-    -- if it has a key, and a push that replaces it comes before or after that (leased_task).
+    -- The first to lock the key decides whether a push replaces this task. A patient caller has locked a task with a
+    -- key FOR UPDATE, so that a push that replaces it comes before or after (leased_task).
     IF NOT patient AND task.key IS NOT NULL AND NOT is_last AND NOT queue_internal.lock_key(task.queue, task.key, false) THEN
         RETURN NULL;
     END IF;
@@ -236,7 +232,7 @@ BEGIN
         RETURN outcome;
     END IF;
     retry_in := coalesce(retry_in, queue_internal.backoff(source, task));
-    -- Without a wait it keeps its place in the queue.
+    -- Without a delay the task keeps its place in the queue.
     IF retry_in > '0' THEN
         task.run_at := clock_timestamp() + retry_in;
     END IF;
@@ -245,4 +241,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_attempt IS
-    'Ends an attempt that did not succeed; returns the state that the task is in then.';
+    'Ends an attempt that did not succeed; returns the new state of the task.';

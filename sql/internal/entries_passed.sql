@@ -1,4 +1,7 @@
--- How a claim finds out that it passed over much that is of no use (mark.sql).
+-- How a claim finds out that it has read many dead index entries (mark.sql).
+--
+-- Counted and not timed, because a session that had to wait for a processor has read nothing. The count grows within a
+-- transaction; between two transactions it may be flushed to the statistics.
 
 -- Counted and not timed: a session that had to wait for a processor passed over nothing. The count grows within
 -- a transaction; between two, what was counted may be handed over to the statistics.
@@ -10,7 +13,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.entries_passed IS
-    'How many entries of indexes this session has passed, in search of tasks and events.';
+    'Returns how many index entries this session has read in search of tasks and events.';
 
 CREATE FUNCTION queue_internal.newest_event() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -18,4 +21,4 @@ BEGIN
     RETURN coalesce(pg_sequence_last_value(to_regclass('queue_internal.events_id_seq')), 0);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.newest_event IS 'The id of the last event that anybody left, in whatever queue.';
+COMMENT ON FUNCTION queue_internal.newest_event IS 'Returns the id of the newest event of any queue.';

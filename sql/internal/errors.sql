@@ -1,7 +1,7 @@
--- Every error that the functions raise, each in one place.
+-- The errors that several functions raise.
 --
--- Messages are short and factual, details are sentences of facts, hints say what to do. Values of
--- arguments may be named, payloads never.
+-- Messages are short and factual, details are sentences of facts, hints say what to do. They may contain the values of
+-- arguments, but never payloads.
 
 CREATE FUNCTION queue_internal.raise_null(argument text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -69,7 +69,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_unknown_schedule IS 'Raises 42704.';
 
--- Does not name the queue: the caller may not know it.
+-- Does not name the queue, because the caller may have no right on it.
 CREATE FUNCTION queue_internal.raise_foreign_schedule(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,11 +1,11 @@
 -- Events: hints to look at a waiting task or at a group.
 --
---   Whatever may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into a
+--   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into a
 --   group, an end or a retry in a group. The next claim from the queue processes the events before it looks for
 --   tasks; the background worker and queue.maintain() do it too.
---   Promise:  an event says only what to look at. What follows is decided by the rows of tasks and dependencies, as
+--   Promise:  an event says only what to check. The result depends on the rows of tasks and dependencies, as
 --             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
---   Promise:  an event that cannot be processed is in nobody's way. It is due again after a pause that grows from
+--   Promise:  an event that cannot be processed does not delay others. It is due again after a pause that grows from
 --             10 ms to 10 s: because a transaction has a row locked, or because of an error, by a constraint or a
 --             trigger that somebody added, which is logged once and shown by queue.health().
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
@@ -13,8 +13,8 @@
 
 -- queue_internal.process_events(queue, max_events, after, until)
 --
---   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it looked at. One event at
---   least, and no other after "until", which is in 150 ms where it is null: what one event leads to may be much.
+--   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it checked. It
+--   processes at least one, and starts no other after "until" (by default in 150 ms), because one event can cause much work.
 --   Errors:   none of its own
 --   Touches:  queue_internal.events (never waits for a lock)
 CREATE FUNCTION queue_internal.process_events(
@@ -22,7 +22,7 @@ CREATE FUNCTION queue_internal.process_events(
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    -- For both tries together.
+    -- For both attempts together.
     stop CONSTANT timestamptz := coalesce(until, clock_timestamp() + interval '150 ms');
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -34,9 +34,9 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.process_events IS
-    'Unblocks tasks that waited for a predecessor or for their turn; returns how many events it looked at.';
+    'Unblocks tasks that waited for a predecessor or their turn; returns how many events it checked.';
 
--- With "apart", each event in a subtransaction of its own.
+-- With "apart", each event is processed in a subtransaction of its own.
 CREATE FUNCTION queue_internal.process_each(
     source queue.queues, max_events integer, after bigint, apart boolean, until timestamptz)
 RETURNS bigint
@@ -69,9 +69,9 @@ BEGIN
     RETURN looks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a queue; returns how many it looked at.';
+COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a queue; returns how many it checked.';
 
--- All events about one task or one group are one, up to a hundred. Those that come after this look are not among them.
+-- Treats up to a hundred events about the same task or group as one. Later ones are not included.
 CREATE FUNCTION queue_internal.process_event(
     source queue.queues, event queue_internal.events, after bigint, until timestamptz)
 RETURNS void
@@ -93,7 +93,7 @@ BEGIN
     IF NOT done THEN
         PERFORM queue_internal.postpone_event(event, NULL);
     ELSIF ids = ARRAY[event.id] THEN
-        -- By the whole primary key: a plan made for few events may read all of the queue for each.
+        -- By the whole primary key, because a plan made for few events may read all of the queue for each.
         DELETE FROM queue_internal.events AS e
         WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     ELSIF event.task_id IS NOT NULL THEN
@@ -104,7 +104,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_event IS 'Acts upon an event and deletes it, or postpones it.';
+COMMENT ON FUNCTION queue_internal.process_event IS 'Processes an event and deletes it, or postpones it.';
 
 CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -122,11 +122,11 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.postpone_event IS 'Has an event processed later; logs the first error.';
+COMMENT ON FUNCTION queue_internal.postpone_event IS 'Postpones an event; logs its first error.';
 
--- A piece of each queue at a time, in random order, so that a queue with many events is in no other's way, and for 50 ms
--- in all. A queue without due events costs one look into the index: without the settings, the planner reads all events
--- for each queue.
+-- Some events of each queue in turn, in random order and for 50 ms in all, so that a queue with many events does not
+-- delay others. A queue without due events costs one index lookup; without the planner settings, the planner reads
+-- all events for each queue.
 CREATE FUNCTION queue_internal.process_all_events(max_events integer) RETURNS bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -153,7 +153,7 @@ BEGIN
             WHERE e.queue = source.name AND e.due_at <= moment
             ORDER BY e.due_at, e.id LIMIT 1;
             CONTINUE WHEN NOT FOUND;
-            -- What lies before it has been processed, and need not be passed over again.
+            -- Events before it have been processed, and their dead index entries need not be read again.
             looks := looks + queue_internal.process_events(
                 source, least(max_events, 20), CASE WHEN first.due_at = '-infinity' THEN first.id - 1 ELSE 0 END, until);
             IF looks >= max_events OR clock_timestamp() > until THEN
@@ -165,4 +165,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.process_all_events IS
-    'Processes due events of all queues, about so many; returns how many it looked at.';
+    'Processes about so many due events of all queues; returns how many it checked.';

@@ -1,12 +1,11 @@
 -- queue_internal.expire(ids)
 --
---   Ends the attempts of those of the tasks whose lease ran out, without waiting for anybody's lock;
---   returns how many, which ones run on, with the ends of their leases, and which could not be ended, if any.
---   Those that run on: somebody else has them locked, or has extended or claimed them. A transaction that has pushed after
---   a task keeps it from ending, not from being put back.
---   Promise:  a task that cannot be ended is in no other's way, and the log says why, at first and then once an hour:
---             a constraint or a trigger that somebody added, or what was written into its row
---   Locks:    waits 100 ms for one, and 300 ms for all of them. What could not be ended because of them runs on.
+--   Ends the attempts of those of the tasks whose lease has expired. Returns how many; which tasks still run, with the ends
+--   of their leases; and which could not be ended, if any. A task still runs if another transaction has it locked, or has
+--   extended or claimed it. A transaction that has pushed after a task prevents its end, but not that it is requeued.
+--   Promise:  a task that cannot be ended, because of a constraint or a trigger that somebody added or because of what
+--             was written into its row, does not delay others. The log says why, at first and then once an hour
+--   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still runs
 --   Touches:  queue.tasks
 
 CREATE FUNCTION queue_internal.expire(
@@ -51,7 +50,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.expire IS
-    'Ends attempts whose lease ran out, of the tasks given; returns how many, and which it could not end.';
+    'Ends attempts whose lease has expired, of the tasks given; returns how many, and which it could not end.';
 
 CREATE FUNCTION queue_internal.end_expired(ids bigint[]) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -72,4 +71,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_expired IS
-    'Ends attempts whose lease ran out, all of them or none; returns how many.';
+    'Ends attempts whose lease has expired, all of them or none; returns how many.';

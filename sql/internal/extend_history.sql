@@ -1,16 +1,14 @@
 -- queue_internal.extend_history()
 --
---   Makes the partitions of queue.history for today and the coming days, as many as the setting
---   "queue.history_ahead" says, and returns whether they are all there; null as long as there was no
---   task. A day of which a partition made by hand holds a part gets none: rows of the rest go to queue.history_default.
+--   Creates the partitions of queue.history for today and the next "queue.history_ahead" days. Returns whether all of them
+--   exist; null as long as there was no task. A day that is partly covered by a partition made by hand gets none: the other
+--   rows of that day go to queue.history_default.
 --
---   Off the path of claims: one session at a time is at it, each partition is attached under a short
---   lock_timeout, and what could not be done is left for the next time. Until then queue.history_default takes
---   the rows.
---   Why not before the first task: a restore creates the extension, then the partitions of the
---   dump, then loads the tasks. Partitions made in between would be in its way; and so would any
---   made while a partition of the dump for a day to come is not attached yet; that of a day that is over is
---   in nobody's way. pg_restore -j may bring the tasks first.
+--   It does not delay claims: one session at a time does it, each partition is attached under a short lock_timeout, and
+--   what could not be done is left for the next time. Until then queue.history_default takes the rows.
+--   Why not before the first task: a restore creates the extension, then the partitions of the dump, then loads the tasks.
+--   Partitions created in between would conflict with those of the dump. So would any that is created while a
+--   partition of the dump for today or a later day is not yet attached. pg_restore -j may load the tasks first.
 
 CREATE FUNCTION queue_internal.extend_history() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -21,7 +19,7 @@ DECLARE
     day      date;
     warned   boolean := false;
 BEGIN
-    -- A lock that nobody can take who may not write to the table, as an advisory lock could be.
+    -- Only roles that may write to the table can take this lock, unlike an advisory lock.
     LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR queue_internal.is_being_restored() THEN
@@ -47,7 +45,7 @@ BEGIN
             WHEN lock_not_available OR deadlock_detected THEN
                 complete := false;
             WHEN OTHERS THEN
-                -- One day must not stop the others.
+                -- The failure of one day must not prevent the others.
                 complete := false;
                 IF NOT warned THEN
                     RAISE WARNING 'the partition of queue.history for % cannot be made: %', day, SQLERRM;
@@ -61,7 +59,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.extend_history IS
-    'Makes the partitions of queue.history for the coming days; returns whether all are there.';
+    'Creates the partitions of queue.history for the coming days; returns whether all exist.';
 
 CREATE FUNCTION queue_internal.history_partitions(OUT day date, OUT name text, OUT attached boolean)
 RETURNS SETOF record
@@ -74,9 +72,9 @@ BEGIN ATOMIC
       AND c.relname ~ '^history_[0-9]{8}$';
 END;
 COMMENT ON FUNCTION queue_internal.history_partitions IS
-    'The partitions of queue.history that hold one day (UTC) each.';
+    'Returns the partitions of queue.history that hold one day (UTC) each.';
 
--- What each partition of queue.history holds, without the default one.
+-- The bounds of each partition of queue.history except the default one.
 CREATE FUNCTION queue_internal.history_bounds(OUT name text, OUT since timestamptz, OUT until timestamptz)
 RETURNS SETOF record
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
@@ -89,12 +87,11 @@ BEGIN
     WHERE i.inhparent = 'queue.history'::regclass AND b IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.history_bounds IS 'The partitions of queue.history and their bounds.';
+COMMENT ON FUNCTION queue_internal.history_bounds IS 'Returns the partitions of queue.history and their bounds.';
 
--- Rows of today that were written before there was a partition are moved into it, if they are few;
--- many stay where they are, and retire_history deletes them there.
--- Why today's partition takes the lock of the whole history: a completion that has looked for its
--- partition, and found only the default one, would fail when this one appears.
+-- Moves rows of today that were written before the partition existed, if they are few. Many stay in
+-- queue.history_default until retire_history deletes them there. Why today's partition needs a lock on the whole
+-- history: a completion that has been routed to the default partition would fail when this one appears.
 CREATE FUNCTION queue_internal.add_history_partition(day date) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
@@ -116,7 +113,8 @@ BEGIN
     -- A superuser may CALL queue.maintain().
     EXECUTE format('ALTER TABLE queue.%I OWNER TO %s', name,
                    (SELECT c.relowner::regrole FROM pg_class AS c WHERE c.oid = 'queue.history'::regclass));
-    -- For those to whom default privileges give it: of the rows, the policies of queue.history tell who may read which.
+    -- Default privileges may give roles access to it. The policies of queue.history decide which rows a role may
+    -- read.
     EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', name);
     IF early > 0 THEN
         EXECUTE format(
@@ -132,4 +130,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.add_history_partition IS
-    'Makes the partition of queue.history for one day; false if too many rows came before it.';
+    'Creates the partition of queue.history for one day; false if too many rows came before it.';

@@ -1,21 +1,21 @@
 -- queue_internal.filter_condition(filter, states, dead, moment)
 --
---   Checks the filter of a bulk verb and returns it as a condition on queue.tasks AS t or, if "dead",
---   on queue.dead_letters AS t.
+--   Checks the filter of a bulk procedure and returns it as a condition on queue.tasks AS t or, if "dead", on
+--   queue.dead_letters AS t.
 --   Options:  all                    true: every task
 --             queue, worker          a name
---             state                  one of "states", which are those that the verb takes
+--             state                  one of "states", the states that the procedure accepts
 --             older_than, newer_than an interval, by created_at
---             key, group_key         a pattern as LIKE has it
+--             key, group_key         a LIKE pattern
 --             error                  the same, on the last error
 --             payload, headers       JSON that the task's contains
 --             ids                    an array of ids
---   Rights:   only tasks of queues whose operator the caller is
+--   Rights:   only tasks of queues on which the caller has the operator's right
 --   Errors:   22004, 22023, 54000 naming the option; 42501 or QX002 for the queue
---   Why an empty filter is refused: a program that forgot to fill it in would mean everything.
---   Why times are written as values: every batch has to mean the same moment. In ISO: other styles name zones by
---             abbreviations, and CST is read as another zone than it was written for.
---   Why payloads are not, but are taken from $3, the filter: a log may show the statement.
+--   Why an empty filter is refused: a program that forgot to fill it in would change every task.
+--   Why times are written as values: every batch has to use the same time. In ISO format, because other styles write
+--             abbreviations of time zones, which can be read as another zone: CST, for example.
+--   Why payloads come from $3, the filter, and are not written into the text: a log may show the statement.
 
 CREATE FUNCTION queue_internal.filter_condition(filter jsonb, states text[], dead boolean, moment timestamptz)
 RETURNS text
@@ -91,7 +91,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.filter_condition IS
-    'Checks the filter of a bulk verb and returns it as a condition.';
+    'Checks the filter of a bulk procedure and returns it as a condition.';
 
 CREATE FUNCTION queue_internal.text_option(option text, value jsonb) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

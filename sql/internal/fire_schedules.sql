@@ -1,20 +1,20 @@
 -- queue_internal.fire_schedules(max_tasks, patience, after)
 --
---   Pushes the tasks of the schedules that are due, and tells when the next one is.
---   Promise:  one task for each time that is due, because the push and the step to the next time are
---             one transaction, and the next time follows from the planned one and never from the clock
---   Order:    first the schedules that are on time, which became due in the last second; those that are behind have at least
---             a quarter of the time that a call takes. Among both in turn by queue, and in each queue by the time that is due, a
---             piece of each schedule at a time, so that neither a queue with many schedules nor a schedule far behind
---             delays another one; the queues by their names, from behind "after" on. "last" is the queue with which it
---             stopped before each schedule had its turn, else null: the others are the first of the next call
---   Stops:    once "max_tasks" were pushed, or after 100 ms; null for neither
---   Restore:  while pg_restore is connected nothing is pushed
---   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
---             overdue when it failed, "patience" at most, and is in no other's way.
---   Locks:    the rows of the schedules that are due; those that others have locked are passed over. What a push has to
---             wait for, such as a key that an open transaction holds, it waits for 50 ms; and once that was in vain, all
---             others of the call for 2 ms each: one key may be that of many schedules.
+--   Pushes the tasks of the schedules that are due, and returns when the next schedule is due.
+--   Promise:  one task for each run, because one transaction pushes the task and sets the next run, and the next run
+--             follows from the planned one and never from the clock
+--   Order:    first the schedules that are on time, which became due in the last second; those that are behind get at
+--             least a quarter of the time of a call. In both, queues take turns, and in each queue the schedule that is
+--             due first comes first, a few tasks of each schedule at a time. So neither a queue with many schedules nor a schedule that is far behind delays others. The
+--             queues are visited by name, starting after "after". "last" is the queue where it stopped before each
+--             schedule had its turn, else null; the next call continues after it
+--   Stops:    after "max_tasks" pushes or 100 ms; with null after neither
+--   Restore:  pushes nothing while pg_restore is connected
+--   Failing:  a schedule whose push fails stays due and records the error. It is skipped for as long as it was overdue when
+--             it failed, at most "patience", and does not delay others
+--   Locks:    the rows of the schedules that are due; rows that others have locked are skipped. A push waits at most
+--             50 ms for a lock, such as that of a key which an open transaction holds. After the first that waited in vain,
+--             all others of the call wait 2 ms each, because many schedules may have the same key
 
 CREATE FUNCTION queue_internal.fire_schedules(
     max_tasks bigint, patience interval, after text DEFAULT '',
@@ -30,7 +30,8 @@ DECLARE
     served  text;
 BEGIN
     fired := 0;
-    -- A task that is pushed before the tasks, the keys and the sequence of the dump are there may take what is theirs.
+    -- A task that is pushed before the tasks, keys and sequence of the dump are restored could take an id or a key of
+    -- theirs.
     IF queue_internal.is_being_restored() THEN
         next_run_at := started + interval '1 second';
         RETURN;
@@ -83,7 +84,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.fire_schedules IS
-    'Pushes the tasks of the schedules that are due; returns how many, when the next one is, and where it stopped early.';
+    'Pushes the tasks of due schedules; returns how many, when the next schedule is due, and where it stopped early.';
 
 CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -96,7 +97,7 @@ BEGIN
         due := queue_internal.latest_run(plan.cron, plan.timezone, due, moment);
     END IF;
     WHILE due <= moment AND pushed < most LOOP
-        -- Who calls queue.maintain() every minute may be late by one.
+        -- A caller of queue.maintain() once a minute may be a minute late.
         IF plan.missed_runs <> 'skip' OR due >= moment - interval '2 minutes' THEN
             PERFORM queue_internal.push_scheduled(plan, due);
             pushed := pushed + 1;
@@ -111,7 +112,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.fire_schedule IS
-    'Pushes the tasks that one schedule has due, so many at most; returns how many.';
+    'Pushes the tasks that are due of one schedule, up to a maximum; returns how many.';
 
 CREATE FUNCTION queue_internal.push_scheduled(plan queue.schedules, run timestamptz) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -134,14 +135,15 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.push_scheduled IS 'Pushes the task of one run of a schedule.';
 
--- As long again as it was overdue when it failed: so the pause grows. Nothing has to be remembered for it.
+-- The pause grows because it equals the time for which the run was overdue. So no state is needed for it.
 CREATE FUNCTION queue_internal.schedule_pause(due timestamptz, failed_at timestamptz, patience interval) RETURNS interval
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN CASE WHEN failed_at - due > patience THEN patience ELSE greatest(least(patience, '1 second'), failed_at - due) END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.schedule_pause IS 'For how long a schedule whose push failed is left alone.';
+COMMENT ON FUNCTION queue_internal.schedule_pause IS
+    'Returns for how long a schedule whose push failed is skipped.';
 
 CREATE FUNCTION queue_internal.next_schedule(patience interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -156,7 +158,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.next_schedule IS
-    'When the next schedule is due. One that failed is due when the given time is over.';
+    'Returns when the next schedule is due, or is tried again after a failure.';
 
 CREATE FUNCTION queue_internal.open_schedule(name text) RETURNS queue.schedules
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -172,4 +174,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.open_schedule IS
-    'The schedule of that name; raises if there is none for whose queue the caller has the operator''s right.';
+    'Returns the schedule of that name; raises if there is none on whose queue the caller has the operator''s right.';

@@ -1,10 +1,9 @@
 -- queue_internal.first_ready(queues)
 --
---   What a claim from any of the queues would come to first: the id of a task, or the negated id of an event; null if
---   a claim would get nothing. Another transaction may have it locked, and then a claim skips it: a lock cannot be seen
---   in SQL. So wait() pauses if it finds the same again.
---   Reads only; like claim_from, it walks the order index one priority at a time and never touches the tasks
---   scheduled for later.
+--   Returns what a claim from any of the queues would find first: the id of a task, or the negated id of an event; null if
+--   a claim would return nothing. Another transaction may have it locked, and then a claim skips it: SQL cannot see a
+--   lock without taking it. So wait() pauses if it finds the same again.
+--   Reads only. Like claim_from, it scans the order index one priority at a time and never reads the scheduled tasks.
 
 CREATE FUNCTION queue_internal.first_ready(queues text[]) RETURNS bigint
 LANGUAGE plpgsql STABLE
@@ -59,4 +58,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.first_ready IS
-    'The id of the first task that can be claimed from any of the queues; null if there is none.';
+    'Returns the id of the first task that can be claimed from any of the queues; null if there is none.';

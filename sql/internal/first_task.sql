@@ -1,8 +1,8 @@
 -- The first task in the order of a bucket, whatever its state: its priority and its run_at.
 --
---   What comes before the level and the head given is not looked at (mark.sql). "fresh" is for editions that keep in mind
---   where the first task was.
---   Why SQL and no search_path: so the planner puts the query in the place of the call, as with task_in_bucket (buckets.sql).
+--   Tasks before the level and the head given are not read (mark.sql). "fresh" is for editions that remember where the first
+--   task was.
+--   Why SQL and no search_path: so that the planner inlines the query, as with task_in_bucket (buckets.sql).
 
 CREATE FUNCTION queue_internal.first_task(
     in_bucket integer, in_queue text, since_level integer, since_head timestamptz, fresh boolean,
@@ -14,9 +14,9 @@ LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
     ORDER BY t.priority, t.run_at LIMIT 1;
 END;
 COMMENT ON FUNCTION queue_internal.first_task IS
-    'The priority and the run_at of the first task in a bucket of a queue.';
+    'Returns the priority and the run_at of the first task in a bucket of a queue.';
 
--- A task that this session lets into the order is not overtaken by what it claims.
+-- Keeps this session's claims from overtaking a task that it has just unblocked.
 CREATE FUNCTION queue_internal.keep_in_view(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -30,4 +30,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.keep_in_view IS
-    'Moves the mark of this session back to a task, if it is ahead of it.';
+    'Moves the scan start of this session back to a task, if it is after it.';

@@ -26,8 +26,8 @@ BEGIN
     ELSIF EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = lock_group.queue AND l.number = wanted) THEN
         RETURN false;
     END IF;
-    -- The first group of the queue. One transaction at a time inserts the rows, and no other can lock them before it
-    -- commits.
+    -- This is the first group of the queue. One transaction at a time inserts the rows, and no other can lock them
+    -- before it commits.
     PERFORM FROM queue_internal.locks AS l
     WHERE l.queue = lock_group.queue AND l.number = -1 FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -41,7 +41,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_group IS
-    'Makes this transaction the only one that admits tasks of the group; false if another one is.';
+    'Makes this transaction the only one that admits tasks of the group; false if another one does.';
 
 CREATE FUNCTION queue_internal.queue_created() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -51,13 +51,13 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.queue_created IS
-    'Inserts the row that lock_group() locks at the first group of a queue.';
+    'Inserts the row that lock_group() locks for the first group of a queue.';
 
 CREATE TRIGGER queue_created AFTER INSERT ON queue.queues
     FOR EACH ROW EXECUTE FUNCTION queue_internal.queue_created();
 COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new queue''s groups.';
 
--- How many tasks of a group are admitted, how many of those do not run yet, and the last of these.
+-- Returns how many tasks of a group are admitted, how many of those do not run yet, and the last of these.
 CREATE FUNCTION queue_internal.admitted_of(
     source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint)
 LANGUAGE plpgsql
@@ -69,7 +69,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    -- Not written into the statement: the planner would see that it is below 2, and use tasks_order.
+    -- In a variable, because the planner would see that it is below 2 and use tasks_order.
     is_admitted CONSTANT smallint := 1;
 BEGIN
     SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued')
@@ -80,7 +80,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted.';
 
--- What has to be done next about a group: admit a task, or withdraw the admission of one; null if nothing.
+-- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing.
 CREATE FUNCTION queue_internal.next_step(
     source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint,
     OUT admit bigint, OUT withdraw bigint)
@@ -93,7 +93,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    -- Not written into the statement, as in admitted_of.
+    -- In a variable, as in admitted_of.
     is_open    CONSTANT smallint := 0;
     is_blocked CONSTANT smallint := 2;
     blocking   CONSTANT boolean := source.delayed_head = 'block';
@@ -103,9 +103,9 @@ BEGIN
         withdraw := latest;
         RETURN;
     END IF;
-    -- Of the open ones, which wait for their time, the first thousand are looked at. A claim meets the others when
-    -- they become due (queue_up). Both are read in the order of tasks_group, and of no other index: that of the ids has
-    -- those of all queues.
+    -- Checks the first thousand of the open tasks, which are not due yet. A claim meets the others when they become
+    -- due (queue_up). Both are read in the order of tasks_group, because the index on ids has the tasks of all
+    -- queues.
     SELECT w.id, w.state INTO first FROM (
         (SELECT t.id, t.state FROM queue.tasks AS t
          WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate >= is_blocked
@@ -128,14 +128,15 @@ BEGIN
     ELSIF latest > first.id THEN
         withdraw := latest;
     END IF;
-    -- Else the limit is reached; or the first still waits for its predecessors, and holds up those behind it as a
+    -- Otherwise the limit is reached; or the first task still waits for its predecessors, and blocks the others as a
     -- delayed one does.
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_step IS 'Which task of a group to admit next, or whose admission to withdraw.';
+COMMENT ON FUNCTION queue_internal.next_step IS
+    'Returns which task of a group to admit next, or whose admission to withdraw.';
 
--- Admits tasks of a group as far as its limit allows, until then; what is left gets an event of its own. False if it has
--- to be looked at again, because another transaction admits tasks of it, or has the task locked whose turn it is.
+-- Admits tasks of a group until its limit or the time is reached; leaves an event for the rest. Returns false if the
+-- group has to be checked again, because another transaction admits its tasks or has the next task locked.
 CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text, until timestamptz) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -195,10 +196,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.admit_next IS
-    'Admits tasks of a group, as far as its limit allows; false if that has to wait.';
+    'Admits tasks of a group up to its limit; false if that has to wait.';
 
--- The tasks of a group that became due while they were open have to queue up like the others. Many of them at once,
--- because a claim would meet them one by one; but no more than the next ones are read, most of which may be for later.
+-- Tasks of a group that became due while they were open have to be blocked like the others. Many at once, because a
+-- claim would meet them one by one; but it reads no more than the next ones, most of which may not be due.
 CREATE FUNCTION queue_internal.queue_up(task queue.tasks) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -216,7 +217,7 @@ BEGIN
         SELECT t.id FROM queue.tasks AS t
         WHERE t.id = ANY (ARRAY(
                   SELECT o.id FROM queue.tasks AS o
-                  -- In the order of tasks_group, and of no other index: that of the ids has those of all queues.
+                  -- In the order of tasks_group, because the index on ids has the tasks of all queues.
                   WHERE o.queue = task.queue AND o.group_key = task.group_key
                     AND (o.gate, o.id) >= (is_open, task.id) AND o.gate <= is_open
                   ORDER BY o.gate, o.id LIMIT 200))
@@ -230,8 +231,8 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.queue_up IS 'Blocks the due tasks of a group until it is their turn.';
 
--- A task of a group is back in its queue, or has another run_at: one behind it may go first, or one before it. Where
--- the queue says so, a delayed task lets the others pass.
+-- Called when a task of a group is requeued or gets another run_at: a task behind it may run first, or it may run
+-- before others. If the option of the queue says so, a delayed task lets the others pass.
 CREATE FUNCTION queue_internal.yield_turn(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -246,4 +247,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.yield_turn IS
-    'Has the turns of a group looked at again after a task of it came back or was delayed.';
+    'Has the admissions of a group checked again after a task was requeued or delayed.';

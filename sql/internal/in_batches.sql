@@ -1,13 +1,12 @@
 -- queue_internal.in_batches(verbs, filter, dry_run, batch_size, to_queue, priority, tasks)
 --
---   What all bulk verbs do, one after the other: walk over the tasks that match the filter, in the order of
---   their ids, and commit after each batch if CALL was issued where that is possible. "tasks" is counted on.
---   Promise:  each task is visited once, also one that comes back under its id while this runs, and
---             none that was pushed after it began; what a batch did stays done whatever comes later
---   Rights:   next_batch checks them; it runs with the rights of the owner, which a procedure that commits
---             cannot, and so it takes nothing from its caller that becomes part of a statement
---   Locks:    the tasks of one batch, without waiting for any; those that are locked are left out. A move and a redrive
---             wait for a transaction that is just taking a key
+--   What all bulk procedures do, once for each of "verbs": visit the tasks that match the filter in the order of their ids,
+--   and commit after each batch if the CALL allows it. Adds the number of tasks to "tasks".
+--   Promise:  each task is visited once, even if it returns under its id meanwhile, and none that was pushed after it
+--             began. A batch that has committed stays done
+--   Rights:   next_batch checks them. It runs with the rights of the owner, which a procedure that commits cannot; so it
+--             puts nothing from its caller unquoted into a statement
+--   Locks:    the tasks of one batch, with SKIP LOCKED. A move and a redrive wait for a transaction that is taking a key
 --   Why it has no SET clause, and no operators: see queue.maintain().
 
 CREATE PROCEDURE queue_internal.in_batches(
@@ -19,8 +18,8 @@ DECLARE
     last      bigint;
     newest    bigint;
     moment    pg_catalog.timestamptz;
-    -- Kept from one verb to the next: who has committed once is no more in the transaction of the CALL, by which
-    -- the SQL-only edition knows that it may.
+    -- Kept from one verb to the next: after the first commit, the transaction is no longer that of the CALL, from
+    -- which the SQL-only edition concludes that it may commit.
     committed boolean;
 BEGIN
     FOREACH verb IN ARRAY verbs LOOP
@@ -37,13 +36,14 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE queue_internal.in_batches IS 'Does something to all tasks that match a filter, batch by batch.';
+COMMENT ON PROCEDURE queue_internal.in_batches IS
+    'Applies a bulk change to all tasks that match a filter, batch by batch.';
 
 -- "redrive" and "forget" are about dead letters, all others about live tasks.
 CREATE FUNCTION queue_internal.bulk_table(verb text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN CASE WHEN verb IN ('redrive', 'forget') THEN 'queue.dead_letters' ELSE 'queue.tasks' END;
-COMMENT ON FUNCTION queue_internal.bulk_table IS 'The table that a bulk verb walks over.';
+COMMENT ON FUNCTION queue_internal.bulk_table IS 'Returns the table that a bulk procedure visits.';
 
 CREATE FUNCTION queue_internal.bulk_states(verb text) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -57,7 +57,7 @@ BEGIN
     END CASE;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bulk_states IS 'The states of the tasks that a bulk verb takes.';
+COMMENT ON FUNCTION queue_internal.bulk_states IS 'Returns the states of the tasks that a bulk procedure accepts.';
 
 CREATE FUNCTION queue_internal.bulk_condition(
     verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer, newest bigint,
@@ -83,7 +83,7 @@ BEGIN
     ELSIF batch_size > 100000 THEN
         PERFORM queue_internal.raise_too_large('batch_size', '100000', batch_size::text);
     END IF;
-    -- What is as it shall be already is not counted.
+    -- Tasks that are already as requested are not counted.
     RETURN format('t.id <= %s AND %s AND %s', newest, matching, CASE verb
         WHEN 'cancel' THEN '(t.state <> ''running'' OR t.cancel_requested_at IS NULL)'
         WHEN 'reprioritise' THEN 't.priority <> ' || priority
@@ -92,7 +92,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.bulk_condition IS
-    'Checks the arguments of a bulk verb and returns the condition that its tasks fulfil.';
+    'Checks the arguments of a bulk procedure and returns the condition for its tasks.';
 
 CREATE FUNCTION queue_internal.count_matching(verb text, condition text, filter jsonb, tasks bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -104,12 +104,11 @@ BEGIN
     RETURN tasks + matching;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.count_matching IS 'What a dry run says.';
+COMMENT ON FUNCTION queue_internal.count_matching IS 'Returns the result of a dry run.';
 
--- The first batch is called with null in "last", "newest" and "moment". "newest" is the largest id when the walk
--- began, "moment" the time that the filter's ages count from.
--- Why the planner is told what not to do: the walk follows the primary key. Any other way would be
--- gone again from its start for every batch.
+-- The first call has null in "last", "newest" and "moment". "newest" is the largest id at the start, "moment" the
+-- time that ages are compared with. Why the planner settings: the scan follows the primary key. Any other plan would
+-- start from the beginning for every batch.
 CREATE FUNCTION queue_internal.next_batch(
     verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer,
     INOUT tasks bigint, INOUT last bigint, INOUT newest bigint, INOUT moment timestamptz)
@@ -139,7 +138,7 @@ BEGIN
     END IF;
     EXECUTE format('SELECT ARRAY(SELECT t.id FROM %s AS t WHERE t.id > $1 AND %s '
                    'ORDER BY t.id LIMIT $2 FOR %s SKIP LOCKED)', relation, condition,
-                   -- The others keep the task, and a transaction that has pushed after it is not in their way.
+                   -- The others keep the task, so a transaction that has pushed after it does not prevent them.
                    CASE WHEN verb IN ('discard', 'redrive', 'forget') THEN 'UPDATE' ELSE 'NO KEY UPDATE' END)
     INTO ids USING coalesce(last, 0), batch_size, filter;
     IF verb = 'redrive' THEN
@@ -148,11 +147,11 @@ BEGIN
         DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids);
         tasks := tasks + cardinality(ids);
     ELSE
-        -- Keys are taken in their order, as by push_many.
+        -- In the order of keys, as in push_many.
         FOREACH task_id IN ARRAY CASE WHEN verb <> 'move' THEN ids ELSE ARRAY(
             SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (ids) ORDER BY t.key NULLS FIRST, t.id) END
         LOOP
-            -- Read again: what was done to one task may have changed or ended another.
+            -- Read again, because a change to one task may have changed or ended another.
             SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = task_id;
             CONTINUE WHEN NOT FOUND;
             CASE verb
@@ -178,4 +177,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.next_batch IS
-    'One batch of a bulk verb; "last" is null when there is nothing left.';
+    'Does one batch of a bulk change; "last" is null when nothing is left.';

@@ -1,10 +1,10 @@
--- Who holds a key, and for how long.
+-- Which task has a key, and for how long.
 --
---   A key is held by one live task of its queue; after the task finished it may be held for a time
---   more ("key_ttl"). A row of queue_internal.keys counts only as far as its task lives or its time
---   is not over, so that a task which somebody deleted by hand does not hold its key for ever.
---   A push that replaces a running task takes the key over, and waits for it as for a predecessor; whatever
---   ends without having run gives it back.
+--   A live task of the queue has the key. After the task completed or was cancelled, it keeps the key for its "key_ttl". A
+--   row of queue_internal.keys only counts while its task lives or its time has not passed, so that a task which somebody
+--   deletes by hand does not keep its key for ever.
+--   A push that replaces a running task takes over the key, and waits for that task as for a predecessor. If it ends
+--   without having run, it gives the key back.
 
 CREATE FUNCTION queue_internal.check_key(argument text, value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -18,8 +18,8 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_key IS 'Checks a key or a group key: 1 to 512 bytes; null passes.';
 
--- Waits for a transaction that is just taking the key for another task: if it rolls back, the key
--- is free, and the push that came second is not lost.
+-- Waits for a transaction that is taking the key for another task: if that one rolls back, the key is free, and this
+-- push is not lost.
 CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint, ttl interval DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -39,8 +39,8 @@ BEGIN
                   AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) IS NULL AS gone
         INTO holder FROM queue_internal.keys AS k
         WHERE k.queue = take_key.queue AND k.key = take_key.key;
-        -- Only from the very holder that was looked at: an UPDATE that waited for another push to take
-        -- the key would see its new row, but not yet the task that came with it.
+        -- Only from the holder that was read: an UPDATE that waited for another push to take the key would see its
+        -- new row, but not yet the task that came with it.
         IF holder.gone THEN
             UPDATE queue_internal.keys AS k
             SET task_id = take_key.task_id, expires_at = NULL,
@@ -54,14 +54,14 @@ BEGIN
         ELSIF holder.task_id IS NOT NULL THEN
             RETURN false;
         END IF;
-        -- It changed in the meantime: once more.
+        -- The row changed meanwhile: try again.
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.take_key IS
-    'Takes a key for a task, unless another one holds it; returns whether the task has it.';
+    'Takes a key for a task unless another task has it; returns whether the task has it now.';
 
--- False if that would have to wait, and "patient" is false. True also if nobody has the key.
+-- Returns false if it would have to wait and "patient" is false. Returns true also if no task has the key.
 CREATE FUNCTION queue_internal.lock_key(queue text, key text, patient boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -108,17 +108,17 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.release_key IS
-    'Frees the key of a task that finished, at once or when its time is over.';
+    'Releases the key of a task that has ended, at once or after its key_ttl.';
 
--- A task that runs, and whose key is already that of the one which is to come after it.
+-- A running task whose key has been taken over by the task that replaces it.
 CREATE FUNCTION queue_internal.is_replaced(task queue.tasks) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    -- Not in the same statement: that would lock the table of keys for a task that has none.
+    -- Not in one statement, because that would lock the table of keys for a task without a key.
     IF task.key IS NULL THEN
         RETURN false;
     END IF;
-    -- A snapshot older than the replacement does not show it. To lock the row raises 40001 then.
+    -- A snapshot from before the replacement does not show it. Locking the row raises 40001 in that case.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM queue_internal.lock_key(task.queue, task.key, true);
     END IF;
@@ -129,10 +129,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.is_replaced IS
-    'Whether another task has taken the place of a running one, and waits for its end.';
+    'Returns whether another task has replaced a running one and waits for its end.';
 
--- What a push does that found its key taken. Without "id" it has to try again: the key came free meanwhile, or is
--- to be taken from the task in "running", which it has to wait for.
+-- Called by a push that found its key taken. If "id" is null the push has to try again: the key is free now, or can
+-- be taken over from the task in "running", which the pushed task has to wait for.
 CREATE FUNCTION queue_internal.settle_duplicate(
     pushed queue.tasks, on_duplicate text, OUT id bigint, OUT running bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -156,12 +156,12 @@ BEGIN
             SELECT t.id INTO id FROM queue.tasks AS t WHERE t.id = holder.task_id AND t.queue = pushed.queue;
             RETURN;
         END IF;
-        -- First the task and then its key, as its end does.
+        -- First the task and then its key, in the same order as the end of a task.
         SELECT t.id INTO running FROM queue.tasks AS t
         WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state = 'running' FOR KEY SHARE;
         PERFORM queue_internal.lock_key(pushed.queue, pushed.key, true);
-        -- A new snapshot: its attempt may have ended while this waited for who put it back, and had the key locked.
-        -- The key is free for this transaction, whatever its clock does next.
+        -- A new snapshot, because the attempt may have ended while this waited for the transaction that requeued the
+        -- task and had the key locked. -infinity makes the key free for this transaction, whatever the clock does.
         UPDATE queue_internal.keys AS k SET expires_at = '-infinity', ttl = NULL, replaced_ttl = k.ttl
         WHERE k.queue = pushed.queue AND k.key = pushed.key AND k.task_id = running AND k.expires_at IS NULL
           AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = running) = 'running';
@@ -181,7 +181,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.settle_duplicate IS
-    'Does to the holder of a key what the push of a duplicate asked for; returns the holder''s id, or the running task to wait for.';
+    'Applies on_duplicate to the task that has the key; returns that task''s id, or the running task to wait for.';
 
 CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -200,4 +200,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.retire_keys IS
-    'Deletes keys whose time is over; returns whether there may be more.';
+    'Deletes keys whose time has passed; returns whether there may be more.';

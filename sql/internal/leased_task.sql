@@ -1,10 +1,10 @@
--- queue_internal.leased_task(id, token)
+-- queue_internal.leased_task(id, token, ends)
 --
---   The running task that the token leases, its row locked. A lease that ran out but was not taken
---   back yet still counts: nobody else has the task, so nothing is gained by refusing.
---   Waits:    with "ends", if the task was asked to be cancelled or has a key, for transactions that have pushed after the
---             task, or that are replacing it. It is locked for its end then from the start, and not once as one that stays:
---             who waits for a stronger lock must not keep a heartbeat waiting.
+--   Returns the running task with that token, its row locked. A lease that has expired but was not ended yet still counts:
+--   no other worker has the task, so nothing is gained by refusing.
+--   Waits:    with "ends", or if the task's cancellation was requested or it has a key, for transactions that have pushed
+--             after the task or are replacing it. It takes the stronger lock from the start instead of upgrading: a
+--             session that waits for an upgrade would keep heartbeats waiting
 --   Errors:   QX001, QX003
 
 CREATE FUNCTION queue_internal.leased_task(id bigint, token bigint, ends boolean) RETURNS queue.tasks
@@ -33,4 +33,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.leased_task IS
-    'The running task that the token leases, locked; raises if the lease is lost.';
+    'Returns the running task with that token, locked; raises if the lease is no longer held.';

@@ -1,20 +1,19 @@
 -- How many tasks of a queue may run at a time, and how many may start in a period.
 --
---   max_running: the queue has that many places (queue_internal.slots). To start, a task needs a place
---   whose last task does not run any more with the token that is written there. Ending a task in
---   whatever way frees its place by itself, at the commit, exactly once.
+--   max_running: the queue has that many slots (queue_internal.slots). A task needs a slot to start. A slot is free if the
+--   task that is written in it no longer runs with the token that is written in it. So each end of a task frees its slot
+--   by itself, at the commit, exactly once.
 --
---   rate_limit: the queue has that many tokens, in up to 64 buckets (queue_internal.tokens). A start
---   takes one, and the token comes back rate_period later. So in no span of that length, wherever it
---   begins, can more tasks start.
+--   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.tokens). A start
+--   uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more tasks
+--   start.
 --
---   Claims take different places and buckets at the same time; none waits for another one. All of it
---   is in the caller's transaction: a claim that rolls back has taken nothing.
+--   Concurrent claims take different slots and buckets, and none waits for another. All of it is part of the caller's
+--   transaction: a claim that rolls back has taken nothing.
 
--- Up to "wanted" places that are free, from a random one on. Read only.
--- After the limit was lowered, as many free places are kept free as tasks still run in places beyond it, and all
--- claims keep the same ones, the first: so they cannot be more than the limit, whoever takes which at the same time.
--- Why subqueries and no joins: a join may read all tasks to look for a few.
+-- Returns up to "wanted" free slots, starting with a random one. Reads only. After the limit was lowered, as many
+-- free slots stay unused as tasks still run in slots beyond it. All claims leave the same ones unused, the first, so
+-- that together they cannot exceed the limit. Why subqueries and no joins: a join may read all tasks to find a few.
 CREATE FUNCTION queue_internal.free_slots(
     source queue.queues, wanted integer, OUT slot integer, OUT version bigint)
 RETURNS SETOF record
@@ -49,7 +48,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.free_slots IS 'The places of a queue in which no task runs.';
+COMMENT ON FUNCTION queue_internal.free_slots IS 'Returns slots of a queue in which no task runs.';
 
 CREATE FUNCTION queue_internal.take_slot(source queue.queues, task_id bigint, token bigint) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -57,7 +56,7 @@ DECLARE
     wanted integer;
     free   record;
 BEGIN
-    -- Others may be taking the same few: then look at all of them.
+    -- Other claims may be taking the same few: then check all of them.
     FOREACH wanted IN ARRAY ARRAY[2, source.max_running] LOOP
         FOR free IN SELECT f.slot, f.version FROM queue_internal.free_slots(source, wanted) AS f LOOP
             UPDATE queue_internal.slots AS s
@@ -75,10 +74,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.take_slot IS
-    'Gives a task a place in which to run and returns its number; null if there is none.';
+    'Takes a slot for a task and returns its number; null if none is free.';
 
--- Takes what a task that starts needs, a place and a token; returns when it starts, or null if it may
--- not. A place without a token is given back, or the task would later have two.
+-- Takes what a task needs to start, a slot and a start from a rate bucket. Returns the time of the start, or null if
+-- the task may not start. Gives a slot without a start back, or the task would later have two.
 CREATE FUNCTION queue_internal.take_room(source queue.queues, task_id bigint, token bigint)
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -104,10 +103,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.take_room IS
-    'Takes a place and a token for a task; returns when it starts, or null if it may not.';
+    'Takes a slot and a start for a task; returns when it starts, or null if it may not.';
 
--- When each bucket has a token again, or has one since. A time that lies more than a period ahead was
--- written before somebody set the clock back, and does not count. Read only.
+-- Returns when each bucket next has a start, or since when it has one. A time more than a period in the future was
+-- written before the clock was set back, and does not count. Reads only.
 CREATE FUNCTION queue_internal.bucket_times(
     source queue.queues, until timestamptz, wanted integer,
     OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
@@ -138,9 +137,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.bucket_times IS
-    'Up to so many buckets of a queue''s rate limit that have a token by the time given.';
+    'Returns up to so many rate buckets of a queue that have a start by the time given.';
 
--- When the token was taken; null if there is none.
+-- Returns when the start was taken; null if there is none.
 CREATE FUNCTION queue_internal.take_token(source queue.queues) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -171,7 +170,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.take_token IS
-    'Takes a token of a queue''s rate limit; returns when, or null if there is none.';
+    'Takes a start from a queue''s rate buckets; returns when, or null if there is none.';
 
 CREATE FUNCTION queue_internal.announce_token(source queue.queues) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -180,10 +179,9 @@ BEGIN
     FROM queue_internal.bucket_times(source, 'infinity', NULL) AS b;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.announce_token IS
-    'Tells the engine, and whoever waits in this session, when a queue''s rate limit has a token again.';
+COMMENT ON FUNCTION queue_internal.announce_token IS 'Announces when a rate bucket of a queue next has a start.';
 
--- Whether a claim would end the attempt of somebody who died in a place. Read only.
+-- Whether a claim would end the expired attempt of a task that occupies a slot. Reads only.
 CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -201,12 +199,12 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.has_expired_holder IS
-    'Whether a place of a queue is taken by a task whose lease ran out.';
+    'Returns whether a slot of a queue is occupied by a task whose lease has expired.';
 
 -- A claim that was open while the limit was set, or that the transaction which set it did not see, took no slot. For
--- some time after that, claims look for running tasks without a slot, and give them slots beyond the limit: those count
--- until their tasks end (free_slots). It reads all tasks of the queue, so it is done once a second at most, and for a
--- twentieth of the time. While another claim does it, this one goes by what it sees.
+-- some time after that, claims look for running tasks without a slot and give them slots beyond the limit, which
+-- count until these tasks end (free_slots). It reads all tasks of the queue, so it is done at most once a second and
+-- for a twentieth of the time. Concurrent claims use what they see.
 CREATE FUNCTION queue_internal.count_open_claims(source queue.queues) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -220,7 +218,7 @@ DECLARE
     ended float8;
     until bigint;
 BEGIN
-    -- As in slots, "version" is part of the key: the time of the next look. "token" is the time of the last one.
+    -- In this row "version" is the time of the next check, as part of the key, and "token" the time of the last one.
     SELECT s.token INTO until FROM queue_internal.slots AS s
     WHERE s.queue = source.name AND s.slot = 0 AND s.version <= begun * 1000000 FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -246,8 +244,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.count_open_claims IS
     'Counts tasks against a new limit whose claims were open when it was set.';
 
--- Looked at before any row is locked, so that asking a queue at its limit writes nothing. A worker that
--- died must not keep its place because nobody comes across its task in the order.
+-- Checked before any row is locked, so that claims from a queue at its limit write nothing. It also ends expired
+-- attempts in the slots, because no scan may meet those tasks.
 CREATE FUNCTION queue_internal.has_room(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -260,7 +258,7 @@ BEGIN
         PERFORM queue_internal.count_open_claims(source);
     END IF;
     IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
-        -- Not all at once: the others are the next claim's.
+        -- Not all at once: the next claim ends the others.
         RETURN (queue_internal.expire(ARRAY(
             SELECT s.task_id FROM queue_internal.slots AS s
             WHERE s.queue = source.name AND s.task_id IS NOT NULL
@@ -271,9 +269,9 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_room IS 'Whether a task may start in a queue that limits them.';
+COMMENT ON FUNCTION queue_internal.has_room IS 'Returns whether a task may start in a queue with limits.';
 
--- Makes the places and tokens that the options ask for. Whoever calls it has the queue's row locked.
+-- Creates the slots and rate buckets for the options. The caller has the row of the queue locked.
 CREATE FUNCTION queue_internal.provide_limits(source queue.queues) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -282,9 +280,9 @@ BEGIN
     IF source.max_running IS NULL THEN
         DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name;
     ELSE
-        -- So that no claim makes slots of the same numbers meanwhile (count_open_claims).
+        -- So that no claim creates slots with the same numbers meanwhile (count_open_claims).
         PERFORM FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = 0 FOR UPDATE;
-        -- A limit that is new counts what runs already, and for ten minutes what a claim that is open now commits.
+        -- A new limit counts the tasks that run already, and for ten minutes those that claims open now will commit.
         INSERT INTO queue_internal.slots (queue, slot, token)
         SELECT source.name, 0, (extract(epoch FROM clock_timestamp()) + 600) * 1000000
         WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name)
@@ -297,14 +295,14 @@ BEGIN
         INSERT INTO queue_internal.slots (queue, slot)
         SELECT source.name, i FROM generate_series(1, source.max_running) AS i
         WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);
-        -- Before the statement that deletes: its snapshot has to show what a claim that holds such a slot has done.
+        -- Before the statement that deletes, whose snapshot has to show what claims that hold such a slot have done.
         PERFORM FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > source.max_running FOR UPDATE;
         DELETE FROM queue_internal.slots AS s
         WHERE s.queue = source.name AND s.slot > source.max_running
           AND NOT EXISTS (SELECT FROM queue.tasks AS t
                           WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running');
     END IF;
-    -- A changed rate begins with what was started within the last period.
+    -- A changed rate starts with the starts of the last period.
     WITH old AS (
         DELETE FROM queue_internal.tokens AS s WHERE s.queue = source.name RETURNING s.taken
     ), recent AS (
@@ -317,4 +315,5 @@ BEGIN
     FROM generate_series(1, buckets) AS b;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.provide_limits IS 'Makes the places and the tokens of a queue follow its options.';
+COMMENT ON FUNCTION queue_internal.provide_limits IS
+    'Makes the slots and rate buckets of a queue match its options.';

@@ -1,26 +1,25 @@
--- Where claims of a session begin, while much that is of no use lies before that.
+-- The scan start: remembers where this session last found work, to skip dead index entries.
 --
---   Finished tasks and processed events leave entries at the front of their indexes until a vacuum takes
---   them, and while an old snapshot forbids that, each claim would pass over all of them. So a session whose
---   claim passed over more than a thousand keeps in mind where it found its first task, and begins there for
---   twenty times as long as it took, up to a minute: looks from the front then take a twentieth of its time,
---   however much lies there. What comes before the mark meanwhile, a more urgent task, or an event whose transaction was
---   slow to commit, may be overtaken for that long. No claim has nothing because of its mark: it looks again
---   from the front.
+--   Finished tasks and processed events leave dead entries at the front of their indexes until a vacuum removes them. While
+--   an old snapshot prevents that, each claim would read all of them. So a session whose claim read more than a thousand
+--   remembers where it found its first task, and starts there for twenty times as long as that claim took, up to a minute.
+--   Scans from the front then take a twentieth of its time, however many entries there are. A more urgent task, or an event
+--   whose transaction committed late, may be overtaken for that long if it lies before the scan start. A claim that finds
+--   nothing after the scan start scans again from the front.
 --
---   A setting, because it is the session's own; a transaction that rolls back takes its mark along.
+--   It is kept in a setting, because it belongs to the session; a transaction that rolls back also restores the setting.
 
 CREATE TYPE queue_internal.mark AS (event bigint, level integer, head timestamptz, until timestamptz);
 REVOKE ALL ON TYPE queue_internal.mark FROM PUBLIC;
-COMMENT ON TYPE queue_internal.mark IS
-    'The event, the priority and the run_at before which claims of a session do not look, and until when.';
+COMMENT ON TYPE queue_internal.mark IS 'A scan start: the event, the priority and the run_at, and until when it is used.';
 
 CREATE FUNCTION queue_internal.front() RETURNS queue_internal.mark
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 RETURN ROW(0, -2147483648, '-infinity', NULL)::queue_internal.mark;
-COMMENT ON FUNCTION queue_internal.front IS 'The mark of those that have none.';
+COMMENT ON FUNCTION queue_internal.front IS
+    'Returns the scan start of sessions that have none: the front of the index.';
 
--- A clock that was put back makes none last longer.
+-- If the clock was set back, no scan start is used for longer.
 CREATE FUNCTION queue_internal.mark_of(queue text) RETURNS queue_internal.mark
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
@@ -36,9 +35,9 @@ BEGIN
     RETURN queue_internal.front();
 END
 $$;
-COMMENT ON FUNCTION queue_internal.mark_of IS 'Where claims of this session from a queue begin.';
+COMMENT ON FUNCTION queue_internal.mark_of IS 'Returns where claims of this session from a queue start to scan.';
 
--- Up to a minute ahead, or it would not be believed.
+-- At most a minute ahead, because mark_of ignores later times.
 CREATE FUNCTION queue_internal.set_mark(queue text, mark queue_internal.mark) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 BEGIN
@@ -46,4 +45,4 @@ BEGIN
     PERFORM set_config('queue_mark.q' || md5(queue), mark::text, false);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.set_mark IS 'Has claims of this session from a queue begin there.';
+COMMENT ON FUNCTION queue_internal.set_mark IS 'Sets the scan start of this session for a queue.';

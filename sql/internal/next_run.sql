@@ -1,12 +1,11 @@
 -- queue_internal.next_run(cron, timezone, after)
 --
---   The first time after "after" at which a schedule runs; null if there is none.
---   A local time that its zone skips runs when it would have come had the clock not been put
---   forward. One that comes twice runs the first time; but an expression for every hour, or every
---   nth, runs both times.
---   How:      within a day of "after" there is one change of the clock or none. The times before it
---             go by the old clock, which goes on for as long as the new one skips, the times after
---             it by the new clock, and the earliest of both is the next run.
+--   Returns the first time after "after" at which a schedule runs; null if there is none.
+--   A local time that its zone skips runs when it would have come had the clock not been set forward. A local time that
+--   comes twice runs the first time; but an expression for every hour or every nth hour runs both times.
+--   How:      within a day of "after" the clock changes at most once. Times before the change are read on the old clock,
+--             which is continued through the hours that the new one skips; times after it on the new clock. The earliest of
+--             both is the next run.
 --   Why UTC readings without a zone: adding a day to them means 24 hours in every session.
 
 CREATE FUNCTION queue_internal.next_run(cron text, timezone text, after timestamptz) RETURNS timestamptz
@@ -41,7 +40,7 @@ BEGIN
                 END IF;
             END LOOP;
             early := queue_internal.cron_next(cron, moment + old_clock) - old_clock;
-            -- What the new clock repeats is over when it is where the old one was.
+            -- The repeated hour ends when the new clock reaches the time at which the old one was changed.
             run := change + CASE WHEN every_hour THEN nothing ELSE greatest(old_clock - new_clock, nothing) END;
             run := greatest(moment, run - interval '1 second');
             run := queue_internal.cron_next(cron, run + new_clock) - new_clock;
@@ -52,15 +51,15 @@ BEGIN
         IF run IS NULL OR run <= moment + day THEN
             RETURN run AT TIME ZONE 'UTC';
         END IF;
-        -- Far away, and perhaps by another clock: from nearby once more.
+        -- The result is far away, where another change may apply: compute it again from nearby.
         moment := greatest(moment + day, run - 2 * day);
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.next_run IS
-    'The first time after the given one at which a schedule runs; null if there is none.';
+    'Returns the first time after the given one at which a schedule runs; null if there is none.';
 
--- By halves, because a schedule may be years behind by the second. From "first" on, which is a run.
+-- Bisects, because a schedule by the second may be years behind. "first" is a run.
 CREATE FUNCTION queue_internal.latest_run(cron text, timezone text, first timestamptz, until timestamptz)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE
@@ -82,9 +81,9 @@ BEGIN
             none_after := middle;
         END IF;
     END LOOP;
-    -- What is left is less than a second: at most one run.
+    -- Less than a second is left: at most one run.
     run := queue_internal.next_run(cron, timezone, latest);
     RETURN CASE WHEN run <= until THEN run ELSE latest END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.latest_run IS 'The last of the runs of a schedule from one time to another.';
+COMMENT ON FUNCTION queue_internal.latest_run IS 'Returns the last run of a schedule in an interval.';

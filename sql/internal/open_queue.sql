@@ -1,8 +1,7 @@
 -- queue_internal.open_queue(name, kind)
 --
---   The queue of that name, for a caller that has this kind of right for it.
---   Errors:   22004, 22023, 54000 for the argument "queue"; 42501 without the right, whether or not there is such a
---             queue; QX002
+--   Returns the row of a queue, for a caller that has this kind of right on it.
+--   Errors:   22004, 22023, 54000 for the argument "queue"; 42501 without the right, whether or not the queue exists; QX002
 
 CREATE FUNCTION queue_internal.open_queue(name text, kind text) RETURNS queue.queues
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -22,4 +21,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.open_queue IS
-    'The queue of that name; raises if the caller does not have this kind of right, or if there is none.';
+    'Returns the row of a queue; raises if the caller has no such right or the queue does not exist.';

@@ -1,14 +1,14 @@
 -- queue_internal.reap(max_tasks, after, max_looks)
 --
---   Ends up to "max_tasks" attempts whose lease ran out, those that ran out last first, and tells when the next lease
---   expires. Those that cannot be ended are left for the next time; after a second of trying, so is the rest.
---   "reading" is how long it read, without what it waited for locks.
---   Pieces:   with "max_looks", only so many tasks in the order of their ids, behind the id "after". "last" is where to
---             continue: "after" once more if there may be more to end, null at the end of the table. So a caller
---             can do other work in time, however many tasks there are.
---   Clock:    where it was put back, a lease given before may end years ahead. No lease lasts longer from now
---             than queue.max_lease, if it was given at a time that is still to come.
---   Touches:  queue.tasks (reads all of it, or of the piece: leases are in no index, so that claims stay HOT)
+--   Ends up to "max_tasks" attempts whose lease has expired, those that expired last first, and returns when the next lease
+--   expires. It leaves attempts that cannot be ended, and after a second all others, for the next call. "reading" is how
+--   long it read, without waits for locks.
+--   Pieces:   with "max_looks" it reads only so many tasks in the order of their ids, after the id "after". "last" is where
+--             to continue: "after" again if there may be more to end, null at the end of the table. So a caller can do other
+--             work in between, however many tasks there are
+--   Clock:    after the clock was set back, an existing lease may end years ahead. A lease that was given at a time that is
+--             in the future now ends at most queue.max_lease from now
+--   Touches:  queue.tasks (reads all of it, or the piece: leases are in no index, so that claims stay HOT)
 
 CREATE FUNCTION queue_internal.reap(
     max_tasks bigint, after bigint DEFAULT NULL, max_looks integer DEFAULT NULL,
@@ -27,7 +27,7 @@ DECLARE
     cut    timestamptz;
 BEGIN
     reaped := 0;
-    -- Waits for the table's lock.
+    -- May wait for the table's lock.
     PERFORM FROM queue.tasks AS t LIMIT 0;
     reading := clock_timestamp() - moment;
     SELECT max(t.id), count(*),
@@ -41,7 +41,7 @@ BEGIN
     last := CASE WHEN looks >= max_looks THEN final END;
     WHILE tried < cardinality(due) LOOP
         IF reaped >= most THEN
-            -- The rest of the piece is for the next call.
+            -- The next call does the rest of the piece.
             last := first;
             next_expiry := moment;
             EXIT;
@@ -50,7 +50,7 @@ BEGIN
         SELECT * INTO ended FROM queue_internal.expire(due[tried + 1:upto]);
         reaped := reaped + ended.expired;
         tried := upto;
-        -- One that somebody has locked is looked at again after a pause that grows, as in expiry.rs.
+        -- A task that another transaction has locked is checked again after a growing pause, as in expiry.rs.
         next_expiry := least(next_expiry, (
             SELECT min(CASE WHEN e > moment THEN e
                             ELSE moment + least(greatest(moment - e, interval '100 ms'), interval '5 seconds') END)
@@ -73,4 +73,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.reap IS
-    'Ends attempts whose lease ran out; returns how many, when the next one expires, what it took to find them, and where to continue.';
+    'Ends attempts whose lease has expired; returns how many, when the next lease expires, how long it read, and where to continue.';

@@ -1,11 +1,10 @@
 -- queue_internal.retire_history(max_tasks)
 --
---   Drops the partitions of queue.history that are wholly past "queue.history_retention", or empties
---   those of which somebody has made a view, and deletes up to "max_tasks" such rows from
---   queue.history_default, where few or none should be.
---   Returns whether there may be more to do right now.
---   Locks:    dropping needs the lock of queue.history for an instant. It waits
---             100 ms for it at most, then leaves the partition for the next time.
+--   Drops the partitions of queue.history that are entirely past "queue.history_retention", or truncates those on which
+--   somebody has created a view; and deletes up to "max_tasks" such rows from queue.history_default, which should have few
+--   or none. Returns whether there may be more to do now.
+--   Locks:    dropping needs a lock on queue.history for an instant. It waits at most 100 ms for the lock, then leaves the
+--             partition for the next time
 
 CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -34,11 +33,11 @@ BEGIN
             BEGIN
                 EXECUTE format('DROP TABLE queue.%I', partition);
             EXCEPTION WHEN dependent_objects_still_exist THEN
-                -- Anybody can make a view of it, even without the right to read it.
+                -- Every role that can name it can create a view of it, even without the right to read it.
                 EXECUTE format('SELECT EXISTS (SELECT FROM queue.%I)', partition) INTO filled;
                 IF filled THEN
-                    -- The background worker has what it deletes from looked at, but not what it truncates
-                    -- (src/worker/guard.rs).
+                    -- The background worker checks the triggers of tables from which it deletes, but not of those
+                    -- that it truncates (src/worker/guard.rs).
                     EXECUTE format('LOCK TABLE queue.%I', partition);
                     EXECUTE format('DELETE FROM queue.%I WHERE false', partition);
                     EXECUTE format('TRUNCATE queue.%I', partition);

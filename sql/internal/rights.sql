@@ -1,18 +1,17 @@
--- What a right means: who may call which verb, for which queue.
+-- Rights: which role may call which function, for which queue.
 --
---   A right is a row of queue.rights: a role, a kind and a queue, or null for all queues. Every verb that a
---   role may call checks by itself that its caller has the right that it needs for the queue it works on
---   (check_right, open_queue), and then works with the rights of the extension's owner. So no role needs a
---   privilege on a table, except that producers may INSERT into queue.tasks and operators may SELECT.
+--   A right is a row of queue.rights: a role, a kind, and a queue, or null for all queues. Every public function checks that
+--   its caller has the right that it needs for the queue (check_right, open_queue), and then works with the rights of the
+--   extension's owner. So no role needs privileges on tables, except that producers may INSERT into queue.tasks and
+--   operators may SELECT.
 --
---   The caller is the role that called the verb (queue_internal.caller()). It has the rights of every role whose
---   privileges it inherits. The owner of the extension, its members and superusers have all rights. An operator
---   of a queue may do there what a producer and a worker may.
+--   The caller is the role that called the function (queue_internal.caller()). It has the rights of every role whose
+--   privileges it inherits. The owner of the extension, its members and superusers have all rights. An operator of a queue
+--   has the rights of a producer and a worker there.
 --
---   has_right() and queues_with_right() are in engine.sql: the library keeps the rights of a session's role in
---   memory.
+--   has_right() and queues_with_right() are in engine.sql: the library caches the rights of a session's role.
 
--- For the start of a verb. A null queue stands for all of them.
+-- Null stands for all queues.
 CREATE FUNCTION queue_internal.check_right(kind text, queue text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -22,7 +21,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_right IS
-    'Raises 42501 unless the caller of the verb has this kind of right for the queue.';
+    'Raises 42501 unless the caller of the public function has this kind of right on the queue.';
 
 CREATE FUNCTION queue_internal.grant_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
@@ -38,7 +37,7 @@ BEGIN
             ON CONFLICT DO NOTHING;
             EXIT;
         EXCEPTION WHEN internal_error THEN
-            -- "tuple concurrently updated": another session has just given privileges on the same objects.
+            -- "tuple concurrently updated": another session has changed privileges on the same objects.
             IF tries = 0 THEN
                 RAISE;
             END IF;
@@ -46,7 +45,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.grant_right IS 'Gives a role a right.';
+COMMENT ON FUNCTION queue_internal.grant_right IS 'Grants a right to a role.';
 
 CREATE FUNCTION queue_internal.revoke_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
@@ -80,7 +79,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.revoke_right IS 'Takes a right from a role.';
+COMMENT ON FUNCTION queue_internal.revoke_right IS 'Revokes a right from a role.';
 
 CREATE FUNCTION queue_internal.check_grantee(role name) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -92,10 +91,9 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_grantee IS 'Checks the role of a right.';
+COMMENT ON FUNCTION queue_internal.check_grantee IS 'Checks the role that a right is granted to or revoked from.';
 
--- The privileges of a role follow its rights, also when a dump brings the rights: pg_dump saves the rows of
--- queue.rights.
+-- A trigger, so that a restored dump of queue.rights also grants the privileges.
 CREATE FUNCTION queue_internal.rights_changed() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -108,7 +106,7 @@ BEGIN
     ELSIF EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = NEW.role) THEN
         PERFORM queue_internal.apply_privileges(NEW.kind, NEW.role);
     ELSE
-        -- From a dump: without this, the other rights would not be restored either.
+        -- In a dump; an error would keep the other rights from being restored.
         RAISE WARNING 'a right is left out, because its role % does not exist', NEW.role;
         DELETE FROM queue.rights AS r WHERE r.role = NEW.role;
     END IF;
@@ -121,15 +119,15 @@ CREATE TRIGGER rights_changed AFTER INSERT OR UPDATE OR DELETE ON queue.rights
     FOR EACH ROW EXECUTE FUNCTION queue_internal.rights_changed();
 COMMENT ON TRIGGER rights_changed ON queue.rights IS 'Makes the privileges of roles follow the table.';
 
--- What each kind of right needs before a verb can check anything: EXECUTE on the verbs, and on those internal
--- functions that procedures call as their caller, because a procedure that commits cannot run as the owner.
+-- The privileges that each kind of right needs: EXECUTE on the public functions, and on the internal functions that
+-- procedures call as their caller, because a procedure that commits cannot run as the owner.
 CREATE FUNCTION queue_internal.apply_privileges(kind text, role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     verbs     CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$|set$)');
-    -- What somebody else put into the schema is left out, as far as extension membership shows it.
+    -- Leaves out objects that others have created in the schema, as far as extension membership shows them.
     views     CONSTANT text := (
         SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class AS c
         WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'v'
@@ -178,14 +176,14 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.apply_privileges IS 'Gives a role the privileges that a right needs.';
+COMMENT ON FUNCTION queue_internal.apply_privileges IS 'Grants a role the privileges that a right needs.';
 
 CREATE FUNCTION queue_internal.withdraw_privileges(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     kept text;
 BEGIN
-    -- A role that was dropped left nothing behind.
+    -- A role that was dropped has no privileges.
     IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = withdraw_privileges.role) THEN
         RETURN;
     END IF;
@@ -200,7 +198,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.withdraw_privileges IS
-    'Takes the privileges of a role back, except those that its other rights need.';
+    'Revokes the privileges of a role, except those that its other rights need.';
 
 CREATE FUNCTION queue_internal.extension_of(relation oid) RETURNS oid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -208,11 +206,12 @@ BEGIN ATOMIC
     SELECT d.refobjid FROM pg_depend AS d
     WHERE d.classid = 'pg_class'::regclass AND d.objid = relation AND d.deptype = 'e';
 END;
-COMMENT ON FUNCTION queue_internal.extension_of IS 'The extension that a table or view belongs to, if any.';
+COMMENT ON FUNCTION queue_internal.extension_of IS
+    'Returns the extension that a table or view belongs to, if any.';
 
--- Which rows an operator reads and a producer inserts. The subquery is evaluated once for each statement; it is null
--- where a role has the right for all queues. Of a condition with IS NULL and OR the planner would expect to find
--- hardly a row, and read whole tables where an index gives the first few.
+-- Policies: which rows an operator reads and a producer inserts. The subquery is evaluated once for each statement,
+-- and is null if the role has the right on all queues. With IS NULL and OR instead of coalesce, the planner would
+-- expect almost no rows, and read whole tables where an index gives the first few.
 DO $$
 DECLARE
     allowed CONSTANT text := 'coalesce(%2$I = ANY ((SELECT queue_internal.queues_with_right(%1$L))::text[]), true)';

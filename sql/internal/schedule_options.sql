@@ -1,4 +1,4 @@
--- The checks of what a schedule is made of: its expression, its zone, its options.
+-- Checks of the arguments of queue.schedule().
 
 CREATE FUNCTION queue_internal.check_cron(cron text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -21,10 +21,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_cron IS
-    'Checks a cron expression: that it can be read, and that there is a time it names.';
+    'Checks that a cron expression is valid and matches at least one date.';
 
--- Only names for which AT TIME ZONE means the zone itself. It would also take "EST5EDT,M3.2.0,M11.1.0",
--- "+03" and "Nowhere+3", and it reads CET, MET and EET as abbreviations, which know no summer time.
+-- Accepts only names that AT TIME ZONE reads as time zones. It also accepts "EST5EDT,M3.2.0,M11.1.0", "+03" and
+-- "Nowhere+3", and reads CET, MET and EET as abbreviations without summer time.
 CREATE FUNCTION queue_internal.check_timezone(timezone text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -32,7 +32,7 @@ BEGIN
         PERFORM queue_internal.raise_null('timezone');
     ELSIF upper(timezone) IN ('UTC', 'GMT') THEN
         RETURN;
-    -- A name with a slash and no digit can only be that of a file. The view would read them all.
+    -- A name with a slash and no digit can only be the name of a file. The view would read all files.
     ELSIF timezone ~ '^[A-Za-z_]+(/[A-Za-z_-]+)+$' AND timezone !~* '^right/' THEN
         PERFORM now() AT TIME ZONE timezone;
         RETURN;
@@ -81,7 +81,7 @@ BEGIN
                                  'max_attempts, headers.';
         END CASE;
     END LOOP;
-    -- What a push would refuse is refused now.
+    -- Refuses now what a push would refuse.
     PERFORM queue_internal.check_task_options(
         queue => queue, priority => 0, run_at => NULL, delay => NULL, key => options ->> 'key',
         on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'), group_key => options ->> 'group_key',
@@ -91,5 +91,5 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_schedule_options IS 'Checks the options of a schedule.';
 
--- What is written past queue.schedule() can be read, too: whoever looks at schedules reads all of them.
+-- Rows that are not written by queue.schedule() must be valid too, because the worker reads all schedules.
 ALTER TABLE queue.schedules ADD CONSTRAINT schedules_cron_check CHECK (queue_internal.cron_error(cron) IS NULL);

@@ -1,7 +1,7 @@
 -- queue_internal.state_of(id, kind)
 --
---   The state of the task wherever it is; null if it is nowhere, or if the caller does not have this kind of right
---   for its queue: nobody learns which ids other queues have.
+--   Returns the state of a task wherever it is; null if it does not exist, or if the caller does not have this kind of right
+--   on its queue. So no role can find out which ids other queues have.
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
 CREATE FUNCTION queue_internal.state_of(id bigint, kind text) RETURNS text
@@ -20,4 +20,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.state_of IS
-    'The state of a task, wherever it is, if the caller has this kind of right for its queue.';
+    'Returns the state of a task wherever it is, if the caller has this kind of right on its queue.';

@@ -1,33 +1,33 @@
--- The sweep: finds what no event tells of.
+-- The sweep finds changes for which there is no event.
 --
 --   It reads the dependencies, the groups of each queue and the keys in the order of their indexes, in turns: a bounded
---   piece of each in a turn, from where the last turn stopped. So the time until a lost event of a group is found does not
---   grow with the dependencies and the keys, or with the groups of another queue. It resolves dependencies whose
---   predecessor is gone, deletes keys whose task has ended, and leaves an event for each waiting task and each group that
---   has to be looked at and has no event. So an event that was lost, or that nobody could write, costs a delay: up to
---   "queue.sweep_interval" where the background worker runs, or until the next queue.maintain(). A claim by SQL that found
---   nothing sweeps a piece of its queue, too, once a second in a session.
+--   number of rows of each in a turn, from where the last turn stopped. So the time until it finds a lost event of a group
+--   does not grow with the number of dependencies and keys, or of groups of another queue. It resolves dependencies
+--   whose predecessor is gone, deletes keys whose task has ended, and leaves an event for each waiting task and each group
+--   that has to be checked and has none. So a lost event causes a delay of at most about "queue.sweep_interval" if the
+--   background worker runs, else until the next queue.maintain(). A claim by SQL that found nothing also sweeps a part of
+--   its queue, once a second in a session.
 --
---   Why it leaves events and does not process what it finds: there is one place where turns are given and waiting
---   tasks are ended, with its own rules about locks and errors (events.sql).
+--   Why it leaves events and does not process what it finds: only events.sql admits and ends tasks, with its own rules for
+--   locks and errors.
 
--- "queue" is the last one whose groups this turn has looked at, null between two turns; "groups" has the last group of
--- each queue that has more of them than a turn looks at. Everything has been looked at once all of those that had more in
--- the first turn came to their ends: "queues", and the dependencies and the keys if they are "pending".
+-- "queue" is the last queue whose groups this turn has checked, null between two turns. "groups" has the last group
+-- of each queue that has more of them than a turn checks. Everything has been checked once all queues that had more
+-- in the first turn ("queues"), and the dependencies and keys ("pending"), have been read to their ends.
 CREATE TYPE queue_internal.sweep_position AS (
     queue text, groups jsonb, predecessor_id bigint, task_id bigint, key_queue text, key text,
     is_first_turn boolean, queues text[], dependencies_pending boolean, keys_pending boolean);
 REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
-COMMENT ON TYPE queue_internal.sweep_position IS 'How far a sweep has come in each of the tables.';
+COMMENT ON TYPE queue_internal.sweep_position IS 'The position of a sweep in each of the tables.';
 
--- Looks at about "max_looks" rows; returns how far it came. A turn is over where "queue" is null, and everything has been
--- looked at where all of it is. With "again", each turn begins anew with what came to its end, so that what is lost there
--- meanwhile does not wait for those that have more; without, everything is looked at once.
+-- Checks about "max_looks" rows; returns its position. A turn is over when "queue" is null, and everything has been
+-- checked when all of the position is null. With "again", each turn starts again with tables that came to their end,
+-- so that changes lost there meanwhile do not wait for larger tables; without, everything is checked once.
 CREATE FUNCTION queue_internal.sweep(place queue_internal.sweep_position, max_looks integer, again boolean)
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    -- Of each queue's groups in a turn, and of the dependencies and the keys.
+    -- The number of rows in a turn: groups of each queue, dependencies, keys.
     piece  CONSTANT integer := 100;
     rows   CONSTANT integer := 500;
     source queue.queues;
@@ -45,14 +45,14 @@ BEGIN
                 WHERE o.task_id = ANY (ARRAY(
                     SELECT e.task_id FROM queue_internal.outcomes AS e
                     WHERE e.ended_at < clock_timestamp() - interval '1 day'
-                      -- That of a dump is older, and may be read only now.
+                      -- The group of a dump is older, and may only be read now.
                       AND NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
                                       WHERE d.predecessor_id = e.task_id AND d.outcome IS NULL)
                     LIMIT 1000 FOR UPDATE SKIP LOCKED));
             END IF;
         END IF;
         place.queue := '';
-        -- Without queues that are gone.
+        -- Forget queues that are gone.
         place.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(place.groups) AS g
                          WHERE (SELECT q.name FROM queue.queues AS q WHERE q.name = g.key) IS NOT NULL);
         place.queues := ARRAY(SELECT u.name FROM unnest(place.queues) AS u (name) WHERE place.groups ? u.name);
@@ -75,7 +75,7 @@ BEGIN
             RETURN place;
         END IF;
         place.queue := source.name;
-        -- No trigger inserted it where the queue came by replication.
+        -- Replication does not fire the trigger that inserts it.
         INSERT INTO queue_internal.locks (queue, number)
         SELECT source.name, -1
         WHERE NOT EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = source.name AND l.number = -1)
@@ -95,9 +95,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep IS
-    'Leaves events about what no event tells of, for a piece of the tables; returns where to continue.';
+    'Leaves events for changes without one, for a part of the tables; returns where to continue.';
 
--- Returns the last row that it looked at, or null at the end.
+-- Returns the last row that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_dependencies(
     INOUT predecessor_id bigint, INOUT task_id bigint, max_looks integer)
 LANGUAGE plpgsql
@@ -124,8 +124,8 @@ BEGIN
         predecessor_id := row.predecessor_id;
         task_id := row.task_id;
         IF row.queue IS NULL THEN
-            -- Left over from a task that waits no more. One of which there is no trace may come yet, from a dump, or
-            -- has come since the loop read its row.
+            -- The dependency of a task that no longer waits. A task without a trace may still come from a dump, or
+            -- may have come since the loop read its row.
             IF queue_internal.outcome_of(row.task_id) IS NOT NULL
                OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting') THEN
                 PERFORM queue_internal.forget_dependencies(row.task_id);
@@ -134,9 +134,10 @@ BEGIN
         ELSIF row.outcome IS NULL THEN
             CONTINUE WHEN row.live IS NOT NULL;
             row.outcome := queue_internal.outcome_of(row.predecessor_id);
-            -- The trace of one from a dump may be still to come.
+            -- A dump may still bring a trace of it.
             CONTINUE WHEN row.outcome IS NULL AND row.restored_at > clock_timestamp() - interval '1 day';
-            -- A task that ended by a verb wrote an outcome, or left a trace. One without was deleted by hand.
+            -- A task that ended by a function of queue_ext has an outcome or left a trace. A task without was deleted
+            -- by hand.
             row.outcome := coalesce(row.outcome, 'purged');
             UPDATE queue_internal.dependencies AS d SET outcome = row.outcome
             WHERE d.task_id = row.task_id AND d.predecessor_id = (
@@ -159,9 +160,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep_dependencies IS
-    'Resolves dependencies whose predecessor is gone, and leaves events for tasks that wait no longer.';
+    'Resolves dependencies whose predecessor is gone, and leaves events for tasks that need not wait any longer.';
 
--- The dependencies of a dump (tasks_inserted.sql says how that is told).
+-- Marks the dependencies of a dump (tasks_inserted.sql explains how it is recognized).
 CREATE FUNCTION queue_internal.dependency_restored() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -169,7 +170,7 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.dependency_restored IS 'Notes that a dependency comes from a dump.';
+COMMENT ON FUNCTION queue_internal.dependency_restored IS 'Records that a dependency comes from a dump.';
 
 CREATE TRIGGER dependency_restored BEFORE INSERT ON queue_internal.dependencies
     FOR EACH ROW WHEN (
@@ -177,9 +178,9 @@ CREATE TRIGGER dependency_restored BEFORE INSERT ON queue_internal.dependencies
         AND has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.dependency_restored();
 COMMENT ON TRIGGER dependency_restored ON queue_internal.dependencies IS
-    'Has the sweep wait for what else is in a dump.';
+    'Makes the sweep wait for the rest of a dump.';
 
--- Returns the last group that it looked at, or null at the end, and at how many it looked.
+-- Returns the last group that it checked, or null at the end, and how many it checked.
 CREATE FUNCTION queue_internal.sweep_groups(
     source queue.queues, INOUT group_key text, max_looks integer, OUT looks integer)
 LANGUAGE plpgsql
@@ -191,11 +192,11 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    -- In a variable, because a volatile function is no condition for an index. No event is postponed for that long.
+    -- In a variable, because a volatile function cannot be an index condition. No event is postponed for that long.
     longest CONSTANT timestamptz := clock_timestamp() + interval '11 seconds';
 BEGIN
     IF group_key IS NULL THEN
-        -- The clock was set back since.
+        -- The clock has been set back.
         WITH late AS MATERIALIZED (
             SELECT l.due_at, l.id FROM queue_internal.events AS l
             WHERE l.queue = source.name AND l.due_at > longest
@@ -227,10 +228,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.sweep_groups IS
     'Leaves events for the groups of a queue in which a task can be admitted.';
 
--- A task gives its key back to the running one that it was going to replace, while that one ends and does not see it
--- (release_key). Such a key is free, but its row is in the table until the next push with that key. A key whose task left no
--- trace may be that of a task which comes yet, from a dump.
--- Returns the last key that it looked at, or null at the end.
+-- A waiting task gives its key back to the running one that it was to replace, while that one ends and does not see
+-- it (release_key). Such a key is free, but its row remains until the next push with that key. A dump may still bring
+-- the task of a key whose task left no trace. Returns the last key that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_keys(INOUT queue text, INOUT key text, max_looks integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -257,7 +257,7 @@ BEGIN
             PERFORM FROM queue_internal.keys AS l
             WHERE l.queue = row.queue AND l.key = row.key AND l.task_id = row.task_id AND l.expires_at IS NULL
             FOR UPDATE SKIP LOCKED;
-            -- It may be live again since: a dead letter that was put back.
+            -- It may be live again: a dead letter that was put back.
             IF FOUND AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
                 DELETE FROM queue_internal.keys AS k WHERE k.queue = row.queue AND k.key = row.key;
             END IF;
@@ -273,11 +273,12 @@ COMMENT ON FUNCTION queue_internal.sweep_keys IS 'Deletes keys whose task has en
 
 CREATE TYPE queue_internal.sweep_mark AS (group_key text, since timestamptz);
 REVOKE ALL ON TYPE queue_internal.sweep_mark FROM PUBLIC;
-COMMENT ON TYPE queue_internal.sweep_mark IS 'How far a session has come in the groups of a queue, and when.';
+COMMENT ON TYPE queue_internal.sweep_mark IS 'The position of a session in the groups of a queue, and when it was there.';
 
--- For a claim by SQL that found nothing: a piece of the dependencies and of the queue's groups, once a second in a
--- session. Returns whether it may have left an event. The session remembers how far it came in the groups. The piece of
--- the dependencies begins at random: their ids are also those of other queues, and whoever claims can read the setting.
+-- For a claim by SQL that found nothing: sweeps a part of the dependencies and of the groups of the queue, once a
+-- second in a session. Returns whether it may have left an event. The session remembers its position in the groups.
+-- The part of the dependencies starts at a random id, because a client can read the setting and the ids are also
+-- those of other queues.
 CREATE FUNCTION queue_internal.sweep_a_little(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
@@ -302,7 +303,7 @@ BEGIN
     FROM queue_internal.sweep_dependencies(start, NULL, 100) AS d,
          queue_internal.sweep_groups(source, place.group_key, 100) AS g;
     IF last.predecessor_id IS NULL THEN
-        -- The end is reached: from the first one on.
+        -- At the end: start again from the first one.
         PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100);
     END IF;
     place.group_key := last.group_key;
@@ -312,4 +313,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep_a_little IS
-    'Leaves events about what no event tells of, for a small piece of a queue, once a second in a session.';
+    'Leaves events for changes without one, for a small part of a queue, once a second in a session.';

@@ -1,9 +1,8 @@
--- The trigger that meets a task with a key or a group before it is there, however it comes: push, a
--- plain INSERT, COPY, redrive. Tasks without either do not come here; nor do those of a dump, which
--- brings the keys and the gates along (tasks_inserted.sql).
+-- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It does
+-- not run for other tasks, nor for those of a dump, which restores keys and gates as well (tasks_inserted.sql).
 --
---   A key that another task holds keeps the task out: the INSERT goes on without its row.
---   Errors:   42501 without the right to push; 22023, 54000 for keys that a plain INSERT filled with nonsense
+--   If another task has the key, the INSERT skips the row.
+--   Errors:   42501 without the right to push; 22023, 54000 for invalid keys in a plain INSERT
 
 CREATE FUNCTION queue_internal.task_arrives() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -23,7 +22,7 @@ BEGIN
     END IF;
     IF NEW.group_key IS NOT NULL AND NEW.gate = 0 THEN
         PERFORM queue_internal.check_key('group_key', NEW.group_key);
-        -- A task for later does not hold up its group, where the queue says so.
+        -- If the queue has delayed_head "pass", a delayed task does not block its group.
         NEW.gate := CASE WHEN NEW.run_at > clock_timestamp() AND EXISTS (
             SELECT FROM queue.queues AS q WHERE q.name = NEW.queue AND q.delayed_head = 'pass') THEN 0 ELSE 2 END;
     END IF;
@@ -31,7 +30,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.task_arrives IS
-    'Takes the key of a task that comes in, and blocks it until it is its turn.';
+    'Takes the key of a new task, and blocks it until it is its turn in its group.';
 
 CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
     FOR EACH ROW WHEN (
@@ -40,11 +39,10 @@ CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
              OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
         AND (NOT row_security_active('queue.tasks'::regclass) OR queue_internal.has_right('producer', NEW.queue)))
     EXECUTE FUNCTION queue_internal.task_arrives();
-COMMENT ON TRIGGER task_arrives ON queue.tasks IS
-    'Keys and groups, for every way in which a task can come.';
+COMMENT ON TRIGGER task_arrives ON queue.tasks IS 'Keys and groups of new tasks, however they are inserted.';
 
--- A row that a policy is about to refuse must not ask for a key first, which would tell whether it is taken; nor may it
--- come in without its key by a view, where the policies of the view's owner count.
+-- A row that a policy will refuse must not take its key first, which would show whether the key is taken. Nor may it
+-- be inserted without its key through a view, where the policies for the view's owner apply.
 CREATE TRIGGER task_refused BEFORE INSERT ON queue.tasks
     FOR EACH ROW WHEN (
         (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')

@@ -1,6 +1,6 @@
 -- queue_internal.check_task_options(...)
 --
---   What push and push_many have in common: the checks of the options of a task.
+--   Checks the options of a task, for push and push_many.
 --   Errors:   22004, 22023, 54000
 
 CREATE FUNCTION queue_internal.check_task_options(
@@ -10,7 +10,7 @@ CREATE FUNCTION queue_internal.check_task_options(
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- Each call costs more than all that is looked at here.
+    -- A call costs more than all checks here.
     IF queue IS NULL OR octet_length(queue) NOT BETWEEN 1 AND 128 THEN
         PERFORM queue_internal.check_name('queue', queue);
     ELSIF delay IS NOT NULL THEN
@@ -76,7 +76,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_policy_options IS
-    'Checks those options of a task that the policies of its queue are about.';
+    'Checks the options of a task that concern the policies of its queue.';
 
 CREATE FUNCTION queue_internal.check_backoff(backoff jsonb) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -88,4 +88,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_backoff IS 'Raises if these are not the pauses of a task, or null.';
+COMMENT ON FUNCTION queue_internal.check_backoff IS 'Checks the backoff of a task, which may be null.';

@@ -1,8 +1,8 @@
--- The trigger behind every way into queue.tasks: push, a plain INSERT, COPY.
+-- The trigger for every way into queue.tasks: push, a plain INSERT, COPY.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group that has more.
---   Errors:   QX002 no such queue; 22023 for a column that a plain INSERT filled with nonsense
---   Why a statement trigger: one look at the queues for a million rows.
+--   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group with blocked tasks.
+--   Errors:   QX002 no such queue; 22023 for an invalid column in a plain INSERT
+--   Why a statement trigger: one lookup of the queues for a million rows.
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -46,7 +46,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.tasks_inserted IS
-    'Refuses tasks of unknown queues, and leaves an event for each group that has more.';
+    'Refuses tasks of unknown queues, and leaves an event for each group with blocked tasks.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
@@ -55,15 +55,15 @@ CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
           OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.tasks_inserted();
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
-    'Makes a plain INSERT or COPY as good as a push.';
+    'Gives a plain INSERT or COPY the same effect as a push.';
 
--- The same for the tasks of a dump. pg_restore with several jobs loads the tables in any order and at the same time,
--- whatever foreign keys there are, with the worker looking on. So a restored row must need no other: a task is not
--- refused for want of its queue, and leaves its key to queue_internal.keys. Waiting tasks are found by the sweep.
+-- For the tasks of a dump. pg_restore with several jobs loads the tables in any order and concurrently, whatever
+-- foreign keys there are, while the worker runs. So a restored row must not need another one: a task is not refused
+-- because its queue is missing, and its key comes with queue_internal.keys. The sweep finds waiting tasks.
 --
--- A restore is told by two settings that every dump makes before its first row, and by a role that may truncate the
--- tables: the owner, or a superuser. Verbs have a search_path of their own, so that nothing they do is ever taken for
--- a restore; and a producer who makes the settings is checked like any other.
+-- A restore is recognized by two settings that every dump makes before its first row, and by a role that may truncate
+-- the tables: the owner or a superuser. Public functions have a search_path of their own, so none of their statements
+-- is taken for a restore. A producer who makes these settings is checked like any other.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT

@@ -23,9 +23,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_topic IS
     'Checks a topic, or with wildcards a pattern of topics: 1 to 255 bytes of words and dots.';
 
--- The regular expression is for the topic with a dot before it, so that every word has one. A run of
--- wildcards asks for a number of words, or for that number and more: said once and at its end, "more"
--- leaves a match nothing to try out.
+-- The regular expression matches the topic with a dot before it, so that every word has one. A run of wildcards
+-- stands for a number of words, or for that number and more. "More" is written once, at its end, to avoid
+-- backtracking.
 CREATE FUNCTION queue_internal.topic_regex(pattern text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -47,9 +47,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.topic_regex IS
-    'The regular expression of a pattern, for a topic with a dot before it.';
+    'Returns the regular expression of a pattern, for a topic with a dot before it.';
 
--- What is written past queue.bind() is such a pattern, too, or queue.publish() would fail for all queues.
+-- Rows that are not written by queue.bind() must be valid too, or queue.publish() would fail for all queues.
 CREATE FUNCTION queue_internal.is_topic_regex(regex text, pattern text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -58,7 +58,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.is_topic_regex IS
-    'Whether this is the regular expression of that pattern; raises unless it is a pattern of topics.';
+    'Returns whether this is the regular expression of that pattern; raises if the pattern is invalid.';
 
 ALTER TABLE queue.bindings ADD CONSTRAINT bindings_pattern_check
     CHECK (queue_internal.is_topic_regex(topic_regex, topic_pattern));

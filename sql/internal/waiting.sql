@@ -1,4 +1,4 @@
--- What queue.wait() and queue.wait_result() check before they wait, and what they look at.
+-- What queue.wait() and queue.wait_result() check before they wait.
 
 CREATE FUNCTION queue_internal.wait_deadline(timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -10,7 +10,7 @@ BEGIN
     RETURN clock_timestamp() + timeout;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.wait_deadline IS 'Until when to wait; checks the argument "timeout".';
+COMMENT ON FUNCTION queue_internal.wait_deadline IS 'Checks the argument "timeout"; returns when the wait ends.';
 
 CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -20,7 +20,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_wait(text, interval) IS
-    'Checks the arguments of queue.wait() for one queue; returns until when it waits.';
+    'Checks the arguments of queue.wait() for one queue; returns when the wait ends.';
 
 CREATE FUNCTION queue_internal.check_wait(queues text[], timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -39,7 +39,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_wait(text[], interval) IS
-    'Checks the arguments of queue.wait() for several queues; returns until when it waits.';
+    'Checks the arguments of queue.wait() for several queues; returns when the wait ends.';
 
 CREATE FUNCTION queue_internal.check_wait_result(id bigint, timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -55,10 +55,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_wait_result IS
-    'Checks the arguments of queue.wait_result(); returns until when it waits.';
+    'Checks the arguments of queue.wait_result(); returns when the wait ends.';
 
--- One snapshot for all tables, since it is STABLE: a task on its way from one to the other is missed
--- in neither.
+-- STABLE, so that one snapshot is used for all tables and a task that moves from one to another is not missed.
 CREATE FUNCTION queue_internal.outcome(id bigint, OUT state text, OUT result jsonb)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -68,4 +67,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.outcome IS 'The state of a task, wherever it is, and its result.';
+COMMENT ON FUNCTION queue_internal.outcome IS 'Returns the state of a task, wherever it is, and its result.';

@@ -1,12 +1,13 @@
--- What stands in for the library where there is none.
+-- Replacements for the functions of the library.
 
--- Whoever waits looks again by himself (wait.sql).
+-- Sessions that wait check by themselves (wait.sql).
 CREATE FUNCTION queue_internal.announce_task(queue text, run_at timestamptz) RETURNS void
 LANGUAGE plpgsql STRICT SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 END
 $$;
-COMMENT ON FUNCTION queue_internal.announce_task IS 'Tells the engine of tasks. The SQL-only edition has none.';
+COMMENT ON FUNCTION queue_internal.announce_task IS
+    'Announces tasks to the library. The SQL-only edition has none.';
 
 -- Rights (internal/rights.sql). The verbs are SECURITY DEFINER (definer.sql), so the caller is the session's user
 -- or the role that it set. A SECURITY DEFINER function of somebody else between the session and a verb cannot be
@@ -84,7 +85,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON PROCEDURE queue_internal.try_commit IS 'Commits, if the caller can; says whether it did.';
+COMMENT ON PROCEDURE queue_internal.try_commit IS 'Commits if the caller can; returns whether it did.';
 
 CREATE FUNCTION queue_internal.may_commit(callers text, committed boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -114,7 +115,7 @@ ALTER TABLE queue_internal.upkeep REPLICA IDENTITY FULL;
 COMMENT ON TABLE queue_internal.upkeep IS 'One row: when queue.maintain() last ended.';
 INSERT INTO queue_internal.upkeep VALUES (NULL);
 
--- Read by whoever may monitor, without a right in queue_internal.
+-- Readable by roles that may monitor, without a right on queue_internal.
 CREATE VIEW queue.maintained AS SELECT u.last_run_at FROM queue_internal.upkeep AS u;
 COMMENT ON VIEW queue.maintained IS 'When queue.maintain() last ended.';
 COMMENT ON COLUMN queue.maintained.last_run_at IS 'When it ended; null if it has never run.';

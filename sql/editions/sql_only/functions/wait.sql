@@ -11,7 +11,7 @@ CREATE PROCEDURE queue.wait(
     INOUT ready boolean  DEFAULT NULL)
 LANGUAGE plpgsql AS $$
 BEGIN
-    -- For its errors, which name this argument.
+    -- For errors that name this argument.
     PERFORM queue_internal.check_wait(queue, timeout);
     CALL queue.wait(ARRAY[queue], timeout, ready);
 END
@@ -29,7 +29,7 @@ queue.
 Errors: 42501: no right on the queue. QX002: the queue does not exist, or was dropped meanwhile. 2D000: in a
 transaction block, if it would have to wait. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
--- The same for several queues: until there is something in any of them.
+-- The same for several queues.
 CREATE PROCEDURE queue.wait(
     queues      text[],
     timeout     interval DEFAULT '30 seconds',
@@ -40,7 +40,7 @@ DECLARE
     pause    double precision := queue_internal.vain_pause(queues, deadline);
     first    bigint;
 BEGIN
-    -- Without a COMMIT, which a transaction block does not allow: this has something to return at once.
+    -- Sleeps without a COMMIT, which a transaction block does not allow: there may be something to return at once.
     PERFORM pg_catalog.pg_sleep(pause);
     LOOP
         first := queue_internal.first_ready(queues);
@@ -50,7 +50,7 @@ BEGIN
         EXIT WHEN pause IS NULL;
         COMMIT;
         PERFORM pg_catalog.pg_sleep(pause);
-        -- One of them may have been dropped.
+        -- A queue may have been dropped.
         PERFORM queue_internal.check_wait(queues, timeout);
     END LOOP;
     IF ready THEN
@@ -67,8 +67,8 @@ the queues.
 
 Errors: as for one queue.';
 
--- What the session found last and has not claimed is locked, as a rule: a session that waits and claims in turn pauses
--- before it is told of the same again, and longer each time.
+-- What the last wait of the session found and a claim did not get is usually locked. So a session that waits and
+-- claims in turn pauses before it gets the same result again, longer each time.
 CREATE FUNCTION queue_internal.vain_pause(queues text[], deadline timestamptz) RETURNS float8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -81,7 +81,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.vain_pause IS
-    'How long to sleep before the first look: not at all, unless it would find what the last wait of the session found.';
+    'Returns how long to sleep before the first check: 0 unless it would find the same as the last wait of the session.';
 
 CREATE FUNCTION queue_internal.next_pause(pause float8, deadline timestamptz) RETURNS float8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -94,4 +94,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.next_pause IS
-    'How long to sleep after a pause of so many seconds; null if the deadline is over.';
+    'Returns how long to sleep after a pause of so many seconds; null after the deadline.';

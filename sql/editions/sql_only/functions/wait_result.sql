@@ -38,4 +38,4 @@ would have to wait. 22004, 22023 or 54000: an argument is null, invalid or too l
 CREATE FUNCTION queue_internal.is_end(state text) RETURNS boolean
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN state IS NULL OR state IN ('completed', 'cancelled', 'failed');
-COMMENT ON FUNCTION queue_internal.is_end IS 'Whether a task in that state is finished, or gone.';
+COMMENT ON FUNCTION queue_internal.is_end IS 'Returns whether a task in that state is finished, or gone.';

@@ -13,4 +13,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_upkeep IS
-    'Notifies the listeners of queues with something to claim, and notes when queue.maintain() ended.';
+    'Notifies the listeners of queues with tasks to claim, and records when queue.maintain() ended.';
