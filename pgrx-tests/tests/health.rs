@@ -84,7 +84,7 @@ fn a_missing_engine_or_worker_is_named() {
     let cluster = with_settings("health-bare", false, "");
     let mut client = cluster.connect();
     complains(&mut client, "engine", "warning", "not preloaded", "shared_preload_libraries");
-    complains(&mut client, "worker", "warning", "without preloading", "CALL queue.maintain()");
+    complains(&mut client, "worker", "warning", "library is not preloaded", "CALL queue.maintain()");
 
     let cluster = with_settings("health-no-lanes", true, "queue.lanes = 0");
     complains(&mut cluster.connect(), "engine", "warning", "queue.lanes is 0", "restart");
@@ -95,7 +95,7 @@ fn a_missing_engine_or_worker_is_named() {
         true,
         "max_worker_processes = 1\nmax_logical_replication_workers = 0",
     );
-    complains(&mut cluster.connect(), "worker", "critical", "there is none", "max_worker_processes");
+    complains(&mut cluster.connect(), "worker", "critical", "there is no background worker", "max_worker_processes");
 
     let mut cluster = with_settings("health-worker-off", true, "");
     cluster.await_worker("postgres");
@@ -128,11 +128,11 @@ fn queues_without_a_lane_are_named() {
 fn trouble_with_tasks_is_named_while_it_lasts() {
     let cluster = with_settings("health-tasks", true, "queue.worker_enabled = off\nqueue.history_ahead = 2");
     let mut client = cluster.connect();
-    assert_eq!(check(&mut client, "partitions", true)[0][1], "nothing has finished yet");
+    assert_eq!(check(&mut client, "partitions", true)[0][1], "no task has finished yet");
     run(&mut client, "SELECT queue.push('default')");
-    complains(&mut client, "due tasks", "warning", "queue \"default\": 1 are due", "Start workers");
+    complains(&mut client, "due tasks", "warning", "queue \"default\": 1 tasks are due", "Start workers");
     run(&mut client, "SELECT queue.push('default'); SELECT queue.claim('1 hour')");
-    complains(&mut client, "due tasks", "warning", "queue \"default\": 1 are due", "Start more workers");
+    complains(&mut client, "due tasks", "warning", "queue \"default\": 1 tasks are due", "Start more workers");
     run(&mut client, "SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running'");
     run(&mut client, "SELECT queue.pause('default')");
     complains(&mut client, "due tasks", "warning", "", "queue.resume('default')");
@@ -140,7 +140,7 @@ fn trouble_with_tasks_is_named_while_it_lasts() {
     run(&mut client, "SELECT queue.resume('default'); SELECT queue.claim('50 ms', worker => 'late')");
     is_ok(&mut client, "due tasks");
 
-    complains(&mut client, "leases", "warning", "one of worker \"late\" ran out", "CALL queue.maintain()");
+    complains(&mut client, "leases", "warning", "a lease of worker \"late\" expired", "CALL queue.maintain()");
     assert!(is_ok_now(&mut client, "leases", false), "a minute has not passed");
     run(&mut client, "CALL queue.maintain()");
     is_ok(&mut client, "leases");
@@ -155,7 +155,7 @@ fn trouble_with_tasks_is_named_while_it_lasts() {
     is_ok(&mut client, "dead letters");
 
     run(&mut client, "CALL queue.maintain()");
-    assert!(check(&mut client, "partitions", true)[0][1].starts_with("the last is for"));
+    assert!(check(&mut client, "partitions", true)[0][1].starts_with("the last one is for"));
     run(
         &mut client,
         "DO $$ BEGIN EXECUTE format('DROP TABLE queue.%I',
@@ -209,7 +209,7 @@ fn standbys_and_slots_that_pin_the_horizon_are_named() {
     run(&mut client, "SELECT pg_create_physical_replication_slot('kept')");
     let standby = cluster.standby("health-standby-copy");
     let mut there = standby.connect();
-    assert_eq!(check(&mut there, "worker", false)[0][..2], ["ok", "a standby has none"]);
+    assert_eq!(check(&mut there, "worker", false)[0][..2], ["ok", "a standby has no background worker"]);
     run(&mut there, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM queue.tasks");
     // The oldest that it needs is a transaction of later.
     run(&mut client, "SELECT queue.push('default'); SELECT queue.push('default')");
@@ -221,12 +221,12 @@ fn standbys_and_slots_that_pin_the_horizon_are_named() {
         });
         assert!(is_ok_now(&mut client, "horizon", false), "there are not a million");
     };
-    held_back("standby \"walreceiver\" holds it back by", "End the old query there");
+    held_back("standby \"walreceiver\" holds back vacuum by", "End the old query on the standby");
     let mut superuser = standby.connect();
     run(&mut superuser, "ALTER SYSTEM SET primary_slot_name = 'kept'");
     run(&mut superuser, "SELECT pg_reload_conf()");
     held_back(
-        "replication slot \"kept\" holds it back by",
-        "Have its standby catch up, or SELECT pg_drop_replication_slot('kept')",
+        "replication slot \"kept\" holds back vacuum by",
+        "Let its standby catch up, or drop it: SELECT pg_drop_replication_slot('kept')",
     );
 }

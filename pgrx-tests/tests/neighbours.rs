@@ -382,7 +382,7 @@ fn a_partition_made_by_hand_stops_no_other_day_and_health_says_so() {
     let rest = "SELECT queue_internal.extend_history()::integer::bigint";
     assert_eq!(number(&mut client, rest), 1, "nothing is left to do");
     let said = "SELECT status || ': ' || detail FROM queue.health() WHERE name = 'partitions'";
-    let part = "warning: the partition public.half holds only a part of tomorrow, which gets none of its own";
+    let part = "warning: the partition public.half holds only a part of tomorrow, so no other is created for that day";
     assert_eq!(text(&mut client, said), part);
     run(&mut client, "DROP TABLE half");
     attach(&mut client, "whole", "24 hours", "48 hours");

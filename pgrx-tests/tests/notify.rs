@@ -220,7 +220,7 @@ fn what_keeps_the_history_from_its_partitions_keeps_no_notification() {
     }
     assert_eq!(cluster.await_worker("postgres"), worker, "the worker goes on");
     for warning in [
-        "cannot be made: not today",
+        "cannot be created: not today",
         "WARNING:  applying retention failed: trigger \"own\" on table \"history_default\" must not run with the rights of the owner",
     ] {
         eventually(warning, Duration::from_secs(20), || cluster.log().contains(warning));

@@ -18,7 +18,7 @@ BEGIN
         RAISE EXCEPTION 'queue "%" has too many bindings', queue
             USING ERRCODE = 'program_limit_exceeded',
                   DETAIL = 'A queue can have 1000.',
-                  HINT = 'Bind a pattern with wildcards, or take back with queue.unbind() what is not needed.';
+                  HINT = 'Bind a pattern with wildcards, or delete bindings that are not needed with queue.unbind().';
     END IF;
     INSERT INTO queue.bindings (topic_pattern, queue, topic_regex)
     VALUES (bind.topic_pattern, bind.queue, queue_internal.topic_regex(bind.topic_pattern))

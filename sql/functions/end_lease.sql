@@ -14,7 +14,7 @@ BEGIN
     FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_wrong_state(
-            id, 'operator', 'has no lease', 'Only a running task has one: state and lease_until in queue.get().');
+            id, 'operator', 'has no lease', 'Only a running task has a lease: see state and lease_until in queue.get().');
     END IF;
     RETURN queue_internal.end_attempt(task, 'lease ended by an operator', '0', false);
 END

@@ -13,7 +13,7 @@ CREATE FUNCTION queue.health(
 RETURNS TABLE (name text, status text, detail text, hint text)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
--- For queue.stats, of which most branches do not run: to compile them takes longer than all the rest.
+-- For queue.stats: compiling its branches, most of which do not run, takes longer than everything else.
 SET jit = off
 -- The bounds of partitions are read from text.
 SET datestyle = 'ISO'
@@ -28,126 +28,125 @@ DECLARE
     today       CONSTANT date := (moment AT TIME ZONE 'UTC')::date;
     engine      CONSTANT jsonb := queue.engine_stats();
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
-    by_hand     CONSTANT text := 'Have something CALL queue.maintain() every minute meanwhile.';
+    by_hand     CONSTANT text := 'Meanwhile, run CALL queue.maintain() once a minute.';
 BEGIN
-    -- The same, but where the library or the extension is about to be upgraded.
+    -- They only differ during an upgrade of the library or the extension.
     RETURN QUERY
     SELECT 'version', CASE WHEN v.extension = v.library THEN 'ok' ELSE 'warning' END,
-           format('the extension is of version %s, the library of %s', v.extension, v.library),
+           format('extension version %s, library version %s', v.extension, v.library),
            CASE WHEN v.extension <> v.library THEN
                'If the extension is older: ALTER EXTENSION queue_ext UPDATE. If the library is older: restart the server.' END
     FROM (SELECT e.extversion AS extension, coalesce(engine ->> 'version', e.extversion) AS library
           FROM pg_extension AS e WHERE e.extname = 'queue_ext') AS v;
 
-    -- Of each of these two, the first row that matches.
+    -- Each of the next two returns the first row that matches.
     RETURN QUERY
     SELECT 'engine', f.status, f.detail, f.hint
     FROM (VALUES
-        (engine ? 'edition', 'ok', format('this is the %s edition, without a library', engine ->> 'edition'), NULL),
+        (engine ? 'edition', 'ok', format('%s edition, without a library', engine ->> 'edition'), NULL),
         (engine ? 'max_lanes', 'ok', 'the library is preloaded', NULL),
         ((engine ->> 'loaded')::boolean, 'warning', 'queue.lanes is 0',
-         'Everything works, more slowly. Set queue.lanes, and restart the server.'),
+         'Everything works, but slower. Set queue.lanes and restart the server.'),
         (true, 'warning', 'the library is not preloaded',
-         'Everything works, more slowly. Add queue_ext to shared_preload_libraries, and restart the server.')
+         'Everything works, but slower. Add queue_ext to shared_preload_libraries and restart the server.')
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
 
     RETURN QUERY
     SELECT 'worker', f.status, f.detail, f.hint
     FROM (VALUES
-        (pg_is_in_recovery(), 'ok', 'a standby has none', NULL),
+        (pg_is_in_recovery(), 'ok', 'a standby has no background worker', NULL),
         (engine ? 'worker', 'ok', 'process ' || (engine #>> '{worker,pid}'), NULL),
         ((engine ->> 'maintained_at')::timestamptz > moment - interval '5 minutes', 'ok',
          'queue.maintain() last ran at ' || (engine ->> 'maintained_at'), NULL),
         (engine ? 'edition', 'critical',
          coalesce('queue.maintain() last ran at ' || (engine ->> 'maintained_at'), 'queue.maintain() has never run'),
-         'Have pg_cron or any other scheduler CALL queue.maintain() every minute.'),
-        (NOT (engine ->> 'loaded')::boolean, 'warning', 'without preloading there is none', by_hand),
+         'Run CALL queue.maintain() once a minute, with pg_cron or another scheduler.'),
+        (NOT (engine ->> 'loaded')::boolean, 'warning', 'the library is not preloaded, so there is no background worker', by_hand),
         (NOT current_setting('queue.worker_enabled', true)::boolean, 'warning', 'queue.worker_enabled is off', by_hand),
-        (true, 'critical', 'there is none',
-         'After a crash it is back within seconds. If not, the log of the server says why; max_worker_processes '
+        (true, 'critical', 'there is no background worker',
+         'After a crash it restarts within seconds. If it does not, look in the server log; max_worker_processes '
          'may be too low. ' || by_hand)
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
 
     RETURN QUERY
-    SELECT 'lanes', 'warning', format('%s queues with tasks have no lane, and are served more slowly', count(*)),
-           'Raise queue.lanes, and restart the server.'
+    SELECT 'lanes', 'warning', format('%s queues with tasks have no lane, so their workers are slower', count(*)),
+           'Raise queue.lanes and restart the server.'
     FROM unnest(stats) AS s
     WHERE s.queued + s.running > 0 AND NOT engine -> 'lanes' ? s.queue
       AND (engine #>> '{verbs,handed_over,no_lane}')::bigint > 0
     HAVING count(*) > 0;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'lanes', 'ok', 'no queue lacks one', NULL;
+        RETURN QUERY SELECT 'lanes', 'ok', 'no queue with tasks lacks a lane', NULL;
     END IF;
 
     RETURN QUERY
     SELECT 'due tasks', 'warning',
-           format('queue %s: %s are due, the first for %s', to_json(s.queue), s.queued,
+           format('queue %s: %s tasks are due, the oldest for %s', to_json(s.queue), s.queued,
                   date_trunc('second', s.oldest_due_age)),
            CASE WHEN s.paused THEN format('The queue is paused: SELECT queue.resume(%L).', s.queue)
-                WHEN s.running = 0 THEN 'Start workers. If there are some: a limit of the queue, or an open transaction that claimed.'
-                ELSE 'Start more workers, raise a limit of the queue, or look in queue.workers for those that hang.' END
+                WHEN s.running = 0 THEN 'Start workers. If there are some, a limit of the queue or an open transaction with claims holds them up.'
+                ELSE 'Start more workers, raise a limit of the queue, or look in queue.workers for workers that hang.' END
     FROM unnest(stats) AS s WHERE s.oldest_due_age > due_for ORDER BY s.queue;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'due tasks', 'ok', format('none has been due for %s', due_for), NULL;
+        RETURN QUERY SELECT 'due tasks', 'ok', format('no task has been due for %s', due_for), NULL;
     END IF;
 
     RETURN QUERY
     SELECT 'leases', 'warning',
-           format('queue %s: one of worker %s ran out %s ago, and its task was not put back', to_json(w.queue),
+           format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
                   coalesce(to_json(w.worker)::text, 'without a name'), CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
-           'CALL queue.maintain() puts it back. If there is a worker of the extension, the log of the server '
-           'says what keeps it.'
+           'CALL queue.maintain() requeues it. If the background worker runs, the server log says why it does not.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'leases', 'ok', format('none ran out more than %s ago', overdue_for), NULL;
+        RETURN QUERY SELECT 'leases', 'ok', format('none expired more than %s ago', overdue_for), NULL;
     END IF;
 
-    -- The pause has grown to a second by then. An error may name what a task holds: it is for the owner alone.
+    -- After seven tries the pause is a second. Only the owner sees the error, because it may contain data of the task.
     IF NOT pg_has_role((SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass), 'USAGE') THEN
-        RETURN QUERY SELECT 'events', 'ok', 'only the owner of the tables sees those that cannot be processed', NULL;
+        RETURN QUERY SELECT 'events', 'ok', 'only the owner of the tables can see events that cannot be processed', NULL;
     ELSE
         RETURN QUERY
         SELECT 'events', 'warning',
                format('queue %s: %s cannot be unblocked: %s', to_json(e.queue),
                       CASE WHEN e.task_id IS NOT NULL THEN 'task ' || e.task_id ELSE 'group ' || to_json(e.group_key) END,
-                      coalesce(e.error, 'a transaction has it locked')),
-               CASE WHEN e.error IS NULL THEN 'It is tried again. Look for long transactions in pg_stat_activity.'
-                    ELSE 'Remove the cause. It is tried again after ten seconds at most.' END
+                      coalesce(e.error, 'another transaction has it locked')),
+               CASE WHEN e.error IS NULL THEN 'It will be tried again. Look for long transactions in pg_stat_activity.'
+                    ELSE 'Remove the cause. It will be tried again within ten seconds.' END
         FROM queue_internal.events AS e WHERE e.tries > 7 ORDER BY e.queue, e.id LIMIT 10;
         IF NOT FOUND THEN
-            RETURN QUERY SELECT 'events', 'ok', 'none had to be tried for long', NULL;
+            RETURN QUERY SELECT 'events', 'ok', 'none is delayed', NULL;
         END IF;
     END IF;
 
     RETURN QUERY
     SELECT 'schedules', 'warning',
            format('queue %s: %s schedules could not push their last task, the first since %s', to_json(f.queue), f.schedules, f.since),
-           format('They are tried again, at least once a minute. What keeps them: SELECT name, last_error FROM queue.schedules '
+           format('They are tried again at least once a minute. The cause: SELECT name, last_error FROM queue.schedules '
                   'WHERE queue = %L AND last_error IS NOT NULL.', f.queue)
     FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour' ORDER BY f.queue;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'schedules', 'ok', 'each could push its last task', NULL;
+        RETURN QUERY SELECT 'schedules', 'ok', 'all of them pushed their last task', NULL;
     END IF;
 
     RETURN QUERY
     SELECT 'dead letters', 'warning',
-           format('queue %s: %s tasks failed for good in the last hour; there are %s in all', to_json(s.queue),
+           format('queue %s: %s tasks failed for good in the last hour; it has %s dead letters', to_json(s.queue),
                   s.failed_last_hour, s.dead),
            format('SELECT id, errors -> -1 FROM queue.dead_letters WHERE queue = %L. '
-                  'Once the cause is gone: SELECT queue.redrive(%1$L).', s.queue)
+                  'Once the cause is fixed: SELECT queue.redrive(%1$L).', s.queue)
     FROM unnest(stats) AS s WHERE s.failed_last_hour >= failed ORDER BY s.queue;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'dead letters', 'ok', format('no queue got %s in the last hour', failed), NULL;
+        RETURN QUERY SELECT 'dead letters', 'ok', format('no queue got %s or more in the last hour', failed), NULL;
     END IF;
 
-    -- By time where there is one; slots and standbys have none, and count by transactions.
+    -- By time where it is known; for slots and standbys by the number of transactions.
     RETURN QUERY
     SELECT 'horizon', 'warning', p.detail, p.hint
     FROM (
         SELECT format('process %s (user %s, application %s, %s) has a transaction open for %s', a.pid,
                       to_json(a.usename), to_json(a.application_name), coalesce(a.state, a.backend_type),
                       date_trunc('second', moment - a.xact_start)) AS detail,
-               format('Until it ends, finished tasks are not vacuumed. SELECT pg_terminate_backend(%s) ends it.',
+               format('Until it ends, vacuum cannot remove finished tasks. SELECT pg_terminate_backend(%s) ends it.',
                       a.pid) AS hint
         FROM pg_stat_activity AS a
         WHERE a.datname = current_database() AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
@@ -158,16 +157,16 @@ BEGIN
         FROM pg_prepared_xacts AS x
         WHERE x.database = current_database() AND x.prepared < moment - pinned_for
         UNION ALL
-        SELECT format('replication slot %s holds it back by %s transactions', to_json(s.slot_name), age(s.xmin)),
-               format('Have its standby catch up, or SELECT pg_drop_replication_slot(%L).', s.slot_name)
+        SELECT format('replication slot %s holds back vacuum by %s transactions', to_json(s.slot_name), age(s.xmin)),
+               format('Let its standby catch up, or drop it: SELECT pg_drop_replication_slot(%L).', s.slot_name)
         FROM pg_replication_slots AS s WHERE age(s.xmin) > held_back
         UNION ALL
-        SELECT format('standby %s holds it back by %s transactions', to_json(r.application_name), age(r.backend_xmin)),
-               'End the old query there, or switch hot_standby_feedback off.'
+        SELECT format('standby %s holds back vacuum by %s transactions', to_json(r.application_name), age(r.backend_xmin)),
+               'End the old query on the standby, or turn off hot_standby_feedback.'
         FROM pg_stat_replication AS r WHERE age(r.backend_xmin) > held_back
     ) AS p;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'horizon', 'ok', format('nobody has held back vacuum for %s', pinned_for), NULL;
+        RETURN QUERY SELECT 'horizon', 'ok', format('nothing has held back vacuum for %s', pinned_for), NULL;
     END IF;
 
     RETURN QUERY
@@ -189,16 +188,16 @@ BEGIN
      WHERE p.since < p.day + interval '24 hours' AND p.until > p.day) AS o (name, whole),
     LATERAL (VALUES
         (h.loose IS NOT NULL, 'warning',
-         format('table queue.%s is not attached to queue.history, and no partition is made while it is not', h.loose),
-         'A dump that is being restored will attach it. Else: ALTER TABLE queue.history ATTACH PARTITION, or DROP TABLE.'),
-        (h.there, 'ok', 'the last is for ' || h.last, NULL),
+         format('table queue.%s is not attached to queue.history, and no partition is created until it is', h.loose),
+         'A dump that is being restored will attach it. Otherwise attach it with ALTER TABLE queue.history ATTACH PARTITION, or drop it.'),
+        (h.there, 'ok', 'the last one is for ' || h.last, NULL),
         (o.whole, 'ok', format('the partition %s holds tomorrow', o.name), NULL),
-        (o.name IS NOT NULL, 'warning', format('the partition %s holds only a part of tomorrow, which gets none of its own', o.name),
-         'Rows of the rest go to queue.history_default. Attach partitions by hand for whole days (UTC).'),
-        (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
-        (true, 'warning', 'there is none for tomorrow, the last is for ' || h.last,
-         'Rows without one go to queue.history_default. CALL queue.maintain() makes them, unless somebody keeps '
-         'queue.history locked.')
+        (o.name IS NOT NULL, 'warning', format('the partition %s holds only a part of tomorrow, so no other is created for that day', o.name),
+         'The other rows of that day go to queue.history_default. Attach partitions by hand for whole days (UTC).'),
+        (h.last IS NULL, 'ok', 'no task has finished yet', NULL),
+        (true, 'warning', 'there is none for tomorrow; the last one is for ' || h.last,
+         'Rows without one go to queue.history_default. CALL queue.maintain() creates partitions, unless '
+         'a transaction has queue.history locked.')
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
 END
 $$;

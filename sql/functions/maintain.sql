@@ -56,7 +56,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' A
 BEGIN
     RETURN queue_internal.sweep(place, 1000, again => false);
 EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'queue.maintain() is not done with the search for lost events: %', SQLERRM;
+    RAISE WARNING 'queue.maintain() could not finish the search for lost events: %', SQLERRM;
     RETURN NULL;
 END
 $$;
@@ -77,7 +77,7 @@ BEGIN
     END CASE;
     RETURN false;
 EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'queue.maintain() is not done with the %: %', part, SQLERRM;
+    RAISE WARNING 'queue.maintain() could not finish its part "%": %', part, SQLERRM;
     RETURN false;
 END
 $$;

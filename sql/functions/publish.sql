@@ -86,9 +86,9 @@ BEGIN
             headers => headers);
     END LOOP;
 EXCEPTION WHEN lock_not_available THEN
-    RAISE EXCEPTION 'another transaction keeps this key from being published%', coalesce(format(' to queue "%s"', target), '')
+    RAISE EXCEPTION 'another transaction holds this key%', coalesce(format(' in queue "%s"', target), '')
         USING ERRCODE = 'lock_not_available',
-              DETAIL = 'It has pushed the same key, or works on the task that has it, and has been open for a second.',
+              DETAIL = 'It has pushed the same key or works on the task that has it, and did not end within a second.',
               HINT = 'Nothing was published. Try again when that transaction has ended.';
 END
 $$;

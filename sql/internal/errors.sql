@@ -43,7 +43,7 @@ BEGIN
               DETAIL = format('Role %I does not have the right of %s %s %s.', queue_internal.caller(),
                               CASE kind WHEN 'operator' THEN 'an' ELSE 'a' END, kind,
                               CASE WHEN queue IS NULL THEN 'for all queues' ELSE 'for the queue' END),
-              HINT = format('The owner of the extension gives it with SELECT queue.grant_%s(%L%s).', kind,
+              HINT = format('The owner of the extension can grant it with SELECT queue.grant_%s(%L%s).', kind,
                             queue_internal.caller(), CASE WHEN queue IS NULL THEN '' ELSE format(', %L', queue) END);
 END
 $$;
@@ -134,7 +134,7 @@ BEGIN
     fact := CASE
         WHEN live.token IS NULL THEN format('The task is %s.', ending)
         WHEN live.token < raise_lease_lost.token THEN
-            format('The last token is %s. The claim with token %s was lost in a crash or failover, or never was.',
+            format('The last token is %s. The claim with token %s was lost in a crash or failover, or never happened.',
                    live.token, raise_lease_lost.token)
         WHEN live.state = 'running' THEN
             format('The lease with token %s ended; the task was claimed again with token %s.',

@@ -117,7 +117,7 @@ BEGIN
     WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     PERFORM queue_internal.announce_task(event.queue, later);
     IF error IS NOT NULL AND event.error IS NULL THEN
-        RAISE WARNING '% of queue % cannot go on: %',
+        RAISE WARNING '% of queue % cannot be unblocked: %',
             coalesce('task ' || event.task_id, 'a group'), to_json(event.queue), error;
     END IF;
 END

@@ -38,7 +38,7 @@ BEGIN
                     overdue := (SELECT extract(epoch FROM started - t.lease_until)::bigint FROM queue.tasks AS t
                                 WHERE t.id = task_id AND isfinite(t.lease_until));
                     IF coalesce(overdue % 3600, 0) < 60 THEN
-                        RAISE WARNING 'the lease of task % ran out, but its attempt cannot be ended: %', task_id, SQLERRM;
+                        RAISE WARNING 'the lease of task % expired, but its attempt cannot be ended: %', task_id, SQLERRM;
                     END IF;
             END;
         END LOOP;

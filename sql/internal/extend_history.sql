@@ -48,7 +48,7 @@ BEGIN
                 -- The failure of one day must not prevent the others.
                 complete := false;
                 IF NOT warned THEN
-                    RAISE WARNING 'the partition of queue.history for % cannot be made: %', day, SQLERRM;
+                    RAISE WARNING 'the partition of queue.history for % cannot be created: %', day, SQLERRM;
                     warned := true;
                 END IF;
         END;

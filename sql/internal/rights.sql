@@ -75,7 +75,7 @@ BEGIN
     ELSIF EXISTS (SELECT FROM queue.rights AS r
                   WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind AND r.queue IS NULL) THEN
         RAISE NOTICE 'role % still has the right for all queues', quote_ident(role)
-            USING HINT = format('SELECT queue.revoke_%s(%L) takes it back.', kind, role);
+            USING HINT = format('SELECT queue.revoke_%s(%L) revokes it.', kind, role);
     END IF;
 END
 $$;
@@ -107,7 +107,7 @@ BEGIN
         PERFORM queue_internal.apply_privileges(NEW.kind, NEW.role);
     ELSE
         -- In a dump; an error would keep the other rights from being restored.
-        RAISE WARNING 'a right is left out, because its role % does not exist', NEW.role;
+        RAISE WARNING 'skipped a right, because its role % does not exist', NEW.role;
         DELETE FROM queue.rights AS r WHERE r.role = NEW.role;
     END IF;
     RETURN NULL;

@@ -16,7 +16,7 @@ fn maintain_does_what_the_worker_would() {
     };
     assert_eq!(
         check(&mut owner, "engine"),
-        ("ok".into(), "this is the SQL-only edition, without a library".into())
+        ("ok".into(), "SQL-only edition, without a library".into())
     );
     assert_eq!(check(&mut owner, "worker"), ("critical".into(), "queue.maintain() has never run".into()));
     owner

@@ -185,14 +185,14 @@ fn a_task_that_cannot_be_ended_is_in_nobodys_way() {
     assert_eq!(cluster.await_worker("postgres"), worker, "the worker was never restarted");
     for warning in [
         format!(
-            "WARNING:  the lease of task {stuck} ran out, but its attempt cannot be ended: duplicate key"
+            "WARNING:  the lease of task {stuck} expired, but its attempt cannot be ended: duplicate key"
         ),
-        format!("WARNING:  task {waiting} of queue \"a\" cannot go on: duplicate key"),
+        format!("WARNING:  task {waiting} of queue \"a\" cannot be unblocked: duplicate key"),
     ] {
         eventually(&warning, SOON, || cluster.log().contains(&warning));
     }
     let named = "SELECT detail FROM queue.health(overdue_for => '1 ms') WHERE name = 'leases'";
-    assert!(column(&mut admin, named)[0].starts_with("queue \"a\": one of worker"), "health names it");
+    assert!(column(&mut admin, named)[0].starts_with("queue \"a\": a lease of worker"), "health names it");
     // By hand it is the same; and the other tasks of the queue are handed out.
     run(&mut admin, "SELECT queue.reap()");
     run(&mut admin, "CALL queue.maintain()");

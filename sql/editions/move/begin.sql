@@ -14,7 +14,7 @@
 \set ON_ERROR_STOP on
 \if :{?to}
 \else
-    \warn 'Say where to: -v to=native or -v to=sql_only'
+    \warn 'Set the target edition: -v to=native or -v to=sql_only'
     DO $$ BEGIN RAISE EXCEPTION 'the variable "to" is not set'; END $$;
 \endif
 SELECT :'to' = 'native' AS to_native, :'to' = 'sql_only' AS to_sql_only \gset
@@ -65,7 +65,7 @@ BEGIN
     IF cardinality(owners) <> 1 THEN
         RAISE EXCEPTION 'the schemas queue and queue_internal and what is in them belong to different roles: %',
                         (SELECT string_agg(o::regrole::text, ', ') FROM unnest(owners) AS o)
-            USING HINT = 'Give all of it to one of them.';
+            USING HINT = 'Make one role the owner of all of it.';
     END IF;
     PERFORM set_config('queue_move.owner', owners[1]::regrole::text, true);
 END

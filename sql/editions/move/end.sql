@@ -73,7 +73,7 @@ BEGIN
         RAISE EXCEPTION '% is not what it should be: it was replaced by something else of that name', relation;
     ELSIF addition IS NOT NULL THEN
         RAISE EXCEPTION 'table % has an addition that would be lost: %', relation, addition
-            USING HINT = 'Drop it, and make it again afterwards.';
+            USING HINT = 'Drop it, and create it again afterwards.';
     END IF;
     SELECT c.relname, d.name INTO relation, addition FROM pg_catalog.pg_class AS c, LATERAL (
         SELECT o.name FROM pg_temp.parts(c.oid) AS o
@@ -85,7 +85,7 @@ BEGIN
     WHERE c.relnamespace = 'queue_before'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_[0-9]{8}$' LIMIT 1;
     IF addition IS NOT NULL THEN
         RAISE EXCEPTION 'a day of the history, %, has an addition: %', relation, addition
-            USING HINT = 'Drop it, and make it again afterwards.';
+            USING HINT = 'Drop it, and create it again afterwards.';
     END IF;
 END
 $$;
@@ -203,7 +203,7 @@ BEGIN
     ELSIF pg_catalog.current_setting('queue_move.to') = 'native' THEN
         PERFORM pg_temp.read_old('settings', 'SELECT s.name::text, s.value::text FROM queue_internal_before.settings AS s');
         FOR setting IN SELECT s.name, s.value FROM queue_move.settings AS s WHERE s.name <> 'poll_interval' LOOP
-            RAISE WARNING 'to be written into postgresql.conf: queue.% = %', setting.name, pg_catalog.quote_literal(setting.value);
+            RAISE WARNING 'add this to postgresql.conf: queue.% = %', setting.name, pg_catalog.quote_literal(setting.value);
         END LOOP;
     END IF;
 END
@@ -230,7 +230,7 @@ BEGIN
     LIMIT 1;
     IF lost IS NOT NULL THEN
         RAISE EXCEPTION '% depends on queue_ext, and would be dropped', lost
-            USING HINT = 'Drop it, and make it again afterwards.';
+            USING HINT = 'Drop it, and create it again afterwards.';
     END IF;
 END
 $$;
