@@ -1,12 +1,12 @@
--- The indexes beside the primary keys, each with the verb that needs it. Those on queue.tasks must
--- not mention what a claim changes: see tables.sql.
+-- The indexes other than primary keys, each with the functions that need it. Those on queue.tasks must not contain
+-- columns that a claim changes: see tables.sql.
 
--- claim: the next task of a queue. due_queues: what came due, and what comes next.
+-- claim: the next task of a queue. due_queues: which tasks became due, and which is next.
 CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate < 2;
 COMMENT ON INDEX queue.tasks_order IS
     'The order in which the tasks of a queue are claimed. Holds no column that a claim changes.';
 
--- admit_next: who of a group is admitted, and who is next. check_groups: the groups of a queue.
+-- admit_next: which tasks of a group are admitted, and which is next. sweep_groups: the groups of a queue.
 CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
 
@@ -20,21 +20,21 @@ COMMENT ON INDEX queue_internal.events_task IS 'The events of a waiting task.';
 CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id, outcome);
 COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task, by how they ended.';
 
--- retire_keys: the keys whose time is over.
+-- retire_keys: the keys whose time has passed.
 CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;
-COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that are held for a time after their task finished.';
+COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that finished tasks keep for a time.';
 
--- stats: what was finished lately. A block range index costs an insert next to nothing. Each
--- partition of the history has its own, as it has its own primary key.
+-- stats: what finished in the last hour. A BRIN index costs an insert almost nothing. Each partition of the history
+-- has its own, as it has its own primary key.
 CREATE INDEX history_default_finished_at ON queue.history_default
     USING brin (finished_at) WITH (pages_per_range = 32);
-COMMENT ON INDEX queue.history_default_finished_at IS 'Finds what was finished in a span of time.';
+COMMENT ON INDEX queue.history_default_finished_at IS 'Finds the tasks that finished in an interval.';
 
 -- redrive, retire_dead_letters: the oldest of a queue first.
 CREATE INDEX dead_letters_queue_failed_at ON queue.dead_letters (queue, failed_at, id);
 COMMENT ON INDEX queue.dead_letters_queue_failed_at IS
     'The dead letters of a queue, the oldest first.';
 
--- grant_producer and its like: a right is given once.
+-- grant_producer and its counterparts: a role has a right once.
 CREATE UNIQUE INDEX rights_once ON queue.rights (role, kind, coalesce(queue, ''));
 COMMENT ON INDEX queue.rights_once IS 'A role has a right once for each queue.';

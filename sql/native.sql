@@ -1,12 +1,12 @@
--- The entry points of the verbs.
+-- The entry points of the public functions.
 --
---   Every verb that a role may call moves into schema queue_internal, under the same name, and an entry point in C
---   takes its place, with the same arguments. It switches to the rights of the owner for the time of the call
---   (src/rights.rs) and calls the verb, which checks the rights of its caller. Some verbs have a native form, which the
+--   Every public function that a role may call moves to schema queue_internal under the same name, and an entry point in C
+--   with the same arguments replaces it. The entry point switches to the rights of the owner for the call (src/rights.rs)
+--   and calls the moved function, which checks the rights of its caller. Some functions have a native version, which the
 --   entry point tries first (src/verbs.rs).
---   Internal functions that procedures call as their caller get an entry point too; their SQL form is renamed to core_....
---   Functions that only the owner may call, or that read nothing but views, stay as they are.
---   Why the entry points have no SET clause: they look nothing up by name except in the extension's schemas.
+--   Internal functions that procedures call as their caller get an entry point too; their SQL version is renamed to core_...
+--   Functions that only the owner may call, or that only read views, stay as they are.
+--   Why the entry points have no SET clause: they look up names only in the extension's schemas.
 
 DO $$
 DECLARE
@@ -20,7 +20,7 @@ BEGIN
                       CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END) AS header,
                CASE WHEN p.proretset AND p.prorows <> 1000 THEN format(' ROWS %s', p.prorows) ELSE '' END AS rows,
                pg_get_function_identity_arguments(p.oid) AS arguments, obj_description(p.oid, 'pg_proc') AS comment,
-               -- Claiming from several queues is left to SQL.
+               -- Claiming from several queues has no native version.
                p.proname = ANY (native) AND (p.proname <> 'claim' OR p.proargtypes[1] = 'text'::regtype) AS is_native
         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE p.prokind = 'f' AND (
@@ -39,7 +39,7 @@ BEGIN
 END
 $$;
 
--- Until the timeline changes, every claim whose token counts is in this database's tables.
+-- Until the timeline changes, every claim whose token counts is in the tables of this database.
 UPDATE queue_internal.token_mark
 SET timeline = ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint;
 

@@ -1,12 +1,12 @@
--- Whatever else the script names without a schema is the server's own. CREATE EXTENSION sees to that too.
+-- All other names without a schema in this script are those of the server. CREATE EXTENSION sets this too.
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- The schemas. A plain CREATE SCHEMA: it fails if somebody made one of that name before.
+-- Without IF NOT EXISTS, so that it fails if another role has created a schema of that name.
 
 CREATE SCHEMA queue;
-COMMENT ON SCHEMA queue IS 'The job queue: tables to read, functions to call.';
+COMMENT ON SCHEMA queue IS 'The job queue: its public tables, views and functions.';
 
 CREATE SCHEMA queue_internal;
 COMMENT ON SCHEMA queue_internal IS
-    'What queue_ext is made of. Not to be called or relied upon.';
+    'Internal objects of queue_ext. Do not call them or rely on them.';

@@ -1,29 +1,28 @@
 -- The tables:
 --
---   queue.queues        one row per queue, with its defaults
+--   queue.queues        one row per queue, with its options
 --   queue.tasks         the tasks that are not finished: waiting, queued, running
---   queue.history       the tasks that completed or were cancelled, a partition per day
+--   queue.history       the tasks that completed or were cancelled, one partition per day
 --   queue.dead_letters  the tasks that failed for good
---   queue.schedules     recurring pushes
---   queue.bindings      which queue gets what is published under which topics
---   queue.rights        which role may do what
+--   queue.schedules     the schedules
+--   queue.bindings      which topics each queue is bound to
+--   queue.rights        the rights of roles
 --
--- and in queue_internal what the policies of a queue keep in mind; a queue without them has no rows
--- there:
+-- and in queue_internal the state of the policies of queues; a queue without them has no rows there:
 --
---   keys                which task holds a key
---   dependencies        which task waits for which
---   outcomes            how tasks ended that could not tell their dependents
---   events              hints: which waiting tasks and which groups to look at
+--   keys                which task has a key
+--   dependencies        which task waits for which predecessors
+--   outcomes            how tasks ended whose dependents could not be updated at that time
+--   events              hints: which waiting tasks and which groups to check
 --   locks               rows to lock
---   slots               who holds the places of a queue that limits how many run at a time
---   tokens              when the starts of a queue that limits its rate were
+--   slots               which tasks occupy the slots of a queue with max_running
+--   tokens              the rate buckets of a queue with a rate limit
 --   token_mark          how far fencing tokens have been handed out
 --
--- There is no foreign key between them: it would lock the queue's row at every push.
+-- There are no foreign keys between them: they would lock the queue's row at every push.
 --
--- Names and keys are COLLATE "C", and so is what compares with them: an upgrade of the system's locales, which may
--- change the order of texts, must not corrupt the unique index of the keys.
+-- Names and keys are COLLATE "C", and so is everything that is compared with them: an upgrade of the system's locales,
+-- which may change the order of texts, must not corrupt the unique index on keys.
 
 CREATE TABLE queue.queues (
     name                  text COLLATE "C" NOT NULL PRIMARY KEY,
@@ -59,16 +58,16 @@ CREATE TABLE queue.queues (
         AND on_predecessor_failure IN ('fail', 'cancel', 'continue'))
 );
 
--- "state" is queued until a claim makes it running; scheduled is queued with a run_at to come.
+-- "state" is queued until a claim makes it running. A queued task whose run_at is in the future is called scheduled.
 --
--- A claim changes state, attempt, token, lease_until, worker, claimed_at and updated_at. None of
--- them is in an index or in an index predicate, so that a claim is a HOT update. They stand
--- before the columns that it leaves alone, so that the WAL of a claim does not repeat a payload.
+-- A claim changes state, attempt, token, lease_until, worker, claimed_at and updated_at. None of them is in an index
+-- or in an index predicate, so a claim is a HOT update. They come before the columns that it does not change, so that
+-- the WAL record of a claim does not repeat the payload.
 --
--- "gate" is the admission of a task, which only a policy ever changes:
---   0  open: a task without a group; or one of a group that the claim which meets it has to check
+-- "gate" is the admission of a task, which only policies change:
+--   0  open: a task without a group, or one of a group that a claim has to check
 --   1  admitted: one of the tasks of its group that may run now
---   2  blocked: it waits for predecessors, or for its turn in its group, and is not in tasks_order
+--   2  blocked: it waits for predecessors or for its turn in its group, and is not in tasks_order
 CREATE SEQUENCE queue.tasks_id_seq AS bigint;
 
 CREATE TABLE queue.tasks (
@@ -95,16 +94,16 @@ CREATE TABLE queue.tasks (
     progress            jsonb,
     errors              jsonb,
     CONSTRAINT tasks_pkey PRIMARY KEY (id),
-    -- The one invariant that updates can break. The rest of what a row must be is checked when it
-    -- comes in (tasks_inserted): a constraint is parsed anew by every single update.
+    -- The only invariant that updates can break. Everything else is checked when a row is inserted (tasks_inserted),
+    -- because constraints are parsed again by every update.
     CONSTRAINT tasks_lease_check CHECK ((state = 'running') = (lease_until IS NOT NULL))
 ) WITH (
-    -- Room on each page for a second version of every row: claims stay HOT, also when a batch takes
-    -- all rows of a page before the first of them is finished.
+    -- Leaves space on each page for a second version of every row, so that claims are HOT updates, even if a batch
+    -- claims all rows of a page before the first of them is finished.
     fillfactor = 50,
-    -- Whatever is too large for a row of its own leaves the row whole, and a claim does not copy it.
+    -- Values that are too large for the row are moved out of it, so that a claim does not copy them.
     toast_tuple_target = 256,
-    -- Every task becomes a dead row. Clearing them early keeps claims quick.
+    -- Every task becomes a dead tuple. Vacuuming early keeps claims fast.
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0,
@@ -134,10 +133,10 @@ CREATE TABLE queue.history (
     result       jsonb
 ) PARTITION BY RANGE (finished_at);
 
--- Takes the rows of days that have no partition yet, so that completing never fails for want of
--- one. The partitions of the days are made in its image when the extension is in use
--- (extend_history). The indexes are the partitions' own and not the parent's: a parent that belongs
--- to an extension would make them in a partition that pg_dump is restoring, which then could not.
+-- Takes the rows of days without a partition, so that completing never fails for lack of one. The daily partitions
+-- are created like it once the extension is in use (extend_history). The indexes belong to the partitions and not to
+-- the parent: a parent that belongs to an extension would create them in a partition that pg_dump is restoring, which
+-- would then fail.
 CREATE TABLE queue.history_default PARTITION OF queue.history (
     CONSTRAINT history_default_pkey PRIMARY KEY (id)
 ) DEFAULT;
@@ -187,8 +186,8 @@ CREATE TABLE queue.schedules (
         AND jsonb_typeof(options) = 'object' AND isfinite(next_run_at))
 );
 
--- A key is held by a live task; or, after it finished, until expires_at. "ttl" is what the push of the task asked for,
--- "replaced_ttl" that of the running task which gave the key up and may have it again (settle_duplicate).
+-- A key belongs to a live task; or, after that task finished, until expires_at. "ttl" is the key_ttl of the push,
+-- "replaced_ttl" that of the running task which gave up the key and may get it back (settle_duplicate).
 CREATE TABLE queue_internal.keys (
     queue      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
@@ -199,8 +198,8 @@ CREATE TABLE queue_internal.keys (
     CONSTRAINT keys_pkey PRIMARY KEY (queue, key)
 );
 
--- Which tasks wait for which. "outcome" is null until the predecessor ends, and is written by the transaction that
--- ends it: completed, failed, cancelled or purged. "restored_at" is set in a row that comes from a dump.
+-- Which tasks wait for which. "outcome" is null until the predecessor ends; the transaction that ends it writes
+-- completed, failed, cancelled or purged. "restored_at" is set in a row that comes from a dump.
 CREATE TABLE queue_internal.dependencies (
     predecessor_id bigint NOT NULL,
     task_id        bigint NOT NULL,
@@ -211,8 +210,8 @@ CREATE TABLE queue_internal.dependencies (
     CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue'))
 );
 
--- How tasks ended whose end could not be written to the rows of their dependents: a snapshot did not show them, or
--- another transaction had them locked. Kept for a day, so that the sweep finds the outcome here (internal/sweep.sql).
+-- How tasks ended whose outcome could not be written to the rows of their dependents, because a snapshot did not show
+-- these or another transaction had them locked. Kept for a day, so that the sweep finds it here (internal/sweep.sql).
 CREATE TABLE queue_internal.outcomes (
     task_id  bigint      NOT NULL,
     outcome  text        NOT NULL,
@@ -220,9 +219,9 @@ CREATE TABLE queue_internal.outcomes (
     CONSTRAINT outcomes_pkey PRIMARY KEY (task_id)
 );
 
--- Hints to look at a waiting task or at a group, written by the transaction that changed something about it. The next
--- claim from the queue, or the worker, processes and deletes them (internal/events.sql). An event that is lost costs
--- time and nothing else: the sweep finds what it was about. "due_at" lies ahead once an event could not be processed.
+-- Hints to check a waiting task or a group, written by the transaction that changed something about it. The next
+-- claim from the queue, or the worker, processes and deletes them (internal/events.sql). A lost event only costs
+-- time: the sweep finds the change. "due_at" is in the future once an event could not be processed.
 CREATE TABLE queue_internal.events (
     id        bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
     queue     text COLLATE "C" NOT NULL,
@@ -235,20 +234,20 @@ CREATE TABLE queue_internal.events (
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
 );
 
--- Rows that are only ever locked: by the transaction that admits tasks of a group, in its queue the row with the hash
--- of the group. Nobody but the owner can lock them, unlike advisory locks. Each queue has rows of its own, so that open
--- transactions in one queue cannot keep the groups of another one waiting: 4096 once it has had groups, and from the
--- start the row -1, which is locked by who inserts the others (lock_group).
+-- Rows that are only locked: the transaction that admits tasks of a group locks the row with the hash of the group.
+-- Only the owner can lock them, unlike advisory locks. Each queue has its own rows, so that open transactions in one
+-- queue do not block the groups of another: 4096 once it has had groups, and from the start the row -1, which is
+-- locked to insert the others (lock_group).
 CREATE TABLE queue_internal.locks (
     queue  text COLLATE "C" NOT NULL,
     number smallint NOT NULL,
     CONSTRAINT locks_pkey PRIMARY KEY (queue, number)
 );
 
--- A place is taken while the task in it runs with that very token; nothing has to be written to
--- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its
--- own: looking for the newest costs the same however many old ones cannot be vacuumed yet. A row of slot 0 says that
--- claims may have been open while the limit was set (internal/limits.sql).
+-- A slot is occupied while the task in it runs with that token. So nothing has to be written to free it, and nothing
+-- can free it twice. Each use is a new version with its own index entry, so that finding the newest costs the same
+-- however many old ones cannot be vacuumed yet. A row for slot 0 says that claims may have been open when the limit
+-- was set (internal/limits.sql).
 CREATE TABLE queue_internal.slots (
     queue   text COLLATE "C" NOT NULL,
     slot    integer NOT NULL,
@@ -258,8 +257,8 @@ CREATE TABLE queue_internal.slots (
     CONSTRAINT slots_pkey PRIMARY KEY (queue, slot, version)
 );
 
--- The tokens of a rate limit, spread over buckets so that claims do not queue up for one row.
--- "taken" has the times at which the bucket's missing tokens were taken. Versions as in slots.
+-- The starts of a rate limit, spread over buckets so that claims do not wait for one row. "taken" has the times of
+-- the starts in the current period. Versions as in slots.
 CREATE TABLE queue_internal.tokens (
     queue    text COLLATE "C" NOT NULL,
     bucket   integer       NOT NULL,
@@ -269,8 +268,8 @@ CREATE TABLE queue_internal.tokens (
     CONSTRAINT tokens_pkey PRIMARY KEY (queue, bucket, version)
 );
 
--- One row, from which the first token of a claim is computed (src/tokens.rs, portable/tokens.sql). A worker writes it
--- once after each start of the server, and before any claim whose commit may be lost in a crash.
+-- One row, from which the first token of a claim is computed (src/tokens.rs, internal/token_base.sql). A worker writes
+-- it once after each start of the server, before any claim whose commit may be lost in a crash.
 --   reached   no lost claim had a larger token
 --   timeline  the timeline of the WAL when the row was written; 0 if unknown
 CREATE TABLE queue_internal.token_mark (
@@ -278,7 +277,7 @@ CREATE TABLE queue_internal.token_mark (
     timeline bigint NOT NULL,
     CONSTRAINT token_mark_reached_check CHECK (reached >= 0 AND reached < 9007199254740992)
 );
--- Without an identity nothing could change it while there is a publication FOR ALL TABLES.
+-- Without a replica identity the row could not be updated while there is a publication FOR ALL TABLES.
 ALTER TABLE queue_internal.token_mark REPLICA IDENTITY FULL;
 INSERT INTO queue_internal.token_mark VALUES (0, 0);
 
@@ -292,7 +291,7 @@ CREATE TABLE queue.bindings (
     CONSTRAINT bindings_pkey PRIMARY KEY (queue, topic_pattern)
 );
 
--- Who may do what. pg_dump saves the rows; privileges follow them (internal/rights.sql).
+-- The rights of roles. pg_dump saves the rows; privileges follow them (internal/rights.sql).
 CREATE TABLE queue.rights (
     role  regrole NOT NULL,
     kind  text COLLATE "C" NOT NULL,
@@ -301,7 +300,7 @@ CREATE TABLE queue.rights (
 );
 ALTER TABLE queue.rights REPLICA IDENTITY FULL;
 
--- What a claim hands out.
+-- What a claim returns.
 CREATE TYPE queue.claimed_task AS (
     id           bigint,
     token        bigint,

@@ -1,11 +1,11 @@
--- The views for people and for monitoring.
+-- The views for operators and for monitoring.
 
--- A view shows a role the rows of its queues (internal/rights.sql): no array stands for all of them. Those that read the
--- tables as the owner have security_barrier, which keeps a function in the query from seeing the other rows.
+-- A view shows a role the rows of its queues (internal/rights.sql); a null array means all queues. Views that read
+-- the tables as the owner have security_barrier, which prevents functions in the query from seeing other rows.
 
--- Every task wherever it is. A failed one is among the dead letters. Roles read the tables under their policies: with a
--- condition in each part the planner could not walk along the tables' indexes in one order, and would show a function
--- in the query rows of others, because it flattens UNION ALL whatever security_barrier says.
+-- Every task wherever it is. Roles read the tables under their policies, because with a condition in each part the
+-- planner could not scan the indexes of the tables in one order, and it flattens UNION ALL in spite of
+-- security_barrier, so that functions in the query would see rows of others.
 CREATE VIEW queue.all_tasks AS
 SELECT t.id, t.queue, t.state, t.priority, t.run_at, t.attempt, t.max_attempts, t.token, t.lease_until,
        t.worker, t.claimed_at, t.created_at, t.updated_at, t.cancel_requested_at,
@@ -29,7 +29,7 @@ BEGIN
         ALTER VIEW queue.all_tasks SET (security_invoker = true);
         RETURN;
     END IF;
-    -- PostgreSQL 14 reads it as the owner: behind a condition on the whole, which is not flattened.
+    -- PostgreSQL 14 reads the view as the owner, so it needs a condition on the whole, which is not flattened.
     EXECUTE format(
         'CREATE OR REPLACE VIEW queue.all_tasks WITH (security_barrier) AS SELECT a.* FROM (%s) AS a
          WHERE coalesce(a.queue = ANY ((SELECT queue_internal.queues_with_right(''operator''))::text[]), true)',
@@ -37,8 +37,8 @@ BEGIN
 END
 $$;
 
--- From the counters of the engine. What those do not know is counted here, in one pass over each table.
--- They do not know what logical replication brings.
+-- Reads the counters in shared memory. Queues without counters are counted here, in one pass over each table. The
+-- counters do not include rows that logical replication inserts.
 CREATE VIEW queue.stats WITH (security_barrier) AS
 WITH shown AS MATERIALIZED (
     SELECT q.name, q.paused_at FROM queue.queues AS q
@@ -111,7 +111,7 @@ SELECT q.name AS queue,
 FROM shown AS q
 LEFT JOIN numbers AS n ON n.queue = q.name;
 
--- Without their names and errors, for those who may see no more than queue.stats.
+-- Without names and errors, for roles that may only read queue.stats.
 CREATE VIEW queue.failing_schedules WITH (security_barrier) AS
 SELECT s.queue,
        count(*) AS schedules,

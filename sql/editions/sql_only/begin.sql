@@ -18,7 +18,8 @@ BEGIN
             USING ERRCODE = 'duplicate_object',
                   HINT = 'There is nothing to install. docs/portable.md says how to change editions.';
     ELSIF pg_catalog.to_regnamespace('queue') IS NOT NULL OR pg_catalog.to_regnamespace('queue_internal') IS NOT NULL THEN
-        -- Read and not called: whoever may create a schema could have made it.
+        -- Reads the source instead of calling the function, because any role that may create schemas could have
+        -- created it.
         there := (SELECT (regexp_match(p.prosrc, '''version'', ''([^'']+)'''))[1] FROM pg_catalog.pg_proc AS p
                   WHERE p.oid = pg_catalog.to_regprocedure('queue.engine_stats()'));
         IF there IS NULL THEN

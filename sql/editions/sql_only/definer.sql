@@ -1,7 +1,7 @@
--- The verbs run with the rights of the owner and check those of their caller (internal/rights.sql). So do the internal
--- functions that procedures call: a procedure that commits cannot be SECURITY DEFINER itself.
+-- Public functions run with the rights of the owner and check those of their caller (internal/rights.sql). So do the
+-- internal functions that procedures call, because a procedure that commits cannot be SECURITY DEFINER itself.
 --
--- What keeps the rights of its caller: what only the owner may call, and what reads nothing but views.
+-- Functions that only the owner may call, and those that only read views, keep the rights of their caller.
 
 DO $$
 DECLARE

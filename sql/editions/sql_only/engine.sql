@@ -9,12 +9,12 @@ $$;
 COMMENT ON FUNCTION queue_internal.announce_task IS
     'Announces tasks to the library. The SQL-only edition has none.';
 
--- Rights (internal/rights.sql). The verbs are SECURITY DEFINER (definer.sql), so the caller is the session's user
--- or the role that it set. A SECURITY DEFINER function of somebody else between the session and a verb cannot be
--- seen: the verb runs with the rights of the session's role.
+-- Rights (internal/rights.sql). Public functions are SECURITY DEFINER (definer.sql), so the caller is the session's
+-- user or the role that it set. A SECURITY DEFINER function of another role in between cannot be seen: the rights of the
+-- session's role count.
 --
--- But what PostgreSQL runs for the owner of a table in the session of somebody else (the functions in its indexes
--- while an autovacuum worker or a superuser analyzes it, for instance) must not have the rights of that session. In such a
+-- But code that PostgreSQL runs for the owner of a table in the session of another role, such as functions in indexes
+-- during an ANALYZE by an autovacuum worker or a superuser, must not have the rights of that session. In such a
 -- security-restricted operation PostgreSQL refuses the statement CLOSE.
 
 CREATE FUNCTION queue_internal.caller() RETURNS name
@@ -28,7 +28,7 @@ BEGIN
     RETURN CASE role WHEN 'none' THEN session_user ELSE role END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.caller IS 'The role that called the verb that is running.';
+COMMENT ON FUNCTION queue_internal.caller IS 'Returns the role that called the public function that is running.';
 
 CREATE FUNCTION queue_internal.has_right(kind text, queue text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -68,11 +68,11 @@ $$;
 COMMENT ON FUNCTION queue_internal.announce_rights IS
     'Makes sessions read the rights again. In the SQL-only edition they read them for every call.';
 
--- Commits, once it is sure that the CALL of a bulk verb may. A COMMIT that is refused cannot be caught. It
--- is allowed if CALL is the one statement that a client sent, not in a transaction block; and that is sure
--- if the transaction began with the statement, the verb was not called by another function, and nothing
--- follows it. Drivers that prepare their statements begin the transaction a moment before: nobody can tell that from a
--- block, and nothing is committed in between.
+-- Commits if it is certain that the CALL of a bulk procedure allows it. The error of a COMMIT that is refused cannot
+-- be caught. A COMMIT is allowed if CALL is the only statement that a client sent, outside a transaction block. That
+-- is certain if the transaction began with the statement, no other function called the procedure, and nothing follows
+-- the CALL. Drivers that prepare statements begin the transaction a moment earlier, which cannot be distinguished
+-- from a block; then nothing is committed in between.
 CREATE PROCEDURE queue_internal.try_commit(INOUT committed boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -90,14 +90,15 @@ COMMENT ON PROCEDURE queue_internal.try_commit IS 'Commits if the caller can; re
 CREATE FUNCTION queue_internal.may_commit(callers text, committed boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- What could commit once can do it again; the transaction is not that of the statement any more.
+    -- After one commit it can commit again, because the transaction is no longer that of the statement.
     RETURN committed IS TRUE
         OR (now() = statement_timestamp()
             AND current_query() ~* '^[[:space:]]*call[[:space:]]' AND current_query() !~ ';[[:space:]]*[^[:space:]]'
             AND callers ~ E'(PL/pgSQL function queue[.][[:alnum:]_]+[(][^\n]*)$');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.may_commit IS 'Whether a bulk verb that was called like this may surely commit.';
+COMMENT ON FUNCTION queue_internal.may_commit IS
+    'Returns whether a bulk procedure that was called like this can certainly commit.';
 
 -- Never lowers synchronous_commit: remote_apply stays.
 CREATE FUNCTION queue_internal.claim_durably() RETURNS void

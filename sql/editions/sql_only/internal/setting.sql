@@ -1,7 +1,7 @@
 -- queue_internal.setting(name, fallback)
 --
---   The value of the setting "queue.<name>": what queue_internal.settings says, else what the session has
---   set, else the default. The limit of leases is not for sessions to set, unless they are a superuser's.
+--   Returns the value of the setting "queue.<name>": from queue_internal.settings, else from the session, else the
+--   default. Only sessions of superusers can set max_lease.
 --   Why a table: where the library is not loaded, only a superuser can give a database or a role a
 --   setting of that name.
 
@@ -19,4 +19,4 @@ BEGIN
                          THEN nullif(current_setting('queue.' || name, true), '') END, fallback);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.setting IS 'The value of a setting, or its default.';
+COMMENT ON FUNCTION queue_internal.setting IS 'Returns the value of a setting, or its default.';

@@ -1,5 +1,5 @@
--- Without shared memory nobody knows whether the server has crashed since the mark was written. So a claim must not be
--- lost: a session that can see the token sees one that is stored.
+-- Without shared memory it is unknown whether the server has crashed since the mark was written. So a claim must be
+-- durable: a token that a session has seen is stored.
 CREATE FUNCTION queue_internal.token_base() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
