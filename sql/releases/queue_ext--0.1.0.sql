@@ -1,41 +1,40 @@
--- Whatever else the script names without a schema is the server's own. CREATE EXTENSION sees to that too.
+-- All other names without a schema in this script are those of the server. CREATE EXTENSION sets this too.
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- The schemas. A plain CREATE SCHEMA: it fails if somebody made one of that name before.
+-- Without IF NOT EXISTS, so that it fails if another role has created a schema of that name.
 
 CREATE SCHEMA queue;
-COMMENT ON SCHEMA queue IS 'The job queue: tables to read, functions to call.';
+COMMENT ON SCHEMA queue IS 'The job queue: its public tables, views and functions.';
 
 CREATE SCHEMA queue_internal;
 COMMENT ON SCHEMA queue_internal IS
-    'What queue_ext is made of. Not to be called or relied upon.';
+    'Internal objects of queue_ext. Do not call them or rely on them.';
 -- The tables:
 --
---   queue.queues        one row per queue, with its defaults
+--   queue.queues        one row per queue, with its options
 --   queue.tasks         the tasks that are not finished: waiting, queued, running
---   queue.history       the tasks that completed or were cancelled, a partition per day
+--   queue.history       the tasks that completed or were cancelled, one partition per day
 --   queue.dead_letters  the tasks that failed for good
---   queue.schedules     recurring pushes
---   queue.bindings      which queue gets what is published under which topics
---   queue.rights        which role may do what
+--   queue.schedules     the schedules
+--   queue.bindings      which topics each queue is bound to
+--   queue.rights        the rights of roles
 --
--- and in queue_internal what the policies of a queue keep in mind; a queue without them has no rows
--- there:
+-- and in queue_internal the state of the policies of queues; a queue without them has no rows there:
 --
---   keys                which task holds a key
---   dependencies        which task waits for which
---   outcomes            how tasks ended that could not tell their dependents
---   events              hints: which waiting tasks and which groups to look at
+--   keys                which task has a key
+--   dependencies        which task waits for which predecessors
+--   outcomes            how tasks ended whose dependents could not be updated at that time
+--   events              hints: which waiting tasks and which groups to check
 --   locks               rows to lock
---   slots               who holds the places of a queue that limits how many run at a time
---   tokens              when the starts of a queue that limits its rate were
+--   slots               which tasks occupy the slots of a queue with max_running
+--   tokens              the rate buckets of a queue with a rate limit
 --   token_mark          how far fencing tokens have been handed out
 --
--- There is no foreign key between them: it would lock the queue's row at every push.
+-- There are no foreign keys between them: they would lock the queue's row at every push.
 --
--- Names and keys are COLLATE "C", and so is what compares with them: an upgrade of the system's locales, which may
--- change the order of texts, must not corrupt the unique index of the keys.
+-- Names and keys are COLLATE "C", and so is everything that is compared with them: an upgrade of the system's locales,
+-- which may change the order of texts, must not corrupt the unique index on keys.
 
 CREATE TABLE queue.queues (
     name                  text COLLATE "C" NOT NULL PRIMARY KEY,
@@ -71,16 +70,16 @@ CREATE TABLE queue.queues (
         AND on_predecessor_failure IN ('fail', 'cancel', 'continue'))
 );
 
--- "state" is queued until a claim makes it running; scheduled is queued with a run_at to come.
+-- "state" is queued until a claim makes it running. A queued task whose run_at is in the future is called scheduled.
 --
--- A claim changes state, attempt, token, lease_until, worker, claimed_at and updated_at. None of
--- them is in an index or in an index predicate, so that a claim is a HOT update. They stand
--- before the columns that it leaves alone, so that the WAL of a claim does not repeat a payload.
+-- A claim changes state, attempt, token, lease_until, worker, claimed_at and updated_at. None of them is in an index
+-- or in an index predicate, so a claim is a HOT update. They come before the columns that it does not change, so that
+-- the WAL record of a claim does not repeat the payload.
 --
--- "gate" is the admission of a task, which only a policy ever changes:
---   0  open: a task without a group; or one of a group that the claim which meets it has to check
+-- "gate" is the admission of a task, which only policies change:
+--   0  open: a task without a group, or one of a group that a claim has to check
 --   1  admitted: one of the tasks of its group that may run now
---   2  blocked: it waits for predecessors, or for its turn in its group, and is not in tasks_order
+--   2  blocked: it waits for predecessors or for its turn in its group, and is not in tasks_order
 CREATE SEQUENCE queue.tasks_id_seq AS bigint;
 
 CREATE TABLE queue.tasks (
@@ -107,16 +106,16 @@ CREATE TABLE queue.tasks (
     progress            jsonb,
     errors              jsonb,
     CONSTRAINT tasks_pkey PRIMARY KEY (id),
-    -- The one invariant that updates can break. The rest of what a row must be is checked when it
-    -- comes in (tasks_inserted): a constraint is parsed anew by every single update.
+    -- The only invariant that updates can break. Everything else is checked when a row is inserted (tasks_inserted),
+    -- because constraints are parsed again by every update.
     CONSTRAINT tasks_lease_check CHECK ((state = 'running') = (lease_until IS NOT NULL))
 ) WITH (
-    -- Room on each page for a second version of every row: claims stay HOT, also when a batch takes
-    -- all rows of a page before the first of them is finished.
+    -- Leaves space on each page for a second version of every row, so that claims are HOT updates, even if a batch
+    -- claims all rows of a page before the first of them is finished.
     fillfactor = 50,
-    -- Whatever is too large for a row of its own leaves the row whole, and a claim does not copy it.
+    -- Values that are too large for the row are moved out of it, so that a claim does not copy them.
     toast_tuple_target = 256,
-    -- Every task becomes a dead row. Clearing them early keeps claims quick.
+    -- Every task becomes a dead tuple. Vacuuming early keeps claims fast.
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0,
@@ -146,10 +145,10 @@ CREATE TABLE queue.history (
     result       jsonb
 ) PARTITION BY RANGE (finished_at);
 
--- Takes the rows of days that have no partition yet, so that completing never fails for want of
--- one. The partitions of the days are made in its image when the extension is in use
--- (extend_history). The indexes are the partitions' own and not the parent's: a parent that belongs
--- to an extension would make them in a partition that pg_dump is restoring, which then could not.
+-- Takes the rows of days without a partition, so that completing never fails for lack of one. The daily partitions
+-- are created like it once the extension is in use (extend_history). The indexes belong to the partitions and not to
+-- the parent: a parent that belongs to an extension would create them in a partition that pg_dump is restoring, which
+-- would then fail.
 CREATE TABLE queue.history_default PARTITION OF queue.history (
     CONSTRAINT history_default_pkey PRIMARY KEY (id)
 ) DEFAULT;
@@ -199,8 +198,8 @@ CREATE TABLE queue.schedules (
         AND jsonb_typeof(options) = 'object' AND isfinite(next_run_at))
 );
 
--- A key is held by a live task; or, after it finished, until expires_at. "ttl" is what the push of the task asked for,
--- "replaced_ttl" that of the running task which gave the key up and may have it again (settle_duplicate).
+-- A key belongs to a live task; or, after that task finished, until expires_at. "ttl" is the key_ttl of the push,
+-- "replaced_ttl" that of the running task which gave up the key and may get it back (settle_duplicate).
 CREATE TABLE queue_internal.keys (
     queue      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
@@ -211,8 +210,8 @@ CREATE TABLE queue_internal.keys (
     CONSTRAINT keys_pkey PRIMARY KEY (queue, key)
 );
 
--- Which tasks wait for which. "outcome" is null until the predecessor ends, and is written by the transaction that
--- ends it: completed, failed, cancelled or purged. "restored_at" is set in a row that comes from a dump.
+-- Which tasks wait for which. "outcome" is null until the predecessor ends; the transaction that ends it writes
+-- completed, failed, cancelled or purged. "restored_at" is set in a row that comes from a dump.
 CREATE TABLE queue_internal.dependencies (
     predecessor_id bigint NOT NULL,
     task_id        bigint NOT NULL,
@@ -223,8 +222,8 @@ CREATE TABLE queue_internal.dependencies (
     CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue'))
 );
 
--- How tasks ended whose end could not be written to the rows of their dependents: a snapshot did not show them, or
--- another transaction had them locked. Kept for a day, so that the sweep finds the outcome here (internal/sweep.sql).
+-- How tasks ended whose outcome could not be written to the rows of their dependents, because a snapshot did not show
+-- these or another transaction had them locked. Kept for a day, so that the sweep finds it here (internal/sweep.sql).
 CREATE TABLE queue_internal.outcomes (
     task_id  bigint      NOT NULL,
     outcome  text        NOT NULL,
@@ -232,9 +231,9 @@ CREATE TABLE queue_internal.outcomes (
     CONSTRAINT outcomes_pkey PRIMARY KEY (task_id)
 );
 
--- Hints to look at a waiting task or at a group, written by the transaction that changed something about it. The next
--- claim from the queue, or the worker, processes and deletes them (internal/events.sql). An event that is lost costs
--- time and nothing else: the sweep finds what it was about. "due_at" lies ahead once an event could not be processed.
+-- Hints to check a waiting task or a group, written by the transaction that changed something about it. The next
+-- claim from the queue, or the worker, processes and deletes them (internal/events.sql). A lost event only costs
+-- time: the sweep finds the change. "due_at" is in the future once an event could not be processed.
 CREATE TABLE queue_internal.events (
     id        bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
     queue     text COLLATE "C" NOT NULL,
@@ -247,20 +246,20 @@ CREATE TABLE queue_internal.events (
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
 );
 
--- Rows that are only ever locked: by the transaction that admits tasks of a group, in its queue the row with the hash
--- of the group. Nobody but the owner can lock them, unlike advisory locks. Each queue has rows of its own, so that open
--- transactions in one queue cannot keep the groups of another one waiting: 4096 once it has had groups, and from the
--- start the row -1, which is locked by who inserts the others (lock_group).
+-- Rows that are only locked: the transaction that admits tasks of a group locks the row with the hash of the group.
+-- Only the owner can lock them, unlike advisory locks. Each queue has its own rows, so that open transactions in one
+-- queue do not block the groups of another: 4096 once it has had groups, and from the start the row -1, which is
+-- locked to insert the others (lock_group).
 CREATE TABLE queue_internal.locks (
     queue  text COLLATE "C" NOT NULL,
     number smallint NOT NULL,
     CONSTRAINT locks_pkey PRIMARY KEY (queue, number)
 );
 
--- A place is taken while the task in it runs with that very token; nothing has to be written to
--- free it, and nothing can free it twice. Each taking is a new version, in an index entry of its
--- own: looking for the newest costs the same however many old ones cannot be vacuumed yet. A row of slot 0 says that
--- claims may have been open while the limit was set (internal/limits.sql).
+-- A slot is occupied while the task in it runs with that token. So nothing has to be written to free it, and nothing
+-- can free it twice. Each use is a new version with its own index entry, so that finding the newest costs the same
+-- however many old ones cannot be vacuumed yet. A row for slot 0 says that claims may have been open when the limit
+-- was set (internal/limits.sql).
 CREATE TABLE queue_internal.slots (
     queue   text COLLATE "C" NOT NULL,
     slot    integer NOT NULL,
@@ -270,8 +269,8 @@ CREATE TABLE queue_internal.slots (
     CONSTRAINT slots_pkey PRIMARY KEY (queue, slot, version)
 );
 
--- The tokens of a rate limit, spread over buckets so that claims do not queue up for one row.
--- "taken" has the times at which the bucket's missing tokens were taken. Versions as in slots.
+-- The starts of a rate limit, spread over buckets so that claims do not wait for one row. "taken" has the times of
+-- the starts in the current period. Versions as in slots.
 CREATE TABLE queue_internal.tokens (
     queue    text COLLATE "C" NOT NULL,
     bucket   integer       NOT NULL,
@@ -281,8 +280,8 @@ CREATE TABLE queue_internal.tokens (
     CONSTRAINT tokens_pkey PRIMARY KEY (queue, bucket, version)
 );
 
--- One row, from which the first token of a claim is computed (src/tokens.rs, portable/tokens.sql). A worker writes it
--- once after each start of the server, and before any claim whose commit may be lost in a crash.
+-- One row, from which the first token of a claim is computed (src/tokens.rs, internal/token_base.sql). A worker writes
+-- it once after each start of the server, before any claim whose commit may be lost in a crash.
 --   reached   no lost claim had a larger token
 --   timeline  the timeline of the WAL when the row was written; 0 if unknown
 CREATE TABLE queue_internal.token_mark (
@@ -290,7 +289,7 @@ CREATE TABLE queue_internal.token_mark (
     timeline bigint NOT NULL,
     CONSTRAINT token_mark_reached_check CHECK (reached >= 0 AND reached < 9007199254740992)
 );
--- Without an identity nothing could change it while there is a publication FOR ALL TABLES.
+-- Without a replica identity the row could not be updated while there is a publication FOR ALL TABLES.
 ALTER TABLE queue_internal.token_mark REPLICA IDENTITY FULL;
 INSERT INTO queue_internal.token_mark VALUES (0, 0);
 
@@ -304,7 +303,7 @@ CREATE TABLE queue.bindings (
     CONSTRAINT bindings_pkey PRIMARY KEY (queue, topic_pattern)
 );
 
--- Who may do what. pg_dump saves the rows; privileges follow them (internal/rights.sql).
+-- The rights of roles. pg_dump saves the rows; privileges follow them (internal/rights.sql).
 CREATE TABLE queue.rights (
     role  regrole NOT NULL,
     kind  text COLLATE "C" NOT NULL,
@@ -313,7 +312,7 @@ CREATE TABLE queue.rights (
 );
 ALTER TABLE queue.rights REPLICA IDENTITY FULL;
 
--- What a claim hands out.
+-- What a claim returns.
 CREATE TYPE queue.claimed_task AS (
     id           bigint,
     token        bigint,
@@ -333,8 +332,8 @@ CREATE TYPE queue.claimed_task AS (
 
 INSERT INTO queue.queues (name) VALUES ('default');
 INSERT INTO queue_internal.locks VALUES ('default', -1);
--- An edition may divide the order of claims into buckets. PostgreSQL needs one only; the edition for YugabyteDB has
--- several. What walks the order of claims goes through them all, so that it is written once.
+-- An edition may divide the order of claims into buckets. PostgreSQL needs only one; the edition for YugabyteDB has
+-- several. All functions that scan the order of claims go through all buckets, so that they are written once.
 
 CREATE FUNCTION queue_internal.buckets() RETURNS integer
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -342,22 +341,23 @@ BEGIN
     RETURN 1;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.buckets() IS 'The number of buckets in which the tasks of a queue are.';
+COMMENT ON FUNCTION queue_internal.buckets IS
+    'Returns the number of buckets over which the tasks of a queue are spread.';
 
--- Why SQL and no search_path: so the planner puts the expression in the place of the call, and nothing is left of it
--- in a plan. The expression was parsed when the function was created.
+-- Why SQL and no search_path: so that the planner inlines the expression, and nothing of it is left in a plan. The
+-- expression was parsed when the function was created.
 CREATE FUNCTION queue_internal.task_in_bucket(task queue.tasks, bucket integer) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN true;
-COMMENT ON FUNCTION queue_internal.task_in_bucket(queue.tasks, integer) IS 'Whether a task is in a bucket.';
--- The indexes beside the primary keys, each with the verb that needs it. Those on queue.tasks must
--- not mention what a claim changes: see tables.sql.
+COMMENT ON FUNCTION queue_internal.task_in_bucket IS 'Returns whether a task is in a bucket.';
+-- The indexes other than primary keys, each with the functions that need it. Those on queue.tasks must not contain
+-- columns that a claim changes: see tables.sql.
 
--- claim: the next task of a queue. due_queues: what came due, and what comes next.
+-- claim: the next task of a queue. due_queues: which tasks became due, and which is next.
 CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate < 2;
 COMMENT ON INDEX queue.tasks_order IS
     'The order in which the tasks of a queue are claimed. Holds no column that a claim changes.';
 
--- admit_next: who of a group is admitted, and who is next. check_groups: the groups of a queue.
+-- admit_next: which tasks of a group are admitted, and which is next. sweep_groups: the groups of a queue.
 CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
 
@@ -371,93 +371,94 @@ COMMENT ON INDEX queue_internal.events_task IS 'The events of a waiting task.';
 CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id, outcome);
 COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task, by how they ended.';
 
--- retire_keys: the keys whose time is over.
+-- retire_keys: the keys whose time has passed.
 CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;
-COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that are held for a time after their task finished.';
+COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that finished tasks keep for a time.';
 
--- stats: what was finished lately. A block range index costs an insert next to nothing. Each
--- partition of the history has its own, as it has its own primary key.
+-- stats: what finished in the last hour. A BRIN index costs an insert almost nothing. Each partition of the history
+-- has its own, as it has its own primary key.
 CREATE INDEX history_default_finished_at ON queue.history_default
     USING brin (finished_at) WITH (pages_per_range = 32);
-COMMENT ON INDEX queue.history_default_finished_at IS 'Finds what was finished in a span of time.';
+COMMENT ON INDEX queue.history_default_finished_at IS 'Finds the tasks that finished in an interval.';
 
 -- redrive, retire_dead_letters: the oldest of a queue first.
 CREATE INDEX dead_letters_queue_failed_at ON queue.dead_letters (queue, failed_at, id);
 COMMENT ON INDEX queue.dead_letters_queue_failed_at IS
     'The dead letters of a queue, the oldest first.';
 
--- grant_producer and its like: a right is given once.
+-- grant_producer and its counterparts: a role has a right once.
 CREATE UNIQUE INDEX rights_once ON queue.rights (role, kind, coalesce(queue, ''));
 COMMENT ON INDEX queue.rights_once IS 'A role has a right once for each queue.';
--- The native functions, in the library queue_ext. What announces does nothing where the library was
--- not preloaded, and everything else works all the same.
+-- The functions of the library queue_ext. If it is not preloaded, announcing does nothing, and everything else works.
 
 CREATE FUNCTION queue_internal.announce_task(queue text, run_at timestamptz) RETURNS void
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_task_wrapper';
-COMMENT ON FUNCTION queue_internal.announce_task(text, timestamptz) IS
-    'Tells the engine, when the transaction commits, that claims may get more than the tasks alone tell.';
+COMMENT ON FUNCTION queue_internal.announce_task IS
+    'Announces at commit that claims from a queue may find more than the committed tasks show.';
 
 CREATE FUNCTION queue_internal.announce_extension() RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_extension_wrapper';
-COMMENT ON FUNCTION queue_internal.announce_extension() IS
-    'Tells the launcher, when the transaction commits, that this database has the extension.';
+COMMENT ON FUNCTION queue_internal.announce_extension IS
+    'Notifies the launcher at commit that this database has the extension.';
 
 CREATE FUNCTION queue_internal.token_base() RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'token_base_wrapper';
-COMMENT ON FUNCTION queue_internal.token_base() IS
+COMMENT ON FUNCTION queue_internal.token_base IS
     'The smallest token that a claim may hand out. Makes the commit synchronous if claims must not be lost.';
 
 CREATE FUNCTION queue_internal.claim_durably() RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'claim_durably_wrapper';
-COMMENT ON FUNCTION queue_internal.claim_durably() IS 'Makes the commit of the current transaction synchronous.';
+COMMENT ON FUNCTION queue_internal.claim_durably IS 'Makes the commit of the current transaction synchronous.';
 
--- It commits if CALL was said outside a transaction block and all procedures on the way could commit, else
--- it does nothing.
+-- Commits if the CALL was issued outside a transaction block and all procedures in between can commit, else does
+-- nothing.
 CREATE PROCEDURE queue_internal.try_commit(INOUT committed boolean)
 LANGUAGE c AS 'MODULE_PATHNAME', 'try_commit';
-COMMENT ON PROCEDURE queue_internal.try_commit(boolean) IS 'Commits, if the caller can; says whether it did.';
+COMMENT ON PROCEDURE queue_internal.try_commit IS 'Commits if the caller can; returns whether it did.';
 
 CREATE FUNCTION queue.engine_stats() RETURNS jsonb
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'engine_stats_wrapper';
-COMMENT ON FUNCTION queue.engine_stats() IS
-    'What the native part sees of itself: whether it is loaded, and the worker of this database.';
+COMMENT ON FUNCTION queue.engine_stats IS
+'Returns the internal statistics of the library as a JSON object: whether it is preloaded, its version, the background
+worker of this database, how many calls the native fast path served, and the lanes of this database. docs/engine.md
+describes them. Needs the operator''s right on any queue, or pg_monitor.';
 
 -- Rights (internal/rights.sql). They are kept in memory until queue.rights or a role changes.
 
 CREATE FUNCTION queue_internal.caller() RETURNS name
 LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'queue_caller';
-COMMENT ON FUNCTION queue_internal.caller() IS
-    'The role that called the verb that is running; outside a verb, the current role.';
+COMMENT ON FUNCTION queue_internal.caller IS
+    'Returns the role that called the public function that is running; outside of one, the current role.';
 
 CREATE FUNCTION queue_internal.has_right(kind text, queue text) RETURNS boolean
 LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'queue_has_right';
-COMMENT ON FUNCTION queue_internal.has_right(text, text) IS
+COMMENT ON FUNCTION queue_internal.has_right IS
     'Whether the caller of the verb has a kind of right (producer, worker, operator, any) for the queue; for a null '
     'queue, whether it has it for all queues.';
 
 CREATE FUNCTION queue_internal.queues_with_right(kind text) RETURNS text[]
 LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'queue_queues_with_right';
-COMMENT ON FUNCTION queue_internal.queues_with_right(text) IS
+COMMENT ON FUNCTION queue_internal.queues_with_right IS
     'The queues for which the caller has a kind of right; null stands for all queues.';
 
 CREATE FUNCTION queue_internal.announce_rights() RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'queue_announce_rights';
-COMMENT ON FUNCTION queue_internal.announce_rights() IS
-    'Makes every session read the rights again once the transaction has committed.';
+COMMENT ON FUNCTION queue_internal.announce_rights IS
+    'Makes every session read the rights again after the commit.';
 
 CREATE FUNCTION queue_internal.cron_next(cron text, after timestamp) RETURNS timestamp
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'cron_next_wrapper';
-COMMENT ON FUNCTION queue_internal.cron_next(text, timestamp) IS
-    'The first local time after the given one that a cron expression names; null if there is none.';
+COMMENT ON FUNCTION queue_internal.cron_next IS
+    'Returns the first local time after the given one that a cron expression matches; null if there is none.';
 
 CREATE FUNCTION queue_internal.cron_error(cron text) RETURNS text
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'cron_error_wrapper';
-COMMENT ON FUNCTION queue_internal.cron_error(text) IS
-    'What is wrong with a cron expression; null if it can be read.';
+COMMENT ON FUNCTION queue_internal.cron_error IS
+    'Returns what is wrong with a cron expression; null if it is valid.';
 -- queue_internal.setting(name, fallback)
 --
---   The value of the setting "queue.<name>". The fallback repeats the default of src/settings.rs:
---   a session that has not loaded the library does not know the setting at all.
+--   Returns the value of the setting "queue.<name>". The fallback repeats the default in src/settings.rs, because the
+--   setting does not exist in a session that has not loaded the library.
 --   Why PL/pgSQL: a function in SQL would be parsed at every call.
 
 CREATE FUNCTION queue_internal.setting(name text, fallback text) RETURNS text
@@ -466,11 +467,11 @@ BEGIN
     RETURN coalesce(nullif(current_setting('queue.' || name, true), ''), fallback);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.setting(text, text) IS 'The value of a setting, or its default.';
--- Every error that the functions raise, each in one place.
+COMMENT ON FUNCTION queue_internal.setting IS 'Returns the value of a setting, or its default.';
+-- The errors that several functions raise.
 --
--- Messages are short and factual, details are sentences of facts, hints say what to do. Values of
--- arguments may be named, payloads never.
+-- Messages are short and factual, details are sentences of facts, hints say what to do. They may contain the values of
+-- arguments, but never payloads.
 
 CREATE FUNCTION queue_internal.raise_null(argument text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -479,7 +480,7 @@ BEGIN
         USING ERRCODE = 'null_value_not_allowed';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_null(text) IS 'Raises 22004.';
+COMMENT ON FUNCTION queue_internal.raise_null IS 'Raises 22004.';
 
 CREATE FUNCTION queue_internal.raise_invalid(argument text, rule text, value text DEFAULT NULL)
 RETURNS void
@@ -492,7 +493,7 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', DETAIL = format('The value is %s.', value);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_invalid(text, text, text) IS 'Raises 22023.';
+COMMENT ON FUNCTION queue_internal.raise_invalid IS 'Raises 22023.';
 
 CREATE FUNCTION queue_internal.raise_too_large(argument text, maximum text, value text)
 RETURNS void
@@ -502,7 +503,7 @@ BEGIN
         USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_too_large(text, text, text) IS 'Raises 54000.';
+COMMENT ON FUNCTION queue_internal.raise_too_large IS 'Raises 54000.';
 
 CREATE FUNCTION queue_internal.raise_denied(kind text, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -512,11 +513,11 @@ BEGIN
               DETAIL = format('Role %I does not have the right of %s %s %s.', queue_internal.caller(),
                               CASE kind WHEN 'operator' THEN 'an' ELSE 'a' END, kind,
                               CASE WHEN queue IS NULL THEN 'for all queues' ELSE 'for the queue' END),
-              HINT = format('The owner of the extension gives it with SELECT queue.grant_%s(%L%s).', kind,
+              HINT = format('The owner of the extension can grant it with SELECT queue.grant_%s(%L%s).', kind,
                             queue_internal.caller(), CASE WHEN queue IS NULL THEN '' ELSE format(', %L', queue) END);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_denied(text, text) IS 'Raises 42501.';
+COMMENT ON FUNCTION queue_internal.raise_denied IS 'Raises 42501.';
 
 CREATE FUNCTION queue_internal.raise_unknown_queue(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -525,7 +526,7 @@ BEGIN
         USING ERRCODE = 'QX002', HINT = format('Create it with SELECT queue.create(%L).', name);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_unknown_queue(text) IS 'Raises QX002.';
+COMMENT ON FUNCTION queue_internal.raise_unknown_queue IS 'Raises QX002.';
 
 CREATE FUNCTION queue_internal.raise_unknown_schedule(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -536,9 +537,9 @@ BEGIN
                             name);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_unknown_schedule(text) IS 'Raises 42704.';
+COMMENT ON FUNCTION queue_internal.raise_unknown_schedule IS 'Raises 42704.';
 
--- Does not name the queue: the caller may not know it.
+-- Does not name the queue, because the caller may have no right on it.
 CREATE FUNCTION queue_internal.raise_foreign_schedule(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -548,7 +549,7 @@ BEGIN
               HINT = 'Choose another name.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_foreign_schedule(text) IS 'Raises 42501.';
+COMMENT ON FUNCTION queue_internal.raise_foreign_schedule IS 'Raises 42501.';
 
 CREATE FUNCTION queue_internal.raise_unknown_task(id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -559,7 +560,7 @@ BEGIN
                      'which the role has no right.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_unknown_task(bigint) IS 'Raises QX003.';
+COMMENT ON FUNCTION queue_internal.raise_unknown_task IS 'Raises QX003.';
 
 CREATE FUNCTION queue_internal.raise_duplicate_key(
     queue text, key text, holder bigint, expires_at timestamptz)
@@ -573,7 +574,7 @@ BEGIN
               HINT = 'Wait until that task has finished, cancel it, or use another key.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_duplicate_key(text, text, bigint, timestamptz) IS 'Raises QX004.';
+COMMENT ON FUNCTION queue_internal.raise_duplicate_key IS 'Raises QX004.';
 
 CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, kind text, rule text, hint text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -587,8 +588,7 @@ BEGIN
         USING ERRCODE = 'QX005', DETAIL = format('The task is %s.', found_state), HINT = hint;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_wrong_state(bigint, text, text, text) IS
-    'Raises QX005, or QX003 if the caller has no such task.';
+COMMENT ON FUNCTION queue_internal.raise_wrong_state IS 'Raises QX005, or QX003 if the caller has no such task.';
 
 CREATE FUNCTION queue_internal.raise_lease_lost(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -604,7 +604,7 @@ BEGIN
     fact := CASE
         WHEN live.token IS NULL THEN format('The task is %s.', ending)
         WHEN live.token < raise_lease_lost.token THEN
-            format('The last token is %s. The claim with token %s was lost in a crash or failover, or never was.',
+            format('The last token is %s. The claim with token %s was lost in a crash or failover, or never happened.',
                    live.token, raise_lease_lost.token)
         WHEN live.state = 'running' THEN
             format('The lease with token %s ended; the task was claimed again with token %s.',
@@ -616,12 +616,11 @@ BEGIN
               HINT = 'Stop working on this task. Claim with a longer lease, or call queue.extend() in time.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_lease_lost(bigint, bigint) IS
-    'Raises QX001, or QX003 if there is no such task.';
+COMMENT ON FUNCTION queue_internal.raise_lease_lost IS 'Raises QX001, or QX003 if there is no such task.';
 -- queue_internal.state_of(id, kind)
 --
---   The state of the task wherever it is; null if it is nowhere, or if the caller does not have this kind of right
---   for its queue: nobody learns which ids other queues have.
+--   Returns the state of a task wherever it is; null if it does not exist, or if the caller does not have this kind of right
+--   on its queue. So no role can find out which ids other queues have.
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
 CREATE FUNCTION queue_internal.state_of(id bigint, kind text) RETURNS text
@@ -639,8 +638,8 @@ BEGIN
     RETURN state;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.state_of(bigint, text) IS
-    'The state of a task, wherever it is, if the caller has this kind of right for its queue.';
+COMMENT ON FUNCTION queue_internal.state_of IS
+    'Returns the state of a task wherever it is, if the caller has this kind of right on its queue.';
 -- The checks of arguments that several functions share. Each names the argument in its error.
 
 CREATE FUNCTION queue_internal.check_name(argument text, value text) RETURNS void
@@ -655,7 +654,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_name(text, text) IS
+COMMENT ON FUNCTION queue_internal.check_name IS
     'Checks the name of a queue, a schedule, a worker or a role: 1 to 128 bytes.';
 
 CREATE FUNCTION queue_internal.check_lease_holder(id bigint, token bigint) RETURNS void
@@ -669,7 +668,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_lease_holder(bigint, bigint) IS
+COMMENT ON FUNCTION queue_internal.check_lease_holder IS
     'Checks the id and the token with which a worker names its lease.';
 
 CREATE FUNCTION queue_internal.check_id(id bigint) RETURNS void
@@ -682,7 +681,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_id(bigint) IS 'Checks the id of a task.';
+COMMENT ON FUNCTION queue_internal.check_id IS 'Checks the id of a task.';
 
 CREATE FUNCTION queue_internal.check_array(argument text, elements anyarray) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -702,7 +701,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_array(text, anyarray) IS
+COMMENT ON FUNCTION queue_internal.check_array IS
     'Checks an array: one dimension, at most 100000 elements, none of them null.';
 
 CREATE FUNCTION queue_internal.check_same_length(argument text, elements anyarray, expected integer)
@@ -716,11 +715,10 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_same_length(text, anyarray, integer) IS
-    'Checks that an array goes with the array "ids".';
+COMMENT ON FUNCTION queue_internal.check_same_length IS 'Checks that an array has as many elements as "ids".';
 
--- An interval counts months and days apart. In comparisons a year has 360 days, so that -1 year 361 days is longer than
--- nothing and yet ends in the past; in seconds it has 365.25.
+-- Months and days of an interval are stored apart. Comparisons count 360 days to a year, so that -1 year 361 days is
+-- greater than zero and yet ends in the past; in seconds a year has 365.25 days.
 CREATE FUNCTION queue_internal.check_delay(argument text, delay interval) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -733,11 +731,10 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_delay(text, interval) IS
-    'Checks a delay: not negative, at most 100 years; null passes.';
+COMMENT ON FUNCTION queue_internal.check_delay IS 'Checks a delay: not negative, at most 100 years; null passes.';
 
--- Also 1 month less 29 days may end in the past. What is returned counts seconds only. The default of a queue may
--- be from before the limit was lowered: then the limit counts.
+-- 1 month -29 days may also end in the past. The result has only seconds. The default of a queue may be from before
+-- queue.max_lease was lowered: then the setting applies.
 CREATE FUNCTION queue_internal.checked_lease(lease interval, otherwise interval) RETURNS interval
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -762,11 +759,11 @@ BEGIN
     RETURN make_interval(secs => extract(epoch FROM lease)::float8);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.checked_lease(interval, interval) IS
-    'Checks a lease and returns it, or the second argument if it is null.';
+COMMENT ON FUNCTION queue_internal.checked_lease IS
+    'Checks a lease and returns it; for null, returns the second argument.';
 -- queue_internal.check_task_options(...)
 --
---   What push and push_many have in common: the checks of the options of a task.
+--   Checks the options of a task, for push and push_many.
 --   Errors:   22004, 22023, 54000
 
 CREATE FUNCTION queue_internal.check_task_options(
@@ -776,7 +773,7 @@ CREATE FUNCTION queue_internal.check_task_options(
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- Each call costs more than all that is looked at here.
+    -- A call costs more than all checks here.
     IF queue IS NULL OR octet_length(queue) NOT BETWEEN 1 AND 128 THEN
         PERFORM queue_internal.check_name('queue', queue);
     ELSIF delay IS NOT NULL THEN
@@ -809,9 +806,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_task_options(
-    text, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval, text) IS
-    'Checks the options of a task that is pushed.';
+COMMENT ON FUNCTION queue_internal.check_task_options IS 'Checks the options of a task that is pushed.';
 
 CREATE FUNCTION queue_internal.check_policy_options(
     key text, group_key text, after bigint[], backoff jsonb, key_ttl interval, on_predecessor_failure text)
@@ -843,8 +838,8 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_policy_options(text, text, bigint[], jsonb, interval, text) IS
-    'Checks those options of a task that the policies of its queue are about.';
+COMMENT ON FUNCTION queue_internal.check_policy_options IS
+    'Checks the options of a task that concern the policies of its queue.';
 
 CREATE FUNCTION queue_internal.check_backoff(backoff jsonb) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -856,13 +851,12 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_backoff(jsonb) IS 'Raises if these are not the pauses of a task, or null.';
--- The trigger that meets a task with a key or a group before it is there, however it comes: push, a
--- plain INSERT, COPY, redrive. Tasks without either do not come here; nor do those of a dump, which
--- brings the keys and the gates along (tasks_inserted.sql).
+COMMENT ON FUNCTION queue_internal.check_backoff IS 'Checks the backoff of a task, which may be null.';
+-- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It does
+-- not run for other tasks, nor for those of a dump, which restores keys and gates as well (tasks_inserted.sql).
 --
---   A key that another task holds keeps the task out: the INSERT goes on without its row.
---   Errors:   42501 without the right to push; 22023, 54000 for keys that a plain INSERT filled with nonsense
+--   If another task has the key, the INSERT skips the row.
+--   Errors:   42501 without the right to push; 22023, 54000 for invalid keys in a plain INSERT
 
 CREATE FUNCTION queue_internal.task_arrives() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -882,15 +876,15 @@ BEGIN
     END IF;
     IF NEW.group_key IS NOT NULL AND NEW.gate = 0 THEN
         PERFORM queue_internal.check_key('group_key', NEW.group_key);
-        -- A task for later does not hold up its group, where the queue says so.
+        -- If the queue has delayed_head "pass", a delayed task does not block its group.
         NEW.gate := CASE WHEN NEW.run_at > clock_timestamp() AND EXISTS (
             SELECT FROM queue.queues AS q WHERE q.name = NEW.queue AND q.delayed_head = 'pass') THEN 0 ELSE 2 END;
     END IF;
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.task_arrives() IS
-    'Takes the key of a task that comes in, and blocks it until it is its turn.';
+COMMENT ON FUNCTION queue_internal.task_arrives IS
+    'Takes the key of a new task, and blocks it until it is its turn in its group.';
 
 CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
     FOR EACH ROW WHEN (
@@ -899,11 +893,10 @@ CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
              OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
         AND (NOT row_security_active('queue.tasks'::regclass) OR queue_internal.has_right('producer', NEW.queue)))
     EXECUTE FUNCTION queue_internal.task_arrives();
-COMMENT ON TRIGGER task_arrives ON queue.tasks IS
-    'Keys and groups, for every way in which a task can come.';
+COMMENT ON TRIGGER task_arrives ON queue.tasks IS 'Keys and groups of new tasks, however they are inserted.';
 
--- A row that a policy is about to refuse must not ask for a key first, which would tell whether it is taken; nor may it
--- come in without its key by a view, where the policies of the view's owner count.
+-- A row that a policy will refuse must not take its key first, which would show whether the key is taken. Nor may it
+-- be inserted without its key through a view, where the policies for the view's owner apply.
 CREATE TRIGGER task_refused BEFORE INSERT ON queue.tasks
     FOR EACH ROW WHEN (
         (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
@@ -935,12 +928,12 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_topic(text, text, boolean) IS
+COMMENT ON FUNCTION queue_internal.check_topic IS
     'Checks a topic, or with wildcards a pattern of topics: 1 to 255 bytes of words and dots.';
 
--- The regular expression is for the topic with a dot before it, so that every word has one. A run of
--- wildcards asks for a number of words, or for that number and more: said once and at its end, "more"
--- leaves a match nothing to try out.
+-- The regular expression matches the topic with a dot before it, so that every word has one. A run of wildcards
+-- stands for a number of words, or for that number and more. "More" is written once, at its end, to avoid
+-- backtracking.
 CREATE FUNCTION queue_internal.topic_regex(pattern text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -961,10 +954,10 @@ BEGIN
     RETURN '^' || regex || CASE WHEN more THEN '(?:[.][^.]+)*' ELSE '' END || '$';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.topic_regex(text) IS
-    'The regular expression of a pattern, for a topic with a dot before it.';
+COMMENT ON FUNCTION queue_internal.topic_regex IS
+    'Returns the regular expression of a pattern, for a topic with a dot before it.';
 
--- What is written past queue.bind() is such a pattern, too, or queue.publish() would fail for all queues.
+-- Rows that are not written by queue.bind() must be valid too, or queue.publish() would fail for all queues.
 CREATE FUNCTION queue_internal.is_topic_regex(regex text, pattern text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -972,16 +965,16 @@ BEGIN
     RETURN regex = queue_internal.topic_regex(pattern);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.is_topic_regex(text, text) IS
-    'Whether this is the regular expression of that pattern; raises unless it is a pattern of topics.';
+COMMENT ON FUNCTION queue_internal.is_topic_regex IS
+    'Returns whether this is the regular expression of that pattern; raises if the pattern is invalid.';
 
 ALTER TABLE queue.bindings ADD CONSTRAINT bindings_pattern_check
     CHECK (queue_internal.is_topic_regex(topic_regex, topic_pattern));
--- The trigger behind every way into queue.tasks: push, a plain INSERT, COPY.
+-- The trigger for every way into queue.tasks: push, a plain INSERT, COPY.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group that has more.
---   Errors:   QX002 no such queue; 22023 for a column that a plain INSERT filled with nonsense
---   Why a statement trigger: one look at the queues for a million rows.
+--   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group with blocked tasks.
+--   Errors:   QX002 no such queue; 22023 for an invalid column in a plain INSERT
+--   Why a statement trigger: one lookup of the queues for a million rows.
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1024,8 +1017,8 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.tasks_inserted() IS
-    'Refuses tasks of unknown queues, and leaves an event for each group that has more.';
+COMMENT ON FUNCTION queue_internal.tasks_inserted IS
+    'Refuses tasks of unknown queues, and leaves an event for each group with blocked tasks.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
@@ -1034,15 +1027,15 @@ CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
           OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.tasks_inserted();
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
-    'Makes a plain INSERT or COPY as good as a push.';
+    'Gives a plain INSERT or COPY the same effect as a push.';
 
--- The same for the tasks of a dump. pg_restore with several jobs loads the tables in any order and at the same time,
--- whatever foreign keys there are, with the worker looking on. So a restored row must need no other: a task is not
--- refused for want of its queue, and leaves its key to queue_internal.keys. Waiting tasks are found by the sweep.
+-- For the tasks of a dump. pg_restore with several jobs loads the tables in any order and concurrently, whatever
+-- foreign keys there are, while the worker runs. So a restored row must not need another one: a task is not refused
+-- because its queue is missing, and its key comes with queue_internal.keys. The sweep finds waiting tasks.
 --
--- A restore is told by two settings that every dump makes before its first row, and by a role that may truncate the
--- tables: the owner, or a superuser. Verbs have a search_path of their own, so that nothing they do is ever taken for
--- a restore; and a producer who makes the settings is checked like any other.
+-- A restore is recognized by two settings that every dump makes before its first row, and by a role that may truncate
+-- the tables: the owner or a superuser. Public functions have a search_path of their own, so none of their statements
+-- is taken for a restore. A producer who makes these settings is checked like any other.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT
@@ -1051,9 +1044,8 @@ CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     EXECUTE FUNCTION queue_internal.tasks_inserted('restored');
 COMMENT ON TRIGGER tasks_restored ON queue.tasks IS
     'Lets a dump be restored in any order.';
--- The trigger that lets a dump be restored: CREATE EXTENSION has just made the queue "default",
--- and now the dump brings the one that was configured. The newcomer takes its place. What tells a dump:
--- tasks_inserted.sql.
+-- Lets a dump be restored: CREATE EXTENSION has just created the queue "default", and now the dump brings the one that was
+-- configured, which replaces it. How a dump is recognized: tasks_inserted.sql.
 
 CREATE FUNCTION queue_internal.restore_default_queue() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1062,7 +1054,7 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.restore_default_queue() IS
+COMMENT ON FUNCTION queue_internal.restore_default_queue IS
     'Lets the queue "default" of a dump replace the one that CREATE EXTENSION made.';
 
 CREATE TRIGGER restore_default_queue BEFORE INSERT ON queue.queues
@@ -1074,9 +1066,8 @@ COMMENT ON TRIGGER restore_default_queue ON queue.queues IS
     'Lets the queue "default" of a dump replace the one that CREATE EXTENSION made.';
 -- queue_internal.backoff(queue, task)
 --
---   How long a task waits after its attempt failed: as it was pushed to, and for the rest as its queue
---   says. The jitter takes up to that share off the wait, so that tasks that failed together do not
---   come back together, and the maximum is never exceeded.
+--   Returns the delay after a failed attempt. What the push of the task did not specify comes from the options of the
+--   queue. Jitter spreads the retries of tasks that failed together. The maximum is never exceeded.
 
 CREATE FUNCTION queue_internal.backoff(source queue.queues, task queue.tasks) RETURNS interval
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -1097,15 +1088,14 @@ BEGIN
     RETURN make_interval(secs => seconds * (1 - source.backoff_jitter * random()));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.backoff(queue.queues, queue.tasks) IS
-    'How long a task waits after its attempt failed.';
--- Who holds a key, and for how long.
+COMMENT ON FUNCTION queue_internal.backoff IS 'Returns the delay after a failed attempt of a task.';
+-- Which task has a key, and for how long.
 --
---   A key is held by one live task of its queue; after the task finished it may be held for a time
---   more ("key_ttl"). A row of queue_internal.keys counts only as far as its task lives or its time
---   is not over, so that a task which somebody deleted by hand does not hold its key for ever.
---   A push that replaces a running task takes the key over, and waits for it as for a predecessor; whatever
---   ends without having run gives it back.
+--   A live task of the queue has the key. After the task completed or was cancelled, it keeps the key for its "key_ttl". A
+--   row of queue_internal.keys only counts while its task lives or its time has not passed, so that a task which somebody
+--   deletes by hand does not keep its key for ever.
+--   A push that replaces a running task takes over the key, and waits for that task as for a predecessor. If it ends
+--   without having run, it gives the key back.
 
 CREATE FUNCTION queue_internal.check_key(argument text, value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -1117,11 +1107,10 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_key(text, text) IS
-    'Checks a key or a group key: 1 to 512 bytes; null passes.';
+COMMENT ON FUNCTION queue_internal.check_key IS 'Checks a key or a group key: 1 to 512 bytes; null passes.';
 
--- Waits for a transaction that is just taking the key for another task: if it rolls back, the key
--- is free, and the push that came second is not lost.
+-- Waits for a transaction that is taking the key for another task: if that one rolls back, the key is free, and this
+-- push is not lost.
 CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint, ttl interval DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -1141,8 +1130,8 @@ BEGIN
                   AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) IS NULL AS gone
         INTO holder FROM queue_internal.keys AS k
         WHERE k.queue = take_key.queue AND k.key = take_key.key;
-        -- Only from the very holder that was looked at: an UPDATE that waited for another push to take
-        -- the key would see its new row, but not yet the task that came with it.
+        -- Only from the holder that was read: an UPDATE that waited for another push to take the key would see its
+        -- new row, but not yet the task that came with it.
         IF holder.gone THEN
             UPDATE queue_internal.keys AS k
             SET task_id = take_key.task_id, expires_at = NULL,
@@ -1156,14 +1145,14 @@ BEGIN
         ELSIF holder.task_id IS NOT NULL THEN
             RETURN false;
         END IF;
-        -- It changed in the meantime: once more.
+        -- The row changed meanwhile: try again.
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_key(text, text, bigint, interval) IS
-    'Takes a key for a task, unless another one holds it; returns whether the task has it.';
+COMMENT ON FUNCTION queue_internal.take_key IS
+    'Takes a key for a task unless another task has it; returns whether the task has it now.';
 
--- False if that would have to wait, and "patient" is false. True also if nobody has the key.
+-- Returns false if it would have to wait and "patient" is false. Returns true also if no task has the key.
 CREATE FUNCTION queue_internal.lock_key(queue text, key text, patient boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -1178,7 +1167,7 @@ BEGIN
         SELECT FROM queue_internal.keys AS k WHERE k.queue = lock_key.queue AND k.key = lock_key.key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.lock_key(text, text, boolean) IS
+COMMENT ON FUNCTION queue_internal.lock_key IS
     'Locks the row of a key, so that no push takes it meanwhile; false if that would have to wait.';
 
 CREATE FUNCTION queue_internal.release_key(task queue.tasks, at_once boolean) RETURNS void
@@ -1209,18 +1198,18 @@ BEGIN
     WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.release_key(queue.tasks, boolean) IS
-    'Frees the key of a task that finished, at once or when its time is over.';
+COMMENT ON FUNCTION queue_internal.release_key IS
+    'Releases the key of a task that has ended, at once or after its key_ttl.';
 
--- A task that runs, and whose key is already that of the one which is to come after it.
+-- A running task whose key has been taken over by the task that replaces it.
 CREATE FUNCTION queue_internal.is_replaced(task queue.tasks) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    -- Not in the same statement: that would lock the table of keys for a task that has none.
+    -- Not in one statement, because that would lock the table of keys for a task without a key.
     IF task.key IS NULL THEN
         RETURN false;
     END IF;
-    -- A snapshot older than the replacement does not show it. To lock the row raises 40001 then.
+    -- A snapshot from before the replacement does not show it. Locking the row raises 40001 in that case.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM queue_internal.lock_key(task.queue, task.key, true);
     END IF;
@@ -1230,11 +1219,11 @@ BEGIN
           AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) = 'waiting');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.is_replaced(queue.tasks) IS
-    'Whether another task has taken the place of a running one, and waits for its end.';
+COMMENT ON FUNCTION queue_internal.is_replaced IS
+    'Returns whether another task has replaced a running one and waits for its end.';
 
--- What a push does that found its key taken. Without "id" it has to try again: the key came free meanwhile, or is
--- to be taken from the task in "running", which it has to wait for.
+-- Called by a push that found its key taken. If "id" is null the push has to try again: the key is free now, or can
+-- be taken over from the task in "running", which the pushed task has to wait for.
 CREATE FUNCTION queue_internal.settle_duplicate(
     pushed queue.tasks, on_duplicate text, OUT id bigint, OUT running bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1258,12 +1247,12 @@ BEGIN
             SELECT t.id INTO id FROM queue.tasks AS t WHERE t.id = holder.task_id AND t.queue = pushed.queue;
             RETURN;
         END IF;
-        -- First the task and then its key, as its end does.
+        -- First the task and then its key, in the same order as the end of a task.
         SELECT t.id INTO running FROM queue.tasks AS t
         WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state = 'running' FOR KEY SHARE;
         PERFORM queue_internal.lock_key(pushed.queue, pushed.key, true);
-        -- A new snapshot: its attempt may have ended while this waited for who put it back, and had the key locked.
-        -- The key is free for this transaction, whatever its clock does next.
+        -- A new snapshot, because the attempt may have ended while this waited for the transaction that requeued the
+        -- task and had the key locked. -infinity makes the key free for this transaction, whatever the clock does.
         UPDATE queue_internal.keys AS k SET expires_at = '-infinity', ttl = NULL, replaced_ttl = k.ttl
         WHERE k.queue = pushed.queue AND k.key = pushed.key AND k.task_id = running AND k.expires_at IS NULL
           AND (SELECT t.state FROM queue.tasks AS t WHERE t.id = running) = 'running';
@@ -1282,8 +1271,8 @@ BEGIN
     PERFORM queue_internal.yield_turn(pushed);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle_duplicate(queue.tasks, text) IS
-    'Does to the holder of a key what the push of a duplicate asked for; returns the holder''s id, or the running task to wait for.';
+COMMENT ON FUNCTION queue_internal.settle_duplicate IS
+    'Applies on_duplicate to the task that has the key; returns that task''s id, or the running task to wait for.';
 
 CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1301,8 +1290,8 @@ BEGIN
     RETURN retired >= max_keys;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.retire_keys(integer) IS
-    'Deletes keys whose time is over; returns whether there may be more.';
+COMMENT ON FUNCTION queue_internal.retire_keys IS
+    'Deletes keys whose time has passed; returns whether there may be more.';
 -- Groups: which tasks of a group may run.
 --
 --   A task of a group is pushed as blocked (gate 2), and is not in tasks_order: a claim never passes over tasks that
@@ -1331,8 +1320,8 @@ BEGIN
     ELSIF EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = lock_group.queue AND l.number = wanted) THEN
         RETURN false;
     END IF;
-    -- The first group of the queue. One transaction at a time inserts the rows, and no other can lock them before it
-    -- commits.
+    -- This is the first group of the queue. One transaction at a time inserts the rows, and no other can lock them
+    -- before it commits.
     PERFORM FROM queue_internal.locks AS l
     WHERE l.queue = lock_group.queue AND l.number = -1 FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -1345,8 +1334,8 @@ BEGIN
     RETURN FOUND;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.lock_group(text, text) IS
-    'Makes this transaction the only one that admits tasks of the group; false if another one is.';
+COMMENT ON FUNCTION queue_internal.lock_group IS
+    'Makes this transaction the only one that admits tasks of the group; false if another one does.';
 
 CREATE FUNCTION queue_internal.queue_created() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1355,13 +1344,14 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.queue_created() IS 'Inserts the row that lock_group() locks at the first group of a queue.';
+COMMENT ON FUNCTION queue_internal.queue_created IS
+    'Inserts the row that lock_group() locks for the first group of a queue.';
 
 CREATE TRIGGER queue_created AFTER INSERT ON queue.queues
     FOR EACH ROW EXECUTE FUNCTION queue_internal.queue_created();
 COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new queue''s groups.';
 
--- How many tasks of a group are admitted, how many of those do not run yet, and the last of these.
+-- Returns how many tasks of a group are admitted, how many of those do not run yet, and the last of these.
 CREATE FUNCTION queue_internal.admitted_of(
     source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint)
 LANGUAGE plpgsql
@@ -1373,7 +1363,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    -- Not written into the statement: the planner would see that it is below 2, and use tasks_order.
+    -- In a variable, because the planner would see that it is below 2 and use tasks_order.
     is_admitted CONSTANT smallint := 1;
 BEGIN
     SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued')
@@ -1382,9 +1372,9 @@ BEGIN
     WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.gate = is_admitted;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.admitted_of(queue.queues, text) IS 'How many tasks of a group are admitted.';
+COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted.';
 
--- What has to be done next about a group: admit a task, or withdraw the admission of one; null if nothing.
+-- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing.
 CREATE FUNCTION queue_internal.next_step(
     source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint,
     OUT admit bigint, OUT withdraw bigint)
@@ -1397,7 +1387,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    -- Not written into the statement, as in admitted_of.
+    -- In a variable, as in admitted_of.
     is_open    CONSTANT smallint := 0;
     is_blocked CONSTANT smallint := 2;
     blocking   CONSTANT boolean := source.delayed_head = 'block';
@@ -1407,9 +1397,9 @@ BEGIN
         withdraw := latest;
         RETURN;
     END IF;
-    -- Of the open ones, which wait for their time, the first thousand are looked at. A claim meets the others when
-    -- they become due (queue_up). Both are read in the order of tasks_group, and of no other index: that of the ids has
-    -- those of all queues.
+    -- Checks the first thousand of the open tasks, which are not due yet. A claim meets the others when they become
+    -- due (queue_up). Both are read in the order of tasks_group, because the index on ids has the tasks of all
+    -- queues.
     SELECT w.id, w.state INTO first FROM (
         (SELECT t.id, t.state FROM queue.tasks AS t
          WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate >= is_blocked
@@ -1432,15 +1422,15 @@ BEGIN
     ELSIF latest > first.id THEN
         withdraw := latest;
     END IF;
-    -- Else the limit is reached; or the first still waits for its predecessors, and holds up those behind it as a
+    -- Otherwise the limit is reached; or the first task still waits for its predecessors, and blocks the others as a
     -- delayed one does.
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_step(queue.queues, text, bigint, bigint, bigint) IS
-    'Which task of a group to admit next, or whose admission to withdraw.';
+COMMENT ON FUNCTION queue_internal.next_step IS
+    'Returns which task of a group to admit next, or whose admission to withdraw.';
 
--- Admits tasks of a group as far as its limit allows, until then; what is left gets an event of its own. False if it has
--- to be looked at again, because another transaction admits tasks of it, or has the task locked whose turn it is.
+-- Admits tasks of a group until its limit or the time is reached; leaves an event for the rest. Returns false if the
+-- group has to be checked again, because another transaction admits its tasks or has the next task locked.
 CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text, until timestamptz) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -1499,11 +1489,11 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.admit_next(queue.queues, text, timestamptz) IS
-    'Admits tasks of a group, as far as its limit allows; false if that has to wait.';
+COMMENT ON FUNCTION queue_internal.admit_next IS
+    'Admits tasks of a group up to its limit; false if that has to wait.';
 
--- The tasks of a group that became due while they were open have to queue up like the others. Many of them at once,
--- because a claim would meet them one by one; but no more than the next ones are read, most of which may be for later.
+-- Tasks of a group that became due while they were open have to be blocked like the others. Many at once, because a
+-- claim would meet them one by one; but it reads no more than the next ones, most of which may not be due.
 CREATE FUNCTION queue_internal.queue_up(task queue.tasks) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -1521,7 +1511,7 @@ BEGIN
         SELECT t.id FROM queue.tasks AS t
         WHERE t.id = ANY (ARRAY(
                   SELECT o.id FROM queue.tasks AS o
-                  -- In the order of tasks_group, and of no other index: that of the ids has those of all queues.
+                  -- In the order of tasks_group, because the index on ids has the tasks of all queues.
                   WHERE o.queue = task.queue AND o.group_key = task.group_key
                     AND (o.gate, o.id) >= (is_open, task.id) AND o.gate <= is_open
                   ORDER BY o.gate, o.id LIMIT 200))
@@ -1533,10 +1523,10 @@ BEGIN
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.queue_up(queue.tasks) IS 'Blocks the due tasks of a group until it is their turn.';
+COMMENT ON FUNCTION queue_internal.queue_up IS 'Blocks the due tasks of a group until it is their turn.';
 
--- A task of a group is back in its queue, or has another run_at: one behind it may go first, or one before it. Where
--- the queue says so, a delayed task lets the others pass.
+-- Called when a task of a group is requeued or gets another run_at: a task behind it may run first, or it may run
+-- before others. If the option of the queue says so, a delayed task lets the others pass.
 CREATE FUNCTION queue_internal.yield_turn(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -1550,8 +1540,8 @@ BEGIN
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.yield_turn(queue.tasks) IS
-    'Has the turns of a group looked at again after a task of it came back or was delayed.';
+COMMENT ON FUNCTION queue_internal.yield_turn IS
+    'Has the admissions of a group checked again after a task was requeued or delayed.';
 -- Dependencies: a task that waits for others.
 --
 --   Each dependency is a row, written with the push of the task that waits. The end of the predecessor writes its
@@ -1567,10 +1557,10 @@ COMMENT ON FUNCTION queue_internal.yield_turn(queue.tasks) IS
 --
 --   Cycles are impossible: a task can only wait for tasks that existed before it.
 
--- What a push or several of them lock before they take a key or insert a task, all of it in the order of ids: the
--- predecessors, of which it returns those that are live, and the tasks with the keys, which are going to be changed or
--- waited for. A single push without predecessors has no lock yet when it locks the task with its key, and needs none here.
--- A task of a queue for which the caller has no right does not exist for it.
+-- Locks, in the order of ids and before a push takes a key or inserts a task: the predecessors, of which it returns
+-- those that are live, and the tasks with the keys, which will be changed or waited for. A single push without
+-- predecessors holds no lock yet when it locks the task with its key, so it does not call this. A task of a queue on
+-- which the caller has no right is treated as if it did not exist.
 CREATE FUNCTION queue_internal.lock_before_push(queues text[], keys text[], on_duplicate text, after bigint[])
 RETURNS bigint[]
 LANGUAGE plpgsql
@@ -1596,7 +1586,7 @@ BEGIN
             ORDER BY t.id FOR KEY SHARE);
     END IF;
     FOR one IN SELECT DISTINCT u.id FROM unnest(after || holders) AS u (id) WHERE u.id IS NOT NULL ORDER BY u.id LOOP
-        -- As settle_duplicate does: of one that runs it changes the key alone.
+        -- As in settle_duplicate: of a running task only the key changes.
         IF one = ANY (holders) THEN
             PERFORM FROM queue.tasks AS t
             WHERE t.id = one AND t.queue = ANY (queues) AND t.state IN ('queued', 'waiting') FOR NO KEY UPDATE;
@@ -1610,11 +1600,11 @@ BEGIN
     RETURN live;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.lock_before_push(text[], text[], text, bigint[]) IS
-    'Locks the tasks that pushes are going to wait for or to change; returns the live predecessors.';
+COMMENT ON FUNCTION queue_internal.lock_before_push IS
+    'Locks the tasks that pushes will wait for or change; returns the live predecessors.';
 
--- "live" are the predecessors that are locked already (lock_before_push).
--- Why one generic plan: to plan it for all partitions of the history takes longer than to push the task.
+-- "live" are the predecessors that lock_before_push has locked. Why a generic plan: planning for all partitions of
+-- the history takes longer than pushing the task.
 CREATE FUNCTION queue_internal.add_dependencies(
     task_id bigint, queue text, after bigint[], on_failure text, live bigint[])
 RETURNS void
@@ -1635,7 +1625,7 @@ BEGIN
     IF cardinality(live) = known THEN
         RETURN;
     END IF;
-    -- A new snapshot: those that are gone by now have ended.
+    -- A new snapshot: predecessors that are gone by now have ended.
     UPDATE queue_internal.dependencies AS d SET outcome = e.outcome
     FROM (SELECT a.id, f.outcome
           FROM (SELECT DISTINCT i.id FROM unnest(after) AS i (id)) AS a,
@@ -1646,8 +1636,8 @@ BEGIN
     WHERE d.predecessor_id = e.id AND d.task_id = add_dependencies.task_id;
     GET DIAGNOSTICS ended = ROW_COUNT;
     IF cardinality(live) + ended < known THEN
-        -- Dead letters that came back since the others were locked. The task itself exists already, and cannot wait
-        -- for itself.
+        -- These are dead letters that were put back after the others were locked. The task itself exists already and
+        -- cannot wait for itself.
         live := live || ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.id = ANY (after) AND t.id <> ALL (live) AND t.id <> add_dependencies.task_id
@@ -1662,10 +1652,9 @@ BEGIN
     INSERT INTO queue_internal.events (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.add_dependencies(bigint, text, bigint[], text, bigint[]) IS
-    'Makes a task wait for others.';
+COMMENT ON FUNCTION queue_internal.add_dependencies IS 'Makes a task wait for its predecessors.';
 
--- For the sweep. Null for a task that is live or left no trace.
+-- Used by the sweep. Null for a task that is live or left no trace.
 CREATE FUNCTION queue_internal.outcome_of(task_id bigint) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -1683,7 +1672,7 @@ BEGIN
         (SELECT o.outcome FROM queue_internal.outcomes AS o WHERE o.task_id = outcome_of.task_id));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.outcome_of(bigint) IS 'How a task ended, as far as it left a trace.';
+COMMENT ON FUNCTION queue_internal.outcome_of IS 'Returns how a task ended, if it left a trace.';
 
 -- Called in a statement after the one that deleted the tasks, so that its snapshot shows every dependency that was
 -- committed while that statement waited. Rows that another transaction has locked are left out, so that no end
@@ -1701,7 +1690,7 @@ DECLARE
     dependent bigint;
     told      bigint[] := '{}';
 BEGIN
-    -- One by one: a plan for many may read all dependencies to look for a few.
+    -- One by one, because a plan for many may read all dependencies to find a few.
     FOREACH ended IN ARRAY ids LOOP
         FOR dependent IN
             SELECT d.task_id FROM queue_internal.dependencies AS d
@@ -1728,10 +1717,10 @@ BEGIN
     WHERE o.queue IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.tell_dependents(bigint[], text) IS
-    'Writes how tasks ended to the rows of those that wait for them, and leaves an event for each.';
+COMMENT ON FUNCTION queue_internal.tell_dependents IS
+    'Writes the outcome of tasks to the rows of their dependents, and leaves an event for each dependent.';
 
--- False if the task has to be looked at again, because a transaction has it locked.
+-- Returns false if the task has to be checked again, because another transaction has it locked.
 CREATE FUNCTION queue_internal.process_dependent(task_id bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -1742,7 +1731,7 @@ BEGIN
     IF NOT FOUND THEN
         IF EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = process_dependent.task_id) THEN
             RETURN false;
-        -- One of which there is no trace may come yet, from a dump.
+        -- A dump that is being restored may still bring a task that has left no trace.
         ELSIF queue_internal.outcome_of(process_dependent.task_id) IS NOT NULL THEN
             PERFORM queue_internal.forget_dependencies(process_dependent.task_id);
         END IF;
@@ -1775,8 +1764,8 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_dependent(bigint) IS
-    'Unblocks a waiting task, or ends it, if its predecessors have ended; false if that has to wait.';
+COMMENT ON FUNCTION queue_internal.process_dependent IS
+    'Unblocks or ends a waiting task if its predecessors have ended; false if it has to be checked again.';
 
 CREATE FUNCTION queue_internal.unblock(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -1791,9 +1780,9 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.unblock(queue.tasks) IS 'Puts a waiting task into its queue.';
+COMMENT ON FUNCTION queue_internal.unblock IS 'Makes a waiting task queued.';
 
--- Rows that the end of a predecessor has locked at this moment are left to the sweep.
+-- Leaves rows that the end of a predecessor has locked to the sweep.
 CREATE FUNCTION queue_internal.forget_dependencies(task_id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -1805,16 +1794,16 @@ BEGIN
     WHERE d.predecessor_id = f.predecessor_id AND d.task_id = forget_dependencies.task_id;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.forget_dependencies(bigint) IS
-    'Deletes the dependencies of a task that waits no more, without waiting for a lock.';
+COMMENT ON FUNCTION queue_internal.forget_dependencies IS
+    'Deletes the dependencies of a task that no longer waits, without waiting for a lock.';
 -- Events: hints to look at a waiting task or at a group.
 --
---   Whatever may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into a
+--   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into a
 --   group, an end or a retry in a group. The next claim from the queue processes the events before it looks for
 --   tasks; the background worker and queue.maintain() do it too.
---   Promise:  an event says only what to look at. What follows is decided by the rows of tasks and dependencies, as
+--   Promise:  an event says only what to check. The result depends on the rows of tasks and dependencies, as
 --             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
---   Promise:  an event that cannot be processed is in nobody's way. It is due again after a pause that grows from
+--   Promise:  an event that cannot be processed does not delay others. It is due again after a pause that grows from
 --             10 ms to 10 s: because a transaction has a row locked, or because of an error, by a constraint or a
 --             trigger that somebody added, which is logged once and shown by queue.health().
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
@@ -1822,8 +1811,8 @@ COMMENT ON FUNCTION queue_internal.forget_dependencies(bigint) IS
 
 -- queue_internal.process_events(queue, max_events, after, until)
 --
---   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it looked at. One event at
---   least, and no other after "until", which is in 150 ms where it is null: what one event leads to may be much.
+--   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it checked. It
+--   processes at least one, and starts no other after "until" (by default in 150 ms), because one event can cause much work.
 --   Errors:   none of its own
 --   Touches:  queue_internal.events (never waits for a lock)
 CREATE FUNCTION queue_internal.process_events(
@@ -1831,7 +1820,7 @@ CREATE FUNCTION queue_internal.process_events(
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    -- For both tries together.
+    -- For both attempts together.
     stop CONSTANT timestamptz := coalesce(until, clock_timestamp() + interval '150 ms');
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -1842,10 +1831,10 @@ EXCEPTION WHEN OTHERS THEN
     RETURN queue_internal.process_each(source, max_events, after, true, stop);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_events(queue.queues, integer, bigint, timestamptz) IS
-    'Unblocks tasks that waited for a predecessor or for their turn; returns how many events it looked at.';
+COMMENT ON FUNCTION queue_internal.process_events IS
+    'Unblocks tasks that waited for a predecessor or their turn; returns how many events it checked.';
 
--- With "apart", each event in a subtransaction of its own.
+-- With "apart", each event is processed in a subtransaction of its own.
 CREATE FUNCTION queue_internal.process_each(
     source queue.queues, max_events integer, after bigint, apart boolean, until timestamptz)
 RETURNS bigint
@@ -1878,10 +1867,9 @@ BEGIN
     RETURN looks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_each(queue.queues, integer, bigint, boolean, timestamptz) IS
-    'Processes due events of a queue; returns how many it looked at.';
+COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a queue; returns how many it checked.';
 
--- All events about one task or one group are one, up to a hundred. Those that come after this look are not among them.
+-- Treats up to a hundred events about the same task or group as one. Later ones are not included.
 CREATE FUNCTION queue_internal.process_event(
     source queue.queues, event queue_internal.events, after bigint, until timestamptz)
 RETURNS void
@@ -1903,7 +1891,7 @@ BEGIN
     IF NOT done THEN
         PERFORM queue_internal.postpone_event(event, NULL);
     ELSIF ids = ARRAY[event.id] THEN
-        -- By the whole primary key: a plan made for few events may read all of the queue for each.
+        -- By the whole primary key, because a plan made for few events may read all of the queue for each.
         DELETE FROM queue_internal.events AS e
         WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     ELSIF event.task_id IS NOT NULL THEN
@@ -1914,8 +1902,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_event(queue.queues, queue_internal.events, bigint, timestamptz) IS
-    'Acts upon an event and deletes it, or postpones it.';
+COMMENT ON FUNCTION queue_internal.process_event IS 'Processes an event and deletes it, or postpones it.';
 
 CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -1928,17 +1915,16 @@ BEGIN
     WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     PERFORM queue_internal.announce_task(event.queue, later);
     IF error IS NOT NULL AND event.error IS NULL THEN
-        RAISE WARNING '% of queue % cannot go on: %',
+        RAISE WARNING '% of queue % cannot be unblocked: %',
             coalesce('task ' || event.task_id, 'a group'), to_json(event.queue), error;
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.postpone_event(queue_internal.events, text) IS
-    'Has an event processed later; logs the first error.';
+COMMENT ON FUNCTION queue_internal.postpone_event IS 'Postpones an event; logs its first error.';
 
--- A piece of each queue at a time, in random order, so that a queue with many events is in no other's way, and for 50 ms
--- in all. A queue without due events costs one look into the index: without the settings, the planner reads all events
--- for each queue.
+-- Some events of each queue in turn, in random order and for 50 ms in all, so that a queue with many events does not
+-- delay others. A queue without due events costs one index lookup; without the planner settings, the planner reads
+-- all events for each queue.
 CREATE FUNCTION queue_internal.process_all_events(max_events integer) RETURNS bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -1965,7 +1951,7 @@ BEGIN
             WHERE e.queue = source.name AND e.due_at <= moment
             ORDER BY e.due_at, e.id LIMIT 1;
             CONTINUE WHEN NOT FOUND;
-            -- What lies before it has been processed, and need not be passed over again.
+            -- Events before it have been processed, and their dead index entries need not be read again.
             looks := looks + queue_internal.process_events(
                 source, least(max_events, 20), CASE WHEN first.due_at = '-infinity' THEN first.id - 1 ELSE 0 END, until);
             IF looks >= max_events OR clock_timestamp() > until THEN
@@ -1976,38 +1962,38 @@ BEGIN
     RETURN looks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.process_all_events(integer) IS
-    'Processes due events of all queues, about so many; returns how many it looked at.';
--- The sweep: finds what no event tells of.
+COMMENT ON FUNCTION queue_internal.process_all_events IS
+    'Processes about so many due events of all queues; returns how many it checked.';
+-- The sweep finds changes for which there is no event.
 --
 --   It reads the dependencies, the groups of each queue and the keys in the order of their indexes, in turns: a bounded
---   piece of each in a turn, from where the last turn stopped. So the time until a lost event of a group is found does not
---   grow with the dependencies and the keys, or with the groups of another queue. It resolves dependencies whose
---   predecessor is gone, deletes keys whose task has ended, and leaves an event for each waiting task and each group that
---   has to be looked at and has no event. So an event that was lost, or that nobody could write, costs a delay: up to
---   "queue.sweep_interval" where the background worker runs, or until the next queue.maintain(). A claim by SQL that found
---   nothing sweeps a piece of its queue, too, once a second in a session.
+--   number of rows of each in a turn, from where the last turn stopped. So the time until it finds a lost event of a group
+--   does not grow with the number of dependencies and keys, or of groups of another queue. It resolves dependencies
+--   whose predecessor is gone, deletes keys whose task has ended, and leaves an event for each waiting task and each group
+--   that has to be checked and has none. So a lost event causes a delay of at most about "queue.sweep_interval" if the
+--   background worker runs, else until the next queue.maintain(). A claim by SQL that found nothing also sweeps a part of
+--   its queue, once a second in a session.
 --
---   Why it leaves events and does not process what it finds: there is one place where turns are given and waiting
---   tasks are ended, with its own rules about locks and errors (events.sql).
+--   Why it leaves events and does not process what it finds: only events.sql admits and ends tasks, with its own rules for
+--   locks and errors.
 
--- "queue" is the last one whose groups this turn has looked at, null between two turns; "groups" has the last group of
--- each queue that has more of them than a turn looks at. Everything has been looked at once all of those that had more in
--- the first turn came to their ends: "queues", and the dependencies and the keys if they are "pending".
+-- "queue" is the last queue whose groups this turn has checked, null between two turns. "groups" has the last group
+-- of each queue that has more of them than a turn checks. Everything has been checked once all queues that had more
+-- in the first turn ("queues"), and the dependencies and keys ("pending"), have been read to their ends.
 CREATE TYPE queue_internal.sweep_position AS (
     queue text, groups jsonb, predecessor_id bigint, task_id bigint, key_queue text, key text,
     is_first_turn boolean, queues text[], dependencies_pending boolean, keys_pending boolean);
 REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
-COMMENT ON TYPE queue_internal.sweep_position IS 'How far a sweep has come in each of the tables.';
+COMMENT ON TYPE queue_internal.sweep_position IS 'The position of a sweep in each of the tables.';
 
--- Looks at about "max_looks" rows; returns how far it came. A turn is over where "queue" is null, and everything has been
--- looked at where all of it is. With "again", each turn begins anew with what came to its end, so that what is lost there
--- meanwhile does not wait for those that have more; without, everything is looked at once.
+-- Checks about "max_looks" rows; returns its position. A turn is over when "queue" is null, and everything has been
+-- checked when all of the position is null. With "again", each turn starts again with tables that came to their end,
+-- so that changes lost there meanwhile do not wait for larger tables; without, everything is checked once.
 CREATE FUNCTION queue_internal.sweep(place queue_internal.sweep_position, max_looks integer, again boolean)
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    -- Of each queue's groups in a turn, and of the dependencies and the keys.
+    -- The number of rows in a turn: groups of each queue, dependencies, keys.
     piece  CONSTANT integer := 100;
     rows   CONSTANT integer := 500;
     source queue.queues;
@@ -2025,14 +2011,14 @@ BEGIN
                 WHERE o.task_id = ANY (ARRAY(
                     SELECT e.task_id FROM queue_internal.outcomes AS e
                     WHERE e.ended_at < clock_timestamp() - interval '1 day'
-                      -- That of a dump is older, and may be read only now.
+                      -- The group of a dump is older, and may only be read now.
                       AND NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
                                       WHERE d.predecessor_id = e.task_id AND d.outcome IS NULL)
                     LIMIT 1000 FOR UPDATE SKIP LOCKED));
             END IF;
         END IF;
         place.queue := '';
-        -- Without queues that are gone.
+        -- Forget queues that are gone.
         place.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(place.groups) AS g
                          WHERE (SELECT q.name FROM queue.queues AS q WHERE q.name = g.key) IS NOT NULL);
         place.queues := ARRAY(SELECT u.name FROM unnest(place.queues) AS u (name) WHERE place.groups ? u.name);
@@ -2055,7 +2041,7 @@ BEGIN
             RETURN place;
         END IF;
         place.queue := source.name;
-        -- No trigger inserted it where the queue came by replication.
+        -- Replication does not fire the trigger that inserts it.
         INSERT INTO queue_internal.locks (queue, number)
         SELECT source.name, -1
         WHERE NOT EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = source.name AND l.number = -1)
@@ -2074,10 +2060,10 @@ BEGIN
     RETURN place;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep(queue_internal.sweep_position, integer, boolean) IS
-    'Leaves events about what no event tells of, for a piece of the tables; returns where to continue.';
+COMMENT ON FUNCTION queue_internal.sweep IS
+    'Leaves events for changes without one, for a part of the tables; returns where to continue.';
 
--- Returns the last row that it looked at, or null at the end.
+-- Returns the last row that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_dependencies(
     INOUT predecessor_id bigint, INOUT task_id bigint, max_looks integer)
 LANGUAGE plpgsql
@@ -2104,8 +2090,8 @@ BEGIN
         predecessor_id := row.predecessor_id;
         task_id := row.task_id;
         IF row.queue IS NULL THEN
-            -- Left over from a task that waits no more. One of which there is no trace may come yet, from a dump, or
-            -- has come since the loop read its row.
+            -- The dependency of a task that no longer waits. A task without a trace may still come from a dump, or
+            -- may have come since the loop read its row.
             IF queue_internal.outcome_of(row.task_id) IS NOT NULL
                OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting') THEN
                 PERFORM queue_internal.forget_dependencies(row.task_id);
@@ -2114,9 +2100,10 @@ BEGIN
         ELSIF row.outcome IS NULL THEN
             CONTINUE WHEN row.live IS NOT NULL;
             row.outcome := queue_internal.outcome_of(row.predecessor_id);
-            -- The trace of one from a dump may be still to come.
+            -- A dump may still bring a trace of it.
             CONTINUE WHEN row.outcome IS NULL AND row.restored_at > clock_timestamp() - interval '1 day';
-            -- A task that ended by a verb wrote an outcome, or left a trace. One without was deleted by hand.
+            -- A task that ended by a function of queue_ext has an outcome or left a trace. A task without was deleted
+            -- by hand.
             row.outcome := coalesce(row.outcome, 'purged');
             UPDATE queue_internal.dependencies AS d SET outcome = row.outcome
             WHERE d.task_id = row.task_id AND d.predecessor_id = (
@@ -2138,10 +2125,10 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep_dependencies(bigint, bigint, integer) IS
-    'Resolves dependencies whose predecessor is gone, and leaves events for tasks that wait no longer.';
+COMMENT ON FUNCTION queue_internal.sweep_dependencies IS
+    'Resolves dependencies whose predecessor is gone, and leaves events for tasks that need not wait any longer.';
 
--- The dependencies of a dump (tasks_inserted.sql says how that is told).
+-- Marks the dependencies of a dump (tasks_inserted.sql explains how it is recognized).
 CREATE FUNCTION queue_internal.dependency_restored() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -2149,7 +2136,7 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.dependency_restored() IS 'Notes that a dependency comes from a dump.';
+COMMENT ON FUNCTION queue_internal.dependency_restored IS 'Records that a dependency comes from a dump.';
 
 CREATE TRIGGER dependency_restored BEFORE INSERT ON queue_internal.dependencies
     FOR EACH ROW WHEN (
@@ -2157,9 +2144,9 @@ CREATE TRIGGER dependency_restored BEFORE INSERT ON queue_internal.dependencies
         AND has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.dependency_restored();
 COMMENT ON TRIGGER dependency_restored ON queue_internal.dependencies IS
-    'Has the sweep wait for what else is in a dump.';
+    'Makes the sweep wait for the rest of a dump.';
 
--- Returns the last group that it looked at, or null at the end, and at how many it looked.
+-- Returns the last group that it checked, or null at the end, and how many it checked.
 CREATE FUNCTION queue_internal.sweep_groups(
     source queue.queues, INOUT group_key text, max_looks integer, OUT looks integer)
 LANGUAGE plpgsql
@@ -2171,11 +2158,11 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    -- In a variable, because a volatile function is no condition for an index. No event is postponed for that long.
+    -- In a variable, because a volatile function cannot be an index condition. No event is postponed for that long.
     longest CONSTANT timestamptz := clock_timestamp() + interval '11 seconds';
 BEGIN
     IF group_key IS NULL THEN
-        -- The clock was set back since.
+        -- The clock has been set back.
         WITH late AS MATERIALIZED (
             SELECT l.due_at, l.id FROM queue_internal.events AS l
             WHERE l.queue = source.name AND l.due_at > longest
@@ -2204,13 +2191,12 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep_groups(queue.queues, text, integer) IS
+COMMENT ON FUNCTION queue_internal.sweep_groups IS
     'Leaves events for the groups of a queue in which a task can be admitted.';
 
--- A task gives its key back to the running one that it was going to replace, while that one ends and does not see it
--- (release_key). Such a key is free, but its row is in the table until the next push with that key. A key whose task left no
--- trace may be that of a task which comes yet, from a dump.
--- Returns the last key that it looked at, or null at the end.
+-- A waiting task gives its key back to the running one that it was to replace, while that one ends and does not see
+-- it (release_key). Such a key is free, but its row remains until the next push with that key. A dump may still bring
+-- the task of a key whose task left no trace. Returns the last key that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_keys(INOUT queue text, INOUT key text, max_looks integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -2237,7 +2223,7 @@ BEGIN
             PERFORM FROM queue_internal.keys AS l
             WHERE l.queue = row.queue AND l.key = row.key AND l.task_id = row.task_id AND l.expires_at IS NULL
             FOR UPDATE SKIP LOCKED;
-            -- It may be live again since: a dead letter that was put back.
+            -- It may be live again: a dead letter that was put back.
             IF FOUND AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
                 DELETE FROM queue_internal.keys AS k WHERE k.queue = row.queue AND k.key = row.key;
             END IF;
@@ -2249,16 +2235,16 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep_keys(text, text, integer) IS
-    'Deletes keys whose task has ended; returns where to continue.';
+COMMENT ON FUNCTION queue_internal.sweep_keys IS 'Deletes keys whose task has ended; returns where to continue.';
 
 CREATE TYPE queue_internal.sweep_mark AS (group_key text, since timestamptz);
 REVOKE ALL ON TYPE queue_internal.sweep_mark FROM PUBLIC;
-COMMENT ON TYPE queue_internal.sweep_mark IS 'How far a session has come in the groups of a queue, and when.';
+COMMENT ON TYPE queue_internal.sweep_mark IS 'The position of a session in the groups of a queue, and when it was there.';
 
--- For a claim by SQL that found nothing: a piece of the dependencies and of the queue's groups, once a second in a
--- session. Returns whether it may have left an event. The session remembers how far it came in the groups. The piece of
--- the dependencies begins at random: their ids are also those of other queues, and whoever claims can read the setting.
+-- For a claim by SQL that found nothing: sweeps a part of the dependencies and of the groups of the queue, once a
+-- second in a session. Returns whether it may have left an event. The session remembers its position in the groups.
+-- The part of the dependencies starts at a random id, because a client can read the setting and the ids are also
+-- those of other queues.
 CREATE FUNCTION queue_internal.sweep_a_little(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
@@ -2283,7 +2269,7 @@ BEGIN
     FROM queue_internal.sweep_dependencies(start, NULL, 100) AS d,
          queue_internal.sweep_groups(source, place.group_key, 100) AS g;
     IF last.predecessor_id IS NULL THEN
-        -- The end is reached: from the first one on.
+        -- At the end: start again from the first one.
         PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100);
     END IF;
     place.group_key := last.group_key;
@@ -2292,25 +2278,24 @@ BEGIN
     RETURN EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = source.name AND e.due_at <= moment);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep_a_little(queue.queues) IS
-    'Leaves events about what no event tells of, for a small piece of a queue, once a second in a session.';
+COMMENT ON FUNCTION queue_internal.sweep_a_little IS
+    'Leaves events for changes without one, for a small part of a queue, once a second in a session.';
 -- How many tasks of a queue may run at a time, and how many may start in a period.
 --
---   max_running: the queue has that many places (queue_internal.slots). To start, a task needs a place
---   whose last task does not run any more with the token that is written there. Ending a task in
---   whatever way frees its place by itself, at the commit, exactly once.
+--   max_running: the queue has that many slots (queue_internal.slots). A task needs a slot to start. A slot is free if the
+--   task that is written in it no longer runs with the token that is written in it. So each end of a task frees its slot
+--   by itself, at the commit, exactly once.
 --
---   rate_limit: the queue has that many tokens, in up to 64 buckets (queue_internal.tokens). A start
---   takes one, and the token comes back rate_period later. So in no span of that length, wherever it
---   begins, can more tasks start.
+--   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.tokens). A start
+--   uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more tasks
+--   start.
 --
---   Claims take different places and buckets at the same time; none waits for another one. All of it
---   is in the caller's transaction: a claim that rolls back has taken nothing.
+--   Concurrent claims take different slots and buckets, and none waits for another. All of it is part of the caller's
+--   transaction: a claim that rolls back has taken nothing.
 
--- Up to "wanted" places that are free, from a random one on. Read only.
--- After the limit was lowered, as many free places are kept free as tasks still run in places beyond it, and all
--- claims keep the same ones, the first: so they cannot be more than the limit, whoever takes which at the same time.
--- Why subqueries and no joins: a join may read all tasks to look for a few.
+-- Returns up to "wanted" free slots, starting with a random one. Reads only. After the limit was lowered, as many
+-- free slots stay unused as tasks still run in slots beyond it. All claims leave the same ones unused, the first, so
+-- that together they cannot exceed the limit. Why subqueries and no joins: a join may read all tasks to find a few.
 CREATE FUNCTION queue_internal.free_slots(
     source queue.queues, wanted integer, OUT slot integer, OUT version bigint)
 RETURNS SETOF record
@@ -2345,7 +2330,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.free_slots(queue.queues, integer) IS 'The places of a queue in which no task runs.';
+COMMENT ON FUNCTION queue_internal.free_slots IS 'Returns slots of a queue in which no task runs.';
 
 CREATE FUNCTION queue_internal.take_slot(source queue.queues, task_id bigint, token bigint) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -2353,7 +2338,7 @@ DECLARE
     wanted integer;
     free   record;
 BEGIN
-    -- Others may be taking the same few: then look at all of them.
+    -- Other claims may be taking the same few: then check all of them.
     FOREACH wanted IN ARRAY ARRAY[2, source.max_running] LOOP
         FOR free IN SELECT f.slot, f.version FROM queue_internal.free_slots(source, wanted) AS f LOOP
             UPDATE queue_internal.slots AS s
@@ -2370,11 +2355,11 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_slot(queue.queues, bigint, bigint) IS
-    'Gives a task a place in which to run and returns its number; null if there is none.';
+COMMENT ON FUNCTION queue_internal.take_slot IS
+    'Takes a slot for a task and returns its number; null if none is free.';
 
--- Takes what a task that starts needs, a place and a token; returns when it starts, or null if it may
--- not. A place without a token is given back, or the task would later have two.
+-- Takes what a task needs to start, a slot and a start from a rate bucket. Returns the time of the start, or null if
+-- the task may not start. Gives a slot without a start back, or the task would later have two.
 CREATE FUNCTION queue_internal.take_room(source queue.queues, task_id bigint, token bigint)
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -2399,11 +2384,11 @@ BEGIN
     RETURN started;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_room(queue.queues, bigint, bigint) IS
-    'Takes a place and a token for a task; returns when it starts, or null if it may not.';
+COMMENT ON FUNCTION queue_internal.take_room IS
+    'Takes a slot and a start for a task; returns when it starts, or null if it may not.';
 
--- When each bucket has a token again, or has one since. A time that lies more than a period ahead was
--- written before somebody set the clock back, and does not count. Read only.
+-- Returns when each bucket next has a start, or since when it has one. A time more than a period in the future was
+-- written before the clock was set back, and does not count. Reads only.
 CREATE FUNCTION queue_internal.bucket_times(
     source queue.queues, until timestamptz, wanted integer,
     OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
@@ -2433,10 +2418,10 @@ BEGIN
     LIMIT wanted;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bucket_times(queue.queues, timestamptz, integer) IS
-    'Up to so many buckets of a queue''s rate limit that have a token by the time given.';
+COMMENT ON FUNCTION queue_internal.bucket_times IS
+    'Returns up to so many rate buckets of a queue that have a start by the time given.';
 
--- When the token was taken; null if there is none.
+-- Returns when the start was taken; null if there is none.
 CREATE FUNCTION queue_internal.take_token(source queue.queues) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -2466,8 +2451,8 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_token(queue.queues) IS
-    'Takes a token of a queue''s rate limit; returns when, or null if there is none.';
+COMMENT ON FUNCTION queue_internal.take_token IS
+    'Takes a start from a queue''s rate buckets; returns when, or null if there is none.';
 
 CREATE FUNCTION queue_internal.announce_token(source queue.queues) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -2476,10 +2461,9 @@ BEGIN
     FROM queue_internal.bucket_times(source, 'infinity', NULL) AS b;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.announce_token(queue.queues) IS
-    'Tells the engine, and whoever waits in this session, when a queue''s rate limit has a token again.';
+COMMENT ON FUNCTION queue_internal.announce_token IS 'Announces when a rate bucket of a queue next has a start.';
 
--- Whether a claim would end the attempt of somebody who died in a place. Read only.
+-- Whether a claim would end the expired attempt of a task that occupies a slot. Reads only.
 CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -2496,13 +2480,13 @@ BEGIN
                WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running') <= moment);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_expired_holder(queue.queues, timestamptz) IS
-    'Whether a place of a queue is taken by a task whose lease ran out.';
+COMMENT ON FUNCTION queue_internal.has_expired_holder IS
+    'Returns whether a slot of a queue is occupied by a task whose lease has expired.';
 
 -- A claim that was open while the limit was set, or that the transaction which set it did not see, took no slot. For
--- some time after that, claims look for running tasks without a slot, and give them slots beyond the limit: those count
--- until their tasks end (free_slots). It reads all tasks of the queue, so it is done once a second at most, and for a
--- twentieth of the time. While another claim does it, this one goes by what it sees.
+-- some time after that, claims look for running tasks without a slot and give them slots beyond the limit, which
+-- count until these tasks end (free_slots). It reads all tasks of the queue, so it is done at most once a second and
+-- for a twentieth of the time. Concurrent claims use what they see.
 CREATE FUNCTION queue_internal.count_open_claims(source queue.queues) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -2516,7 +2500,7 @@ DECLARE
     ended float8;
     until bigint;
 BEGIN
-    -- As in slots, "version" is part of the key: the time of the next look. "token" is the time of the last one.
+    -- In this row "version" is the time of the next check, as part of the key, and "token" the time of the last one.
     SELECT s.token INTO until FROM queue_internal.slots AS s
     WHERE s.queue = source.name AND s.slot = 0 AND s.version <= begun * 1000000 FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -2539,11 +2523,11 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.count_open_claims(queue.queues) IS
+COMMENT ON FUNCTION queue_internal.count_open_claims IS
     'Counts tasks against a new limit whose claims were open when it was set.';
 
--- Looked at before any row is locked, so that asking a queue at its limit writes nothing. A worker that
--- died must not keep its place because nobody comes across its task in the order.
+-- Checked before any row is locked, so that claims from a queue at its limit write nothing. It also ends expired
+-- attempts in the slots, because no scan may meet those tasks.
 CREATE FUNCTION queue_internal.has_room(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -2556,7 +2540,7 @@ BEGIN
         PERFORM queue_internal.count_open_claims(source);
     END IF;
     IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
-        -- Not all at once: the others are the next claim's.
+        -- Not all at once: the next claim ends the others.
         RETURN (queue_internal.expire(ARRAY(
             SELECT s.task_id FROM queue_internal.slots AS s
             WHERE s.queue = source.name AND s.task_id IS NOT NULL
@@ -2567,10 +2551,9 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_room(queue.queues) IS
-    'Whether a task may start in a queue that limits them.';
+COMMENT ON FUNCTION queue_internal.has_room IS 'Returns whether a task may start in a queue with limits.';
 
--- Makes the places and tokens that the options ask for. Whoever calls it has the queue's row locked.
+-- Creates the slots and rate buckets for the options. The caller has the row of the queue locked.
 CREATE FUNCTION queue_internal.provide_limits(source queue.queues) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -2579,9 +2562,9 @@ BEGIN
     IF source.max_running IS NULL THEN
         DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name;
     ELSE
-        -- So that no claim makes slots of the same numbers meanwhile (count_open_claims).
+        -- So that no claim creates slots with the same numbers meanwhile (count_open_claims).
         PERFORM FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = 0 FOR UPDATE;
-        -- A limit that is new counts what runs already, and for ten minutes what a claim that is open now commits.
+        -- A new limit counts the tasks that run already, and for ten minutes those that claims open now will commit.
         INSERT INTO queue_internal.slots (queue, slot, token)
         SELECT source.name, 0, (extract(epoch FROM clock_timestamp()) + 600) * 1000000
         WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name)
@@ -2594,14 +2577,14 @@ BEGIN
         INSERT INTO queue_internal.slots (queue, slot)
         SELECT source.name, i FROM generate_series(1, source.max_running) AS i
         WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);
-        -- Before the statement that deletes: its snapshot has to show what a claim that holds such a slot has done.
+        -- Before the statement that deletes, whose snapshot has to show what claims that hold such a slot have done.
         PERFORM FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > source.max_running FOR UPDATE;
         DELETE FROM queue_internal.slots AS s
         WHERE s.queue = source.name AND s.slot > source.max_running
           AND NOT EXISTS (SELECT FROM queue.tasks AS t
                           WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running');
     END IF;
-    -- A changed rate begins with what was started within the last period.
+    -- A changed rate starts with the starts of the last period.
     WITH old AS (
         DELETE FROM queue_internal.tokens AS s WHERE s.queue = source.name RETURNING s.taken
     ), recent AS (
@@ -2614,19 +2597,19 @@ BEGIN
     FROM generate_series(1, buckets) AS b;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.provide_limits(queue.queues) IS
-    'Makes the places and the tokens of a queue follow its options.';
--- Priorities that do not starve: where a queue has "ageing", waiting that long is worth one step of
--- priority. So the order of claims is that of run_at + priority * ageing, which never changes while a
--- task waits and needs no index of its own: within a priority it is the order of run_at, and between
--- priorities the heads are compared.
+COMMENT ON FUNCTION queue_internal.provide_limits IS
+    'Makes the slots and rate buckets of a queue match its options.';
+-- Ageing keeps low priorities from starving: in a queue with the option "ageing", waiting that long is worth one step of
+-- priority. So tasks are claimed in the order of run_at + priority * ageing. That value never changes while a task waits
+-- and needs no index of its own: within a priority it is the order of run_at, and between priorities the heads are
+-- compared.
 
 -- How far a claim has come in a priority.
 CREATE TYPE queue_internal.passed_level AS (level integer, until timestamptz);
 COMMENT ON TYPE queue_internal.passed_level IS 'How far a claim has come in a priority.';
 
--- In a bucket, the priority with the next task, that task's run_at, and up to which run_at its tasks come before
--- those of all other priorities.
+-- Returns, for a bucket, the priority of the next task, the run_at of that task, and the run_at up to which the tasks
+-- of that priority come before those of all others.
 CREATE FUNCTION queue_internal.next_aged_level(
     in_bucket integer, source queue.queues, moment timestamptz, passed queue_internal.passed_level[],
     OUT level integer, OUT head timestamptz, OUT until timestamptz)
@@ -2673,20 +2656,20 @@ BEGIN
         WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
           AND t.priority > other ORDER BY t.priority LIMIT 1;
     END LOOP;
-    -- Clipped as a number: priorities far apart give times that no timestamp can hold. At least its head, whatever
-    -- rounding does.
+    -- Clipped as a number, because priorities that are far apart give times outside the range of timestamptz. Never
+    -- earlier than the head itself, whatever rounding does.
     up_to := second - level * step;
     until := CASE WHEN up_to < extract(epoch FROM moment) THEN greatest(head, to_timestamp(up_to)) ELSE moment END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_aged_level(integer, queue.queues, timestamptz, queue_internal.passed_level[]) IS
-    'The priority whose first task has waited long enough to be next.';
--- The ways in which a task leaves queue.tasks, the way back to the queue after an attempt, and the ways
--- to another place or queue. Whoever calls them holds the task's row locked: FOR NO KEY UPDATE, or FOR UPDATE if the
--- task is to end. A transaction that has pushed after the task conflicts with the second alone (dependencies.sql).
+COMMENT ON FUNCTION queue_internal.next_aged_level IS
+    'Returns the priority whose first task comes next in a queue with ageing.';
+-- How a task leaves queue.tasks, how it returns to its queue after an attempt, and how it gets another place or queue. The
+-- caller holds a lock on the task's row: FOR NO KEY UPDATE, or FOR UPDATE if the task is to end. A transaction that has
+-- pushed after the task conflicts only with FOR UPDATE (dependencies.sql).
 
--- Has to come before the statement that looks for those who wait for the task. With "patient" it waits for transactions
--- that have pushed after the task; else it returns false.
+-- Must run in a statement before the one that looks for dependents of the task. With "patient" it waits for
+-- transactions that have pushed after the task; otherwise it returns false.
 CREATE FUNCTION queue_internal.lock_to_end(task_id bigint, patient boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -2698,11 +2681,10 @@ BEGIN
     RETURN FOUND;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.lock_to_end(bigint, boolean) IS
+COMMENT ON FUNCTION queue_internal.lock_to_end IS
     'Locks the row of a task that is to end; false if that would have to wait.';
 
--- The first ten and the last ten are kept, of as many attempts as there may be: all of them are written anew at
--- each failure.
+-- Bounded, because each failure writes the whole array again.
 CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -2715,18 +2697,17 @@ BEGIN
         'attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.with_error(queue.tasks, text) IS
-    'The errors of a task with one more at the end; of more than twenty, the first ten and the last ten.';
+COMMENT ON FUNCTION queue_internal.with_error IS
+    'Returns the errors of a task with one more; of more than twenty, the first ten and the last ten.';
 
--- Deletes the task and writes about it in one statement: see the policy "of_a_task" (rights.sql).
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     kept    boolean;
     awaited boolean;
 BEGIN
-    -- At another isolation level the snapshot may not show who waits for the task: then its outcome has to be found
-    -- elsewhere (tell_dependents).
+    -- At REPEATABLE READ and SERIALIZABLE the snapshot may not show all dependents. Then tell_dependents records the
+    -- outcome.
     SELECT q.keep_history,
            q.max_running IS NOT NULL
            OR NOT q.keep_history AND current_setting('transaction_isolation') <> 'read committed'
@@ -2741,23 +2722,22 @@ BEGIN
            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
            task.headers, task.payload, task.progress, task.errors, archive.result
     WHERE kept IS DISTINCT FROM false;
-    -- Null where a dump brought the task before its queue.
+    -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
         PERFORM queue_internal.leave(task, archive.state);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.archive(queue.tasks, text, jsonb) IS
+COMMENT ON FUNCTION queue_internal.archive IS
     'Moves a finished task to the history, or deletes it if its queue keeps none.';
 
--- What the end of a task means to others: its key is free, the next of its group may run, its slot is free, and those
--- that wait for it are told. Must come in a statement after the one that locked or deleted the task: see
--- tell_dependents().
+-- The effects of the end of a task on others: its key is free, its group and its slot have room, and its dependents
+-- get its outcome. Must run in a statement after the one that locked or deleted the task: see tell_dependents().
 CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL THEN
-        -- What failed may be pushed again at once: nothing was done.
+        -- Work that failed may be pushed again at once.
         PERFORM queue_internal.release_key(task, outcome IN ('purged', 'failed'));
     END IF;
     IF task.group_key IS NOT NULL THEN
@@ -2773,8 +2753,8 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.leave(queue.tasks, text) IS
-    'Tells those who wait for a task, or for its key, its group or its slot, that it has ended.';
+COMMENT ON FUNCTION queue_internal.leave IS
+    'Releases the key and the slot of a task that has ended, and leaves events for its group and its dependents.';
 
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -2782,8 +2762,7 @@ BEGIN
     PERFORM queue_internal.archive(task, 'cancelled', NULL);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cancel_now(queue.tasks) IS
-    'Moves a task to the history as cancelled.';
+COMMENT ON FUNCTION queue_internal.cancel_now IS 'Moves a task to the history as cancelled.';
 
 CREATE FUNCTION queue_internal.cancel_or_ask(task queue.tasks) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -2799,8 +2778,8 @@ BEGIN
     RETURN 'cancelled';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cancel_or_ask(queue.tasks) IS
-    'Cancels a task, or notes for the worker of a running one that it shall stop; returns its state.';
+COMMENT ON FUNCTION queue_internal.cancel_or_ask IS
+    'Cancels a task, or records the request for a running one; returns its state.';
 
 CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -2809,7 +2788,7 @@ BEGIN
     PERFORM queue_internal.leave(task, 'purged');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.discard(queue.tasks) IS 'Deletes a task without a trace.';
+COMMENT ON FUNCTION queue_internal.discard IS 'Deletes a task without recording it in the history.';
 
 CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -2827,7 +2806,7 @@ BEGIN
     PERFORM queue_internal.leave(task, 'failed');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bury(queue.tasks) IS 'Moves a task to the dead letters.';
+COMMENT ON FUNCTION queue_internal.bury IS 'Moves a task to the dead letters.';
 
 CREATE FUNCTION queue_internal.put_back(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -2841,8 +2820,8 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.put_back(queue.tasks) IS
-    'Puts a running task back into its queue, with the attempt, run_at and errors given.';
+COMMENT ON FUNCTION queue_internal.put_back IS
+    'Requeues a running task with the attempt, run_at and errors given.';
 
 CREATE FUNCTION queue_internal.reorder(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -2852,10 +2831,9 @@ BEGIN
     WHERE t.id = task.id;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.reorder(queue.tasks) IS
-    'Gives a task the place in the order that its priority and run_at say.';
+COMMENT ON FUNCTION queue_internal.reorder IS 'Changes the priority and the run_at of a task.';
 
--- False, and the task stays, if another one has its key there.
+-- Returns false, and does nothing, if another task of that queue has the key.
 CREATE FUNCTION queue_internal.move(task queue.tasks, to_queue text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -2868,7 +2846,7 @@ BEGIN
           AND o.task_id = task.id AND o.ttl IS NOT NULL;
         PERFORM queue_internal.release_key(task, true);
     END IF;
-    -- In the other queue it is its turn in its group when it is.
+    -- An event in the other queue admits it when it is its turn in its group.
     UPDATE queue.tasks AS t
     SET queue = to_queue, updated_at = clock_timestamp(),
         gate = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
@@ -2880,13 +2858,12 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.move(queue.tasks, text) IS
+COMMENT ON FUNCTION queue_internal.move IS
     'Moves a task that is not running to another queue; false if its key is taken there.';
 
--- Decides what an attempt that did not succeed leads to. A task that is to be cancelled is, however
--- its attempt ended; and one that was replaced is not tried again.
--- Without "patient" it returns null, and does nothing, where it would have to wait for a transaction that has pushed
--- after the task, or that is replacing it.
+-- Ends a failed attempt: cancels the task if that was requested; else requeues it or moves it to the dead letters. A
+-- task that was replaced is cancelled instead of requeued. Without "patient" it returns null and does nothing if it
+-- would have to wait for a transaction that has pushed after the task or is replacing it.
 CREATE FUNCTION queue_internal.end_attempt(
     task queue.tasks, error text, retry_in interval, permanent boolean, patient boolean DEFAULT true)
 RETURNS text
@@ -2898,13 +2875,13 @@ DECLARE
 BEGIN
     task.errors := queue_internal.with_error(task, error);
     SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
-    -- A dump may bring a task before its queue: until then nobody knows whether it was the last attempt.
+    -- A dump may bring a task before its queue. Until then it is unknown whether this was the last attempt.
     IF NOT patient AND source.name IS NULL THEN
         RETURN NULL;
     END IF;
     is_last := permanent OR coalesce(task.attempt >= coalesce(task.max_attempts, source.max_attempts), false);
-    -- Which task a push replaces is decided by who locks the key first. Who is patient has the task locked FOR UPDATE
-    -- if it has a key, and a push that replaces it comes before or after that (leased_task).
+    -- The first to lock the key decides whether a push replaces this task. A patient caller has locked a task with a
+    -- key FOR UPDATE, so that a push that replaces it comes before or after (leased_task).
     IF NOT patient AND task.key IS NOT NULL AND NOT is_last AND NOT queue_internal.lock_key(task.queue, task.key, false) THEN
         RETURN NULL;
     END IF;
@@ -2921,7 +2898,7 @@ BEGIN
         RETURN outcome;
     END IF;
     retry_in := coalesce(retry_in, queue_internal.backoff(source, task));
-    -- Without a wait it keeps its place in the queue.
+    -- Without a delay the task keeps its place in the queue.
     IF retry_in > '0' THEN
         task.run_at := clock_timestamp() + retry_in;
     END IF;
@@ -2929,15 +2906,15 @@ BEGIN
     RETURN 'queued';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.end_attempt(queue.tasks, text, interval, boolean, boolean) IS
-    'Ends an attempt that did not succeed; returns the state that the task is in then.';
--- queue_internal.leased_task(id, token)
+COMMENT ON FUNCTION queue_internal.end_attempt IS
+    'Ends an attempt that did not succeed; returns the new state of the task.';
+-- queue_internal.leased_task(id, token, ends)
 --
---   The running task that the token leases, its row locked. A lease that ran out but was not taken
---   back yet still counts: nobody else has the task, so nothing is gained by refusing.
---   Waits:    with "ends", if the task was asked to be cancelled or has a key, for transactions that have pushed after the
---             task, or that are replacing it. It is locked for its end then from the start, and not once as one that stays:
---             who waits for a stronger lock must not keep a heartbeat waiting.
+--   Returns the running task with that token, its row locked. A lease that has expired but was not ended yet still counts:
+--   no other worker has the task, so nothing is gained by refusing.
+--   Waits:    with "ends", or if the task's cancellation was requested or it has a key, for transactions that have pushed
+--             after the task or are replacing it. It takes the stronger lock from the start instead of upgrading: a
+--             session that waits for an upgrade would keep heartbeats waiting
 --   Errors:   QX001, QX003
 
 CREATE FUNCTION queue_internal.leased_task(id bigint, token bigint, ends boolean) RETURNS queue.tasks
@@ -2965,13 +2942,12 @@ BEGIN
     RETURN task;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.leased_task(bigint, bigint, boolean) IS
-    'The running task that the token leases, locked; raises if the lease is lost.';
+COMMENT ON FUNCTION queue_internal.leased_task IS
+    'Returns the running task with that token, locked; raises if the lease is no longer held.';
 -- queue_internal.open_queue(name, kind)
 --
---   The queue of that name, for a caller that has this kind of right for it.
---   Errors:   22004, 22023, 54000 for the argument "queue"; 42501 without the right, whether or not there is such a
---             queue; QX002
+--   Returns the row of a queue, for a caller that has this kind of right on it.
+--   Errors:   22004, 22023, 54000 for the argument "queue"; 42501 without the right, whether or not the queue exists; QX002
 
 CREATE FUNCTION queue_internal.open_queue(name text, kind text) RETURNS queue.queues
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -2990,31 +2966,30 @@ BEGIN
     RETURN source;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.open_queue(text, text) IS
-    'The queue of that name; raises if the caller does not have this kind of right, or if there is none.';
--- Where claims of a session begin, while much that is of no use lies before that.
+COMMENT ON FUNCTION queue_internal.open_queue IS
+    'Returns the row of a queue; raises if the caller has no such right or the queue does not exist.';
+-- The scan start: remembers where this session last found work, to skip dead index entries.
 --
---   Finished tasks and processed events leave entries at the front of their indexes until a vacuum takes
---   them, and while an old snapshot forbids that, each claim would pass over all of them. So a session whose
---   claim passed over more than a thousand keeps in mind where it found its first task, and begins there for
---   twenty times as long as it took, up to a minute: looks from the front then take a twentieth of its time,
---   however much lies there. What comes before the mark meanwhile, a more urgent task, or an event whose transaction was
---   slow to commit, may be overtaken for that long. No claim has nothing because of its mark: it looks again
---   from the front.
+--   Finished tasks and processed events leave dead entries at the front of their indexes until a vacuum removes them. While
+--   an old snapshot prevents that, each claim would read all of them. So a session whose claim read more than a thousand
+--   remembers where it found its first task, and starts there for twenty times as long as that claim took, up to a minute.
+--   Scans from the front then take a twentieth of its time, however many entries there are. A more urgent task, or an event
+--   whose transaction committed late, may be overtaken for that long if it lies before the scan start. A claim that finds
+--   nothing after the scan start scans again from the front.
 --
---   A setting, because it is the session's own; a transaction that rolls back takes its mark along.
+--   It is kept in a setting, because it belongs to the session; a transaction that rolls back also restores the setting.
 
 CREATE TYPE queue_internal.mark AS (event bigint, level integer, head timestamptz, until timestamptz);
 REVOKE ALL ON TYPE queue_internal.mark FROM PUBLIC;
-COMMENT ON TYPE queue_internal.mark IS
-    'The event, the priority and the run_at before which claims of a session do not look, and until when.';
+COMMENT ON TYPE queue_internal.mark IS 'A scan start: the event, the priority and the run_at, and until when it is used.';
 
 CREATE FUNCTION queue_internal.front() RETURNS queue_internal.mark
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 RETURN ROW(0, -2147483648, '-infinity', NULL)::queue_internal.mark;
-COMMENT ON FUNCTION queue_internal.front() IS 'The mark of those that have none.';
+COMMENT ON FUNCTION queue_internal.front IS
+    'Returns the scan start of sessions that have none: the front of the index.';
 
--- A clock that was put back makes none last longer.
+-- If the clock was set back, no scan start is used for longer.
 CREATE FUNCTION queue_internal.mark_of(queue text) RETURNS queue_internal.mark
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
@@ -3030,9 +3005,9 @@ BEGIN
     RETURN queue_internal.front();
 END
 $$;
-COMMENT ON FUNCTION queue_internal.mark_of(text) IS 'Where claims of this session from a queue begin.';
+COMMENT ON FUNCTION queue_internal.mark_of IS 'Returns where claims of this session from a queue start to scan.';
 
--- Up to a minute ahead, or it would not be believed.
+-- At most a minute ahead, because mark_of ignores later times.
 CREATE FUNCTION queue_internal.set_mark(queue text, mark queue_internal.mark) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 BEGIN
@@ -3040,9 +3015,11 @@ BEGIN
     PERFORM set_config('queue_mark.q' || md5(queue), mark::text, false);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.set_mark(text, queue_internal.mark) IS
-    'Has claims of this session from a queue begin there.';
--- How a claim finds out that it passed over much that is of no use (mark.sql).
+COMMENT ON FUNCTION queue_internal.set_mark IS 'Sets the scan start of this session for a queue.';
+-- How a claim finds out that it has read many dead index entries (mark.sql).
+--
+-- Counted and not timed, because a session that had to wait for a processor has read nothing. The count grows within a
+-- transaction; between two transactions it may be flushed to the statistics.
 
 -- Counted and not timed: a session that had to wait for a processor passed over nothing. The count grows within
 -- a transaction; between two, what was counted may be handed over to the statistics.
@@ -3053,8 +3030,8 @@ BEGIN
          + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.events_pkey')), 0);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.entries_passed() IS
-    'How many entries of indexes this session has passed, in search of tasks and events.';
+COMMENT ON FUNCTION queue_internal.entries_passed IS
+    'Returns how many index entries this session has read in search of tasks and events.';
 
 CREATE FUNCTION queue_internal.newest_event() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -3062,12 +3039,12 @@ BEGIN
     RETURN coalesce(pg_sequence_last_value(to_regclass('queue_internal.events_id_seq')), 0);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.newest_event() IS 'The id of the last event that anybody left, in whatever queue.';
+COMMENT ON FUNCTION queue_internal.newest_event IS 'Returns the id of the newest event of any queue.';
 -- The first task in the order of a bucket, whatever its state: its priority and its run_at.
 --
---   What comes before the level and the head given is not looked at (mark.sql). "fresh" is for editions that keep in mind
---   where the first task was.
---   Why SQL and no search_path: so the planner puts the query in the place of the call, as with task_in_bucket (buckets.sql).
+--   Tasks before the level and the head given are not read (mark.sql). "fresh" is for editions that remember where the first
+--   task was.
+--   Why SQL and no search_path: so that the planner inlines the query, as with task_in_bucket (buckets.sql).
 
 CREATE FUNCTION queue_internal.first_task(
     in_bucket integer, in_queue text, since_level integer, since_head timestamptz, fresh boolean,
@@ -3078,10 +3055,10 @@ LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
       AND (t.priority, t.run_at) >= (since_level, since_head)
     ORDER BY t.priority, t.run_at LIMIT 1;
 END;
-COMMENT ON FUNCTION queue_internal.first_task(integer, text, integer, timestamptz, boolean) IS
-    'The priority and the run_at of the first task in a bucket of a queue.';
+COMMENT ON FUNCTION queue_internal.first_task IS
+    'Returns the priority and the run_at of the first task in a bucket of a queue.';
 
--- A task that this session lets into the order is not overtaken by what it claims.
+-- Keeps this session's claims from overtaking a task that it has just unblocked.
 CREATE FUNCTION queue_internal.keep_in_view(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -3094,31 +3071,28 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.keep_in_view(queue.tasks) IS
-    'Moves the mark of this session back to a task, if it is ahead of it.';
+COMMENT ON FUNCTION queue_internal.keep_in_view IS
+    'Moves the scan start of this session back to a task, if it is after it.';
 -- queue_internal.claim_from(queue, lease, max_tasks, worker)
 --
---   Claims up to "max_tasks" due tasks of one queue, in order. Where an edition has several buckets (buckets.sql), a
---   claim begins with a random one and goes on to the others until it has enough; the order holds within a bucket.
+--   Claims up to "max_tasks" due tasks of one queue, in order. In an edition with several buckets (buckets.sql) it begins
+--   with a random bucket and continues with the others until it has enough; the order holds within a bucket.
 --
---   The order index is walked one priority at a time: within a priority the due tasks come first,
---   and the tasks scheduled for later behind them are never touched, however many there are.
---   The search for the next priority finds its first task too, so that the index entries of
---   finished tasks, which lie at the front until a vacuum, are passed over once and not twice.
---   A claim that passed over many of them has the next ones begin behind them (mark.sql).
---   A running task whose lease ran out is met at its own place in the order and ended like any
---   attempt, so that claims need no reaper. One claim ends about 256 attempts, and tries to for about a second: it skips
---   the others, which are the next claim's.
+--   It scans the index tasks_order one priority at a time. Within a priority the due tasks come first, so it never reads
+--   the scheduled tasks behind them. The search for the next priority also returns its first task: the dead index
+--   entries of finished tasks, which precede it until the next vacuum, are read once and not twice. A claim that has
+--   read many of them sets the scan start for the next ones (mark.sql).
+--   An expired task is found at its own place in the order and ended like any attempt, so claims need no reaper. One
+--   claim ends about 256 attempts and spends about a second on it. It skips the others and leaves them to the next claim.
 --
---   Events come first: they may admit tasks that are next. And they may come from the walk itself, when it
---   meets a task that has to queue up in its group, or takes the only one of a group that was in the order;
---   then there is another walk. So there is when nothing was found and a look at what is blocked left events.
+--   Events are processed first, because they can admit tasks that come next. The scan itself can leave events: when it
+--   finds a task that has to be blocked in its group, or claims the only admitted task of a group. Then it scans again.
+--   It also does so if it found nothing and a small sweep has left events.
 --
---   Why the planner is told what not to do: a plan that was made while the table was small, or
---   without statistics, may sort or scan all of it, and a session keeps it for long.
+--   Why the planner settings: a plan that was made while the table was small, or without statistics, may sort or scan all
+--   of it, and a session keeps such a plan.
 --   Why SKIP LOCKED and one row at a time: a claim never waits, and returns its tasks in order.
---   Why NO KEY UPDATE: a push that waits for the task to end holds a KEY SHARE lock, and does not keep it from being
---   claimed.
+--   Why NO KEY UPDATE: a push that waits for the task to end holds a KEY SHARE lock, which must not prevent the claim.
 
 CREATE FUNCTION queue_internal.claim_from(source queue.queues, lease interval, max_tasks integer, worker text)
 RETURNS SETOF queue.claimed_task
@@ -3131,7 +3105,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    -- 2^53 - 1: what a claim hands out is below 2^53.
+    -- 2^53 - 1, because tokens are below 2^53.
     largest   CONSTANT bigint := 9007199254740991;
     base      bigint;
     buckets   CONSTANT integer := queue_internal.buckets();
@@ -3173,7 +3147,7 @@ BEGIN
         more := false;
         FOR place IN start .. start + buckets - 1 LOOP
             in_bucket := place % buckets;
-            -- One statement for both. One look for events is enough.
+            -- One statement does both. One check for events is enough.
             SELECT f.level, f.head, e.id, e.due_at INTO level, head, event, event_due
             FROM (VALUES (true)) AS one
             LEFT JOIN LATERAL
@@ -3183,13 +3157,13 @@ BEGIN
                 WHERE place = start AND v.queue = source.name
                   AND (v.due_at, v.id) > ('-infinity', mark.event) AND v.due_at <= moment
                 ORDER BY v.due_at, v.id LIMIT 1) AS e ON true;
-            -- One end may lead to another; what would take too long is left to the next claim.
+            -- The end of a task can end others. The next claim does what would take too long.
             IF event IS NOT NULL AND rounds < 16 THEN
                 rounds := rounds + 1;
-                -- Those that were postponed come after the fresh ones.
+                -- Postponed events come after new ones.
                 event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE mark.event END;
                 IF queue_internal.process_events(source, 16 + 4 * max_tasks, event) > 0 THEN
-                    -- What was unblocked just now is due by now, too, and may have moved the mark.
+                    -- Tasks that were just unblocked are due by now, and may have moved the scan start.
                     moment := clock_timestamp();
                     IF mark.until IS NOT NULL THEN
                         mark := queue_internal.mark_of(source.name);
@@ -3197,7 +3171,7 @@ BEGIN
                     fresh := true;
                     CONTINUE walk;
                 END IF;
-                -- Those that are left are being processed by another transaction.
+                -- Another transaction is processing the remaining ones.
                 event := NULL;
             END IF;
             IF source.ageing IS NOT NULL THEN
@@ -3229,11 +3203,11 @@ BEGIN
                             IF (queue_internal.expire(ARRAY[candidate.id])).expired = 0 THEN
                                 stuck := stuck || candidate.id;
                             END IF;
-                            -- As a rule it is to be had now, at its old place.
+                            -- Usually it can be claimed now, at its old place.
                             SELECT t.* INTO candidate FROM queue.tasks AS t
                             WHERE t.id = candidate.id AND t.state = 'queued' AND t.gate < 2 AND t.run_at <= until;
                             IF NOT FOUND THEN
-                                -- It has ended for good, which others may have waited for.
+                                -- It has ended, and other tasks may have waited for that.
                                 more := true;
                                 again := true;
                                 CONTINUE;
@@ -3247,7 +3221,7 @@ BEGIN
                         END IF;
                         new_token := greatest(candidate.token + 1, base);
                         IF new_token > base + 1000000 THEN
-                            -- Beyond what the mark covers (src/tokens.rs).
+                            -- Larger than what token_mark covers (src/tokens.rs).
                             PERFORM queue_internal.claim_durably();
                         END IF;
                         started := moment;
@@ -3263,7 +3237,7 @@ BEGIN
                                 VALUES (source.name, candidate.group_key);
                                 more := true;
                             END IF;
-                            -- Not before the one ahead of it in its group was finished.
+                            -- Not until the task before it in its group has ended.
                             started := clock_timestamp();
                         END IF;
                         IF limited THEN
@@ -3289,7 +3263,7 @@ BEGIN
                     END LOOP;
                 END IF;
                 EXIT walk WHEN granted = max_tasks;
-                -- What had ended in the middle of a batch left room in it.
+                -- Tasks that ended within the batch left space in it.
                 CONTINUE WHEN again;
                 IF source.ageing IS NOT NULL THEN
                     passed := passed || ROW(level, until)::queue_internal.passed_level;
@@ -3316,15 +3290,13 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.claim_from(queue.queues, interval, integer, text) IS
-    'Claims due tasks of one queue.';
+COMMENT ON FUNCTION queue_internal.claim_from IS 'Claims due tasks of one queue.';
 -- queue_internal.first_ready(queues)
 --
---   What a claim from any of the queues would come to first: the id of a task, or the negated id of an event; null if
---   a claim would get nothing. Another transaction may have it locked, and then a claim skips it: a lock cannot be seen
---   in SQL. So wait() pauses if it finds the same again.
---   Reads only; like claim_from, it walks the order index one priority at a time and never touches the tasks
---   scheduled for later.
+--   Returns what a claim from any of the queues would find first: the id of a task, or the negated id of an event; null if
+--   a claim would return nothing. Another transaction may have it locked, and then a claim skips it: SQL cannot see a
+--   lock without taking it. So wait() pauses if it finds the same again.
+--   Reads only. Like claim_from, it scans the order index one priority at a time and never reads the scheduled tasks.
 
 CREATE FUNCTION queue_internal.first_ready(queues text[]) RETURNS bigint
 LANGUAGE plpgsql STABLE
@@ -3378,17 +3350,16 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.first_ready(text[]) IS
-    'The id of the first task that can be claimed from any of the queues; null if there is none.';
+COMMENT ON FUNCTION queue_internal.first_ready IS
+    'Returns the id of the first task that can be claimed from any of the queues; null if there is none.';
 -- queue_internal.expire(ids)
 --
---   Ends the attempts of those of the tasks whose lease ran out, without waiting for anybody's lock;
---   returns how many, which ones run on, with the ends of their leases, and which could not be ended, if any.
---   Those that run on: somebody else has them locked, or has extended or claimed them. A transaction that has pushed after
---   a task keeps it from ending, not from being put back.
---   Promise:  a task that cannot be ended is in no other's way, and the log says why, at first and then once an hour:
---             a constraint or a trigger that somebody added, or what was written into its row
---   Locks:    waits 100 ms for one, and 300 ms for all of them. What could not be ended because of them runs on.
+--   Ends the attempts of those of the tasks whose lease has expired. Returns how many; which tasks still run, with the ends
+--   of their leases; and which could not be ended, if any. A task still runs if another transaction has it locked, or has
+--   extended or claimed it. A transaction that has pushed after a task prevents its end, but not that it is requeued.
+--   Promise:  a task that cannot be ended, because of a constraint or a trigger that somebody added or because of what
+--             was written into its row, does not delay others. The log says why, at first and then once an hour
+--   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still runs
 --   Touches:  queue.tasks
 
 CREATE FUNCTION queue_internal.expire(
@@ -3421,7 +3392,7 @@ BEGIN
                     overdue := (SELECT extract(epoch FROM started - t.lease_until)::bigint FROM queue.tasks AS t
                                 WHERE t.id = task_id AND isfinite(t.lease_until));
                     IF coalesce(overdue % 3600, 0) < 60 THEN
-                        RAISE WARNING 'the lease of task % ran out, but its attempt cannot be ended: %', task_id, SQLERRM;
+                        RAISE WARNING 'the lease of task % expired, but its attempt cannot be ended: %', task_id, SQLERRM;
                     END IF;
             END;
         END LOOP;
@@ -3432,8 +3403,8 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.expire(bigint[]) IS
-    'Ends attempts whose lease ran out, of the tasks given; returns how many, and which it could not end.';
+COMMENT ON FUNCTION queue_internal.expire IS
+    'Ends attempts whose lease has expired, of the tasks given; returns how many, and which it could not end.';
 
 CREATE FUNCTION queue_internal.end_expired(ids bigint[]) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -3453,19 +3424,19 @@ BEGIN
     RETURN ended;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.end_expired(bigint[]) IS
-    'Ends attempts whose lease ran out, all of them or none; returns how many.';
+COMMENT ON FUNCTION queue_internal.end_expired IS
+    'Ends attempts whose lease has expired, all of them or none; returns how many.';
 -- queue_internal.reap(max_tasks, after, max_looks)
 --
---   Ends up to "max_tasks" attempts whose lease ran out, those that ran out last first, and tells when the next lease
---   expires. Those that cannot be ended are left for the next time; after a second of trying, so is the rest.
---   "reading" is how long it read, without what it waited for locks.
---   Pieces:   with "max_looks", only so many tasks in the order of their ids, behind the id "after". "last" is where to
---             continue: "after" once more if there may be more to end, null at the end of the table. So a caller
---             can do other work in time, however many tasks there are.
---   Clock:    where it was put back, a lease given before may end years ahead. No lease lasts longer from now
---             than queue.max_lease, if it was given at a time that is still to come.
---   Touches:  queue.tasks (reads all of it, or of the piece: leases are in no index, so that claims stay HOT)
+--   Ends up to "max_tasks" attempts whose lease has expired, those that expired last first, and returns when the next lease
+--   expires. It leaves attempts that cannot be ended, and after a second all others, for the next call. "reading" is how
+--   long it read, without waits for locks.
+--   Pieces:   with "max_looks" it reads only so many tasks in the order of their ids, after the id "after". "last" is where
+--             to continue: "after" again if there may be more to end, null at the end of the table. So a caller can do other
+--             work in between, however many tasks there are
+--   Clock:    after the clock was set back, an existing lease may end years ahead. A lease that was given at a time that is
+--             in the future now ends at most queue.max_lease from now
+--   Touches:  queue.tasks (reads all of it, or the piece: leases are in no index, so that claims stay HOT)
 
 CREATE FUNCTION queue_internal.reap(
     max_tasks bigint, after bigint DEFAULT NULL, max_looks integer DEFAULT NULL,
@@ -3484,7 +3455,7 @@ DECLARE
     cut    timestamptz;
 BEGIN
     reaped := 0;
-    -- Waits for the table's lock.
+    -- May wait for the table's lock.
     PERFORM FROM queue.tasks AS t LIMIT 0;
     reading := clock_timestamp() - moment;
     SELECT max(t.id), count(*),
@@ -3498,7 +3469,7 @@ BEGIN
     last := CASE WHEN looks >= max_looks THEN final END;
     WHILE tried < cardinality(due) LOOP
         IF reaped >= most THEN
-            -- The rest of the piece is for the next call.
+            -- The next call does the rest of the piece.
             last := first;
             next_expiry := moment;
             EXIT;
@@ -3507,7 +3478,7 @@ BEGIN
         SELECT * INTO ended FROM queue_internal.expire(due[tried + 1:upto]);
         reaped := reaped + ended.expired;
         tried := upto;
-        -- One that somebody has locked is looked at again after a pause that grows, as in expiry.rs.
+        -- A task that another transaction has locked is checked again after a growing pause, as in expiry.rs.
         next_expiry := least(next_expiry, (
             SELECT min(CASE WHEN e > moment THEN e
                             ELSE moment + least(greatest(moment - e, interval '100 ms'), interval '5 seconds') END)
@@ -3529,15 +3500,15 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.reap(bigint, bigint, integer) IS
-    'Ends attempts whose lease ran out; returns how many, when the next one expires, what it took to find them, and where to continue.';
+COMMENT ON FUNCTION queue_internal.reap IS
+    'Ends attempts whose lease has expired; returns how many, when the next lease expires, how long it read, and where to continue.';
 -- queue_internal.due_queues(since, until)
 --
---   The queues, not paused, in which a queued task came due after "since" and up to "until" or in which an event is due
---   for the next claim; and the next time beyond "until" at which a task or a postponed event is due in any queue. One
---   short look into the order index for each queue and priority, however many tasks there are; but of a queue with more than 100 priorities, only into the first
---   100, and after 100 ms into none. Such a queue counts as ready, and is looked at again within a second: a notification
---   is a hint.
+--   Returns the queues, except paused ones, in which a queued task became due after "since" and up to "until", or in which
+--   an event is due; and the next time after "until" at which a task or a postponed event is due in any queue. It reads one
+--   entry of the order index for each queue and priority, however many tasks there are. Of a queue with more than 100
+--   priorities it reads only the first 100, and after 100 ms none; such a queue counts as ready and is checked again
+--   within a second, because a notification is only a hint.
 
 CREATE FUNCTION queue_internal.due_queues(
     since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
@@ -3566,7 +3537,7 @@ BEGIN
         IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
-        -- One that was postponed.
+        -- A postponed event.
         SELECT e.due_at INTO later FROM queue_internal.events AS e
         WHERE e.queue = name AND e.due_at > until ORDER BY e.due_at LIMIT 1;
         next_run_at := least(next_run_at, later);
@@ -3601,12 +3572,12 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.due_queues(timestamptz, timestamptz) IS
-    'The queues in which tasks came due in a span of time, and when the next task comes due.';
+COMMENT ON FUNCTION queue_internal.due_queues IS
+    'Returns the queues in which tasks became due in an interval, and when the next task becomes due.';
 -- queue_internal.is_being_restored()
 --
---   The rows of a dump come for a while, in any order. Nothing that can wait is done meanwhile: it could take an id, a key
---   or the name of a partition that the dump is still to bring.
+--   pg_restore loads rows in any order. Meanwhile everything is postponed that could take an id, a key or the name of a
+--   partition that the dump has still to bring.
 
 CREATE FUNCTION queue_internal.is_being_restored() RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -3614,24 +3585,22 @@ BEGIN
     RETURN EXISTS (
         SELECT FROM pg_stat_activity AS a
         WHERE a.datname = current_database() AND a.application_name = 'pg_restore'
-          -- Any session can take that name; only a role that may write to the table restores it.
+          -- Any session can use that application_name, so it only counts for a role that may write to the table.
           AND has_table_privilege(a.usesysid, 'queue.history', 'INSERT'));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.is_being_restored() IS 'Whether pg_restore is connected to the database.';
+COMMENT ON FUNCTION queue_internal.is_being_restored IS 'Returns whether pg_restore is connected to the database.';
 -- queue_internal.extend_history()
 --
---   Makes the partitions of queue.history for today and the coming days, as many as the setting
---   "queue.history_ahead" says, and returns whether they are all there; null as long as there was no
---   task. A day of which a partition made by hand holds a part gets none: rows of the rest go to queue.history_default.
+--   Creates the partitions of queue.history for today and the next "queue.history_ahead" days. Returns whether all of them
+--   exist; null as long as there was no task. A day that is partly covered by a partition made by hand gets none: the other
+--   rows of that day go to queue.history_default.
 --
---   Off the path of claims: one session at a time is at it, each partition is attached under a short
---   lock_timeout, and what could not be done is left for the next time. Until then queue.history_default takes
---   the rows.
---   Why not before the first task: a restore creates the extension, then the partitions of the
---   dump, then loads the tasks. Partitions made in between would be in its way; and so would any
---   made while a partition of the dump for a day to come is not attached yet; that of a day that is over is
---   in nobody's way. pg_restore -j may bring the tasks first.
+--   It does not delay claims: one session at a time does it, each partition is attached under a short lock_timeout, and
+--   what could not be done is left for the next time. Until then queue.history_default takes the rows.
+--   Why not before the first task: a restore creates the extension, then the partitions of the dump, then loads the tasks.
+--   Partitions created in between would conflict with those of the dump. So would any that is created while a
+--   partition of the dump for today or a later day is not yet attached. pg_restore -j may load the tasks first.
 
 CREATE FUNCTION queue_internal.extend_history() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -3642,7 +3611,7 @@ DECLARE
     day      date;
     warned   boolean := false;
 BEGIN
-    -- A lock that nobody can take who may not write to the table, as an advisory lock could be.
+    -- Only roles that may write to the table can take this lock, unlike an advisory lock.
     LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR queue_internal.is_being_restored() THEN
@@ -3668,10 +3637,10 @@ BEGIN
             WHEN lock_not_available OR deadlock_detected THEN
                 complete := false;
             WHEN OTHERS THEN
-                -- One day must not stop the others.
+                -- The failure of one day must not prevent the others.
                 complete := false;
                 IF NOT warned THEN
-                    RAISE WARNING 'the partition of queue.history for % cannot be made: %', day, SQLERRM;
+                    RAISE WARNING 'the partition of queue.history for % cannot be created: %', day, SQLERRM;
                     warned := true;
                 END IF;
         END;
@@ -3681,8 +3650,8 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.extend_history() IS
-    'Makes the partitions of queue.history for the coming days; returns whether all are there.';
+COMMENT ON FUNCTION queue_internal.extend_history IS
+    'Creates the partitions of queue.history for the coming days; returns whether all exist.';
 
 CREATE FUNCTION queue_internal.history_partitions(OUT day date, OUT name text, OUT attached boolean)
 RETURNS SETOF record
@@ -3694,10 +3663,10 @@ BEGIN ATOMIC
       AND c.relkind = 'r'
       AND c.relname ~ '^history_[0-9]{8}$';
 END;
-COMMENT ON FUNCTION queue_internal.history_partitions() IS
-    'The partitions of queue.history that hold one day (UTC) each.';
+COMMENT ON FUNCTION queue_internal.history_partitions IS
+    'Returns the partitions of queue.history that hold one day (UTC) each.';
 
--- What each partition of queue.history holds, without the default one.
+-- The bounds of each partition of queue.history except the default one.
 CREATE FUNCTION queue_internal.history_bounds(OUT name text, OUT since timestamptz, OUT until timestamptz)
 RETURNS SETOF record
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
@@ -3710,12 +3679,11 @@ BEGIN
     WHERE i.inhparent = 'queue.history'::regclass AND b IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.history_bounds() IS 'The partitions of queue.history and their bounds.';
+COMMENT ON FUNCTION queue_internal.history_bounds IS 'Returns the partitions of queue.history and their bounds.';
 
--- Rows of today that were written before there was a partition are moved into it, if they are few;
--- many stay where they are, and retire_history deletes them there.
--- Why today's partition takes the lock of the whole history: a completion that has looked for its
--- partition, and found only the default one, would fail when this one appears.
+-- Moves rows of today that were written before the partition existed, if they are few. Many stay in
+-- queue.history_default until retire_history deletes them there. Why today's partition needs a lock on the whole
+-- history: a completion that has been routed to the default partition would fail when this one appears.
 CREATE FUNCTION queue_internal.add_history_partition(day date) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
@@ -3737,7 +3705,8 @@ BEGIN
     -- A superuser may CALL queue.maintain().
     EXECUTE format('ALTER TABLE queue.%I OWNER TO %s', name,
                    (SELECT c.relowner::regrole FROM pg_class AS c WHERE c.oid = 'queue.history'::regclass));
-    -- For those to whom default privileges give it: of the rows, the policies of queue.history tell who may read which.
+    -- Default privileges may give roles access to it. The policies of queue.history decide which rows a role may
+    -- read.
     EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', name);
     IF early > 0 THEN
         EXECUTE format(
@@ -3752,16 +3721,15 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.add_history_partition(date) IS
-    'Makes the partition of queue.history for one day; false if too many rows came before it.';
+COMMENT ON FUNCTION queue_internal.add_history_partition IS
+    'Creates the partition of queue.history for one day; false if too many rows came before it.';
 -- queue_internal.retire_history(max_tasks)
 --
---   Drops the partitions of queue.history that are wholly past "queue.history_retention", or empties
---   those of which somebody has made a view, and deletes up to "max_tasks" such rows from
---   queue.history_default, where few or none should be.
---   Returns whether there may be more to do right now.
---   Locks:    dropping needs the lock of queue.history for an instant. It waits
---             100 ms for it at most, then leaves the partition for the next time.
+--   Drops the partitions of queue.history that are entirely past "queue.history_retention", or truncates those on which
+--   somebody has created a view; and deletes up to "max_tasks" such rows from queue.history_default, which should have few
+--   or none. Returns whether there may be more to do now.
+--   Locks:    dropping needs a lock on queue.history for an instant. It waits at most 100 ms for the lock, then leaves the
+--             partition for the next time
 
 CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -3790,11 +3758,11 @@ BEGIN
             BEGIN
                 EXECUTE format('DROP TABLE queue.%I', partition);
             EXCEPTION WHEN dependent_objects_still_exist THEN
-                -- Anybody can make a view of it, even without the right to read it.
+                -- Every role that can name it can create a view of it, even without the right to read it.
                 EXECUTE format('SELECT EXISTS (SELECT FROM queue.%I)', partition) INTO filled;
                 IF filled THEN
-                    -- The background worker has what it deletes from looked at, but not what it truncates
-                    -- (src/worker/guard.rs).
+                    -- The background worker checks the triggers of tables from which it deletes, but not of those
+                    -- that it truncates (src/worker/guard.rs).
                     EXECUTE format('LOCK TABLE queue.%I', partition);
                     EXECUTE format('DELETE FROM queue.%I WHERE false', partition);
                     EXECUTE format('TRUNCATE queue.%I', partition);
@@ -3819,7 +3787,7 @@ BEGIN
     RETURN deleted = max_tasks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.retire_history(integer) IS
+COMMENT ON FUNCTION queue_internal.retire_history IS
     'Drops history past its retention; returns whether there may be more.';
 -- queue_internal.retire_dead_letters(max_tasks)
 --
@@ -3855,7 +3823,7 @@ BEGIN
     RETURN deleted >= max_tasks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.retire_dead_letters(integer) IS
+COMMENT ON FUNCTION queue_internal.retire_dead_letters IS
     'Deletes dead letters past their retention; returns whether there may be more.';
 -- queue_internal.apply_options(name, options)
 --
@@ -3938,10 +3906,9 @@ BEGIN
     PERFORM queue_internal.policies_changed(changed, options);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.apply_options(text, jsonb) IS
-    'Checks the options of a queue and writes them.';
+COMMENT ON FUNCTION queue_internal.apply_options IS 'Checks the options of a queue and writes them.';
 
--- What is in the queue already follows its new limits.
+-- Applies new limits to the tasks that are in the queue already.
 CREATE FUNCTION queue_internal.policies_changed(source queue.queues, options jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -3966,8 +3933,8 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.policies_changed(queue.queues, jsonb) IS
-    'Makes what is in a queue follow its changed options.';
+COMMENT ON FUNCTION queue_internal.policies_changed IS
+    'Applies changed options to the tasks that are in a queue already.';
 
 CREATE FUNCTION queue_internal.apply_backoff(
     argument text, changed queue.queues, fresh queue.queues, value jsonb)
@@ -4011,10 +3978,10 @@ BEGIN
     RETURN changed;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.apply_backoff(text, queue.queues, queue.queues, jsonb) IS
-    'Checks a backoff, given in the argument of that name, and puts it into the row of a queue.';
+COMMENT ON FUNCTION queue_internal.apply_backoff IS
+    'Checks a backoff in the named argument, and writes it into the row of a queue.';
 
--- The defaults stand once, in the table.
+-- Reads the defaults from the table, so that they are defined once.
 CREATE FUNCTION queue_internal.fresh_queue() RETURNS queue.queues
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -4029,7 +3996,7 @@ BEGIN
     RETURN fresh;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.fresh_queue() IS 'The row of a queue with nothing but defaults.';
+COMMENT ON FUNCTION queue_internal.fresh_queue IS 'Returns the row of a queue with all defaults.';
 
 -- The values of options. Each checks its JSON type, and returns null for null.
 
@@ -4063,8 +4030,7 @@ BEGIN
     RETURN make_interval(secs => extract(epoch FROM parsed)::float8);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.interval_option(text, jsonb, boolean, text) IS
-    'The value of an option that is an interval; null for null.';
+COMMENT ON FUNCTION queue_internal.interval_option IS 'The value of an option that is an interval; null for null.';
 
 CREATE FUNCTION queue_internal.number_option(
     option text, value jsonb, lowest numeric, highest numeric, whole boolean, argument text DEFAULT 'options')
@@ -4085,8 +4051,7 @@ BEGIN
     RETURN number;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.number_option(text, jsonb, numeric, numeric, boolean, text) IS
-    'The value of an option that is a number; null for null.';
+COMMENT ON FUNCTION queue_internal.number_option IS 'The value of an option that is a number; null for null.';
 
 CREATE FUNCTION queue_internal.boolean_option(option text, value jsonb, argument text DEFAULT 'options')
 RETURNS boolean
@@ -4098,8 +4063,7 @@ BEGIN
     RETURN (value #>> '{}')::boolean;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.boolean_option(text, jsonb, text) IS
-    'The value of an option that is true or false; null for null.';
+COMMENT ON FUNCTION queue_internal.boolean_option IS 'The value of an option that is true or false; null for null.';
 
 CREATE FUNCTION queue_internal.choice_option(
     option text, value jsonb, choices text[], argument text DEFAULT 'options')
@@ -4113,7 +4077,7 @@ BEGIN
     RETURN value #>> '{}';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.choice_option(text, jsonb, text[], text) IS
+COMMENT ON FUNCTION queue_internal.choice_option IS
     'The value of an option that is one of several words; null for null.';
 
 CREATE FUNCTION queue_internal.raise_option(
@@ -4126,8 +4090,8 @@ BEGIN
               DETAIL = format('The value is %s.', left(value::text, 64));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_option(text, text, jsonb, text) IS 'Raises 22023 for an option.';
--- The checks of what a schedule is made of: its expression, its zone, its options.
+COMMENT ON FUNCTION queue_internal.raise_option IS 'Raises 22023 for an option.';
+-- Checks of the arguments of queue.schedule().
 
 CREATE FUNCTION queue_internal.check_cron(cron text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -4149,11 +4113,11 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_cron(text) IS
-    'Checks a cron expression: that it can be read, and that there is a time it names.';
+COMMENT ON FUNCTION queue_internal.check_cron IS
+    'Checks that a cron expression is valid and matches at least one date.';
 
--- Only names for which AT TIME ZONE means the zone itself. It would also take "EST5EDT,M3.2.0,M11.1.0",
--- "+03" and "Nowhere+3", and it reads CET, MET and EET as abbreviations, which know no summer time.
+-- Accepts only names that AT TIME ZONE reads as time zones. It also accepts "EST5EDT,M3.2.0,M11.1.0", "+03" and
+-- "Nowhere+3", and reads CET, MET and EET as abbreviations without summer time.
 CREATE FUNCTION queue_internal.check_timezone(timezone text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -4161,7 +4125,7 @@ BEGIN
         PERFORM queue_internal.raise_null('timezone');
     ELSIF upper(timezone) IN ('UTC', 'GMT') THEN
         RETURN;
-    -- A name with a slash and no digit can only be that of a file. The view would read them all.
+    -- A name with a slash and no digit can only be the name of a file. The view would read all files.
     ELSIF timezone ~ '^[A-Za-z_]+(/[A-Za-z_-]+)+$' AND timezone !~* '^right/' THEN
         PERFORM now() AT TIME ZONE timezone;
         RETURN;
@@ -4176,7 +4140,7 @@ EXCEPTION WHEN invalid_parameter_value THEN
               HINT = 'Use a name from pg_timezone_names such as ''Europe/Berlin'', not an abbreviation.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_timezone(text) IS 'Checks the name of a time zone.';
+COMMENT ON FUNCTION queue_internal.check_timezone IS 'Checks the name of a time zone.';
 
 CREATE FUNCTION queue_internal.check_schedule_options(queue text, options jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4210,7 +4174,7 @@ BEGIN
                                  'max_attempts, headers.';
         END CASE;
     END LOOP;
-    -- What a push would refuse is refused now.
+    -- Refuses now what a push would refuse.
     PERFORM queue_internal.check_task_options(
         queue => queue, priority => 0, run_at => NULL, delay => NULL, key => options ->> 'key',
         on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'), group_key => options ->> 'group_key',
@@ -4218,19 +4182,18 @@ BEGIN
         on_predecessor_failure => NULL);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_schedule_options(text, jsonb) IS 'Checks the options of a schedule.';
+COMMENT ON FUNCTION queue_internal.check_schedule_options IS 'Checks the options of a schedule.';
 
--- What is written past queue.schedule() can be read, too: whoever looks at schedules reads all of them.
+-- Rows that are not written by queue.schedule() must be valid too, because the worker reads all schedules.
 ALTER TABLE queue.schedules ADD CONSTRAINT schedules_cron_check CHECK (queue_internal.cron_error(cron) IS NULL);
 -- queue_internal.next_run(cron, timezone, after)
 --
---   The first time after "after" at which a schedule runs; null if there is none.
---   A local time that its zone skips runs when it would have come had the clock not been put
---   forward. One that comes twice runs the first time; but an expression for every hour, or every
---   nth, runs both times.
---   How:      within a day of "after" there is one change of the clock or none. The times before it
---             go by the old clock, which goes on for as long as the new one skips, the times after
---             it by the new clock, and the earliest of both is the next run.
+--   Returns the first time after "after" at which a schedule runs; null if there is none.
+--   A local time that its zone skips runs when it would have come had the clock not been set forward. A local time that
+--   comes twice runs the first time; but an expression for every hour or every nth hour runs both times.
+--   How:      within a day of "after" the clock changes at most once. Times before the change are read on the old clock,
+--             which is continued through the hours that the new one skips; times after it on the new clock. The earliest of
+--             both is the next run.
 --   Why UTC readings without a zone: adding a day to them means 24 hours in every session.
 
 CREATE FUNCTION queue_internal.next_run(cron text, timezone text, after timestamptz) RETURNS timestamptz
@@ -4265,7 +4228,7 @@ BEGIN
                 END IF;
             END LOOP;
             early := queue_internal.cron_next(cron, moment + old_clock) - old_clock;
-            -- What the new clock repeats is over when it is where the old one was.
+            -- The repeated hour ends when the new clock reaches the time at which the old one was changed.
             run := change + CASE WHEN every_hour THEN nothing ELSE greatest(old_clock - new_clock, nothing) END;
             run := greatest(moment, run - interval '1 second');
             run := queue_internal.cron_next(cron, run + new_clock) - new_clock;
@@ -4276,15 +4239,15 @@ BEGIN
         IF run IS NULL OR run <= moment + day THEN
             RETURN run AT TIME ZONE 'UTC';
         END IF;
-        -- Far away, and perhaps by another clock: from nearby once more.
+        -- The result is far away, where another change may apply: compute it again from nearby.
         moment := greatest(moment + day, run - 2 * day);
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_run(text, text, timestamptz) IS
-    'The first time after the given one at which a schedule runs; null if there is none.';
+COMMENT ON FUNCTION queue_internal.next_run IS
+    'Returns the first time after the given one at which a schedule runs; null if there is none.';
 
--- By halves, because a schedule may be years behind by the second. From "first" on, which is a run.
+-- Bisects, because a schedule by the second may be years behind. "first" is a run.
 CREATE FUNCTION queue_internal.latest_run(cron text, timezone text, first timestamptz, until timestamptz)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE
@@ -4306,30 +4269,29 @@ BEGIN
             none_after := middle;
         END IF;
     END LOOP;
-    -- What is left is less than a second: at most one run.
+    -- Less than a second is left: at most one run.
     run := queue_internal.next_run(cron, timezone, latest);
     RETURN CASE WHEN run <= until THEN run ELSE latest END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.latest_run(text, text, timestamptz, timestamptz) IS
-    'The last of the runs of a schedule from one time to another.';
+COMMENT ON FUNCTION queue_internal.latest_run IS 'Returns the last run of a schedule in an interval.';
 -- queue_internal.fire_schedules(max_tasks, patience, after)
 --
---   Pushes the tasks of the schedules that are due, and tells when the next one is.
---   Promise:  one task for each time that is due, because the push and the step to the next time are
---             one transaction, and the next time follows from the planned one and never from the clock
---   Order:    first the schedules that are on time, which became due in the last second; those that are behind have at least
---             a quarter of the time that a call takes. Among both in turn by queue, and in each queue by the time that is due, a
---             piece of each schedule at a time, so that neither a queue with many schedules nor a schedule far behind
---             delays another one; the queues by their names, from behind "after" on. "last" is the queue with which it
---             stopped before each schedule had its turn, else null: the others are the first of the next call
---   Stops:    once "max_tasks" were pushed, or after 100 ms; null for neither
---   Restore:  while pg_restore is connected nothing is pushed
---   Failing:  a schedule whose push fails keeps its time and notes the error. It is passed over for as long as it was
---             overdue when it failed, "patience" at most, and is in no other's way.
---   Locks:    the rows of the schedules that are due; those that others have locked are passed over. What a push has to
---             wait for, such as a key that an open transaction holds, it waits for 50 ms; and once that was in vain, all
---             others of the call for 2 ms each: one key may be that of many schedules.
+--   Pushes the tasks of the schedules that are due, and returns when the next schedule is due.
+--   Promise:  one task for each run, because one transaction pushes the task and sets the next run, and the next run
+--             follows from the planned one and never from the clock
+--   Order:    first the schedules that are on time, which became due in the last second; those that are behind get at
+--             least a quarter of the time of a call. In both, queues take turns, and in each queue the schedule that is
+--             due first comes first, a few tasks of each schedule at a time. So neither a queue with many schedules nor a schedule that is far behind delays others. The
+--             queues are visited by name, starting after "after". "last" is the queue where it stopped before each
+--             schedule had its turn, else null; the next call continues after it
+--   Stops:    after "max_tasks" pushes or 100 ms; with null after neither
+--   Restore:  pushes nothing while pg_restore is connected
+--   Failing:  a schedule whose push fails stays due and records the error. It is skipped for as long as it was overdue when
+--             it failed, at most "patience", and does not delay others
+--   Locks:    the rows of the schedules that are due; rows that others have locked are skipped. A push waits at most
+--             50 ms for a lock, such as that of a key which an open transaction holds. After the first that waited in vain,
+--             all others of the call wait 2 ms each, because many schedules may have the same key
 
 CREATE FUNCTION queue_internal.fire_schedules(
     max_tasks bigint, patience interval, after text DEFAULT '',
@@ -4345,7 +4307,8 @@ DECLARE
     served  text;
 BEGIN
     fired := 0;
-    -- A task that is pushed before the tasks, the keys and the sequence of the dump are there may take what is theirs.
+    -- A task that is pushed before the tasks, keys and sequence of the dump are restored could take an id or a key of
+    -- theirs.
     IF queue_internal.is_being_restored() THEN
         next_run_at := started + interval '1 second';
         RETURN;
@@ -4397,8 +4360,8 @@ BEGIN
     next_run_at := queue_internal.next_schedule(patience);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.fire_schedules(bigint, interval, text) IS
-    'Pushes the tasks of the schedules that are due; returns how many, when the next one is, and where it stopped early.';
+COMMENT ON FUNCTION queue_internal.fire_schedules IS
+    'Pushes the tasks of due schedules; returns how many, when the next schedule is due, and where it stopped early.';
 
 CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4411,7 +4374,7 @@ BEGIN
         due := queue_internal.latest_run(plan.cron, plan.timezone, due, moment);
     END IF;
     WHILE due <= moment AND pushed < most LOOP
-        -- Who calls queue.maintain() every minute may be late by one.
+        -- A caller of queue.maintain() once a minute may be a minute late.
         IF plan.missed_runs <> 'skip' OR due >= moment - interval '2 minutes' THEN
             PERFORM queue_internal.push_scheduled(plan, due);
             pushed := pushed + 1;
@@ -4425,8 +4388,8 @@ BEGIN
     RETURN pushed;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.fire_schedule(queue.schedules, timestamptz, integer) IS
-    'Pushes the tasks that one schedule has due, so many at most; returns how many.';
+COMMENT ON FUNCTION queue_internal.fire_schedule IS
+    'Pushes the tasks that are due of one schedule, up to a maximum; returns how many.';
 
 CREATE FUNCTION queue_internal.push_scheduled(plan queue.schedules, run timestamptz) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4447,18 +4410,17 @@ BEGIN
                    || jsonb_build_object('schedule', plan.name, 'scheduled_for', run_utc));
 END
 $$;
-COMMENT ON FUNCTION queue_internal.push_scheduled(queue.schedules, timestamptz) IS
-    'Pushes the task of one run of a schedule.';
+COMMENT ON FUNCTION queue_internal.push_scheduled IS 'Pushes the task of one run of a schedule.';
 
--- As long again as it was overdue when it failed: so the pause grows. Nothing has to be remembered for it.
+-- The pause grows because it equals the time for which the run was overdue. So no state is needed for it.
 CREATE FUNCTION queue_internal.schedule_pause(due timestamptz, failed_at timestamptz, patience interval) RETURNS interval
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN CASE WHEN failed_at - due > patience THEN patience ELSE greatest(least(patience, '1 second'), failed_at - due) END;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.schedule_pause(timestamptz, timestamptz, interval) IS
-    'For how long a schedule whose push failed is left alone.';
+COMMENT ON FUNCTION queue_internal.schedule_pause IS
+    'Returns for how long a schedule whose push failed is skipped.';
 
 CREATE FUNCTION queue_internal.next_schedule(patience interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4472,8 +4434,8 @@ BEGIN
         FROM queue.schedules AS s WHERE s.paused_at IS NULL);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_schedule(interval) IS
-    'When the next schedule is due. One that failed is due when the given time is over.';
+COMMENT ON FUNCTION queue_internal.next_schedule IS
+    'Returns when the next schedule is due, or is tried again after a failure.';
 
 CREATE FUNCTION queue_internal.open_schedule(name text) RETURNS queue.schedules
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -4488,26 +4450,26 @@ BEGIN
     RETURN plan;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.open_schedule(text) IS
-    'The schedule of that name; raises if there is none for whose queue the caller has the operator''s right.';
+COMMENT ON FUNCTION queue_internal.open_schedule IS
+    'Returns the schedule of that name; raises if there is none on whose queue the caller has the operator''s right.';
 -- queue_internal.filter_condition(filter, states, dead, moment)
 --
---   Checks the filter of a bulk verb and returns it as a condition on queue.tasks AS t or, if "dead",
---   on queue.dead_letters AS t.
+--   Checks the filter of a bulk procedure and returns it as a condition on queue.tasks AS t or, if "dead", on
+--   queue.dead_letters AS t.
 --   Options:  all                    true: every task
 --             queue, worker          a name
---             state                  one of "states", which are those that the verb takes
+--             state                  one of "states", the states that the procedure accepts
 --             older_than, newer_than an interval, by created_at
---             key, group_key         a pattern as LIKE has it
+--             key, group_key         a LIKE pattern
 --             error                  the same, on the last error
 --             payload, headers       JSON that the task's contains
 --             ids                    an array of ids
---   Rights:   only tasks of queues whose operator the caller is
+--   Rights:   only tasks of queues on which the caller has the operator's right
 --   Errors:   22004, 22023, 54000 naming the option; 42501 or QX002 for the queue
---   Why an empty filter is refused: a program that forgot to fill it in would mean everything.
---   Why times are written as values: every batch has to mean the same moment. In ISO: other styles name zones by
---             abbreviations, and CST is read as another zone than it was written for.
---   Why payloads are not, but are taken from $3, the filter: a log may show the statement.
+--   Why an empty filter is refused: a program that forgot to fill it in would change every task.
+--   Why times are written as values: every batch has to use the same time. In ISO format, because other styles write
+--             abbreviations of time zones, which can be read as another zone: CST, for example.
+--   Why payloads come from $3, the filter, and are not written into the text: a log may show the statement.
 
 CREATE FUNCTION queue_internal.filter_condition(filter jsonb, states text[], dead boolean, moment timestamptz)
 RETURNS text
@@ -4582,8 +4544,8 @@ BEGIN
     RETURN array_to_string(parts, ' AND ');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.filter_condition(jsonb, text[], boolean, timestamptz) IS
-    'Checks the filter of a bulk verb and returns it as a condition.';
+COMMENT ON FUNCTION queue_internal.filter_condition IS
+    'Checks the filter of a bulk procedure and returns it as a condition.';
 
 CREATE FUNCTION queue_internal.text_option(option text, value jsonb) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4594,7 +4556,7 @@ BEGIN
     RETURN value #>> '{}';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.text_option(text, jsonb) IS 'The value of a filter''s option that is a string.';
+COMMENT ON FUNCTION queue_internal.text_option IS 'The value of a filter''s option that is a string.';
 
 CREATE FUNCTION queue_internal.pattern_option(option text, value jsonb) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4605,8 +4567,7 @@ BEGIN
     RETURN value #>> '{}';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.pattern_option(text, jsonb) IS
-    'The value of a filter''s option that is a pattern for LIKE.';
+COMMENT ON FUNCTION queue_internal.pattern_option IS 'The value of a filter''s option that is a pattern for LIKE.';
 
 CREATE FUNCTION queue_internal.age_option(option text, value jsonb) RETURNS interval
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4624,7 +4585,7 @@ BEGIN
     RETURN age;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.age_option(text, jsonb) IS 'The value of a filter''s option that is an age.';
+COMMENT ON FUNCTION queue_internal.age_option IS 'The value of a filter''s option that is an age.';
 
 CREATE FUNCTION queue_internal.ids_option(option text, value jsonb) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4645,18 +4606,16 @@ BEGIN
     RETURN ARRAY(SELECT (e #>> '{}')::numeric::bigint FROM jsonb_array_elements(value) AS e);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.ids_option(text, jsonb) IS
-    'The value of a filter''s option that is a list of ids.';
+COMMENT ON FUNCTION queue_internal.ids_option IS 'The value of a filter''s option that is a list of ids.';
 -- queue_internal.in_batches(verbs, filter, dry_run, batch_size, to_queue, priority, tasks)
 --
---   What all bulk verbs do, one after the other: walk over the tasks that match the filter, in the order of
---   their ids, and commit after each batch if CALL was issued where that is possible. "tasks" is counted on.
---   Promise:  each task is visited once, also one that comes back under its id while this runs, and
---             none that was pushed after it began; what a batch did stays done whatever comes later
---   Rights:   next_batch checks them; it runs with the rights of the owner, which a procedure that commits
---             cannot, and so it takes nothing from its caller that becomes part of a statement
---   Locks:    the tasks of one batch, without waiting for any; those that are locked are left out. A move and a redrive
---             wait for a transaction that is just taking a key
+--   What all bulk procedures do, once for each of "verbs": visit the tasks that match the filter in the order of their ids,
+--   and commit after each batch if the CALL allows it. Adds the number of tasks to "tasks".
+--   Promise:  each task is visited once, even if it returns under its id meanwhile, and none that was pushed after it
+--             began. A batch that has committed stays done
+--   Rights:   next_batch checks them. It runs with the rights of the owner, which a procedure that commits cannot; so it
+--             puts nothing from its caller unquoted into a statement
+--   Locks:    the tasks of one batch, with SKIP LOCKED. A move and a redrive wait for a transaction that is taking a key
 --   Why it has no SET clause, and no operators: see queue.maintain().
 
 CREATE PROCEDURE queue_internal.in_batches(
@@ -4668,8 +4627,8 @@ DECLARE
     last      bigint;
     newest    bigint;
     moment    pg_catalog.timestamptz;
-    -- Kept from one verb to the next: who has committed once is no more in the transaction of the CALL, by which
-    -- the SQL-only edition knows that it may.
+    -- Kept from one verb to the next: after the first commit, the transaction is no longer that of the CALL, from
+    -- which the SQL-only edition concludes that it may commit.
     committed boolean;
 BEGIN
     FOREACH verb IN ARRAY verbs LOOP
@@ -4686,14 +4645,14 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE queue_internal.in_batches(text[], jsonb, boolean, integer, text, integer, bigint) IS
-    'Does something to all tasks that match a filter, batch by batch.';
+COMMENT ON PROCEDURE queue_internal.in_batches IS
+    'Applies a bulk change to all tasks that match a filter, batch by batch.';
 
 -- "redrive" and "forget" are about dead letters, all others about live tasks.
 CREATE FUNCTION queue_internal.bulk_table(verb text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN CASE WHEN verb IN ('redrive', 'forget') THEN 'queue.dead_letters' ELSE 'queue.tasks' END;
-COMMENT ON FUNCTION queue_internal.bulk_table(text) IS 'The table that a bulk verb walks over.';
+COMMENT ON FUNCTION queue_internal.bulk_table IS 'Returns the table that a bulk procedure visits.';
 
 CREATE FUNCTION queue_internal.bulk_states(verb text) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -4707,7 +4666,7 @@ BEGIN
     END CASE;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bulk_states(text) IS 'The states of the tasks that a bulk verb takes.';
+COMMENT ON FUNCTION queue_internal.bulk_states IS 'Returns the states of the tasks that a bulk procedure accepts.';
 
 CREATE FUNCTION queue_internal.bulk_condition(
     verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer, newest bigint,
@@ -4733,7 +4692,7 @@ BEGIN
     ELSIF batch_size > 100000 THEN
         PERFORM queue_internal.raise_too_large('batch_size', '100000', batch_size::text);
     END IF;
-    -- What is as it shall be already is not counted.
+    -- Tasks that are already as requested are not counted.
     RETURN format('t.id <= %s AND %s AND %s', newest, matching, CASE verb
         WHEN 'cancel' THEN '(t.state <> ''running'' OR t.cancel_requested_at IS NULL)'
         WHEN 'reprioritise' THEN 't.priority <> ' || priority
@@ -4741,9 +4700,8 @@ BEGIN
         ELSE 'true' END);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bulk_condition(
-    text, jsonb, boolean, integer, text, integer, bigint, timestamptz) IS
-    'Checks the arguments of a bulk verb and returns the condition that its tasks fulfil.';
+COMMENT ON FUNCTION queue_internal.bulk_condition IS
+    'Checks the arguments of a bulk procedure and returns the condition for its tasks.';
 
 CREATE FUNCTION queue_internal.count_matching(verb text, condition text, filter jsonb, tasks bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -4755,12 +4713,11 @@ BEGIN
     RETURN tasks + matching;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.count_matching(text, text, jsonb, bigint) IS 'What a dry run says.';
+COMMENT ON FUNCTION queue_internal.count_matching IS 'Returns the result of a dry run.';
 
--- The first batch is called with null in "last", "newest" and "moment". "newest" is the largest id when the walk
--- began, "moment" the time that the filter's ages count from.
--- Why the planner is told what not to do: the walk follows the primary key. Any other way would be
--- gone again from its start for every batch.
+-- The first call has null in "last", "newest" and "moment". "newest" is the largest id at the start, "moment" the
+-- time that ages are compared with. Why the planner settings: the scan follows the primary key. Any other plan would
+-- start from the beginning for every batch.
 CREATE FUNCTION queue_internal.next_batch(
     verb text, filter jsonb, dry_run boolean, batch_size integer, to_queue text, priority integer,
     INOUT tasks bigint, INOUT last bigint, INOUT newest bigint, INOUT moment timestamptz)
@@ -4790,7 +4747,7 @@ BEGIN
     END IF;
     EXECUTE format('SELECT ARRAY(SELECT t.id FROM %s AS t WHERE t.id > $1 AND %s '
                    'ORDER BY t.id LIMIT $2 FOR %s SKIP LOCKED)', relation, condition,
-                   -- The others keep the task, and a transaction that has pushed after it is not in their way.
+                   -- The others keep the task, so a transaction that has pushed after it does not prevent them.
                    CASE WHEN verb IN ('discard', 'redrive', 'forget') THEN 'UPDATE' ELSE 'NO KEY UPDATE' END)
     INTO ids USING coalesce(last, 0), batch_size, filter;
     IF verb = 'redrive' THEN
@@ -4799,11 +4756,11 @@ BEGIN
         DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids);
         tasks := tasks + cardinality(ids);
     ELSE
-        -- Keys are taken in their order, as by push_many.
+        -- In the order of keys, as in push_many.
         FOREACH task_id IN ARRAY CASE WHEN verb <> 'move' THEN ids ELSE ARRAY(
             SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (ids) ORDER BY t.key NULLS FIRST, t.id) END
         LOOP
-            -- Read again: what was done to one task may have changed or ended another.
+            -- Read again, because a change to one task may have changed or ended another.
             SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = task_id;
             CONTINUE WHEN NOT FOUND;
             CASE verb
@@ -4828,24 +4785,22 @@ BEGIN
     RAISE DEBUG 'queue_ext: % tasks so far', tasks;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_batch(
-    text, jsonb, boolean, integer, text, integer, bigint, bigint, bigint, timestamptz) IS
-    'One batch of a bulk verb; "last" is null when there is nothing left.';
--- What a right means: who may call which verb, for which queue.
+COMMENT ON FUNCTION queue_internal.next_batch IS
+    'Does one batch of a bulk change; "last" is null when nothing is left.';
+-- Rights: which role may call which function, for which queue.
 --
---   A right is a row of queue.rights: a role, a kind and a queue, or null for all queues. Every verb that a
---   role may call checks by itself that its caller has the right that it needs for the queue it works on
---   (check_right, open_queue), and then works with the rights of the extension's owner. So no role needs a
---   privilege on a table, except that producers may INSERT into queue.tasks and operators may SELECT.
+--   A right is a row of queue.rights: a role, a kind, and a queue, or null for all queues. Every public function checks that
+--   its caller has the right that it needs for the queue (check_right, open_queue), and then works with the rights of the
+--   extension's owner. So no role needs privileges on tables, except that producers may INSERT into queue.tasks and
+--   operators may SELECT.
 --
---   The caller is the role that called the verb (queue_internal.caller()). It has the rights of every role whose
---   privileges it inherits. The owner of the extension, its members and superusers have all rights. An operator
---   of a queue may do there what a producer and a worker may.
+--   The caller is the role that called the function (queue_internal.caller()). It has the rights of every role whose
+--   privileges it inherits. The owner of the extension, its members and superusers have all rights. An operator of a queue
+--   has the rights of a producer and a worker there.
 --
---   has_right() and queues_with_right() are in engine.sql: the library keeps the rights of a session's role in
---   memory.
+--   has_right() and queues_with_right() are in engine.sql: the library caches the rights of a session's role.
 
--- For the start of a verb. A null queue stands for all of them.
+-- Null stands for all queues.
 CREATE FUNCTION queue_internal.check_right(kind text, queue text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -4854,8 +4809,8 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_right(text, text) IS
-    'Raises 42501 unless the caller of the verb has this kind of right for the queue.';
+COMMENT ON FUNCTION queue_internal.check_right IS
+    'Raises 42501 unless the caller of the public function has this kind of right on the queue.';
 
 CREATE FUNCTION queue_internal.grant_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
@@ -4871,7 +4826,7 @@ BEGIN
             ON CONFLICT DO NOTHING;
             EXIT;
         EXCEPTION WHEN internal_error THEN
-            -- "tuple concurrently updated": another session has just given privileges on the same objects.
+            -- "tuple concurrently updated": another session has changed privileges on the same objects.
             IF tries = 0 THEN
                 RAISE;
             END IF;
@@ -4879,7 +4834,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.grant_right(text, name, text) IS 'Gives a role a right.';
+COMMENT ON FUNCTION queue_internal.grant_right IS 'Grants a right to a role.';
 
 CREATE FUNCTION queue_internal.revoke_right(kind text, role name, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
@@ -4909,11 +4864,11 @@ BEGIN
     ELSIF EXISTS (SELECT FROM queue.rights AS r
                   WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind AND r.queue IS NULL) THEN
         RAISE NOTICE 'role % still has the right for all queues', quote_ident(role)
-            USING HINT = format('SELECT queue.revoke_%s(%L) takes it back.', kind, role);
+            USING HINT = format('SELECT queue.revoke_%s(%L) revokes it.', kind, role);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.revoke_right(text, name, text) IS 'Takes a right from a role.';
+COMMENT ON FUNCTION queue_internal.revoke_right IS 'Revokes a right from a role.';
 
 CREATE FUNCTION queue_internal.check_grantee(role name) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -4925,10 +4880,9 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_grantee(name) IS 'Checks the role of a right.';
+COMMENT ON FUNCTION queue_internal.check_grantee IS 'Checks the role that a right is granted to or revoked from.';
 
--- The privileges of a role follow its rights, also when a dump brings the rights: pg_dump saves the rows of
--- queue.rights.
+-- A trigger, so that a restored dump of queue.rights also grants the privileges.
 CREATE FUNCTION queue_internal.rights_changed() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -4941,28 +4895,28 @@ BEGIN
     ELSIF EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = NEW.role) THEN
         PERFORM queue_internal.apply_privileges(NEW.kind, NEW.role);
     ELSE
-        -- From a dump: without this, the other rights would not be restored either.
-        RAISE WARNING 'a right is left out, because its role % does not exist', NEW.role;
+        -- In a dump; an error would keep the other rights from being restored.
+        RAISE WARNING 'skipped a right, because its role % does not exist', NEW.role;
         DELETE FROM queue.rights AS r WHERE r.role = NEW.role;
     END IF;
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.rights_changed() IS 'Makes the privileges of roles follow queue.rights.';
+COMMENT ON FUNCTION queue_internal.rights_changed IS 'Makes the privileges of roles follow queue.rights.';
 
 CREATE TRIGGER rights_changed AFTER INSERT OR UPDATE OR DELETE ON queue.rights
     FOR EACH ROW EXECUTE FUNCTION queue_internal.rights_changed();
 COMMENT ON TRIGGER rights_changed ON queue.rights IS 'Makes the privileges of roles follow the table.';
 
--- What each kind of right needs before a verb can check anything: EXECUTE on the verbs, and on those internal
--- functions that procedures call as their caller, because a procedure that commits cannot run as the owner.
+-- The privileges that each kind of right needs: EXECUTE on the public functions, and on the internal functions that
+-- procedures call as their caller, because a procedure that commits cannot run as the owner.
 CREATE FUNCTION queue_internal.apply_privileges(kind text, role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     verbs     CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$|set$)');
-    -- What somebody else put into the schema is left out, as far as extension membership shows it.
+    -- Leaves out objects that others have created in the schema, as far as extension membership shows them.
     views     CONSTANT text := (
         SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class AS c
         WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind = 'v'
@@ -5011,15 +4965,14 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.apply_privileges(text, regrole) IS
-    'Gives a role the privileges that a right needs.';
+COMMENT ON FUNCTION queue_internal.apply_privileges IS 'Grants a role the privileges that a right needs.';
 
 CREATE FUNCTION queue_internal.withdraw_privileges(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     kept text;
 BEGIN
-    -- A role that was dropped left nothing behind.
+    -- A role that was dropped has no privileges.
     IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = withdraw_privileges.role) THEN
         RETURN;
     END IF;
@@ -5033,8 +4986,8 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.withdraw_privileges(regrole) IS
-    'Takes the privileges of a role back, except those that its other rights need.';
+COMMENT ON FUNCTION queue_internal.withdraw_privileges IS
+    'Revokes the privileges of a role, except those that its other rights need.';
 
 CREATE FUNCTION queue_internal.extension_of(relation oid) RETURNS oid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -5042,11 +4995,12 @@ BEGIN ATOMIC
     SELECT d.refobjid FROM pg_depend AS d
     WHERE d.classid = 'pg_class'::regclass AND d.objid = relation AND d.deptype = 'e';
 END;
-COMMENT ON FUNCTION queue_internal.extension_of(oid) IS 'The extension that a table or view belongs to, if any.';
+COMMENT ON FUNCTION queue_internal.extension_of IS
+    'Returns the extension that a table or view belongs to, if any.';
 
--- Which rows an operator reads and a producer inserts. The subquery is evaluated once for each statement; it is null
--- where a role has the right for all queues. Of a condition with IS NULL and OR the planner would expect to find
--- hardly a row, and read whole tables where an index gives the first few.
+-- Policies: which rows an operator reads and a producer inserts. The subquery is evaluated once for each statement,
+-- and is null if the role has the right on all queues. With IS NULL and OR instead of coalesce, the planner would
+-- expect almost no rows, and read whole tables where an index gives the first few.
 DO $$
 DECLARE
     allowed CONSTANT text := 'coalesce(%2$I = ANY ((SELECT queue_internal.queues_with_right(%1$L))::text[]), true)';
@@ -5069,9 +5023,9 @@ END
 $$;
 -- queue_internal.ended_since(since)
 --
---   How many tasks of each queue ended since then, by state and time, and, without a time, how many dead
---   letters there are: what queue_internal.counted starts from. The times are cut as its steps are
---   (src/lanes/account.rs), 2^24 microseconds each.
+--   Returns how many tasks of each queue ended since then, by state and time; and, with a null time, how many dead letters
+--   there are. The counters of the library start from this. Times are rounded down to their steps of 2^24 microseconds
+--   (src/lanes/account.rs).
 
 CREATE FUNCTION queue_internal.ended_since(since timestamptz)
 RETURNS TABLE (queue text, state text, ended_at timestamptz, tasks bigint)
@@ -5084,12 +5038,12 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     UNION ALL
     SELECT d.queue, 'failed', NULL, count(*) FROM queue.dead_letters AS d GROUP BY 1
 $$;
-COMMENT ON FUNCTION queue_internal.ended_since(timestamptz) IS
-    'What ended since a time, counted; and the dead letters, without a time.';
+COMMENT ON FUNCTION queue_internal.ended_since IS
+    'Counts the tasks that ended since a time, and the dead letters.';
 -- queue_internal.counted(queues)
 --
---   What is known of the numbers of tasks in these queues without counting them. A queue of which nothing
---   is known is left out, and here they all are: the library knows more (native.sql).
+--   Returns the task counters of these queues that are kept in memory. A queue without counters is left out. Without the
+--   library that is every queue; native.sql replaces this function.
 
 CREATE FUNCTION queue_internal.counted(queues text[])
 RETURNS TABLE (
@@ -5098,16 +5052,16 @@ RETURNS TABLE (
 LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
     SELECT NULL, 0, 0, 0, 0, 0, 0, NULL::timestamptz, 0, 0, 0, 0 WHERE false
 $$;
-COMMENT ON FUNCTION queue_internal.counted(text[]) IS
-    'What is known of the numbers of tasks without counting them: the counters behind queue.stats.';
--- The views for people and for monitoring.
+COMMENT ON FUNCTION queue_internal.counted IS
+    'Returns the counters in memory behind queue.stats, for those of the queues that have any.';
+-- The views for operators and for monitoring.
 
--- A view shows a role the rows of its queues (internal/rights.sql): no array stands for all of them. Those that read the
--- tables as the owner have security_barrier, which keeps a function in the query from seeing the other rows.
+-- A view shows a role the rows of its queues (internal/rights.sql); a null array means all queues. Views that read
+-- the tables as the owner have security_barrier, which prevents functions in the query from seeing other rows.
 
--- Every task wherever it is. A failed one is among the dead letters. Roles read the tables under their policies: with a
--- condition in each part the planner could not walk along the tables' indexes in one order, and would show a function
--- in the query rows of others, because it flattens UNION ALL whatever security_barrier says.
+-- Every task wherever it is. Roles read the tables under their policies, because with a condition in each part the
+-- planner could not scan the indexes of the tables in one order, and it flattens UNION ALL in spite of
+-- security_barrier, so that functions in the query would see rows of others.
 CREATE VIEW queue.all_tasks AS
 SELECT t.id, t.queue, t.state, t.priority, t.run_at, t.attempt, t.max_attempts, t.token, t.lease_until,
        t.worker, t.claimed_at, t.created_at, t.updated_at, t.cancel_requested_at,
@@ -5124,7 +5078,6 @@ SELECT h.id, h.queue, h.state, h.priority, h.run_at, h.attempt, h.max_attempts, 
        h.worker, h.claimed_at, h.created_at, h.finished_at, NULL,
        h.finished_at, h.key, h.group_key, h.headers, h.payload, h.progress, h.errors, h.result
 FROM queue.history AS h;
-COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
 
 DO $$
 BEGIN
@@ -5132,7 +5085,7 @@ BEGIN
         ALTER VIEW queue.all_tasks SET (security_invoker = true);
         RETURN;
     END IF;
-    -- PostgreSQL 14 reads it as the owner: behind a condition on the whole, which is not flattened.
+    -- PostgreSQL 14 reads the view as the owner, so it needs a condition on the whole, which is not flattened.
     EXECUTE format(
         'CREATE OR REPLACE VIEW queue.all_tasks WITH (security_barrier) AS SELECT a.* FROM (%s) AS a
          WHERE coalesce(a.queue = ANY ((SELECT queue_internal.queues_with_right(''operator''))::text[]), true)',
@@ -5140,8 +5093,8 @@ BEGIN
 END
 $$;
 
--- From the counters of the engine. What those do not know is counted here, in one pass over each table.
--- They do not know what logical replication brings.
+-- Reads the counters in shared memory. Queues without counters are counted here, in one pass over each table. The
+-- counters do not include rows that logical replication inserts.
 CREATE VIEW queue.stats WITH (security_barrier) AS
 WITH shown AS MATERIALIZED (
     SELECT q.name, q.paused_at FROM queue.queues AS q
@@ -5213,10 +5166,8 @@ SELECT q.name AS queue,
        round(coalesce(n.rate, 0)::numeric, 1) AS completed_per_second
 FROM shown AS q
 LEFT JOIN numbers AS n ON n.queue = q.name;
-COMMENT ON VIEW queue.stats IS
-    'What is in each queue now and what became of its tasks lately.';
 
--- Without their names and errors, for those who may see no more than queue.stats.
+-- Without names and errors, for roles that may only read queue.stats.
 CREATE VIEW queue.failing_schedules WITH (security_barrier) AS
 SELECT s.queue,
        count(*) AS schedules,
@@ -5226,7 +5177,6 @@ FROM queue.schedules AS s
 WHERE s.last_error IS NOT NULL AND s.paused_at IS NULL
   AND coalesce(s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY s.queue;
-COMMENT ON VIEW queue.failing_schedules IS 'How many schedules of each queue could not push their last task, and since when.';
 
 CREATE VIEW queue.workers WITH (security_barrier) AS
 SELECT t.worker,
@@ -5239,19 +5189,13 @@ FROM queue.tasks AS t
 WHERE t.state = 'running'
   AND coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY t.worker, t.queue;
-COMMENT ON VIEW queue.workers IS 'Who holds leases in which queue, since when and until when.';
--- queue.push(queue, payload, priority, run_at, delay, key, on_duplicate, group_key, ...)
+-- queue.push
 --
---   Puts a task into a queue and returns its id; or that of the task which has its key. With "replace", what is
---   pushed while that task runs comes after it.
---   API:      public; needs the producer's right on the queue
---   Promise:  durable when the transaction commits; never there if it rolls back
---   Waits:    for another transaction that is just pushing the same key, and for one that is ending a predecessor;
---             with "replace" and "reschedule" also for one that is working on the task to be changed
---   Errors:   QX002 no such queue; QX003 no such task in "after"; QX004 the key is taken and
---             "on_duplicate" is error; 22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (inserts, or updates the task with the key); the triggers task_arrives and
---             tasks_inserted take the key and announce the task
+--   Promise:  the task exists if and only if the transaction commits
+--   Waits:    for another transaction that is pushing the same key, and for one that is ending a predecessor; with
+--             "replace" and "reschedule" also for one that is working on the task to be changed
+--   Touches:  queue.tasks (inserts, or updates the task with the key). The triggers task_arrives and tasks_inserted
+--             take the key and announce the task
 
 CREATE FUNCTION queue.push(
     queue        text,
@@ -5295,13 +5239,37 @@ BEGIN
             queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END);
 END
 $$;
-COMMENT ON FUNCTION queue.push(
-    text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
-    interval, text) IS
-    'Puts a task into a queue and returns its id, or that of the live task with the same key.';
+COMMENT ON FUNCTION queue.push IS
+'Adds a task to a queue and returns its id. If another task has the key, returns the id of that task instead, or does
+what on_duplicate says. The task exists once the transaction commits. Needs the producer''s right on the queue.
 
--- A push that has to look at other tasks: at the one with its key, at those that come before it. Of these, "live" are
--- locked already.
+- queue: name of the queue.
+- payload: what the worker is to do, any JSON value. Default {}.
+- priority: the task with the smallest priority is claimed first. Default 0.
+- run_at: earliest time at which the task can be claimed. Null means now.
+- delay: the same as an interval from now, at most 100 years. Cannot be combined with run_at. Null means no delay.
+- key: at most one waiting, queued or running task of the queue has this key, of up to 512 bytes. Null means no key.
+- on_duplicate: what to do if the key is taken. skip (default): add nothing. replace: give that task the new payload,
+  headers, priority and run_at; if it is running, add a task that waits for its end. reschedule: give it the new
+  run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not changed.
+- group_key: tasks of a queue with the same group key run in order, max_running_per_group at a time. At most 512
+  bytes. Null means no group.
+- max_attempts: number of attempts after which the task becomes a dead letter, 1 to 10000. Null means the queue''s
+  option.
+- headers: a JSON object with metadata, such as a trace context. Null means none.
+- after: ids of up to 100000 tasks that must complete before this one can be claimed. Null means none.
+- backoff: a JSON object with kind, base, max and jitter, as in queue.create. Null, and each part that is missing,
+  means the queue''s option.
+- key_ttl: how long the key stays taken after the task completed or was cancelled, at most 100 years. Needs a key.
+  Null means the queue''s option.
+- on_predecessor_failure: what happens to this task if a task in after fails or is cancelled: cancel, fail or
+  continue. Needs after. Null means the queue''s option.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
+the key is taken and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+
+-- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
+-- already.
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
@@ -5333,7 +5301,7 @@ BEGIN
                 UPDATE queue_internal.keys AS k SET ttl = key_ttl
                 WHERE k.queue = push_linked.queue AND k.key = push_linked.key AND k.task_id = id;
             END IF;
-            -- The task that it replaces is waited for, however that ends, also if it is named in "after".
+            -- The replaced task is waited for however it ends, even if it is named in "after".
             after := array_remove(after, running);
             IF after <> '{}' THEN
                 PERFORM queue_internal.add_dependencies(
@@ -5344,7 +5312,7 @@ BEGIN
             END IF;
             RETURN id;
         END IF;
-        -- No id if the key came free since, or is to be had.
+        -- Null if the key is free now, or can be taken over.
         SELECT s.id, s.running INTO id, running FROM queue_internal.settle_duplicate(pushed, on_duplicate) AS s;
         IF id IS NOT NULL THEN
             RETURN id;
@@ -5352,21 +5320,12 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.push_linked(
-    text, jsonb, integer, timestamptz, text, text, text, integer, jsonb, bigint[], jsonb, interval, text, bigint[]) IS
-    'Pushes a task that has a key, or that waits for others.';
--- queue.push_many(queue, payloads, ...)
+COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key or waits for others.';
+-- queue.push_many
 --
---   Puts one task for each payload into a queue and returns their ids in the order of the payloads.
---   "keys" and "group_keys", if given, have one element for each payload, which may be null; all other
---   options, "key" and "group_key" too, hold for all of them. A payload whose key is taken is dealt with
---   as "on_duplicate" says, and the id of the task with the key stands in its place.
---   API:      public; needs the producer's right on the queue
---   Promise:  all of them or none
---   Waits:    as push does. Before it takes the first key it locks all tasks that it is going to wait for or to change,
---             in the order of ids; keys are taken in their order. So two calls cannot deadlock
---   Empty:    an empty array pushes nothing and returns no rows
---   Errors:   those of push
+--   Promise:  all of the tasks or none
+--   Waits:    as push does. Before it takes the first key it locks all tasks that it will wait for or change, in the
+--             order of their ids; it takes the keys in their order. So two calls cannot deadlock
 --   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
 
 CREATE FUNCTION queue.push_many(
@@ -5403,7 +5362,7 @@ BEGIN
     IF payloads = '{}' THEN
         PERFORM queue_internal.open_queue(queue, 'producer');
     END IF;
-    -- All at one time: among equals the id decides, which follows the order of the array.
+    -- One time for all: among equals the id decides, which follows the order of the array.
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
     IF key IS NULL AND keys IS NULL AND after IS NULL THEN
         RETURN QUERY
@@ -5431,10 +5390,20 @@ BEGIN
     RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, position) ORDER BY i.position;
 END
 $$;
-COMMENT ON FUNCTION queue.push_many(
-    text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
-    interval, text, text[], text[]) IS
-    'Puts a task for each payload into a queue and returns their ids in that order.';
+COMMENT ON FUNCTION queue.push_many IS
+'Adds one task for each payload and returns the ids in the order of the payloads: all of them or none. Where a key is
+taken, the row has the id of the task that has it. An empty array adds nothing and returns no rows. Needs the
+producer''s right on the queue.
+
+- queue: name of the queue.
+- payloads: one JSON value for each task, at most 100000, none of them null.
+- priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
+  on_predecessor_failure: as in queue.push, the same for all tasks.
+- keys: a key for each payload; an element may be null. Cannot be combined with key. Null means no keys.
+- group_keys: a group key for each payload; an element may be null. Cannot be combined with group_key. Null means no
+  group keys.
+
+Errors: as queue.push.';
 
 CREATE FUNCTION queue_internal.check_each_key(argument text, elements text[], one text, expected integer)
 RETURNS void
@@ -5456,21 +5425,12 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_each_key(text, text[], text, integer) IS
-    'Checks an array of keys that goes with the array "payloads".';
--- queue.publish(topic, payload, ...)
+COMMENT ON FUNCTION queue_internal.check_each_key IS 'Checks an array of keys that goes with the array "payloads".';
+-- queue.publish
 --
---   Pushes a task to every queue with a binding that matches the topic, once to each however many of
---   its bindings do, in the order of the queues' names. The other arguments are those of queue.push;
---   the headers get {"topic": ...}.
---   API:      public; needs the producer's right. Reaches the queues that the caller may push to
---   Promise:  all of them or none
---   Returns:  what the pushes return
---   Empty:    without a matching binding nothing is pushed and no rows are returned
---   Waits:    with a key, for transactions that push the same key to one of the queues, or work on the task that has it;
---             for a second each
---   Errors:   22004, 22023, 54000 for the arguments, also without a binding; 55P03 it had to wait for longer than that;
---             and those of queue.push
+--   Promise:  all of the tasks or none
+--   Waits:    with a key, for transactions that push the same key to one of the queues or work on the task that has it;
+--             at most one second for each
 --   Touches:  queue.bindings (reads), queue.tasks (inserts)
 
 CREATE FUNCTION queue.publish(
@@ -5500,11 +5460,10 @@ BEGIN
     headers := coalesce(headers, '{}') || jsonb_build_object('topic', topic);
     targets := '{}';
     FOR target IN SELECT DISTINCT b.queue FROM queue.bindings AS b ORDER BY b.queue LOOP
-        -- The patterns of a queue that the caller may not push to cost the caller nothing.
+        -- Patterns of queues that the caller may not push to cost the caller nothing.
         CONTINUE WHEN NOT queue_internal.has_right('producer', target)
             OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = target);
-        -- What stands before the first wildcard sorts most of them out. To compile a regular expression takes far
-        -- longer.
+        -- The text before the first wildcard excludes most patterns. Compiling a regular expression takes far longer.
         CONTINUE WHEN NOT EXISTS (
             SELECT FROM queue.bindings AS b
             WHERE b.queue = target
@@ -5524,11 +5483,20 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue.publish(
-    text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb) IS
-    'Pushes a task to every queue that is bound to the topic; returns their ids.';
+COMMENT ON FUNCTION queue.publish IS
+'Pushes one task to each queue with a binding that matches the topic, in the order of the queues'' names, and returns
+what the pushes return: all of them or none. Returns no rows if no binding matches. Reaches only queues on which the
+caller has the producer''s right.
 
--- A transaction that holds the key in one queue must not hold up everybody who publishes for the others.
+- topic: words of letters, digits, _ and -, separated by dots; at most 255 bytes. Added to the headers as "topic".
+- payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers: as in queue.push, the same
+  for each queue.
+
+Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
+and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+
+-- With a lock_timeout, so that a transaction that holds the key in one queue does not hold up publishers for the
+-- others.
 CREATE FUNCTION queue_internal.publish_key(
     targets text[], payload jsonb, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb)
@@ -5546,23 +5514,19 @@ BEGIN
             headers => headers);
     END LOOP;
 EXCEPTION WHEN lock_not_available THEN
-    RAISE EXCEPTION 'another transaction keeps this key from being published%', coalesce(format(' to queue "%s"', target), '')
+    RAISE EXCEPTION 'another transaction holds this key%', coalesce(format(' in queue "%s"', target), '')
         USING ERRCODE = 'lock_not_available',
-              DETAIL = 'It has pushed the same key, or works on the task that has it, and has been open for a second.',
+              DETAIL = 'It has pushed the same key or works on the task that has it, and did not end within a second.',
               HINT = 'Nothing was published. Try again when that transaction has ended.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.publish_key(
-    text[], jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb) IS
-    'Pushes a task with a key to each of the queues; raises where that would have to wait for long.';
--- queue.claim(lease, queue, max_tasks, worker)
+COMMENT ON FUNCTION queue_internal.publish_key IS
+    'Pushes a task with a key to each of the queues; raises if it would have to wait for more than a second.';
+-- queue.claim
 --
---   Leases up to "max_tasks" due tasks to the caller and returns them with their tokens.
---   API:      public; needs the worker's right on the queue
---   Promise:  at most one valid lease per task, by the server's clock; the token grows with every claim
+--   Promise:  at most one valid lease per task, by the server's clock. The token grows with every claim
 --   Order:    priority, then run_at, then id
---   Empty:    returns no rows and never waits; so does a paused queue
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments; 40001 outside READ COMMITTED
+--   Waits:    never
 --   Touches:  queue.tasks (reads, locks with SKIP LOCKED, updates)
 --   Index:    tasks_order
 
@@ -5576,7 +5540,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source queue.queues := queue_internal.open_queue(queue, 'worker');
 BEGIN
-    -- The call costs more than the look.
+    -- Calling the check costs more than this condition.
     IF max_tasks IS NULL OR max_tasks NOT BETWEEN 1 AND 100000 OR worker IS NOT NULL THEN
         PERFORM queue_internal.check_claim(max_tasks, worker);
     END IF;
@@ -5587,9 +5551,20 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.claim(interval, text, integer, text) IS
-    'Leases due tasks of a queue to the caller and returns them with their tokens.';
+'Claims up to max_tasks due tasks: leases them to the caller and returns each with the token of its lease, by priority,
+then run_at, then id. Returns no rows if no task can be claimed or the queue is paused. Never waits. Needs the
+worker''s right on the queue.
 
--- The same over several queues, tried in the order given.
+- lease: how long the caller has the tasks unless it extends the lease; more than 0, at most queue.max_lease. Null
+  (default) means the queue''s option lease.
+- queue: name of the queue. Default "default".
+- max_tasks: largest number of tasks to claim, 1 to 100000. Default 1.
+- worker: name of the worker, 1 to 128 bytes, shown in queue.workers and in errors of the task. Null means none.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 40001: the transaction is not READ COMMITTED.
+22004, 22023 or 54000: an argument is null, invalid or too large.';
+
+-- The same for several queues.
 CREATE FUNCTION queue.claim(
     lease     interval,
     queues    text[],
@@ -5624,7 +5599,15 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.claim(interval, text[], integer, text) IS
-    'Leases due tasks of several queues, tried in the order given.';
+'Claims up to max_tasks due tasks from several queues, in the order given: from the second queue only what the first
+one does not have. Needs the worker''s right on each of the queues.
+
+- lease: as above. Null means the option lease of each queue.
+- queues: names of the queues, at least one. Paused queues are skipped.
+- max_tasks: largest number of tasks to claim from all queues together, 1 to 100000. Default 1.
+- worker: name of the worker, 1 to 128 bytes. Null means none.
+
+Errors: as for one queue.';
 
 CREATE FUNCTION queue_internal.check_claim(max_tasks integer, worker text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -5640,15 +5623,11 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_claim(integer, text) IS
-    'Checks what the forms of claim have in common.';
--- queue.complete(id, token, result)
+COMMENT ON FUNCTION queue_internal.check_claim IS 'Checks the arguments that both forms of claim have.';
+-- queue.complete
 --
---   Finishes a task and keeps it, with its result, in the history.
---   API:      public; needs the worker's right on the queue
---   Promise:  at most one completion of a task is ever accepted. A stale token raises, so that
---             the caller's own changes in the same transaction are rolled back with it
---   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023 for the arguments
+--   Promise:  at most one completion of a task is ever accepted. A stale token raises an error, so that the changes
+--             that the caller made in the same transaction are rolled back as well
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
@@ -5667,19 +5646,22 @@ BEGIN
     PERFORM queue_internal.archive(task, 'completed', result);
 END
 $$;
-COMMENT ON FUNCTION queue.complete(bigint, bigint, jsonb) IS
-    'Finishes a task and keeps it, with its result, in the history.';
--- queue.complete_many(ids, tokens, results)
+COMMENT ON FUNCTION queue.complete IS
+'Completes a task and moves it to queue.history, or deletes it if its queue keeps no history. Needs the worker''s right
+on the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- result: any JSON value, kept in queue.history and returned by queue.get and queue.wait_result. Null (default) means
+  none.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004 or 22023: an argument is null or invalid.';
+-- queue.complete_many
 --
---   Finishes many tasks at once and returns the ids of those that were accepted, in the order
---   given. A stale token leaves its task out and disturbs none of the others.
---   API:      public; needs the worker's right on the queues
---   Empty:    empty arrays finish nothing and return no rows
---   Errors:   22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (locks in the order of ids, so that two batches cannot deadlock, and only what runs
---             with the token given; deletes), queue.history (inserts)
---   How:      what concerns nobody else goes in one statement; the others one by one. All of it comes after the
---             statement that locks: see tell_dependents()
+--   Touches:  queue.tasks (locks the tasks that run with the token given, in the order of ids, so that two batches
+--             cannot deadlock; deletes), queue.history (inserts)
+--   How:      tasks that nothing depends on are finished in one statement, the others one by one. Both come after the
+--             statement that locks them: see tell_dependents()
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
@@ -5689,7 +5671,7 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    -- Null for all. Asked once, and not for each task.
+    -- Null means all queues. Checked once and not for each task.
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
     locked  bigint;
     done    bigint[];
@@ -5705,7 +5687,7 @@ BEGIN
     WHERE (allowed IS NULL OR t.queue = ANY (allowed))
     ORDER BY t.id FOR UPDATE OF t;
     GET DIAGNOSTICS locked = ROW_COUNT;
-    -- Why scalar subqueries: a join may read all dependencies to look for a few.
+    -- Scalar subqueries, because a join may read all dependencies to find a few.
     WITH given AS MATERIALIZED (
         SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.result, g.position
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
@@ -5717,7 +5699,8 @@ BEGIN
           AND t.key IS NULL AND t.group_key IS NULL
           AND (SELECT q.max_running FROM queue.queues AS q WHERE q.name = t.queue) IS NULL
           AND (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = t.id LIMIT 1) IS NULL
-          -- At another level the snapshot may not show who waits: then a trace is needed (archive).
+          -- At another isolation level the snapshot may not show all dependents: then the history has to show how the
+          -- task ended (archive).
           AND (current_setting('transaction_isolation') = 'read committed'
                OR (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue))
         RETURNING t.*, g.result, g.position,
@@ -5748,15 +5731,17 @@ BEGIN
     RETURN QUERY SELECT d.id FROM unnest(done, places) AS d (id, place) ORDER BY d.place;
 END
 $$;
-COMMENT ON FUNCTION queue.complete_many(bigint[], bigint[], jsonb[]) IS
-    'Finishes many tasks; returns the ids of those whose token was current.';
--- queue.complete_and_claim(id, token, result, lease, queue, worker)
---
---   Finishes a task and claims the next one: one transaction for each task of a worker's loop.
---   API:      public; needs the worker's right on both queues
---   Promise:  both or neither; as complete and as claim
---   Empty:    finishes the task and returns no rows
---   Errors:   those of complete and of claim
+COMMENT ON FUNCTION queue.complete_many IS
+'Completes many tasks and returns the ids of those that were accepted, in the order given. A task whose token is stale,
+or on whose queue the caller has no worker''s right, is left out and does not affect the others. Empty arrays return no
+rows.
+
+- ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
+  100000.
+- results: one JSON value for each task; an element may be null. Null (default) means no results.
+
+Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.complete_and_claim: a worker's loop needs one transaction for each task instead of two.
 
 CREATE FUNCTION queue.complete_and_claim(
     id     bigint,
@@ -5772,17 +5757,17 @@ BEGIN
     RETURN QUERY SELECT * FROM queue.claim(lease, queue, 1, worker);
 END
 $$;
-COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text) IS
-    'Finishes a task and claims the next one in the same transaction.';
--- queue.fail(id, token, error, retry_in, permanent)
+COMMENT ON FUNCTION queue.complete_and_claim IS
+'Completes a task and claims the next one in the same transaction: both or neither. Returns no rows if there is no next
+task. Needs the worker''s right on both queues.
+
+- id, token, result: as in queue.complete.
+- lease, queue, worker: as in queue.claim, for the next task.
+
+Errors: as queue.complete and queue.claim.';
+-- queue.fail
 --
---   Reports that an attempt failed. The task goes back to its queue after its backoff (or
---   "retry_in"), or to the dead letters when its attempts are used up or "permanent" is true.
---   A task whose cancelling was requested is cancelled instead; so is one that was replaced, unless it failed for good.
---   API:      public; needs the worker's right on the queue
---   Returns:  the state that the task is in now: queued, failed or cancelled
---   Waits:    if the task ends with this attempt, or has a key, for transactions that have pushed after it
---   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
+--   Waits:    for transactions that have pushed after the task, if it ends with this attempt or has a key
 --   Touches:  queue.tasks (updates or deletes), queue.dead_letters or queue.history (inserts)
 
 CREATE FUNCTION queue.fail(
@@ -5816,16 +5801,23 @@ BEGIN
         queue_internal.leased_task(id, token, is_last IS NOT FALSE), error, retry_in, permanent);
 END
 $$;
-COMMENT ON FUNCTION queue.fail(bigint, bigint, text, interval, boolean) IS
-    'Reports that an attempt failed; returns the state that the task is in now.';
--- queue.release(id, token, delay)
+COMMENT ON FUNCTION queue.fail IS
+'Reports that an attempt failed, and returns the new state of the task: queued, failed or cancelled. The task is
+requeued after its backoff, or moves to the dead letters if this was its last attempt. If its cancellation was
+requested, it is cancelled instead; so is a task that was replaced and has attempts left. Needs the worker''s right on
+the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- error: what went wrong, 1 byte to 1 MB; added to the task''s errors.
+- retry_in: the delay before the next attempt, at most 100 years. Null (default) means the backoff.
+- permanent: true moves the task to the dead letters at once. Cannot be combined with retry_in. Default false.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.release
 --
---   Gives a task back without spending the attempt, at its old place in the queue or after a delay.
---   A task whose cancelling was requested, or that was replaced, is cancelled instead.
---   API:      public; needs the worker's right on the queue
---   Waits:    if the task was asked to be cancelled, or has a key, for transactions that have pushed after it
---   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (updates)
+--   Waits:    for transactions that have pushed after the task, if its cancellation was requested or it has a key
+--   Touches:  queue.tasks (updates), or as queue.complete if the task is cancelled
 
 CREATE FUNCTION queue.release(id bigint, token bigint, delay interval DEFAULT '0') RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -5848,17 +5840,20 @@ BEGIN
     PERFORM queue_internal.put_back(task);
 END
 $$;
-COMMENT ON FUNCTION queue.release(bigint, bigint, interval) IS
-    'Gives a task back without spending the attempt.';
--- queue.extend_many(ids, tokens, lease, progress)
+COMMENT ON FUNCTION queue.release IS
+'Gives a task back without counting the attempt. If its cancellation was requested, or it was replaced, it is cancelled
+instead. Needs the worker''s right on the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- delay: how long until the task can be claimed again, at most 100 years. With 0 (default) it keeps its place in the
+  queue.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.extend_many
 --
---   queue.extend for many tasks. Stale tokens are left out of the answer and change nothing.
---   "progress", if given, has one element for each id.
---   API:      public; needs the worker's right on the queues
---   Empty:    empty arrays extend nothing and return no rows
---   Errors:   22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (locks in the order of ids, and only what runs with the token given: who has lost a
---             lease does not wait for its new holder; updates, HOT)
+--   Touches:  queue.tasks (HOT updates). Locks the tasks that run with the token given, in the order of ids: a worker
+--             that has lost a lease does not wait for the new holder
 
 CREATE FUNCTION queue.extend_many(
     ids      bigint[],
@@ -5872,7 +5867,7 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    -- Null for all. Asked once, and not for each task.
+    -- Null means all queues. Checked once and not for each task.
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
     longest CONSTANT interval := queue_internal.setting('max_lease', '7d');
     moment  timestamptz;
@@ -5901,16 +5896,20 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue.extend_many(bigint[], bigint[], interval, jsonb[]) IS
-    'Extends many leases; returns a row for each whose token was current.';
--- queue.extend(id, token, lease, progress)
+COMMENT ON FUNCTION queue.extend_many IS
+'Extends many leases, as queue.extend. Returns a row for each task whose token is current; the others are left out and
+not changed. Empty arrays return no rows.
+
+- ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
+  100000.
+- lease: how long from now, the same for all. Null (default) means the option lease of each task''s queue.
+- progress: one JSON value for each task; a null element leaves the progress unchanged. Null (default) leaves all
+  unchanged.
+
+Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.extend
 --
---   The heartbeat of a worker: the lease runs anew from now, progress is noted, and the worker
---   learns whether somebody asked to cancel the task. Without "lease" the queue's default is used;
---   without "progress" the last one stays.
---   API:      public; needs the worker's right on the queue
---   Errors:   QX001 the lease is lost; QX003 no such task; 22004, 22023, 54000 for the arguments
---   Touches:  queue.tasks (updates, HOT)
+--   Touches:  queue.tasks (a HOT update)
 
 CREATE FUNCTION queue.extend(
     id       bigint,
@@ -5931,14 +5930,18 @@ BEGIN
     RETURN NEXT;
 END
 $$;
-COMMENT ON FUNCTION queue.extend(bigint, bigint, interval, jsonb) IS
-    'Extends a lease, notes progress, and tells whether cancelling was requested.';
--- queue.cancelled(id, token)
+COMMENT ON FUNCTION queue.extend IS
+'The heartbeat of a worker: the lease starts again from now. Returns lease_until, when it will expire, and
+cancel_requested, whether the worker should stop and call queue.cancelled. Needs the worker''s right on the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- lease: how long from now; more than 0, at most queue.max_lease. Null (default) means the queue''s option lease.
+- progress: any JSON value, shown by queue.get and passed to the next attempt. Null (default) leaves it unchanged.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.cancelled
 --
---   The worker's word that it stopped working on a task that was to be cancelled.
---   API:      public; needs the worker's right on the queue
---   Errors:   QX001 the lease is lost; QX003 no such task; QX005 nobody asked to cancel it;
---             22004, 22023 for the arguments
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.cancelled(id bigint, token bigint) RETURNS void
@@ -5954,17 +5957,18 @@ BEGIN
     PERFORM queue_internal.cancel_now(task);
 END
 $$;
-COMMENT ON FUNCTION queue.cancelled(bigint, bigint) IS
-    'Acknowledges that work on a task was stopped because it was to be cancelled.';
--- queue.cancel(id)
+COMMENT ON FUNCTION queue.cancelled IS
+'Confirms that the worker stopped because queue.cancel was called: the task is cancelled. Needs the worker''s right on
+the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+QX005: its cancellation was not requested. 22004 or 22023: an argument is null or invalid.';
+-- queue.cancel
 --
---   Cancels a task that is not running. For a running one the request is noted: its worker sees it
---   at the next extend, and the task is cancelled when the worker fails or releases it, says
---   queue.cancelled(), or its lease runs out. A worker that completes it first is not refused.
---   API:      public; an operator's
---   Returns:  the state that the task is in now: cancelled, or running
---   Errors:   QX003 no such task; QX005 it has finished already; 22004, 22023 for the argument
---   Waits:    for a transaction that is working on the task; if it does not run, for one that has pushed after it, too
+--   Waits:    for a transaction that is working on the task; if the task is not running, also for one that has pushed
+--             after it
 --   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text
@@ -5973,7 +5977,7 @@ DECLARE
     task queue.tasks;
 BEGIN
     PERFORM queue_internal.check_id(id);
-    -- What runs is asked to stop, and does not end with that.
+    -- A running task is only asked to stop and does not end here, so a weaker lock is enough.
     SELECT t.* INTO task FROM queue.tasks AS t
     WHERE t.id = cancel.id AND t.state = 'running' AND queue_internal.has_right('operator', t.queue)
     FOR NO KEY UPDATE;
@@ -5989,16 +5993,20 @@ BEGIN
     RETURN queue_internal.cancel_or_ask(task);
 END
 $$;
-COMMENT ON FUNCTION queue.cancel(bigint) IS
-    'Cancels a task, or asks its worker to stop; returns the state that the task is in now.';
--- queue.end_lease(id)
+COMMENT ON FUNCTION queue.cancel IS
+'Cancels a task that is not running. For a running task it records the request: the worker learns of it at its next
+queue.extend, and the task is cancelled when the worker confirms it, fails or releases the task, or loses its lease.
+If the worker completes the task first, it is completed. Returns the new state: cancelled or running. Needs the
+operator''s right on the queue.
+
+- id: the task.
+
+Errors: QX003: the task does not exist, or the caller has no right on its queue. QX005: it has finished already. 22004
+or 22023: the argument is null or invalid.';
+-- queue.end_lease
 --
---   Ends the lease of a running task at once, as if its time were over: the task goes back to its queue, or where its
---   last attempt leads. Its worker has lost the task, and is refused when it comes back. For a worker that hangs.
---   API:      public; needs the operator's right on the queue
---   Returns:  the state that the task is in now: queued, failed, or cancelled where that was asked for
---   Errors:   QX003 no such task; QX005 it is not running; 22004, 22023 for the argument
---   Touches:  queue.tasks (waits for a transaction that is working on the task; updates or deletes)
+--   Waits:    for a transaction that is working on the task
+--   Touches:  queue.tasks (updates or deletes)
 
 CREATE FUNCTION queue.end_lease(id bigint) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -6011,21 +6019,22 @@ BEGIN
     FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_wrong_state(
-            id, 'operator', 'has no lease', 'Only a running task has one: state and lease_until in queue.get().');
+            id, 'operator', 'has no lease', 'Only a running task has a lease: see state and lease_until in queue.get().');
     END IF;
     RETURN queue_internal.end_attempt(task, 'lease ended by an operator', '0', false);
 END
 $$;
-COMMENT ON FUNCTION queue.end_lease(bigint) IS
-    'Ends the lease of a running task at once, as if it had expired; returns the state that the task is in then.';
--- queue.retry(id)
+COMMENT ON FUNCTION queue.end_lease IS
+'Ends the lease of a running task now, as if it had expired, for a worker that hangs. The worker is refused when it
+reports the task. Returns the new state of the task: queued, failed if this was its last attempt, or cancelled if that
+was requested. Needs the operator''s right on the queue.
+
+- id: the task.
+
+Errors: QX003: the task does not exist, or the caller has no right on its queue. QX005: it is not running. 22004 or
+22023: the argument is null or invalid.';
+-- queue.retry
 --
---   Puts a task back from the dead letters into its queue: due at once, its attempts counted anew,
---   its errors kept, its token still growing.
---   API:      public; an operator's
---   Returns:  the state that the task is in now: queued
---   Errors:   QX002 its queue was dropped; QX003 no such task; QX004 another task has its key by now;
---             QX005 it has not failed for good; 22004, 22023 for the argument
 --   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
 
 CREATE FUNCTION queue.retry(id bigint) RETURNS text
@@ -6037,7 +6046,7 @@ BEGIN
         PERFORM queue_internal.raise_wrong_state(
             id, 'operator', 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
     END IF;
-    -- Again where the key came free after it was found taken.
+    -- Tries again if the key became free after it was found taken.
     WHILE queue_internal.revive(ARRAY[id]) = 0 LOOP
         PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
         FROM queue.dead_letters AS d JOIN queue_internal.keys AS k ON k.queue = d.queue AND k.key = d.key
@@ -6051,11 +6060,18 @@ BEGIN
     RETURN 'queued';
 END
 $$;
-COMMENT ON FUNCTION queue.retry(bigint) IS 'Puts a task back from the dead letters into its queue.';
+COMMENT ON FUNCTION queue.retry IS
+'Puts a dead letter back into its queue and returns its new state, queued. The task is due at once, and its attempts
+start again from 0. It keeps its id and its errors, and its token continues to grow. Needs the operator''s right on the
+queue.
 
--- Those whose key another task holds stay where they are; so do all but the oldest of those that have
--- the same key. They have to be told apart before: no task is there yet that could hold the key against
--- the next one.
+- id: the task.
+
+Errors: QX002: its queue was dropped. QX003: the task does not exist, or the caller has no right on its queue. QX004:
+another task has its key. QX005: it is not a dead letter. 22004 or 22023: the argument is null or invalid.';
+
+-- Dead letters whose key another task has stay where they are. So do all but the oldest of those with the same key,
+-- which have to be found first: the task that would hold the key does not exist yet.
 CREATE FUNCTION queue_internal.revive(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -6065,7 +6081,7 @@ BEGIN
         SELECT l.id, coalesce(to_queue, l.queue) AS queue, l.key, l.key_ttl FROM queue.dead_letters AS l
         WHERE l.id = ANY (ids) ORDER BY l.id FOR UPDATE
     ), first AS MATERIALIZED (
-        -- Keys are taken in the order of push_many.
+        -- In the order of push_many.
         SELECT DISTINCT ON (l.queue, l.key COLLATE "C") l.* FROM locked AS l
         WHERE l.key IS NOT NULL ORDER BY l.queue, l.key COLLATE "C", l.id
     ), free AS MATERIALIZED (
@@ -6075,7 +6091,7 @@ BEGIN
     ), dead AS (
         DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
     ), forgotten AS (
-        -- How it ends next is what counts for those that will wait for it.
+        -- Dependents that are pushed later wait for its next end.
         DELETE FROM queue_internal.outcomes AS o USING free AS f WHERE o.task_id = f.id
     )
     INSERT INTO queue.tasks (
@@ -6088,17 +6104,11 @@ BEGIN
     RETURN revived;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.revive(bigint[], text) IS
-    'Puts tasks back from the dead letters into their queues, or into another one; returns how many.';
--- queue.redrive(queue, max_tasks)
+COMMENT ON FUNCTION queue_internal.revive IS
+    'Puts dead letters back into their queues, or into another one; returns how many.';
+-- queue.redrive
 --
---   Puts the dead letters of a queue back into it, the oldest first, all of them or up to
---   "max_tasks"; each as queue.retry() would.
---   API:      public; an operator's
---   Returns:  how many
---   Empty:    0
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
---   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
+--   Touches:  queue.dead_letters (locks with SKIP LOCKED, deletes), queue.tasks (inserts)
 --   Index:    dead_letters_queue_failed_at
 
 CREATE FUNCTION queue.redrive(queue text, max_tasks integer DEFAULT NULL) RETURNS bigint
@@ -6113,15 +6123,17 @@ BEGIN
         ORDER BY d.failed_at, d.id LIMIT max_tasks FOR UPDATE SKIP LOCKED));
 END
 $$;
-COMMENT ON FUNCTION queue.redrive(text, integer) IS
-    'Puts the dead letters of a queue back into it, the oldest first; returns how many.';
--- queue.reap()
+COMMENT ON FUNCTION queue.redrive IS
+'Puts the dead letters of a queue back into it, the oldest first, each as queue.retry does. Returns how many. A dead
+letter whose key another task has stays where it is. Needs the operator''s right on the queue.
+
+- queue: name of the queue.
+- max_tasks: largest number of dead letters to put back. Null (default) means all.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null,
+invalid or too large.';
+-- queue.reap
 --
---   Puts back every task whose lease ran out, or moves it to the dead letters when its attempts
---   are used up. The background worker does the same in small batches; without it, call this from
---   psql or pg_cron. Claims do not wait for it: they take over expired leases by themselves.
---   API:      public; needs the operator's right on all queues
---   Returns:  how many leases had run out
 --   Touches:  queue.tasks (reads all of it, never waits for a lock)
 
 CREATE FUNCTION queue.reap() RETURNS bigint
@@ -6131,12 +6143,14 @@ BEGIN
     RETURN (SELECT r.reaped FROM queue_internal.reap(9223372036854775807) AS r);
 END
 $$;
-COMMENT ON FUNCTION queue.reap() IS 'Puts back every task whose lease ran out; returns how many.';
--- queue.get(id)
+COMMENT ON FUNCTION queue.reap IS
+'Requeues every task whose lease has expired, or moves it to the dead letters if its attempts are used up. Returns how
+many leases had expired. The background worker and queue.maintain do the same, and claims take over expired leases by
+themselves. Needs the operator''s right on all queues.
+
+Errors: 42501: no right on all queues.';
+-- queue.get
 --
---   The task wherever it is: live, finished, or among the dead letters.
---   API:      public
---   Errors:   QX003 no such task; 22004, 22023 for the argument
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
 CREATE FUNCTION queue.get(id bigint) RETURNS queue.all_tasks
@@ -6153,8 +6167,15 @@ BEGIN
     RETURN task;
 END
 $$;
-COMMENT ON FUNCTION queue.get(bigint) IS 'The task wherever it is.';
--- What queue.wait() and queue.wait_result() check before they wait, and what they look at.
+COMMENT ON FUNCTION queue.get IS
+'Returns one task from wherever it is, as a row of queue.all_tasks: live, finished, or a dead letter. Needs the
+operator''s right on the queue.
+
+- id: the task.
+
+Errors: QX003: the task does not exist, or the caller has no right on its queue. 22004 or 22023: the argument is null
+or invalid.';
+-- What queue.wait() and queue.wait_result() check before they wait.
 
 CREATE FUNCTION queue_internal.wait_deadline(timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6166,8 +6187,7 @@ BEGIN
     RETURN clock_timestamp() + timeout;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.wait_deadline(interval) IS
-    'Until when to wait; checks the argument "timeout".';
+COMMENT ON FUNCTION queue_internal.wait_deadline IS 'Checks the argument "timeout"; returns when the wait ends.';
 
 CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6177,7 +6197,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_wait(text, interval) IS
-    'Checks the arguments of queue.wait() for one queue; returns until when it waits.';
+    'Checks the arguments of queue.wait() for one queue; returns when the wait ends.';
 
 CREATE FUNCTION queue_internal.check_wait(queues text[], timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6196,7 +6216,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_wait(text[], interval) IS
-    'Checks the arguments of queue.wait() for several queues; returns until when it waits.';
+    'Checks the arguments of queue.wait() for several queues; returns when the wait ends.';
 
 CREATE FUNCTION queue_internal.check_wait_result(id bigint, timeout interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6211,11 +6231,10 @@ BEGIN
     RETURN deadline;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_wait_result(bigint, interval) IS
-    'Checks the arguments of queue.wait_result(); returns until when it waits.';
+COMMENT ON FUNCTION queue_internal.check_wait_result IS
+    'Checks the arguments of queue.wait_result(); returns when the wait ends.';
 
--- One snapshot for all tables, since it is STABLE: a task on its way from one to the other is missed
--- in neither.
+-- STABLE, so that one snapshot is used for all tables and a task that moves from one to another is not missed.
 CREATE FUNCTION queue_internal.outcome(id bigint, OUT state text, OUT result jsonb)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -6225,17 +6244,12 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.outcome(bigint) IS 'The state of a task, wherever it is, and its result.';
--- CALL queue.wait_result(id, timeout, state, result)
+COMMENT ON FUNCTION queue_internal.outcome IS 'Returns the state of a task, wherever it is, and its result.';
+-- queue.wait_result
 --
---   Waits until the task is completed, cancelled or failed for good, or until "timeout" is over.
---   API:      public; needs to read the task, as queue.get() does
---   Returns:  in "state", the state that the task is in now, null if it is gone without a trace; in
---             "result", what its worker gave to queue.complete()
---   Errors:   QX003 no such task; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
---   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps until
---             the task's end wakes it (src/wait.rs). In a transaction block it cannot, and does not wait.
+--   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps until the task's end
+--             wakes it (src/wait.rs). In a transaction block it cannot do that, and does not wait
 
 CREATE PROCEDURE queue.wait_result(
     id           bigint,
@@ -6243,19 +6257,24 @@ CREATE PROCEDURE queue.wait_result(
     INOUT state  text     DEFAULT NULL,
     INOUT result jsonb    DEFAULT NULL)
 LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_result';
-COMMENT ON PROCEDURE queue.wait_result(bigint, interval, text, jsonb) IS
-    'Waits until a task is finished, holding neither a transaction nor a snapshot; tells its state and result.';
--- CALL queue.wait(queue, timeout, ready)
+COMMENT ON PROCEDURE queue.wait_result IS
+'Waits until a task is completed, cancelled or failed, or until the timeout ends. It holds no transaction, snapshot or
+lock. In a transaction block it does not wait but returns at once, with a NOTICE. Needs the operator''s right on the
+queue.
+
+- id: the task.
+- timeout: how long to wait, at most 100 years. 0 returns at once. Default 30 seconds.
+- state: the result; pass nothing. The state of the task. Null if it left no trace, because its queue keeps no history
+  or it was purged.
+- result: the result; pass nothing. What the worker passed to queue.complete, or null.
+
+Errors: QX003: the task does not exist, or the caller has no right on its queue. 22004, 22023 or 54000: an argument is
+null, invalid or too large.';
+-- queue.wait
 --
---   Waits until there is something to claim from the queue, or until "timeout" is over. One new task wakes
---   one waiter, the one who has waited longest; another worker may still be quicker, and then queue.claim()
---   returns nothing.
---   API:      public; needs the worker's right on the queue
---   Returns:  in "ready", whether there is something to claim
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.queues, queue.tasks (reads)
---   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps
---             (src/wait.rs). In a transaction block it cannot, and does not wait.
+--   Locks:    none while it waits, and neither a snapshot nor a transaction: it commits and sleeps (src/wait.rs). In a
+--             transaction block it cannot do that, and does not wait
 
 CREATE PROCEDURE queue.wait(
     queue       text     DEFAULT 'default',
@@ -6263,29 +6282,34 @@ CREATE PROCEDURE queue.wait(
     INOUT ready boolean  DEFAULT NULL)
 LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait';
 COMMENT ON PROCEDURE queue.wait(text, interval, boolean) IS
-    'Waits until there is something to claim, holding neither a transaction nor a snapshot.';
+'Waits until a task of the queue can be claimed, and sets ready to true; or until the timeout ends, and sets it to
+false. It claims nothing: another worker may be quicker, so queue.claim can return no rows afterwards. One new task
+wakes one waiting session. It holds no transaction, snapshot or lock. In a transaction block it does not wait but
+returns at once, with a NOTICE. Needs the worker''s right on the queue.
 
--- The same for several queues: until there is something in any of them.
+- queue: name of the queue. Default "default".
+- timeout: how long to wait, at most 100 years. 0 returns at once. Default 30 seconds.
+- ready: the result; pass nothing.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist, or was dropped meanwhile. 22004, 22023 or
+54000: an argument is null, invalid or too large.';
+
+-- The same for several queues.
 CREATE PROCEDURE queue.wait(
     queues      text[],
     timeout     interval DEFAULT '30 seconds',
     INOUT ready boolean  DEFAULT NULL)
 LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_any';
 COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
-    'Waits until there is something to claim from any of the queues.';
--- queue.create(name, options)
+'Waits until a task of any of the queues can be claimed, or until the timeout ends. Needs the worker''s right on each of
+the queues.
+
+- queues: names of the queues, at least one.
+- timeout, ready: as for one queue.
+
+Errors: as for one queue.';
+-- queue.create
 --
---   Creates a queue.
---   API:      public; an operator's
---   Options:  lease           how long a claim lasts that names no lease     "1 minute"
---             max_attempts    how often a task is tried                      20
---             backoff         how long a failed task waits:
---               kind          fixed, linear or exponential                   "exponential"
---               base          the wait after the first failure               "1 second"
---               max           the longest wait                               "1 hour"
---               jitter        the share of a wait that chance takes off      0.1
---             keep_history    whether finished tasks are kept in the history true
---   Errors:   42710 the queue exists; 22004, 22023, 54000 for the arguments and options
 --   Touches:  queue.queues (inserts)
 
 CREATE FUNCTION queue.create(name text, options jsonb DEFAULT '{}') RETURNS void
@@ -6308,9 +6332,33 @@ EXCEPTION WHEN unique_violation THEN
               HINT = format('Change its options with SELECT queue.configure(%L, ...).', name);
 END
 $$;
-COMMENT ON FUNCTION queue.create(text, jsonb) IS
-    'Creates a queue. Options: lease, max_attempts, backoff {kind, base, max, jitter}, keep_history; max_running, '
-    'max_running_per_group, delayed_head, fair_groups, rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure.';
+COMMENT ON FUNCTION queue.create IS
+'Creates a queue. Needs the operator''s right on all queues, or on a queue of this name.
+
+- name: 1 to 128 bytes without control characters.
+- options: a JSON object. Intervals are strings of at most a year. Default {}: each option has its default.
+
+Options:
+
+- lease: how long a claim lasts that names no lease. Default "1 minute".
+- max_attempts: number of attempts of a task, 1 to 10000. Default 20.
+- backoff: an object: kind (fixed, linear, exponential; default exponential), base (the delay after the first failure;
+  default "1 second"), max (the longest delay; default "1 hour"), jitter (0 to 1, the largest fraction randomly
+  subtracted from each delay; default 0.1).
+- max_running: how many tasks may run at a time, 1 to 10000. Default null: no limit.
+- max_running_per_group: how many tasks of a group may run at a time, 1 to 10000. Default 1.
+- delayed_head: block (default) or pass: whether the tasks of a group wait while their first one is delayed.
+- fair_groups: true lets the groups take turns. Default false.
+- rate_limit, rate_period: how many tasks may start in any such period, 1 to 10000. Both or neither. Default null: no
+  limit.
+- ageing: the waiting time that counts as one step of priority. Default null: none.
+- key_ttl: how long a completed or cancelled task keeps its key. Default null: not at all.
+- on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or
+  is cancelled.
+- keep_history: whether completed and cancelled tasks are kept in queue.history. Default true.
+
+Errors: 42501: no right. 42710: the queue exists. 22004, 22023 or 54000: an argument or an option is null, invalid or
+too large.';
 
 CREATE FUNCTION queue_internal.check_options(options jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -6322,14 +6370,9 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_options(jsonb) IS 'Checks that options are a JSON object.';
--- queue.configure(name, options)
+COMMENT ON FUNCTION queue_internal.check_options IS 'Checks that options are a JSON object.';
+-- queue.configure
 --
---   Changes the options of a queue; those not named stay, null brings back a default. They count
---   from the next claim or failure on, also for tasks that are in the queue already.
---   API:      public; an operator's
---   Options:  those of queue.create
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options
 --   Touches:  queue.queues (updates)
 
 CREATE FUNCTION queue.configure(name text, options jsonb) RETURNS void
@@ -6340,9 +6383,18 @@ BEGIN
     PERFORM queue_internal.apply_options(name, options);
 END
 $$;
-COMMENT ON FUNCTION queue.configure(text, jsonb) IS 'Changes the options of a queue.';
+COMMENT ON FUNCTION queue.configure IS
+'Changes options of a queue. They apply from the next claim or failure on, also to tasks that are in the queue already.
+Needs the operator''s right on the queue.
 
--- For the functions that call the queue "name".
+- name: name of the queue.
+- options: a JSON object with options of queue.create. Options that are not named stay as they are; null restores the
+  default.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument or an option
+is null, invalid or too large.';
+
+-- For functions whose argument for the queue is called "name".
 CREATE FUNCTION queue_internal.check_queue(name text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -6350,18 +6402,14 @@ BEGIN
     PERFORM queue_internal.open_queue(name, 'operator');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_queue(text) IS 'Checks that a queue exists and that the caller is its operator.';
--- queue.drop(name, force)
+COMMENT ON FUNCTION queue_internal.check_queue IS
+    'Checks that a queue exists and that the caller has the operator''s right on it.';
+-- queue.drop
 --
---   Drops a queue. One that still has tasks or dead letters is refused, unless "force" is true:
---   then they are deleted, running ones too; for tasks that wait for one of them it was cancelled.
---   The history stays; the queue's bindings go.
---   API:      public; an operator's
---   Errors:   QX002 no such queue; 55006 it has tasks; 22004, 22023, 54000 for the arguments
---   Touches:  queue.queues, queue.tasks and queue.dead_letters (locks in the order of ids), and what policies
---             keep of them (deletes)
---   A push that runs at the same moment may leave its task behind. The task is neither lost nor
---   claimed: it is there again when a queue of that name is created.
+--   Touches:  queue.queues, queue.tasks and queue.dead_letters (locks in the order of ids), and the rows of policies that
+--             belong to them (deletes)
+--   A concurrent push may leave its task behind. That task is neither lost nor claimed: it is there again when a queue of
+--   that name is created.
 
 CREATE FUNCTION queue.drop(name text, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6372,11 +6420,11 @@ BEGIN
     END IF;
     DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
     IF force THEN
-        -- Before everything that belongs to them, and in the order in which others lock them.
+        -- Before what belongs to them, and in the order in which others lock them.
         PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
         PERFORM FROM queue.dead_letters AS d WHERE d.queue = "drop".name ORDER BY d.id FOR UPDATE;
     END IF;
-    -- Whoever waits for it has to learn that it is gone.
+    -- Wakes sessions that wait for the queue, so that they raise QX002.
     PERFORM queue_internal.announce_task(name, clock_timestamp());
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
@@ -6398,7 +6446,7 @@ BEGIN
             'purged');
     END IF;
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
-    -- Those too that outlive their task for a while: they would keep a later queue of that name from its tasks.
+    -- Including keys that finished tasks keep for a time, which would refuse tasks of a later queue of that name.
     PERFORM FROM queue_internal.keys AS k WHERE k.queue = "drop".name ORDER BY k.key FOR UPDATE;
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
     IF force THEN
@@ -6407,15 +6455,18 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue.drop(text, boolean) IS
-    'Drops a queue; with "force" also one that has tasks, which are deleted.';
--- queue.bind(topic_pattern, queue)
+COMMENT ON FUNCTION queue.drop IS
+'Drops a queue and its bindings. The history stays. Needs the operator''s right on the queue.
+
+- name: name of the queue.
+- force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait
+  for one of them, it was cancelled. false (default) refuses a queue that has any.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 55006: it has tasks or dead letters, and force
+is false. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.bind
 --
---   From now on what is published under a topic that matches the pattern goes to the queue, too.
---   Binding twice changes nothing.
---   API:      public; an operator's
---   Errors:   QX002 no such queue; 54000 it has 1000 bindings already; 22004, 22023, 54000 for the arguments
---   Touches:  queue.queues (locks the queue's row against a drop), queue.bindings (inserts)
+--   Touches:  queue.queues (locks the row, so that a concurrent drop comes before or after), queue.bindings (inserts)
 
 CREATE FUNCTION queue.bind(topic_pattern text, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6433,20 +6484,25 @@ BEGIN
         RAISE EXCEPTION 'queue "%" has too many bindings', queue
             USING ERRCODE = 'program_limit_exceeded',
                   DETAIL = 'A queue can have 1000.',
-                  HINT = 'Bind a pattern with wildcards, or take back with queue.unbind() what is not needed.';
+                  HINT = 'Bind a pattern with wildcards, or delete bindings that are not needed with queue.unbind().';
     END IF;
     INSERT INTO queue.bindings (topic_pattern, queue, topic_regex)
     VALUES (bind.topic_pattern, bind.queue, queue_internal.topic_regex(bind.topic_pattern))
     ON CONFLICT DO NOTHING;
 END
 $$;
-COMMENT ON FUNCTION queue.bind(text, text) IS 'Lets a queue have what is published under matching topics.';
--- queue.unbind(topic_pattern, queue)
+COMMENT ON FUNCTION queue.bind IS
+'Binds a queue to a topic: from now on queue.publish pushes to the queue what is published under a matching topic.
+Binding twice changes nothing. Needs the operator''s right on the queue.
+
+- topic_pattern: words of letters, digits, _ and -, separated by dots; at most 255 bytes. The word * matches one word,
+  the word # any number of words, also none.
+- queue: name of the queue.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 54000: it has 1000 bindings already. 22004,
+22023 or 54000: an argument is null, invalid or too large.';
+-- queue.unbind
 --
---   Takes back what queue.bind() said. The binding is found by its pattern as it was written.
---   API:      public; an operator's
---   Returns:  whether there was such a binding
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments
 --   Touches:  queue.bindings (deletes)
 
 CREATE FUNCTION queue.unbind(topic_pattern text, queue text) RETURNS boolean
@@ -6459,13 +6515,16 @@ BEGIN
     RETURN FOUND;
 END
 $$;
-COMMENT ON FUNCTION queue.unbind(text, text) IS 'Takes a binding back; returns whether there was one.';
--- queue.pause(name)
+COMMENT ON FUNCTION queue.unbind IS
+'Deletes a binding, and returns whether it existed. Needs the operator''s right on the queue.
+
+- topic_pattern: the pattern, exactly as it was passed to queue.bind.
+- queue: name of the queue.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null,
+invalid or too large.';
+-- queue.pause
 --
---   From now on nothing is claimed from the queue. Pushes are taken, and running tasks finish.
---   Pausing a paused queue changes nothing.
---   API:      public; an operator's
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the argument
 --   Touches:  queue.queues (updates)
 
 CREATE FUNCTION queue.pause(name text) RETURNS void
@@ -6476,12 +6535,16 @@ BEGIN
     WHERE q.name = pause.name AND q.paused_at IS NULL;
 END
 $$;
-COMMENT ON FUNCTION queue.pause(text) IS 'Stops claims from a queue.';
--- queue.resume(name)
+COMMENT ON FUNCTION queue.pause IS
+'Pauses a queue: nothing is claimed from it until queue.resume. Pushes are accepted, and running tasks finish. Pausing
+a paused queue changes nothing. Needs the operator''s right on the queue.
+
+- name: name of the queue.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: the argument is null,
+invalid or too large.';
+-- queue.resume
 --
---   Ends a pause. Listeners are told. Resuming a queue that is not paused changes nothing.
---   API:      public; an operator's
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the argument
 --   Touches:  queue.queues (updates)
 
 CREATE FUNCTION queue.resume(name text) RETURNS void
@@ -6495,16 +6558,17 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue.resume(text) IS 'Allows claims from a queue again.';
--- queue.purge(name)
+COMMENT ON FUNCTION queue.resume IS
+'Ends the pause of a queue, and wakes and notifies its workers. Resuming a queue that is not paused changes nothing.
+Needs the operator''s right on the queue.
+
+- name: name of the queue.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: the argument is null,
+invalid or too large.';
+-- queue.purge
 --
---   Deletes the tasks of a queue that are not running, and its dead letters, without a trace in
---   the history. Running tasks are left to their workers.
---   API:      public; an operator's
---   Returns:  how many were deleted
---   Empty:    0
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the argument
---   Touches:  queue.tasks, queue.dead_letters (deletes; never waits for a lock)
+--   Touches:  queue.tasks, queue.dead_letters (locks with SKIP LOCKED, deletes)
 
 CREATE FUNCTION queue.purge(name text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6513,7 +6577,7 @@ DECLARE
     letters bigint;
 BEGIN
     PERFORM queue_internal.check_queue(name);
-    -- Dead letters first, as redrive takes them before it makes tasks; those that it has locked are left to it.
+    -- Dead letters first, in the same order as redrive. Leaves to redrive what it has locked.
     WITH dead AS MATERIALIZED (
         SELECT d.id FROM queue.dead_letters AS d WHERE d.queue = purge.name ORDER BY d.id FOR UPDATE SKIP LOCKED
     )
@@ -6527,22 +6591,16 @@ BEGIN
     RETURN tasks + letters;
 END
 $$;
-COMMENT ON FUNCTION queue.purge(text) IS
-    'Deletes the tasks of a queue that are not running, and its dead letters; returns how many.';
--- queue.schedule(name, cron, queue, payload, timezone, options)
+COMMENT ON FUNCTION queue.purge IS
+'Deletes the tasks of a queue that are not running, and its dead letters, without recording them in the history.
+Returns how many it deleted. Skips tasks that another transaction has locked. Needs the operator''s right on the queue.
+
+- name: name of the queue.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: the argument is null,
+invalid or too large.';
+-- queue.schedule
 --
---   Creates a schedule, which pushes a task again and again, or replaces the one of that name. One
---   that is replaced stays paused if it was, and keeps its next run if "cron" and "timezone" stay.
---   API:      public; an operator's
---   Returns:  the next run; null while the schedule is paused
---   Options:  missed_runs   what becomes of runs that nobody ran in time:
---               skip        nothing
---               once        one task for the latest of them               the default
---               all         one task for each
---             priority, delay, key, on_duplicate, group_key, max_attempts, headers
---                           as in queue.push, for each task
---   Bounds:   10000 schedules of a queue: the worker reads those of all queues
---   Errors:   QX002 no such queue; 22004, 22023, 54000 for the arguments and options, and for one schedule too many
 --   Touches:  queue.schedules (inserts, updates); announces the next run to the worker
 
 CREATE FUNCTION queue.schedule(
@@ -6594,19 +6652,31 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_foreign_schedule(name);
     END IF;
-    -- A run that is kept may be due; only what lies ahead wakes the worker for schedules.
+    -- A kept run may be due; the worker only wakes for a time in the future.
     PERFORM queue_internal.announce_task(queue, greatest(next_run, clock_timestamp() + interval '1 ms'))
     WHERE next_run IS NOT NULL;
     RETURN next_run;
 END
 $$;
-COMMENT ON FUNCTION queue.schedule(text, text, text, jsonb, text, jsonb) IS
-    'Creates or replaces a schedule, which pushes a task again and again; returns its next run.';
--- queue.unschedule(name)
+COMMENT ON FUNCTION queue.schedule IS
+'Creates a schedule, which pushes a task at the times of a cron expression, or replaces the schedule of that name.
+Returns its next run, or null while it is paused. A schedule that is replaced stays paused if it was, and keeps its
+next run if cron and timezone are the same. Needs the operator''s right on the queue.
+
+- name: name of the schedule, 1 to 128 bytes without control characters; unique in the database.
+- cron: five fields (minute, hour, day, month, day of the week), six with seconds first, or a macro such as @daily.
+- queue: name of the queue.
+- payload: the payload of each task, any JSON value. Default {}.
+- timezone: a name from pg_timezone_names, whose local time the expression uses. Default UTC.
+- options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
+  them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
+  for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers.
+
+Errors: 42501: no right on the queue, or the name belongs to a schedule of another queue without it. QX002: the queue
+does not exist. 54000: the queue has 10000 schedules. 22004, 22023 or 54000: an argument or an option is null, invalid
+or too large.';
+-- queue.unschedule
 --
---   Deletes a schedule. Tasks that it pushed stay.
---   API:      public; an operator's
---   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument
 --   Touches:  queue.schedules (deletes)
 
 CREATE FUNCTION queue.unschedule(name text) RETURNS void
@@ -6616,12 +6686,15 @@ BEGIN
     DELETE FROM queue.schedules AS s WHERE s.name = unschedule.name AND queue_internal.has_right('operator', s.queue);
 END
 $$;
-COMMENT ON FUNCTION queue.unschedule(text) IS 'Deletes a schedule.';
--- queue.pause_schedule(name)
+COMMENT ON FUNCTION queue.unschedule IS
+'Deletes a schedule. Tasks that it has pushed stay. Needs the operator''s right on its queue.
+
+- name: name of the schedule.
+
+Errors: 42704: the schedule does not exist, or the caller has no right on its queue. 22004, 22023 or 54000: the
+argument is null, invalid or too large.';
+-- queue.pause_schedule
 --
---   From now on the schedule does not run. Pausing a paused schedule changes nothing.
---   API:      public; an operator's
---   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument
 --   Touches:  queue.schedules (updates)
 
 CREATE FUNCTION queue.pause_schedule(name text) RETURNS void
@@ -6633,13 +6706,16 @@ BEGIN
       AND queue_internal.has_right('operator', s.queue);
 END
 $$;
-COMMENT ON FUNCTION queue.pause_schedule(text) IS 'Stops the runs of a schedule.';
--- queue.resume_schedule(name)
+COMMENT ON FUNCTION queue.pause_schedule IS
+'Pauses a schedule: it does not run until queue.resume_schedule. Pausing a paused schedule changes nothing. Needs the
+operator''s right on its queue.
+
+- name: name of the schedule.
+
+Errors: 42704: the schedule does not exist, or the caller has no right on its queue. 22004, 22023 or 54000: the
+argument is null, invalid or too large.';
+-- queue.resume_schedule
 --
---   Ends a pause. Runs that fell into the pause are not made up, whatever "missed_runs" says.
---   Resuming a schedule that is not paused changes nothing.
---   API:      public; an operator's
---   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument
 --   Touches:  queue.schedules (updates); announces the next run to the worker
 
 CREATE FUNCTION queue.resume_schedule(name text) RETURNS void
@@ -6657,13 +6733,16 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue.resume_schedule(text) IS 'Lets a schedule run again.';
--- queue.run_schedule(name)
+COMMENT ON FUNCTION queue.resume_schedule IS
+'Ends the pause of a schedule. Runs that fell into the pause are not made up, whatever missed_runs says. Resuming a
+schedule that is not paused changes nothing. Needs the operator''s right on its queue.
+
+- name: name of the schedule.
+
+Errors: 42704: the schedule does not exist, or the caller has no right on its queue. 22004, 22023 or 54000: the
+argument is null, invalid or too large.';
+-- queue.run_schedule
 --
---   Pushes the task of a schedule at once and returns its id. The plan stays as it is. It works
---   while the schedule is paused, too.
---   API:      public; an operator's
---   Errors:   42704 no such schedule; 22004, 22023, 54000 for the argument; what queue.push raises
 --   Touches:  queue.tasks (inserts)
 
 CREATE FUNCTION queue.run_schedule(name text) RETURNS bigint
@@ -6672,18 +6751,19 @@ BEGIN
     RETURN queue_internal.push_scheduled(queue_internal.open_schedule(name), clock_timestamp());
 END
 $$;
-COMMENT ON FUNCTION queue.run_schedule(text) IS
-    'Pushes the task of a schedule at once, without changing its plan; returns the task''s id.';
--- queue.run_schedules()
+COMMENT ON FUNCTION queue.run_schedule IS
+'Pushes the task of a schedule now, also while the schedule is paused, and returns the task''s id. The next run stays
+the same. Needs the operator''s right on its queue.
+
+- name: name of the schedule.
+
+Errors: 42704: the schedule does not exist, or the caller has no right on its queue. 22004, 22023 or 54000: the
+argument is null, invalid or too large. And those of queue.push.';
+-- queue.run_schedules
 --
---   Pushes the tasks of all schedules that are due. The worker does so by itself; without it, call
---   this every minute or so, from pg_cron or any other scheduler.
---   API:      public; needs the operator's right on all queues
---   Promise:  each time that is due is run once, however many call this at the same moment, and none
---             if the transaction rolls back
---   Returns:  how many tasks were pushed; of one schedule at most 100 a call
---   Empty:    0
---   Failing:  a schedule whose push fails notes the error, keeps its time, and is in no other's way
+--   Promise:  each run that is due is pushed once, however many sessions call this at the same time, and not at all if
+--             the transaction rolls back
+--   Failing:  a schedule whose push fails records the error and stays due. It does not affect other schedules
 --   Touches:  queue.schedules (locks with SKIP LOCKED, updates), queue.tasks (inserts)
 
 CREATE FUNCTION queue.run_schedules() RETURNS bigint
@@ -6693,14 +6773,12 @@ BEGIN
     RETURN (SELECT f.fired FROM queue_internal.fire_schedules(NULL, '0') AS f);
 END
 $$;
-COMMENT ON FUNCTION queue.run_schedules() IS
-    'Pushes the tasks of the schedules that are due; returns how many.';
--- queue.schedule_preview(cron, timezone, runs, since)
---
---   The next runs that a schedule would have, counted from "since", which is now by default.
---   API:      public; an operator's
---   Errors:   22004, 22023, 54000 for the arguments
---   Touches:  nothing
+COMMENT ON FUNCTION queue.run_schedules IS
+'Pushes the tasks of all schedules that are due, at most 100 of each schedule, and returns how many. The background
+worker and queue.maintain do this as well. Needs the operator''s right on all queues.
+
+Errors: 42501: no right on all queues. A schedule whose push fails records the error in queue.schedules instead.';
+-- queue.schedule_preview: computes, and touches no table.
 
 CREATE FUNCTION queue.schedule_preview(
     cron text, timezone text DEFAULT 'UTC', runs integer DEFAULT 5, since timestamptz DEFAULT NULL)
@@ -6727,17 +6805,17 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue.schedule_preview(text, text, integer, timestamptz) IS
-    'The next runs that a schedule would have.';
--- CALL queue.cancel_where(filter, dry_run, batch_size, tasks)
+COMMENT ON FUNCTION queue.schedule_preview IS
+'Returns the next runs that a schedule would have.
+
+- cron: a cron expression, as in queue.schedule.
+- timezone: a name from pg_timezone_names. Default UTC.
+- runs: number of runs, 1 to 10000. Default 5.
+- since: the runs after this time, from the years 2 to 3999. Null (default) means now.
+
+Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- CALL queue.cancel_where
 --
---   Cancels the tasks that match the filter, each as queue.cancel() would: for a running one the
---   request is noted. Those that were asked before are not counted again.
---   API:      public; an operator's. Takes tasks of the operator's queues only
---   States:   queued, scheduled, waiting, running
---   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
---             a queue that is named
 --   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -6753,17 +6831,22 @@ BEGIN
         '{cancel}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.cancel_where(jsonb, boolean, integer, bigint) IS
-    'Cancels the tasks that match a filter, batch by batch.';
--- CALL queue.retry_where(filter, dry_run, batch_size, tasks)
+COMMENT ON PROCEDURE queue.cancel_where IS
+'Cancels the tasks that match a filter, each as queue.cancel does. Running tasks for which that was requested before
+are not counted. Commits after each batch if it is called outside a transaction block. Skips tasks that another
+transaction has locked. Changes only tasks of queues on which the caller has the operator''s right.
+
+- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting,
+  running), older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload
+  and headers (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
+- dry_run: true counts the matching tasks and changes nothing. Default false.
+- batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
+- tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.
+
+Errors: 42501: no right on the queue that the filter names. QX002: it does not exist. 22004, 22023 or 54000: an
+argument or an option of the filter is null, invalid or too large.';
+-- CALL queue.retry_where
 --
---   Makes the tasks that match the filter and are scheduled due at once: those that wait after a failed
---   attempt, and those that were pushed for later. Their attempts count on.
---   API:      public; an operator's. Takes tasks of the operator's queues only
---   States:   scheduled
---   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
---             a queue that is named
 --   Touches:  queue.tasks (updates)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -6779,17 +6862,23 @@ BEGIN
         '{retry}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.retry_where(jsonb, boolean, integer, bigint) IS
-    'Makes the scheduled tasks that match a filter due at once, batch by batch.';
--- CALL queue.redrive_where(filter, to_queue, dry_run, batch_size, tasks)
+COMMENT ON PROCEDURE queue.retry_where IS
+'Makes the scheduled tasks that match a filter due at once: tasks that wait for their backoff, and tasks that were
+pushed with a delay. Their attempts continue to count. Commits after each batch if it is called outside a transaction
+block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller has the
+operator''s right.
+
+- filter: a JSON object; a task has to match all of its options: queue, worker, state (scheduled), older_than and
+  newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and headers (JSON that the
+  task''s contains), ids (an array), all (true, every task). Must not be empty.
+- dry_run: true counts the matching tasks and changes nothing. Default false.
+- batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
+- tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.
+
+Errors: 42501: no right on the queue that the filter names. QX002: it does not exist. 22004, 22023 or 54000: an
+argument or an option of the filter is null, invalid or too large.';
+-- CALL queue.redrive_where
 --
---   Puts the dead letters that match the filter back into their queues, or into "to_queue"; each as
---   queue.retry() would.
---   API:      public; an operator's. Takes tasks of the operator's queues only
---   States:   failed
---   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
---             a queue that is named
 --   Touches:  queue.dead_letters (deletes), queue.tasks (inserts)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -6806,17 +6895,24 @@ BEGIN
         '{redrive}', filter, dry_run, batch_size, to_queue, NULL, tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.redrive_where(jsonb, text, boolean, integer, bigint) IS
-    'Puts the dead letters that match a filter back into a queue, batch by batch.';
--- CALL queue.reprioritise_where(filter, priority, dry_run, batch_size, tasks)
+COMMENT ON PROCEDURE queue.redrive_where IS
+'Puts the dead letters that match a filter back into their queues, or into another one, each as queue.retry does. A
+dead letter whose key another task has stays where it is. Commits after each batch if it is called outside a
+transaction block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller
+has the operator''s right.
+
+- filter: a JSON object; a task has to match all of its options: queue, worker, state (failed), older_than and
+  newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and headers (JSON that the
+  task''s contains), ids (an array), all (true, every task). Must not be empty.
+- to_queue: name of the queue to put them into. Null (default) means the queue of each.
+- dry_run: true counts the matching tasks and changes nothing. Default false.
+- batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
+- tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.
+
+Errors: 42501: no right on to_queue or the queue that the filter names. QX002: it does not exist. 22004, 22023 or
+54000: an argument or an option of the filter is null, invalid or too large.';
+-- CALL queue.reprioritise_where
 --
---   Gives the tasks that match the filter another priority. For a running one it counts when the task
---   comes back to its queue. Those that have that priority already are not counted.
---   API:      public; an operator's. Takes tasks of the operator's queues only
---   States:   queued, scheduled, waiting, running
---   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
---             a queue that is named
 --   Touches:  queue.tasks (updates)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -6834,17 +6930,24 @@ BEGIN
         tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.reprioritise_where(jsonb, integer, boolean, integer, bigint) IS
-    'Gives the tasks that match a filter another priority, batch by batch.';
--- CALL queue.move_where(filter, to_queue, dry_run, batch_size, tasks)
+COMMENT ON PROCEDURE queue.reprioritise_where IS
+'Gives the tasks that match a filter another priority. A running task gets it when it returns to its queue. Tasks that
+have that priority already are not counted. Commits after each batch if it is called outside a transaction block.
+Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller has the operator''s
+right.
+
+- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting,
+  running), older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload
+  and headers (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
+- priority: the new priority; the smallest is claimed first.
+- dry_run: true counts the matching tasks and changes nothing. Default false.
+- batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
+- tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.
+
+Errors: 42501: no right on the queue that the filter names. QX002: it does not exist. 22004, 22023 or 54000: an
+argument or an option of the filter is null, invalid or too large.';
+-- CALL queue.move_where
 --
---   Moves the tasks that match the filter and are not running to another queue. They keep their ids,
---   priorities and times, and their keys: one whose key another task has there stays where it is.
---   API:      public; an operator's. Takes tasks of the operator's queues only
---   States:   queued, scheduled, waiting
---   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
---             a queue that is named
 --   Touches:  queue.tasks (updates)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -6861,17 +6964,24 @@ BEGIN
         '{move}', filter, dry_run, batch_size, to_queue, NULL, tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.move_where(jsonb, text, boolean, integer, bigint) IS
-    'Moves the tasks that match a filter to another queue, batch by batch; those whose key is taken there stay.';
--- CALL queue.purge_where(filter, dry_run, batch_size, tasks)
+COMMENT ON PROCEDURE queue.move_where IS
+'Moves the tasks that match a filter and are not running to another queue. They keep their ids, priorities, times and
+keys. A task whose key another task has there stays where it is. Commits after each batch if it is called outside a
+transaction block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller
+has the operator''s right.
+
+- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting),
+  older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and headers
+  (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
+- to_queue: name of the queue to move them to.
+- dry_run: true counts the matching tasks and changes nothing. Default false.
+- batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
+- tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.
+
+Errors: 42501: no right on to_queue or the queue that the filter names. QX002: it does not exist. 22004, 22023 or
+54000: an argument or an option of the filter is null, invalid or too large.';
+-- CALL queue.purge_where
 --
---   Deletes the tasks and dead letters that match the filter and are not running, without a trace in
---   the history.
---   API:      public; an operator's. Takes tasks of the operator's queues only
---   States:   queued, scheduled, waiting, failed
---   Returns:  in "tasks", how many; with "dry_run", how many there are, and nothing is done
---   Errors:   22004, 22023, 54000 for the arguments and for the filter's options; 42501 or QX002 for
---             a queue that is named
 --   Touches:  queue.tasks, queue.dead_letters (deletes)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
@@ -6887,14 +6997,21 @@ BEGIN
         '{discard, forget}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.purge_where(jsonb, boolean, integer, bigint) IS
-    'Deletes the tasks and dead letters that match a filter, batch by batch.';
--- queue.channel(name)
---
---   The channel on which LISTEN hears that the queue has tasks to claim. The notification has no
---   payload, is a hint and nothing more, and comes at most once per "queue.notify_interval".
---   API:      public
---   Errors:   22004, 22023, 54000 for the argument
+COMMENT ON PROCEDURE queue.purge_where IS
+'Deletes the tasks that match a filter and are not running, and the dead letters that match, without recording them in
+the history. Commits after each batch if it is called outside a transaction block. Skips tasks that another
+transaction has locked. Changes only tasks of queues on which the caller has the operator''s right.
+
+- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting,
+  failed), older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and
+  headers (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
+- dry_run: true counts the matching tasks and changes nothing. Default false.
+- batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
+- tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.
+
+Errors: 42501: no right on the queue that the filter names. QX002: it does not exist. 22004, 22023 or 54000: an
+argument or an option of the filter is null, invalid or too large.';
+-- queue.channel: a channel's name has at most 63 bytes, so longer names of queues are hashed.
 
 CREATE FUNCTION queue.channel(name text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -6904,67 +7021,110 @@ BEGIN
     RETURN 'queue_' || CASE WHEN octet_length(name) <= 57 THEN name ELSE md5(name) END;
 END
 $$;
-COMMENT ON FUNCTION queue.channel(text) IS
-    'The channel on which LISTEN hears that a queue has tasks to claim.';
--- queue.grant_producer(role, queue), queue.grant_worker, queue.grant_operator
--- queue.revoke_producer(role, queue), queue.revoke_worker, queue.revoke_operator
+COMMENT ON FUNCTION queue.channel IS
+'Returns the name of the channel on which LISTEN receives notifications when the queue has tasks to claim. A
+notification is a hint without a payload, at most one per queue and queue.notify_interval. Needs any right.
+
+- name: name of the queue, which need not exist.
+
+Errors: 22004, 22023 or 54000: the argument is null, invalid or too large.';
+-- The six functions that grant and revoke rights. They create no role: roles belong to the whole server.
 --
---   Give a role what it needs to push; to claim and finish; to see and manage everything. With a
---   queue the right is for that queue alone, enforced by row-level security; without one it is
---   for all queues, those to come included. A role may have several of these rights.
---   API:      public; the extension owner's
---   Errors:   42704 no such role; QX002 no such queue; 22004, 22023, 54000 for the arguments;
---             55P03 the tables are busy
---   Touches:  the privileges and policies of the extension's tables and functions
---   Locks:    queue.tasks and the other tables for an instant, waiting at most 5 s for them
---   Creates no role: roles belong to the whole server.
+--   Touches:  queue.rights; a trigger makes the privileges on the extension's tables and functions follow it
+--   Locks:    the objects whose privileges change, for an instant; waits at most 5 s for them
 
 CREATE FUNCTION queue.grant_producer(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN queue_internal.grant_right('producer', role, queue);
-COMMENT ON FUNCTION queue.grant_producer(name, text) IS 'Lets a role push, to one queue or to all.';
+COMMENT ON FUNCTION queue.grant_producer IS
+'Grants a role the right to push tasks, to one queue or to all. Only the owner of the extension can call it. A role can
+have several rights.
+
+- role: name of the role.
+- queue: name of the queue. Null (default) means all queues, also future ones.
+
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
+exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
+too large.';
 
 CREATE FUNCTION queue.grant_worker(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN queue_internal.grant_right('worker', role, queue);
-COMMENT ON FUNCTION queue.grant_worker(name, text) IS
-    'Lets a role claim and finish tasks, of one queue or of all.';
+COMMENT ON FUNCTION queue.grant_worker IS
+'Grants a role the right to claim and finish tasks, of one queue or of all. Only the owner of the extension can call
+it. A role can have several rights.
+
+- role: name of the role.
+- queue: name of the queue. Null (default) means all queues, also future ones.
+
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
+exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
+too large.';
 
 CREATE FUNCTION queue.grant_operator(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN queue_internal.grant_right('operator', role, queue);
-COMMENT ON FUNCTION queue.grant_operator(name, text) IS
-    'Lets a role see and manage one queue or all.';
+COMMENT ON FUNCTION queue.grant_operator IS
+'Grants a role the right to see and manage tasks, schedules and the options of one queue or of all. Only the owner of
+the extension can call it. A role can have several rights.
+
+- role: name of the role.
+- queue: name of the queue. Null (default) means all queues, also future ones.
+
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
+exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
+too large.';
 
 CREATE FUNCTION queue.revoke_producer(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN queue_internal.revoke_right('producer', role, queue);
-COMMENT ON FUNCTION queue.revoke_producer(name, text) IS 'Takes back what queue.grant_producer() gave.';
+COMMENT ON FUNCTION queue.revoke_producer IS
+'Revokes what queue.grant_producer granted, with the same arguments. A NOTICE says if the role had no such right, or
+still has the right on all queues. Only the owner of the extension can call it.
+
+- role: name of the role.
+- queue: name of the queue. Null (default) means all queues, also future ones.
+
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
+exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
+too large.';
 
 CREATE FUNCTION queue.revoke_worker(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN queue_internal.revoke_right('worker', role, queue);
-COMMENT ON FUNCTION queue.revoke_worker(name, text) IS 'Takes back what queue.grant_worker() gave.';
+COMMENT ON FUNCTION queue.revoke_worker IS
+'Revokes what queue.grant_worker granted, with the same arguments. A NOTICE says if the role had no such right, or
+still has the right on all queues. Only the owner of the extension can call it.
+
+- role: name of the role.
+- queue: name of the queue. Null (default) means all queues, also future ones.
+
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
+exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
+too large.';
 
 CREATE FUNCTION queue.revoke_operator(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN queue_internal.revoke_right('operator', role, queue);
-COMMENT ON FUNCTION queue.revoke_operator(name, text) IS 'Takes back what queue.grant_operator() gave.';
+COMMENT ON FUNCTION queue.revoke_operator IS
+'Revokes what queue.grant_operator granted, with the same arguments. A NOTICE says if the role had no such right, or
+still has the right on all queues. Only the owner of the extension can call it.
+
+- role: name of the role.
+- queue: name of the queue. Null (default) means all queues, also future ones.
+
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
+exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
+too large.';
 -- CALL queue.maintain()
 --
---   One round of what the background worker does, for servers that do not preload the library:
---   puts back tasks whose lease ran out, runs the schedules that are due, unblocks what waited for a
---   predecessor or its turn, makes and drops the partitions of the history, deletes old dead letters and
---   keys. Call it every minute, from pg_cron or any other scheduler.
---   API:      public; the extension owner's, since it makes and drops tables
---   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second; it
---             cannot be called in a transaction
---   Bounds:   each part works for a minute at most, and leaves the rest for the next call; the search for lost events goes
---             to its end
---   In time:  the schedules that are due run first, and again after each transaction of the other parts, so that no
---             schedule waits for what others have left to do
---   Failing:  a part that fails is a WARNING and in no other's way
---   Why it has no SET clause: a procedure that commits may have none.
+--   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second
+--   Bounds:   each part works for a minute at most, and leaves the rest to the next call; the search for lost events
+--             runs to its end
+--   In time:  due schedules run first, and again after each transaction of the other parts, so that no schedule waits
+--             for the rest of the maintenance
+--   Failing:  a part that fails is reported as a WARNING and does not affect the others
+--   Why it has no SET clause: a procedure with one cannot commit. So it qualifies all that it uses.
 
 CREATE PROCEDURE queue.maintain()
 LANGUAGE plpgsql AS $$
@@ -6973,13 +7133,13 @@ DECLARE
     until pg_catalog.timestamptz;
     place queue_internal.sweep_position;
 BEGIN
-    -- Events are processed at this level alone, whatever the default is. Each transaction hands it to the next.
+    -- Events are only processed at READ COMMITTED. COMMIT AND CHAIN keeps the isolation level.
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     PERFORM queue_internal.maintain_part('schedules');
     COMMIT AND CHAIN;
     FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'events', 'partitions', 'history', 'dead letters', 'keys'] LOOP
-        -- So that what it finds is processed as well, and no lease waits for it.
+        -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
             place := queue_internal.maintain_sweep(place);
             COMMIT AND CHAIN;
@@ -7000,8 +7160,13 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE queue.maintain() IS
-    'One round of what the background worker does, for servers that do not preload the library.';
+COMMENT ON PROCEDURE queue.maintain IS
+'Does one round of the background worker''s work, for databases without one: requeues tasks whose lease has expired,
+runs the schedules that are due, unblocks tasks that waited for a predecessor or their turn, creates and drops
+partitions of the history, and deletes old dead letters and keys. Call it once a minute, from pg_cron or another
+scheduler. Only the owner of the extension can call it, because it creates and drops tables.
+
+Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 
 CREATE FUNCTION queue_internal.maintain_sweep(place queue_internal.sweep_position)
 RETURNS queue_internal.sweep_position
@@ -7009,12 +7174,12 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' A
 BEGIN
     RETURN queue_internal.sweep(place, 1000, again => false);
 EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'queue.maintain() is not done with the search for lost events: %', SQLERRM;
+    RAISE WARNING 'queue.maintain() could not finish the search for lost events: %', SQLERRM;
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.maintain_sweep(queue_internal.sweep_position) IS
-    'One transaction of the search for lost events in queue.maintain(); returns where to continue.';
+COMMENT ON FUNCTION queue_internal.maintain_sweep IS
+    'Does one transaction of the search for lost events in queue.maintain(); returns where to continue.';
 
 CREATE FUNCTION queue_internal.maintain_part(part text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
@@ -7030,27 +7195,17 @@ BEGIN
     END CASE;
     RETURN false;
 EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'queue.maintain() is not done with the %: %', part, SQLERRM;
+    RAISE WARNING 'queue.maintain() could not finish its part "%": %', part, SQLERRM;
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.maintain_part(text) IS
-    'One transaction of a part of queue.maintain(); returns whether there may be more to do.';
--- queue.health(due_for, overdue_for, pinned_for, failed, held_back)
+COMMENT ON FUNCTION queue_internal.maintain_part IS
+    'Does one transaction of a part of queue.maintain(); returns whether there may be more to do.';
+-- queue.health
 --
---   What is wrong in this database, and what to do about it: a row for each check, or one for each queue or
---   transaction that a check finds fault with.
---   API:       public; an operator's, and monitoring's
---   Arguments: due_for      how long a task may be due before its queue is not well
---              overdue_for  how long ago a lease may have run out
---              pinned_for   how long a transaction may hold back vacuum
---              failed       how many tasks of a queue may fail for good in an hour
---              held_back    how many transactions a replication slot or a standby may hold back vacuum
---              Null means the default.
---   Returns:   name: which check; status: ok, warning or critical; detail: what was found; hint: what to do,
---              null where nothing is
---   Reads:     queue.stats, queue.workers, queue.failing_schedules, queue.engine_stats(), views and catalogs of the server
---   Why nothing else: who may monitor has no right on the tables, nor in queue_internal.
+--   Touches:  queue.stats, queue.workers, queue.failing_schedules, queue.engine_stats(), and views and catalogs of the
+--             server (reads). Nothing else, because roles that may monitor have no right on the tables nor in
+--             queue_internal
 
 CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
@@ -7061,7 +7216,7 @@ CREATE FUNCTION queue.health(
 RETURNS TABLE (name text, status text, detail text, hint text)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
--- For queue.stats, of which most branches do not run: to compile them takes longer than all the rest.
+-- For queue.stats: compiling its branches, most of which do not run, takes longer than everything else.
 SET jit = off
 -- The bounds of partitions are read from text.
 SET datestyle = 'ISO'
@@ -7076,126 +7231,125 @@ DECLARE
     today       CONSTANT date := (moment AT TIME ZONE 'UTC')::date;
     engine      CONSTANT jsonb := queue.engine_stats();
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
-    by_hand     CONSTANT text := 'Have something CALL queue.maintain() every minute meanwhile.';
+    by_hand     CONSTANT text := 'Meanwhile, run CALL queue.maintain() once a minute.';
 BEGIN
-    -- The same, but where the library or the extension is about to be upgraded.
+    -- They only differ during an upgrade of the library or the extension.
     RETURN QUERY
     SELECT 'version', CASE WHEN v.extension = v.library THEN 'ok' ELSE 'warning' END,
-           format('the extension is of version %s, the library of %s', v.extension, v.library),
+           format('extension version %s, library version %s', v.extension, v.library),
            CASE WHEN v.extension <> v.library THEN
                'If the extension is older: ALTER EXTENSION queue_ext UPDATE. If the library is older: restart the server.' END
     FROM (SELECT e.extversion AS extension, coalesce(engine ->> 'version', e.extversion) AS library
           FROM pg_extension AS e WHERE e.extname = 'queue_ext') AS v;
 
-    -- Of each of these two, the first row that matches.
+    -- Each of the next two returns the first row that matches.
     RETURN QUERY
     SELECT 'engine', f.status, f.detail, f.hint
     FROM (VALUES
-        (engine ? 'edition', 'ok', format('this is the %s edition, without a library', engine ->> 'edition'), NULL),
+        (engine ? 'edition', 'ok', format('%s edition, without a library', engine ->> 'edition'), NULL),
         (engine ? 'max_lanes', 'ok', 'the library is preloaded', NULL),
         ((engine ->> 'loaded')::boolean, 'warning', 'queue.lanes is 0',
-         'Everything works, more slowly. Set queue.lanes, and restart the server.'),
+         'Everything works, but slower. Set queue.lanes and restart the server.'),
         (true, 'warning', 'the library is not preloaded',
-         'Everything works, more slowly. Add queue_ext to shared_preload_libraries, and restart the server.')
+         'Everything works, but slower. Add queue_ext to shared_preload_libraries and restart the server.')
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
 
     RETURN QUERY
     SELECT 'worker', f.status, f.detail, f.hint
     FROM (VALUES
-        (pg_is_in_recovery(), 'ok', 'a standby has none', NULL),
+        (pg_is_in_recovery(), 'ok', 'a standby has no background worker', NULL),
         (engine ? 'worker', 'ok', 'process ' || (engine #>> '{worker,pid}'), NULL),
         ((engine ->> 'maintained_at')::timestamptz > moment - interval '5 minutes', 'ok',
          'queue.maintain() last ran at ' || (engine ->> 'maintained_at'), NULL),
         (engine ? 'edition', 'critical',
          coalesce('queue.maintain() last ran at ' || (engine ->> 'maintained_at'), 'queue.maintain() has never run'),
-         'Have pg_cron or any other scheduler CALL queue.maintain() every minute.'),
-        (NOT (engine ->> 'loaded')::boolean, 'warning', 'without preloading there is none', by_hand),
+         'Run CALL queue.maintain() once a minute, with pg_cron or another scheduler.'),
+        (NOT (engine ->> 'loaded')::boolean, 'warning', 'the library is not preloaded, so there is no background worker', by_hand),
         (NOT current_setting('queue.worker_enabled', true)::boolean, 'warning', 'queue.worker_enabled is off', by_hand),
-        (true, 'critical', 'there is none',
-         'After a crash it is back within seconds. If not, the log of the server says why; max_worker_processes '
+        (true, 'critical', 'there is no background worker',
+         'After a crash it restarts within seconds. If it does not, look in the server log; max_worker_processes '
          'may be too low. ' || by_hand)
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
 
     RETURN QUERY
-    SELECT 'lanes', 'warning', format('%s queues with tasks have no lane, and are served more slowly', count(*)),
-           'Raise queue.lanes, and restart the server.'
+    SELECT 'lanes', 'warning', format('%s queues with tasks have no lane, so their workers are slower', count(*)),
+           'Raise queue.lanes and restart the server.'
     FROM unnest(stats) AS s
     WHERE s.queued + s.running > 0 AND NOT engine -> 'lanes' ? s.queue
       AND (engine #>> '{verbs,handed_over,no_lane}')::bigint > 0
     HAVING count(*) > 0;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'lanes', 'ok', 'no queue lacks one', NULL;
+        RETURN QUERY SELECT 'lanes', 'ok', 'no queue with tasks lacks a lane', NULL;
     END IF;
 
     RETURN QUERY
     SELECT 'due tasks', 'warning',
-           format('queue %s: %s are due, the first for %s', to_json(s.queue), s.queued,
+           format('queue %s: %s tasks are due, the oldest for %s', to_json(s.queue), s.queued,
                   date_trunc('second', s.oldest_due_age)),
            CASE WHEN s.paused THEN format('The queue is paused: SELECT queue.resume(%L).', s.queue)
-                WHEN s.running = 0 THEN 'Start workers. If there are some: a limit of the queue, or an open transaction that claimed.'
-                ELSE 'Start more workers, raise a limit of the queue, or look in queue.workers for those that hang.' END
+                WHEN s.running = 0 THEN 'Start workers. If there are some, a limit of the queue or an open transaction with claims holds them up.'
+                ELSE 'Start more workers, raise a limit of the queue, or look in queue.workers for workers that hang.' END
     FROM unnest(stats) AS s WHERE s.oldest_due_age > due_for ORDER BY s.queue;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'due tasks', 'ok', format('none has been due for %s', due_for), NULL;
+        RETURN QUERY SELECT 'due tasks', 'ok', format('no task has been due for %s', due_for), NULL;
     END IF;
 
     RETURN QUERY
     SELECT 'leases', 'warning',
-           format('queue %s: one of worker %s ran out %s ago, and its task was not put back', to_json(w.queue),
+           format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
                   coalesce(to_json(w.worker)::text, 'without a name'), CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
-           'CALL queue.maintain() puts it back. If there is a worker of the extension, the log of the server '
-           'says what keeps it.'
+           'CALL queue.maintain() requeues it. If the background worker runs, the server log says why it does not.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'leases', 'ok', format('none ran out more than %s ago', overdue_for), NULL;
+        RETURN QUERY SELECT 'leases', 'ok', format('none expired more than %s ago', overdue_for), NULL;
     END IF;
 
-    -- The pause has grown to a second by then. An error may name what a task holds: it is for the owner alone.
+    -- After seven tries the pause is a second. Only the owner sees the error, because it may contain data of the task.
     IF NOT pg_has_role((SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass), 'USAGE') THEN
-        RETURN QUERY SELECT 'events', 'ok', 'only the owner of the tables sees those that cannot be processed', NULL;
+        RETURN QUERY SELECT 'events', 'ok', 'only the owner of the tables can see events that cannot be processed', NULL;
     ELSE
         RETURN QUERY
         SELECT 'events', 'warning',
                format('queue %s: %s cannot be unblocked: %s', to_json(e.queue),
                       CASE WHEN e.task_id IS NOT NULL THEN 'task ' || e.task_id ELSE 'group ' || to_json(e.group_key) END,
-                      coalesce(e.error, 'a transaction has it locked')),
-               CASE WHEN e.error IS NULL THEN 'It is tried again. Look for long transactions in pg_stat_activity.'
-                    ELSE 'Remove the cause. It is tried again after ten seconds at most.' END
+                      coalesce(e.error, 'another transaction has it locked')),
+               CASE WHEN e.error IS NULL THEN 'It will be tried again. Look for long transactions in pg_stat_activity.'
+                    ELSE 'Remove the cause. It will be tried again within ten seconds.' END
         FROM queue_internal.events AS e WHERE e.tries > 7 ORDER BY e.queue, e.id LIMIT 10;
         IF NOT FOUND THEN
-            RETURN QUERY SELECT 'events', 'ok', 'none had to be tried for long', NULL;
+            RETURN QUERY SELECT 'events', 'ok', 'none is delayed', NULL;
         END IF;
     END IF;
 
     RETURN QUERY
     SELECT 'schedules', 'warning',
            format('queue %s: %s schedules could not push their last task, the first since %s', to_json(f.queue), f.schedules, f.since),
-           format('They are tried again, at least once a minute. What keeps them: SELECT name, last_error FROM queue.schedules '
+           format('They are tried again at least once a minute. The cause: SELECT name, last_error FROM queue.schedules '
                   'WHERE queue = %L AND last_error IS NOT NULL.', f.queue)
     FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour' ORDER BY f.queue;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'schedules', 'ok', 'each could push its last task', NULL;
+        RETURN QUERY SELECT 'schedules', 'ok', 'all of them pushed their last task', NULL;
     END IF;
 
     RETURN QUERY
     SELECT 'dead letters', 'warning',
-           format('queue %s: %s tasks failed for good in the last hour; there are %s in all', to_json(s.queue),
+           format('queue %s: %s tasks failed for good in the last hour; it has %s dead letters', to_json(s.queue),
                   s.failed_last_hour, s.dead),
            format('SELECT id, errors -> -1 FROM queue.dead_letters WHERE queue = %L. '
-                  'Once the cause is gone: SELECT queue.redrive(%1$L).', s.queue)
+                  'Once the cause is fixed: SELECT queue.redrive(%1$L).', s.queue)
     FROM unnest(stats) AS s WHERE s.failed_last_hour >= failed ORDER BY s.queue;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'dead letters', 'ok', format('no queue got %s in the last hour', failed), NULL;
+        RETURN QUERY SELECT 'dead letters', 'ok', format('no queue got %s or more in the last hour', failed), NULL;
     END IF;
 
-    -- By time where there is one; slots and standbys have none, and count by transactions.
+    -- By time where it is known; for slots and standbys by the number of transactions.
     RETURN QUERY
     SELECT 'horizon', 'warning', p.detail, p.hint
     FROM (
         SELECT format('process %s (user %s, application %s, %s) has a transaction open for %s', a.pid,
                       to_json(a.usename), to_json(a.application_name), coalesce(a.state, a.backend_type),
                       date_trunc('second', moment - a.xact_start)) AS detail,
-               format('Until it ends, finished tasks are not vacuumed. SELECT pg_terminate_backend(%s) ends it.',
+               format('Until it ends, vacuum cannot remove finished tasks. SELECT pg_terminate_backend(%s) ends it.',
                       a.pid) AS hint
         FROM pg_stat_activity AS a
         WHERE a.datname = current_database() AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
@@ -7206,16 +7360,16 @@ BEGIN
         FROM pg_prepared_xacts AS x
         WHERE x.database = current_database() AND x.prepared < moment - pinned_for
         UNION ALL
-        SELECT format('replication slot %s holds it back by %s transactions', to_json(s.slot_name), age(s.xmin)),
-               format('Have its standby catch up, or SELECT pg_drop_replication_slot(%L).', s.slot_name)
+        SELECT format('replication slot %s holds back vacuum by %s transactions', to_json(s.slot_name), age(s.xmin)),
+               format('Let its standby catch up, or drop it: SELECT pg_drop_replication_slot(%L).', s.slot_name)
         FROM pg_replication_slots AS s WHERE age(s.xmin) > held_back
         UNION ALL
-        SELECT format('standby %s holds it back by %s transactions', to_json(r.application_name), age(r.backend_xmin)),
-               'End the old query there, or switch hot_standby_feedback off.'
+        SELECT format('standby %s holds back vacuum by %s transactions', to_json(r.application_name), age(r.backend_xmin)),
+               'End the old query on the standby, or turn off hot_standby_feedback.'
         FROM pg_stat_replication AS r WHERE age(r.backend_xmin) > held_back
     ) AS p;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'horizon', 'ok', format('nobody has held back vacuum for %s', pinned_for), NULL;
+        RETURN QUERY SELECT 'horizon', 'ok', format('nothing has held back vacuum for %s', pinned_for), NULL;
     END IF;
 
     RETURN QUERY
@@ -7237,30 +7391,40 @@ BEGIN
      WHERE p.since < p.day + interval '24 hours' AND p.until > p.day) AS o (name, whole),
     LATERAL (VALUES
         (h.loose IS NOT NULL, 'warning',
-         format('table queue.%s is not attached to queue.history, and no partition is made while it is not', h.loose),
-         'A dump that is being restored will attach it. Else: ALTER TABLE queue.history ATTACH PARTITION, or DROP TABLE.'),
-        (h.there, 'ok', 'the last is for ' || h.last, NULL),
+         format('table queue.%s is not attached to queue.history, and no partition is created until it is', h.loose),
+         'A dump that is being restored will attach it. Otherwise attach it with ALTER TABLE queue.history ATTACH PARTITION, or drop it.'),
+        (h.there, 'ok', 'the last one is for ' || h.last, NULL),
         (o.whole, 'ok', format('the partition %s holds tomorrow', o.name), NULL),
-        (o.name IS NOT NULL, 'warning', format('the partition %s holds only a part of tomorrow, which gets none of its own', o.name),
-         'Rows of the rest go to queue.history_default. Attach partitions by hand for whole days (UTC).'),
-        (h.last IS NULL, 'ok', 'nothing has finished yet', NULL),
-        (true, 'warning', 'there is none for tomorrow, the last is for ' || h.last,
-         'Rows without one go to queue.history_default. CALL queue.maintain() makes them, unless somebody keeps '
-         'queue.history locked.')
+        (o.name IS NOT NULL, 'warning', format('the partition %s holds only a part of tomorrow, so no other is created for that day', o.name),
+         'The other rows of that day go to queue.history_default. Attach partitions by hand for whole days (UTC).'),
+        (h.last IS NULL, 'ok', 'no task has finished yet', NULL),
+        (true, 'warning', 'there is none for tomorrow; the last one is for ' || h.last,
+         'Rows without one go to queue.history_default. CALL queue.maintain() creates partitions, unless '
+         'a transaction has queue.history locked.')
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
 END
 $$;
-COMMENT ON FUNCTION queue.health(interval, interval, interval, bigint, bigint) IS
-    'What is wrong in this database, and what to do about it.';
--- The entry points of the verbs.
+COMMENT ON FUNCTION queue.health IS
+'Checks this database, and returns what is wrong and what to do about it: a row for each check, or one for each queue
+or transaction that a check complains about. name: the check. status: ok, warning or critical. detail: what was found.
+hint: what to do, or null. Needs the operator''s right on any queue, or pg_monitor.
+
+- due_for: how long a task may be due before its queue is reported. Default 10 minutes.
+- overdue_for: how long ago a lease may have expired. Default 1 minute.
+- pinned_for: how long a transaction may hold back vacuum. Default 10 minutes.
+- failed: how many tasks of a queue may fail within an hour before it is reported. Default 10.
+- held_back: by how many transactions a replication slot or a standby may hold back vacuum. Default 1000000.
+
+Null means the default.';
+-- The entry points of the public functions.
 --
---   Every verb that a role may call moves into schema queue_internal, under the same name, and an entry point in C
---   takes its place, with the same arguments. It switches to the rights of the owner for the time of the call
---   (src/rights.rs) and calls the verb, which checks the rights of its caller. Some verbs have a native form, which the
+--   Every public function that a role may call moves to schema queue_internal under the same name, and an entry point in C
+--   with the same arguments replaces it. The entry point switches to the rights of the owner for the call (src/rights.rs)
+--   and calls the moved function, which checks the rights of its caller. Some functions have a native version, which the
 --   entry point tries first (src/verbs.rs).
---   Internal functions that procedures call as their caller get an entry point too; their SQL form is renamed to core_....
---   Functions that only the owner may call, or that read nothing but views, stay as they are.
---   Why the entry points have no SET clause: they look nothing up by name except in the extension's schemas.
+--   Internal functions that procedures call as their caller get an entry point too; their SQL version is renamed to core_...
+--   Functions that only the owner may call, or that only read views, stay as they are.
+--   Why the entry points have no SET clause: they look up names only in the extension's schemas.
 
 DO $$
 DECLARE
@@ -7274,7 +7438,7 @@ BEGIN
                       CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END) AS header,
                CASE WHEN p.proretset AND p.prorows <> 1000 THEN format(' ROWS %s', p.prorows) ELSE '' END AS rows,
                pg_get_function_identity_arguments(p.oid) AS arguments, obj_description(p.oid, 'pg_proc') AS comment,
-               -- Claiming from several queues is left to SQL.
+               -- Claiming from several queues has no native version.
                p.proname = ANY (native) AND (p.proname <> 'claim' OR p.proargtypes[1] = 'text'::regtype) AS is_native
         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE p.prokind = 'f' AND (
@@ -7293,40 +7457,41 @@ BEGIN
 END
 $$;
 
--- Until the timeline changes, every claim whose token counts is in this database's tables.
+-- Until the timeline changes, every claim whose token counts is in the tables of this database.
 UPDATE queue_internal.token_mark
 SET timeline = ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint;
 
--- How the lanes learn of what the native verbs did not do themselves: the core's own statements, and
--- anybody's INSERT, COPY, UPDATE and DELETE.
+-- Tells the lanes about changes that the native functions did not make: statements of the SQL implementation, and
+-- INSERT, COPY, UPDATE and DELETE by clients.
 
 CREATE FUNCTION queue_internal.tasks_announced() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'tasks_announced';
-COMMENT ON FUNCTION queue_internal.tasks_announced() IS 'Tells the lanes of tasks that a statement inserted.';
+COMMENT ON FUNCTION queue_internal.tasks_announced IS 'Announces inserted tasks to the lanes.';
 
 CREATE TRIGGER tasks_announced AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.tasks_announced();
-COMMENT ON TRIGGER tasks_announced ON queue.tasks IS 'Tells the lanes of new tasks.';
+COMMENT ON TRIGGER tasks_announced ON queue.tasks IS 'Announces new tasks to the lanes.';
 
 CREATE FUNCTION queue_internal.task_changed() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'task_changed';
-COMMENT ON FUNCTION queue_internal.task_changed() IS 'Tells the lanes of a task that was changed or deleted.';
+COMMENT ON FUNCTION queue_internal.task_changed IS 'Announces a changed or deleted task to the lanes.';
 
 CREATE TRIGGER task_changed AFTER UPDATE OR DELETE ON queue.tasks
     FOR EACH ROW EXECUTE FUNCTION queue_internal.task_changed();
-COMMENT ON TRIGGER task_changed ON queue.tasks IS 'Tells the lanes of changed tasks.';
+COMMENT ON TRIGGER task_changed ON queue.tasks IS 'Announces changed tasks to the lanes.';
 
 CREATE FUNCTION queue_internal.event_announced() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'event_announced';
-COMMENT ON FUNCTION queue_internal.event_announced() IS 'Tells the lane of a queue that there are events to process.';
+COMMENT ON FUNCTION queue_internal.event_announced IS
+    'Announces to the lane of a queue that it has events to process.';
 
 CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
     FOR EACH ROW EXECUTE FUNCTION queue_internal.event_announced();
 COMMENT ON TRIGGER event_announced ON queue_internal.events IS
-    'Tells the lane of a queue that there are events to process.';
+    'Announces to the lane of a queue that it has events to process.';
 
--- The counters behind queue.stats, told of what the native verbs did not do.
+-- Keeps the counters behind queue.stats up to date with changes that the native functions did not make.
 
 CREATE OR REPLACE FUNCTION queue_internal.counted(queues text[])
 RETURNS TABLE (
@@ -7336,7 +7501,8 @@ LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrappe
 
 CREATE FUNCTION queue_internal.history_counted() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'history_counted';
-COMMENT ON FUNCTION queue_internal.history_counted() IS 'Counts what was written to the history or deleted from it.';
+COMMENT ON FUNCTION queue_internal.history_counted IS
+    'Counts rows that are written to the history or deleted from it.';
 
 CREATE TRIGGER history_counted AFTER INSERT ON queue.history
     REFERENCING NEW TABLE AS inserted
@@ -7346,11 +7512,11 @@ COMMENT ON TRIGGER history_counted ON queue.history IS 'Counts finished tasks.';
 CREATE TRIGGER history_uncounted AFTER DELETE ON queue.history
     REFERENCING OLD TABLE AS deleted
     FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.history_counted();
-COMMENT ON TRIGGER history_uncounted ON queue.history IS 'Counts finished tasks no more.';
+COMMENT ON TRIGGER history_uncounted ON queue.history IS 'Subtracts deleted rows from the counters.';
 
 CREATE FUNCTION queue_internal.dead_letter_counted() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'dead_letter_counted';
-COMMENT ON FUNCTION queue_internal.dead_letter_counted() IS 'Counts a dead letter that came or went.';
+COMMENT ON FUNCTION queue_internal.dead_letter_counted IS 'Counts dead letters that are added or removed.';
 
 CREATE TRIGGER dead_letter_counted AFTER INSERT OR UPDATE OR DELETE ON queue.dead_letters
     FOR EACH ROW EXECUTE FUNCTION queue_internal.dead_letter_counted();
@@ -7358,9 +7524,10 @@ COMMENT ON TRIGGER dead_letter_counted ON queue.dead_letters IS 'Counts dead let
 
 CREATE FUNCTION queue_internal.table_emptied() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'table_emptied';
-COMMENT ON FUNCTION queue_internal.table_emptied() IS 'Has everything counted anew after a TRUNCATE.';
+COMMENT ON FUNCTION queue_internal.table_emptied IS 'Resets the counters after a TRUNCATE.';
 
--- Also for those who write as a replica does: what is not counted would be missing from then on.
+-- ALWAYS, so that they also fire with session_replication_role = replica: changes that are not counted would make the
+-- counters wrong.
 DO $$
 DECLARE
     emptied regclass;
@@ -7370,7 +7537,7 @@ BEGIN
         EXECUTE format('CREATE TRIGGER table_emptied AFTER TRUNCATE ON %s
                         FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.table_emptied()', emptied);
         EXECUTE format('COMMENT ON TRIGGER table_emptied ON %s IS %L', emptied,
-                       'Has everything counted anew.');
+                       'Resets the counters.');
     END LOOP;
     FOR counts IN
         SELECT t.tgrelid::regclass AS of, t.tgname AS name FROM pg_trigger AS t
@@ -7383,91 +7550,166 @@ END
 $$;
 
 SELECT queue_internal.announce_extension();
--- What the tables and their columns are, for \d+ and for every tool that shows comments.
+-- The comments of tables, views and columns, for \d+ and for every tool that shows them.
 
-COMMENT ON TABLE queue.queues IS 'The queues and their defaults. Change them with queue.configure().';
+COMMENT ON TABLE queue.queues IS 'The queues and their options. Change them with queue.create() and queue.configure().';
+COMMENT ON COLUMN queue.queues.name IS 'The name of the queue, 1 to 128 bytes.';
 COMMENT ON COLUMN queue.queues.lease IS 'How long a claim lasts that names no lease.';
-COMMENT ON COLUMN queue.queues.max_attempts IS 'How often a task is tried that names no number of its own.';
-COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the wait grows with each failure: fixed, linear, exponential.';
-COMMENT ON COLUMN queue.queues.backoff_base IS 'The wait after the first failure.';
-COMMENT ON COLUMN queue.queues.backoff_max IS 'The longest wait.';
-COMMENT ON COLUMN queue.queues.backoff_jitter IS 'The share of a wait, 0 to 1, of which chance takes a part off.';
-COMMENT ON COLUMN queue.queues.paused_at IS 'Since when nothing is claimed from the queue.';
-COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time; null for any number.';
-COMMENT ON COLUMN queue.queues.max_running_per_group IS 'How many tasks of a group may run at a time. At 1 they run in the order of their ids.';
-COMMENT ON COLUMN queue.queues.rate_limit IS 'How many tasks may start in any rate_period; null for any number.';
-COMMENT ON COLUMN queue.queues.rate_period IS 'The time over which rate_limit counts.';
+COMMENT ON COLUMN queue.queues.max_attempts IS 'Attempts of a task that was pushed without a number of its own.';
+COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the delay grows with each failure: fixed, linear or exponential.';
+COMMENT ON COLUMN queue.queues.backoff_base IS 'The delay after the first failure.';
+COMMENT ON COLUMN queue.queues.backoff_max IS 'The longest delay.';
+COMMENT ON COLUMN queue.queues.backoff_jitter IS 'Jitter, 0 to 1: the largest fraction randomly subtracted from each delay.';
+COMMENT ON COLUMN queue.queues.paused_at IS 'When the queue was paused; null if it is not.';
+COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time; null for no limit.';
+COMMENT ON COLUMN queue.queues.max_running_per_group IS
+    'How many tasks of a group may run at a time. At 1 they run in the order of their ids.';
+COMMENT ON COLUMN queue.queues.rate_limit IS 'How many tasks may start in any rate_period; null for no limit.';
+COMMENT ON COLUMN queue.queues.rate_period IS 'The period of rate_limit.';
 COMMENT ON COLUMN queue.queues.delayed_head IS
-    'What the first task of a group does while it is delayed: block those behind it, or let them pass.';
+    'What happens while the first task of a group is delayed: block makes the others wait, pass lets them run first.';
 COMMENT ON COLUMN queue.queues.fair_groups IS 'Whether the groups take turns, one task each.';
-COMMENT ON COLUMN queue.queues.ageing IS 'How long a task has to wait to gain one step of priority; null for never.';
-COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a finished task keeps its key; null for not at all.';
+COMMENT ON COLUMN queue.queues.ageing IS 'The waiting time that counts as one step of priority; null for none.';
+COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a completed or cancelled task keeps its key; null for not at all.';
 COMMENT ON COLUMN queue.queues.on_predecessor_failure IS
-    'What becomes of a task when one that it waits for fails or is cancelled: fail, cancel, continue.';
-COMMENT ON COLUMN queue.queues.keep_history IS 'Whether finished tasks are kept in queue.history.';
+    'What happens to a task if one that it waits for fails or is cancelled: fail, cancel or continue.';
+COMMENT ON COLUMN queue.queues.keep_history IS 'Whether completed and cancelled tasks are kept in queue.history.';
+COMMENT ON COLUMN queue.queues.created_at IS 'When the queue was created.';
 
 COMMENT ON SEQUENCE queue.tasks_id_seq IS 'The ids of tasks. They have gaps and do not follow the order of commits.';
 COMMENT ON TABLE queue.tasks IS
-    'The tasks that are not finished. A plain INSERT or COPY of queue and payload works as a push does.';
-COMMENT ON COLUMN queue.tasks.state IS 'waiting, queued or running. Scheduled is queued with run_at to come.';
-COMMENT ON COLUMN queue.tasks.priority IS 'The smaller runs first.';
-COMMENT ON COLUMN queue.tasks.run_at IS 'Not claimed before.';
-COMMENT ON COLUMN queue.tasks.attempt IS 'How many attempts were begun.';
-COMMENT ON COLUMN queue.tasks.max_attempts IS 'How many attempts are made; null for what the queue says.';
-COMMENT ON COLUMN queue.tasks.token IS 'The fencing token: larger with every claim, below 2^53, and not consecutive. Only the newest one counts.';
-COMMENT ON COLUMN queue.tasks.lease_until IS 'Until when the worker has the task, unless it extends the lease.';
-COMMENT ON COLUMN queue.tasks.worker IS 'The name that the worker gave itself.';
-COMMENT ON COLUMN queue.tasks.claimed_at IS 'When the running attempt began.';
+    'The tasks that are not finished. A plain INSERT or COPY of queue and payload has the same effect as a push.';
+COMMENT ON COLUMN queue.tasks.id IS 'The id of the task, which it keeps in the history and as a dead letter.';
+COMMENT ON COLUMN queue.tasks.queue IS 'The name of its queue.';
+COMMENT ON COLUMN queue.tasks.state IS
+    'waiting (for other tasks), queued or running. A queued task whose run_at is in the future is called scheduled.';
+COMMENT ON COLUMN queue.tasks.priority IS 'The task with the smallest priority is claimed first.';
+COMMENT ON COLUMN queue.tasks.run_at IS 'Earliest time at which the task can be claimed.';
+COMMENT ON COLUMN queue.tasks.attempt IS 'How many attempts have begun, the current one included.';
+COMMENT ON COLUMN queue.tasks.max_attempts IS 'Number of attempts; null for the option of the queue.';
+COMMENT ON COLUMN queue.tasks.token IS
+    'The fencing token: larger with every claim, below 2^53, and not consecutive. Only the newest one is valid.';
+COMMENT ON COLUMN queue.tasks.lease_until IS 'When the lease of a running task expires, unless the worker extends it.';
+COMMENT ON COLUMN queue.tasks.worker IS 'The name that the worker passed to the claim.';
+COMMENT ON COLUMN queue.tasks.claimed_at IS 'When the current or last attempt began.';
+COMMENT ON COLUMN queue.tasks.updated_at IS 'When the task last changed.';
+COMMENT ON COLUMN queue.tasks.created_at IS 'When the task was pushed.';
 COMMENT ON COLUMN queue.tasks.cancel_requested_at IS 'When queue.cancel() was called for the running task.';
-COMMENT ON COLUMN queue.tasks.key IS 'No other live task of the queue has it.';
-COMMENT ON COLUMN queue.tasks.group_key IS 'The group, of which max_running_per_group may run at a time.';
+COMMENT ON COLUMN queue.tasks.key IS 'Unique among the tasks of the queue that are not finished; null for none.';
+COMMENT ON COLUMN queue.tasks.group_key IS 'The group, of which max_running_per_group tasks may run at a time; null for none.';
 COMMENT ON COLUMN queue.tasks.gate IS
-    'Admission. 0, open: a claim may take it. 1, admitted: it may, as one of its group. 2, blocked: it waits for others.';
-COMMENT ON COLUMN queue.tasks.backoff IS 'How the wait grows with each failure, where the task was pushed with its own.';
-COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object about the task: request id, user, trace context.';
-COMMENT ON COLUMN queue.tasks.payload IS 'What is to be done, as the producer wrote it.';
-COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last said of its progress.';
+    'Admission. 0, open: it can be claimed. 1, admitted: it can be claimed, as one of its group. 2, blocked: it waits '
+    'for other tasks.';
+COMMENT ON COLUMN queue.tasks.backoff IS 'The parts of the backoff that were given by the push; null for the options of the queue.';
+COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
+COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
+COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
 COMMENT ON COLUMN queue.tasks.errors IS
-    'An array with one element for each attempt that did not succeed: attempt, at, worker, error. The first ten and the last ten.';
+    'An array with an object for each attempt that did not succeed: attempt, at, worker, error. Of more than twenty, the '
+    'first ten and the last ten.';
 
-COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, a partition per day (UTC).';
+COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, in one partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
-COMMENT ON COLUMN queue.history.result IS 'What the worker gave to queue.complete().';
-COMMENT ON TABLE queue.history_default IS 'The history of days that had no partition in time.';
+COMMENT ON COLUMN queue.history.finished_at IS 'When the task completed or was cancelled.';
+COMMENT ON COLUMN queue.history.result IS 'What the worker passed to queue.complete().';
+COMMENT ON TABLE queue.history_default IS 'The history of days whose partition was not created in time.';
 COMMENT ON TABLE queue.dead_letters IS
-    'The tasks that failed for good, with every error, until they are retried, redriven or purged.';
+    'The tasks that failed for good, with their errors, until they are retried, redriven, purged or past their retention.';
+COMMENT ON COLUMN queue.dead_letters.failed_at IS 'When the last attempt failed.';
+COMMENT ON COLUMN queue.dead_letters.key_ttl IS 'The key_ttl of the push, for the time after a redrive.';
+
+COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
+COMMENT ON COLUMN queue.all_tasks.state IS 'waiting, queued, running, completed, cancelled or failed.';
+COMMENT ON COLUMN queue.all_tasks.finished_at IS 'When the task completed, failed or was cancelled; null for a live task.';
+COMMENT ON COLUMN queue.all_tasks.result IS 'What the worker passed to queue.complete().';
+
+COMMENT ON TYPE queue.claimed_task IS 'What a claim returns: a task and the token of its lease.';
+COMMENT ON COLUMN queue.claimed_task.progress IS 'What an earlier attempt last reported as progress.';
+
+-- The same column means the same wherever a task is.
+DO $$
+DECLARE
+    same record;
+BEGIN
+    FOR same IN
+        SELECT a.attrelid::regclass AS relation, a.attname AS name, col_description(t.attrelid, t.attnum) AS comment
+        FROM pg_attribute AS a JOIN pg_attribute AS t ON t.attname = a.attname
+        WHERE t.attrelid = 'queue.tasks'::regclass AND t.attnum > 0 AND col_description(t.attrelid, t.attnum) IS NOT NULL
+          AND a.attrelid IN ('queue.history'::regclass, 'queue.dead_letters'::regclass, 'queue.all_tasks'::regclass,
+                             'queue.claimed_task'::regclass)
+          AND a.attnum > 0 AND col_description(a.attrelid, a.attnum) IS NULL
+    LOOP
+        EXECUTE format('COMMENT ON COLUMN %s.%I IS %L', same.relation, same.name, same.comment);
+    END LOOP;
+END
+$$;
+
+COMMENT ON VIEW queue.stats IS 'How many tasks of each queue are in which state, and how many finished in the last hour.';
+COMMENT ON COLUMN queue.stats.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.stats.paused IS 'Whether the queue is paused.';
+COMMENT ON COLUMN queue.stats.queued IS 'Tasks that are due and can be claimed.';
+COMMENT ON COLUMN queue.stats.scheduled IS 'Queued tasks whose run_at is in the future.';
+COMMENT ON COLUMN queue.stats.waiting IS 'Tasks that wait for other tasks to end.';
+COMMENT ON COLUMN queue.stats.behind IS 'Queued tasks that are blocked in their group.';
+COMMENT ON COLUMN queue.stats.running IS 'Tasks that a worker has leased.';
+COMMENT ON COLUMN queue.stats.dead IS 'Dead letters.';
+COMMENT ON COLUMN queue.stats.oldest_due_age IS 'For how long the task that has been due longest has been due; null if none is due.';
+COMMENT ON COLUMN queue.stats.completed_last_hour IS 'Tasks that completed in the last hour.';
+COMMENT ON COLUMN queue.stats.cancelled_last_hour IS 'Tasks that were cancelled in the last hour.';
+COMMENT ON COLUMN queue.stats.failed_last_hour IS 'Tasks that became dead letters in the last hour.';
+COMMENT ON COLUMN queue.stats.completed_per_second IS 'Tasks that completed, per second, over the last minute.';
+COMMENT ON VIEW queue.workers IS 'The leases of each worker in each queue.';
+COMMENT ON COLUMN queue.workers.worker IS 'The name that the worker passed to the claim; null if none.';
+COMMENT ON COLUMN queue.workers.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.workers.running IS 'How many tasks of the queue the worker has leased.';
+COMMENT ON COLUMN queue.workers.working_since IS 'When the earliest of these attempts began.';
+COMMENT ON COLUMN queue.workers.next_lease_until IS 'When the first of these leases expires.';
+COMMENT ON COLUMN queue.workers.overdue IS 'How many of these leases have expired.';
+COMMENT ON VIEW queue.failing_schedules IS 'How many schedules of each queue could not push their last task, and since when.';
+COMMENT ON COLUMN queue.failing_schedules.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.failing_schedules.schedules IS 'How many of its schedules fail.';
+COMMENT ON COLUMN queue.failing_schedules.since IS 'The earliest run that could not be pushed.';
+COMMENT ON COLUMN queue.failing_schedules.last_error_at IS 'When a push last failed.';
+
+COMMENT ON TABLE queue.schedules IS 'The schedules. Change them with queue.schedule(), queue.unschedule() and queue.pause_schedule().';
+COMMENT ON COLUMN queue.schedules.name IS 'The name of the schedule, unique in the database.';
+COMMENT ON COLUMN queue.schedules.cron IS 'The cron expression: five or six fields, or a macro.';
+COMMENT ON COLUMN queue.schedules.timezone IS 'The time zone of the expression, a name from pg_timezone_names.';
+COMMENT ON COLUMN queue.schedules.queue IS 'The queue to which each run pushes a task.';
+COMMENT ON COLUMN queue.schedules.payload IS 'The payload of each task.';
+COMMENT ON COLUMN queue.schedules.options IS 'Further arguments of queue.push() for each task.';
+COMMENT ON COLUMN queue.schedules.missed_runs IS 'What happens with runs that nothing ran in time: skip, once or all.';
+COMMENT ON COLUMN queue.schedules.next_run_at IS 'The next run; null while the schedule is paused.';
+COMMENT ON COLUMN queue.schedules.last_run_at IS 'The last run for which a task was pushed.';
+COMMENT ON COLUMN queue.schedules.paused_at IS 'When the schedule was paused; null if it is not.';
+COMMENT ON COLUMN queue.schedules.last_error IS 'Why the last push failed; null if it succeeded.';
+COMMENT ON COLUMN queue.schedules.last_error_at IS 'When a push last failed.';
+COMMENT ON COLUMN queue.schedules.created_at IS 'When the schedule was created.';
+COMMENT ON TABLE queue.bindings IS
+    'Which topics each queue is bound to. Change it with queue.bind() and queue.unbind().';
+COMMENT ON COLUMN queue.bindings.topic_pattern IS 'Words and dots; * matches one word, # any number of words.';
+COMMENT ON COLUMN queue.bindings.queue IS 'The queue to which queue.publish() pushes.';
+COMMENT ON COLUMN queue.bindings.topic_regex IS 'The pattern as a regular expression, for the topic with a dot before it.';
+COMMENT ON COLUMN queue.bindings.created_at IS 'When the binding was created.';
+COMMENT ON TABLE queue.rights IS
+    'The rights of roles. Change them with queue.grant_producer(), queue.revoke_producer() and their counterparts.';
+COMMENT ON COLUMN queue.rights.role IS 'The role that has the right.';
+COMMENT ON COLUMN queue.rights.kind IS 'producer, worker or operator.';
+COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null for all.';
+
 COMMENT ON TABLE queue_internal.keys IS 'Which task has a key, and until when after it finished.';
-COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which, and how those it waits for have ended.';
-COMMENT ON TABLE queue_internal.outcomes IS 'How tasks ended that could not tell their dependents.';
-COMMENT ON TABLE queue_internal.events IS 'Hints to look at a waiting task or at a group; processed by the next claim.';
+COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which predecessors, and how those ended.';
+COMMENT ON TABLE queue_internal.outcomes IS 'How tasks ended whose dependents could not be updated at that time.';
+COMMENT ON TABLE queue_internal.events IS 'Hints to check a waiting task or a group; the next claim processes them.';
 COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
-COMMENT ON TABLE queue_internal.locks IS 'Rows that are only ever locked, by the transaction that admits tasks of a group; each queue has its own.';
-COMMENT ON TABLE queue_internal.slots IS 'The places of queues with max_running, and the task that took each last.';
+COMMENT ON TABLE queue_internal.locks IS
+    'Rows that are only locked, by the transaction that admits tasks of a group; each queue has its own.';
+COMMENT ON TABLE queue_internal.slots IS 'The slots of queues with max_running, and the task that last took each.';
 COMMENT ON TABLE queue_internal.token_mark IS
     'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';
-COMMENT ON TABLE queue_internal.tokens IS 'The tokens of queues with a rate limit, and when those missing were taken.';
-COMMENT ON TABLE queue.schedules IS 'The recurring pushes. Change them with queue.schedule() and its like.';
-COMMENT ON COLUMN queue.schedules.cron IS 'The local times at which it runs, as five or six cron fields or a macro.';
-COMMENT ON COLUMN queue.schedules.timezone IS 'The zone whose local times are meant, as in pg_timezone_names.';
-COMMENT ON COLUMN queue.schedules.queue IS 'Where each run pushes a task.';
-COMMENT ON COLUMN queue.schedules.payload IS 'The payload of each task.';
-COMMENT ON COLUMN queue.schedules.options IS 'The arguments of queue.push() for each task, as far as they are given.';
-COMMENT ON COLUMN queue.schedules.missed_runs IS
-    'What becomes of runs that came due while nobody ran them: skip, once, all.';
-COMMENT ON COLUMN queue.schedules.next_run_at IS 'When it runs next; null while it is paused.';
-COMMENT ON COLUMN queue.schedules.last_run_at IS 'The time for which the last task was pushed.';
-COMMENT ON COLUMN queue.schedules.paused_at IS 'Since when it does not run.';
-COMMENT ON COLUMN queue.schedules.last_error IS 'Why its runs fail; null when the last one succeeded.';
-COMMENT ON COLUMN queue.schedules.last_error_at IS 'When a run last failed.';
-COMMENT ON TABLE queue.bindings IS
-    'Which queue gets what is published under which topics. Change it with queue.bind() and queue.unbind().';
-COMMENT ON COLUMN queue.bindings.topic_pattern IS 'Words and dots; * is one word, # any number of words.';
-COMMENT ON COLUMN queue.bindings.topic_regex IS 'The pattern as a regular expression, for the topic with a dot before it.';
-COMMENT ON TABLE queue.rights IS 'Which role may do what. Change it with queue.grant_producer() and its like.';
-COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null for all.';
-COMMENT ON TYPE queue.claimed_task IS 'What a claim hands out: a task and the token of its lease.';
--- What pg_dump must save although the tables belong to the extension. The partitions of the days
--- are made later, belong to nobody but their table, and are dumped as they are.
+COMMENT ON TABLE queue_internal.tokens IS 'The rate buckets of queues with a rate limit: when tasks started.';
+-- What pg_dump must save although the tables belong to the extension. The daily partitions are created later, belong only
+-- to their table, and are dumped like other tables.
 
 SELECT pg_catalog.pg_extension_config_dump('queue.queues', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.tasks', '');
@@ -7476,29 +7718,30 @@ SELECT pg_catalog.pg_extension_config_dump('queue.history_default', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
--- Without the rights of roles that were dropped: elsewhere their numbers may be those of other roles.
+-- Without the rights of roles that were dropped, whose OIDs may belong to other roles elsewhere.
 SELECT pg_catalog.pg_extension_config_dump(
     'queue.rights', 'WHERE role::pg_catalog.oid IN (SELECT r.oid FROM pg_catalog.pg_roles AS r)');
--- No events: the sweep leaves new ones.
+-- Without events: the sweep leaves new ones.
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.outcomes', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.tokens', '');
--- The last word of the script: nothing is for everybody. Rights are given by queue.grant_producer,
--- grant_worker and grant_operator; the views without payloads are for monitoring.
+-- Revokes all privileges from PUBLIC. Rights are granted by queue.grant_producer, grant_worker and grant_operator.
+-- Views without payloads are for monitoring.
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
 REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
--- Where default privileges open new tables: a partition is read through queue.history, which has policies.
+-- In case default privileges grant access to new tables: a partition is read through queue.history, which has
+-- policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers, queue.failing_schedules TO pg_monitor;
-GRANT EXECUTE ON FUNCTION queue.engine_stats(), queue.health(interval, interval, interval, bigint, bigint) TO pg_monitor;
+GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, and count only its queues.
-GRANT EXECUTE ON FUNCTION queue_internal.has_right(text, text), queue_internal.queues_with_right(text),
-    queue_internal.caller(), queue_internal.counted(text[]) TO PUBLIC;
--- Run as the owner for whoever inserts. Nobody else may attach them to a table.
+GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
+    queue_internal.caller, queue_internal.counted TO PUBLIC;
+-- Run as the owner for the role that inserts. No other role may attach them to a table.
 ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
 ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;

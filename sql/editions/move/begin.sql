@@ -4,10 +4,10 @@
 --     psql -v ON_ERROR_STOP=1 -v to=sql_only -f THIS_FILE    from the extension, or from another version of the
 --                                                            SQL-only edition, to the SQL-only edition
 --
--- As a superuser where there is or will be an extension, else as the owner of the SQL-only edition. It is one
--- transaction. What is there steps aside, the other edition is installed as if it were the first, and the rows
--- are carried over as a dump and its restore would; the days of the history move as they are. Whoever works
--- meanwhile waits, and then goes on with his leases and tokens. See docs/portable.md.
+-- Run it as a superuser if one of the two is the extension, else as the owner of the SQL-only edition. It is one
+-- transaction. It renames the existing schemas, installs the other edition as if it were the first, and copies the rows
+-- as a dump and restore would; the partitions of the history move as they are. Workers wait meanwhile, and then continue
+-- with their leases and tokens. See docs/portable.md.
 --
 -- Made by "make portable" out of the files in sql/.
 
@@ -24,9 +24,9 @@ SET LOCAL client_min_messages = warning;
 SET LOCAL lock_timeout = '30s';
 SET LOCAL datestyle = 'ISO';
 
--- What is there, and whose it will be. Where a superuser moves, the old edition may belong to somebody else, who could
--- have put anything in the place of its tables and functions. So nothing of it is called here, and its rows are read
--- with its owner's rights (end.sql).
+-- Which edition is installed, and who will own the new one. If a superuser runs this, the old edition may belong to
+-- another role, who could have replaced its tables and functions. So none of its functions are called here, and its
+-- rows are read with the rights of its owner (end.sql).
 SELECT pg_catalog.set_config('queue_move.to', :'to', true),
        pg_catalog.set_config('queue_move.from', CASE WHEN EXISTS (
            SELECT FROM pg_catalog.pg_extension AS e WHERE e.extname = 'queue_ext') THEN 'native' ELSE 'sql_only' END, true)
@@ -74,7 +74,7 @@ SELECT CASE WHEN r.rolsuper THEN pg_catalog.pg_get_userbyid(d.datdba) ELSE r.rol
 FROM pg_catalog.pg_roles AS r, pg_catalog.pg_database AS d
 WHERE r.rolname = current_user AND d.datname = pg_catalog.current_database() \gset
 
--- What is outside and could go with what is dropped in the end.
+-- Objects outside the schemas, which the DROP at the end must not drop.
 CREATE TEMP TABLE queue_move_outside ON COMMIT DROP AS
 SELECT o.classid, o.objid, pg_catalog.pg_describe_object(o.classid, o.objid, 0) AS name
 FROM (
@@ -88,14 +88,14 @@ WHERE o.place NOT IN ('queue'::regnamespace, 'queue_internal'::regnamespace, 'pg
                       'information_schema'::regnamespace)
   AND o.place::regnamespace::text !~ '^pg_(toast|temp)';
 
--- The extension before its tables, as its worker does: who takes them the other way round can run into a deadlock with
--- it. Nothing else locks an extension so and leaves it as it is.
+-- Locks the extension before its tables, in the same order as its worker: the other order could deadlock with it. No
+-- other command locks an extension like this and leaves it unchanged.
 SELECT pg_catalog.current_setting('queue_move.from') = 'native' AS from_native \gset
 \if :from_native
     CREATE FUNCTION pg_temp.queue_move() RETURNS void LANGUAGE sql AS '';
     ALTER FUNCTION pg_temp.queue_move() DEPENDS ON EXTENSION queue_ext;
 \endif
--- All tables or none, again and again, for the same reason. From here on their owner cannot change them, either.
+-- Locks all tables or none, and retries, for the same reason. From here on their owner cannot change them.
 DO $$
 DECLARE
     patience CONSTANT timestamptz := clock_timestamp() + interval '30 seconds';

@@ -1,12 +1,12 @@
     RESET ROLE;
 \endif
 
--- Nothing is found but what belongs to the server.
+-- Only objects of the server are found without a schema.
 SET LOCAL search_path = '';
 SET LOCAL check_function_bodies = off;
 
--- The tables of the new edition, their namesakes in the old one, and the sequence. A table that the old edition lacks
--- stays as it is.
+-- The tables of the new edition, the tables of the same name in the old one, and the sequence. Tables that the old
+-- edition lacks stay as they are.
 CREATE TEMP TABLE queue_move_tables ON COMMIT DROP AS
 SELECT n.oid AS fresh, o.oid AS old, n.relname AS name, n.relkind AS kind
 FROM pg_catalog.pg_class AS n JOIN pg_catalog.pg_class AS o
@@ -14,7 +14,7 @@ FROM pg_catalog.pg_class AS n JOIN pg_catalog.pg_class AS o
 WHERE n.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
   AND (n.relkind IN ('r', 'p') OR n.oid = 'queue.tasks_id_seq'::regclass);
 
--- What a table is made of, each part with its definition. Nothing here runs anything of the table's owner.
+-- The parts of a table, each with its definition. Nothing here runs code of the table's owner.
 CREATE FUNCTION pg_temp.parts(relation pg_catalog.oid, OUT name pg_catalog.text, OUT definition pg_catalog.text)
 RETURNS SETOF pg_catalog.record LANGUAGE sql AS $$
     SELECT p.name, pg_catalog.regexp_replace(p.definition, E'\\m(queue|queue_internal)_before\\M', E'\\1', 'g')
@@ -55,8 +55,8 @@ RETURNS SETOF pg_catalog.record LANGUAGE sql AS $$
     ) AS p (name, definition)
 $$;
 
--- What somebody added to the tables would be lost, and the days of the history come along as they are: so they must be
--- bare. The definitions of two versions may differ.
+-- Additions to the tables would be lost, and the partitions of the history are moved as they are. So there must be
+-- none. The definitions of two versions may differ.
 DO $$
 DECLARE
     relation pg_catalog.text;
@@ -90,9 +90,9 @@ BEGIN
 END
 $$;
 
--- Reads a table of the old edition with its owner's rights. Refreshing a materialized view is the one way of SQL to run a
--- query as somebody else so that nothing in it can become again who called it, nor leave anything to be done at the
--- commit (SECURITY_RESTRICTED_OPERATION). Its columns are of the server's types.
+-- Reads a table of the old edition with the rights of its owner. Refreshing a materialized view is the only way in
+-- SQL to run a query as another role such that it can neither return to the caller's role nor leave anything for the
+-- commit (SECURITY_RESTRICTED_OPERATION). Its columns have types of the server.
 CREATE SCHEMA queue_move;
 CREATE FUNCTION pg_temp.read_old(name pg_catalog.text, query pg_catalog.text) RETURNS pg_catalog.void LANGUAGE plpgsql AS $$
 BEGIN
@@ -103,7 +103,7 @@ BEGIN
 END
 $$;
 
--- Rows that a policy hides are an error, and in the order in which they were read they are written.
+-- Rows that a policy would hide raise an error, and rows are written in the order in which they were read.
 SET LOCAL row_security = off;
 SET LOCAL synchronize_seqscans = off;
 DO $$
@@ -114,17 +114,17 @@ DECLARE
     found   bigint;
     written bigint;
 BEGIN
-    -- What is there is fresh, the queue "default" for one, and gives way to what was.
+    -- Deletes the rows of the new installation, such as the queue "default".
     FOR moved IN SELECT t.fresh FROM pg_temp.queue_move_tables AS t WHERE t.kind = 'r' LOOP
         EXECUTE pg_catalog.format('DELETE FROM %s', moved.fresh::regclass);
     END LOOP;
-    -- The tasks last: what they are restored with fills in what is missing, such as keys, and does not repeat it.
-    -- The locks come with the queues, by a trigger, and with their first groups.
+    -- Tasks come last: their triggers then find the rows that belong to them, such as keys, and do not create them
+    -- again. Locks are created by a trigger on queues and with their first groups.
     FOR moved IN
         SELECT t.* FROM pg_temp.queue_move_tables AS t WHERE t.kind = 'r' AND t.fresh <> 'queue_internal.locks'::regclass
         ORDER BY t.fresh = 'queue.tasks'::regclass, t.fresh
     LOOP
-        -- The columns that both have; what the server numbers, it numbers anew, in the same order.
+        -- The columns of both. The server generates new values for identity columns, in the same order.
         SELECT pg_catalog.string_agg(pg_catalog.quote_ident(n.attname), ', ' ORDER BY n.attnum) FILTER (WHERE n.attidentity = ''),
                pg_catalog.string_agg(pg_catalog.format('o.%I::%s AS %1$I', n.attname, pg_catalog.format_type(n.atttypid, n.atttypmod)),
                                      ', ' ORDER BY n.attnum)
@@ -135,8 +135,8 @@ BEGIN
         FROM pg_catalog.pg_attribute AS o JOIN pg_catalog.pg_attribute AS n ON n.attname = o.attname
         WHERE o.attrelid = moved.old AND n.attrelid = moved.fresh AND o.attnum > 0 AND NOT o.attisdropped AND NOT n.attisdropped;
         PERFORM pg_temp.read_old(moved.name, 'SELECT ' || casts);
-        -- The triggers of the tasks take these rows for those of a dump: they may come in any order, and none of them
-        -- is changed. They look for the empty text; what SET writes is an empty name in quotes.
+        -- The triggers of the tasks treat these rows as those of a dump: in any order, and unchanged. They check for
+        -- the empty text; SET would write an empty name in quotes.
         PERFORM pg_catalog.set_config('search_path', '', true) WHERE moved.fresh = 'queue.tasks'::regclass;
         EXECUTE pg_catalog.format('INSERT INTO %s (%s) SELECT %2$s FROM queue_move.%I AS o%s', moved.fresh::regclass, columns,
             moved.name, CASE moved.fresh WHEN 'queue.rights'::regclass
@@ -152,7 +152,7 @@ $$;
 SELECT pg_temp.read_old('tasks_id_seq', 'SELECT s.last_value::bigint, s.is_called::boolean FROM queue_before.tasks_id_seq AS s') \g /dev/null
 SELECT pg_catalog.setval('queue.tasks_id_seq', s.last_value, s.is_called) FROM queue_move.tasks_id_seq AS s \g /dev/null
 
--- The days of the history, as they are.
+-- The partitions of the history, as they are.
 DO $$
 DECLARE
     owner   CONSTANT pg_catalog.text :=
@@ -171,7 +171,7 @@ BEGIN
         END IF;
         EXECUTE pg_catalog.format('ALTER TABLE queue_before.%I SET SCHEMA queue', day.name);
         EXECUTE pg_catalog.format('ALTER TABLE queue.%I OWNER TO %s', day.name, owner);
-        -- Whoever may make a trigger on it could have it run by whoever ends a task.
+        -- A role that may create a trigger on it could have it run with the rights of every role that ends a task.
         FOR grantee IN
             SELECT DISTINCT CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE x.grantee::regrole::text END
             FROM (SELECT c.relacl FROM pg_catalog.pg_class AS c WHERE c.oid = day.oid
@@ -190,7 +190,7 @@ BEGIN
 END
 $$;
 
--- The settings: in a table here, in a file there.
+-- The settings: a table in the SQL-only edition, postgresql.conf in the native one.
 DO $$
 DECLARE
     setting record;
@@ -209,7 +209,7 @@ BEGIN
 END
 $$;
 
--- What was there before goes; but nothing else with it.
+-- Drops the old edition, but nothing else with it.
 SET LOCAL client_min_messages = error;
 DROP SCHEMA queue_move CASCADE;
 DO $$
