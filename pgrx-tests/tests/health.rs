@@ -95,7 +95,13 @@ fn a_missing_engine_or_worker_is_named() {
         true,
         "max_worker_processes = 1\nmax_logical_replication_workers = 0",
     );
-    complains(&mut cluster.connect(), "worker", "critical", "there is no background worker", "max_worker_processes");
+    complains(
+        &mut cluster.connect(),
+        "worker",
+        "critical",
+        "there is no background worker",
+        "max_worker_processes",
+    );
 
     let mut cluster = with_settings("health-worker-off", true, "");
     cluster.await_worker("postgres");
@@ -132,7 +138,13 @@ fn trouble_with_tasks_is_named_while_it_lasts() {
     run(&mut client, "SELECT queue.push('default')");
     complains(&mut client, "due tasks", "warning", "queue \"default\": 1 tasks are due", "Start workers");
     run(&mut client, "SELECT queue.push('default'); SELECT queue.claim('1 hour')");
-    complains(&mut client, "due tasks", "warning", "queue \"default\": 1 tasks are due", "Start more workers");
+    complains(
+        &mut client,
+        "due tasks",
+        "warning",
+        "queue \"default\": 1 tasks are due",
+        "Start more workers",
+    );
     run(&mut client, "SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running'");
     run(&mut client, "SELECT queue.pause('default')");
     complains(&mut client, "due tasks", "warning", "", "queue.resume('default')");
@@ -140,7 +152,13 @@ fn trouble_with_tasks_is_named_while_it_lasts() {
     run(&mut client, "SELECT queue.resume('default'); SELECT queue.claim('50 ms', worker => 'late')");
     is_ok(&mut client, "due tasks");
 
-    complains(&mut client, "leases", "warning", "a lease of worker \"late\" expired", "CALL queue.maintain()");
+    complains(
+        &mut client,
+        "leases",
+        "warning",
+        "a lease of worker \"late\" expired",
+        "CALL queue.maintain()",
+    );
     assert!(is_ok_now(&mut client, "leases", false), "a minute has not passed");
     run(&mut client, "CALL queue.maintain()");
     is_ok(&mut client, "leases");

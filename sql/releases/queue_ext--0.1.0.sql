@@ -4340,7 +4340,7 @@ BEGIN
             SELECT s.* INTO plan FROM queue.schedules AS s
             WHERE s.name = due.name AND s.paused_at IS NULL AND s.next_run_at <= moment FOR UPDATE SKIP LOCKED;
             CONTINUE WHEN NOT FOUND;
-            served := plan.queue;
+            served := CASE WHEN due.is_on_time THEN plan.queue ELSE served END;
             BEGIN
                 fired := fired + queue_internal.fire_schedule(plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
             EXCEPTION WHEN OTHERS THEN

@@ -37,6 +37,7 @@ impl Worker {
         let started = Instant::now();
         let stopped = lanes::tend(from, moment, sweep_interval, |chore| {
             next = next.min(chore.next());
+            let takes_time = !chore.expired().is_empty() || chore.reread().is_some();
             if !chore.expired().is_empty() {
                 let step = self.attempt(TEND_LANES, c"ending expired leases", || {
                     core::expire(chore.lane(), chore.expired())
@@ -58,7 +59,10 @@ impl Worker {
                     failed += 1;
                 }
             }
-            lanes::wake_due(now());
+            // It goes through all lanes.
+            if takes_time {
+                lanes::wake_due(now());
+            }
             failed < FAILED_LANES && started.elapsed() < LANES_MOST
         });
         // Those that were not looked at come first in the next round.

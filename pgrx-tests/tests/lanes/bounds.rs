@@ -179,3 +179,36 @@ fn events_of_many_queues_in_one_transaction_have_no_other_queue_read_again() {
     run(&mut cluster.connect(), group);
     claim_each();
 }
+
+#[test]
+fn with_thousands_of_lanes_the_worker_comes_to_rest() {
+    let settings = "queue.lanes = 3000\nqueue.sweep_interval = '1h'";
+    let cluster = with_settings("lanes-thousands", settings);
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "SELECT queue.create('q' || n), queue.push('q' || n) FROM generate_series(1, 3000) AS n",
+    );
+    run(
+        &mut client,
+        "SELECT count(*) FROM (SELECT queue.claim('1 hour', 'q' || n) FROM generate_series(1, 3000) AS n) AS c",
+    );
+    let lanes = stats(&mut client)["lanes"].as_object().map_or(0, serde_json::Map::len);
+    assert!(lanes > 1000, "{lanes} lanes");
+    // One lease has the worker look at all lanes.
+    let id = push(&mut client, "q1", 1)[0];
+    let claimed = count(&mut client, "SELECT id FROM queue.claim('100 ms', 'q1')");
+    assert_eq!(claimed, id);
+    let rounds = |client: &mut Client| stats(client)["worker"]["rounds"].as_i64().expect("rounds");
+    eventually("the worker ends the lease", SOON, || {
+        stats(&mut client)["worker"]["leases_reaped"].as_i64() > Some(0)
+    });
+    let mut before = rounds(&mut client);
+    eventually("it has next to nothing to do for a second", SOON, || {
+        std::thread::sleep(Duration::from_secs(1));
+        let now = rounds(&mut client);
+        let few = now - before < 10;
+        before = now;
+        few
+    });
+}

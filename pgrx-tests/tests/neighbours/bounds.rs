@@ -114,11 +114,11 @@ fn many_schedules_with_a_key_that_is_held_cost_little_more_than_one() {
 
 #[test]
 fn schedules_on_time_come_first_and_those_that_are_behind_are_not_left_out() {
-    let (_cluster, mut client, _worker) = start("bounds-order");
+    let (_cluster, mut client, _worker) = start("bounds-on-time");
     without_worker(&mut client);
     run(
         &mut client,
-        "SELECT queue.create('m' || n) FROM generate_series(1, 1000) AS n; SELECT queue.create('z');
+        "SELECT queue.create('m' || n) FROM generate_series(1, 5000) AS n; SELECT queue.create('z');
          SELECT queue.schedule('tick ' || name, '* * * * * *', name, options => '{\"missed_runs\": \"all\"}') FROM queue.queues",
     );
     // All but one of the queues are in one state, and the last one by its name is in the other.
@@ -130,13 +130,12 @@ fn schedules_on_time_come_first_and_those_that_are_behind_are_not_left_out() {
                  - CASE WHEN {behind} THEN interval '1 day' ELSE '0' END"
             ),
         );
-        run(&mut client, "SELECT queue_internal.fire_schedules(1000, '1 minute')");
+        run(&mut client, "SELECT queue_internal.fire_schedules(10000, '1 minute')");
         let pushed = |client: &mut Client, of: &str| {
             number(client, &format!("SELECT count(*) FROM queue.tasks WHERE queue {of} 'z'"))
         };
         assert!(pushed(&mut client, "=") > 0, "{behind}");
-        let others = pushed(&mut client, "<>");
-        assert!((1..1000).contains(&others), "{others} of the others");
+        assert!(pushed(&mut client, "<>") > 0, "{behind}: the others");
     }
 }
 

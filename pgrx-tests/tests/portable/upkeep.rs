@@ -14,10 +14,7 @@ fn maintain_does_what_the_worker_would() {
             .expect("a check");
         (row.get(0), row.get(1))
     };
-    assert_eq!(
-        check(&mut owner, "engine"),
-        ("ok".into(), "SQL-only edition, without a library".into())
-    );
+    assert_eq!(check(&mut owner, "engine"), ("ok".into(), "SQL-only edition, without a library".into()));
     assert_eq!(check(&mut owner, "worker"), ("critical".into(), "queue.maintain() has never run".into()));
     owner
         .batch_execute(
