@@ -236,7 +236,7 @@ pub unsafe fn update<const N: usize>(
     }
 }
 
-/// Deletes the row at a TID; waits for whoever has it locked.
+/// Deletes the row at a TID; waits for the transaction that has it locked.
 ///
 /// # Safety
 /// As for `update`.

@@ -83,7 +83,7 @@ unsafe fn text_of(name: *mut NodeString) -> *const c_char {
 
 /// For the owner of this extension. Every transaction of the worker and every look of `queue.wait` holds a lock on it, for
 /// which DROP and ALTER EXTENSION wait before they look at the right. ALTER FUNCTION ... DEPENDS ON EXTENSION takes the same lock and asks
-/// PostgreSQL for no right on the extension: whoever repeats it would delay all who wait for a task.
+/// PostgreSQL for no right on the extension: a role that repeats it would delay all sessions that wait for a task.
 unsafe fn check_extension(name: *const c_char) {
     // SAFETY: a name that the parser made, and catalog lookups.
     unsafe {

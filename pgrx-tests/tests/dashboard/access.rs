@@ -5,7 +5,7 @@ use crate::program::{Dashboard, refused};
 use crate::{ENTER, browse, http, ids, start};
 
 #[test]
-fn whoever_cannot_show_the_token_or_is_another_site_gets_nothing() {
+fn requests_without_the_token_or_from_another_site_get_nothing() {
     let Some(cluster) = start("guard") else { return };
     let mut client = cluster.connect();
     fill(&mut client);
