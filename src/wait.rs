@@ -19,7 +19,7 @@ use crate::names::elements;
 use crate::rights;
 use crate::settings;
 use crate::shared::NEVER;
-use crate::verbs::claim;
+use crate::verbs::{ready, sql};
 use pgrx::prelude::*;
 use std::cell::Cell;
 
@@ -145,7 +145,7 @@ impl Call {
         unsafe {
             let arguments = (*self.fcinfo).args.as_slice(2);
             let entered = rights::enter(self.fcinfo);
-            let until = crate::verbs::call(&mut self.check, arguments).value() as i64;
+            let until = sql::call(&mut self.check, arguments).map_or(0, |until| until.value() as i64);
             rights::leave(&entered);
             until
         }
@@ -157,7 +157,7 @@ impl Call {
         unsafe {
             see(true);
             let entered = rights::enter(self.fcinfo);
-            let found = crate::verbs::call_or_null(&mut self.look, &[self.subject]);
+            let found = sql::call(&mut self.look, &[self.subject]);
             rights::leave(&entered);
             see(false);
             found
@@ -282,7 +282,7 @@ unsafe fn find_functions(call: *mut Call) {
         let wanted = if (*call).kind == Kind::Result { pg_sys::INT8OID } else { pg_sys::TEXTARRAYOID };
         let context = (*call).context;
         let find = |name, types: &[pg_sys::Oid], info: *mut pg_sys::FmgrInfo| {
-            let found = crate::verbs::core_oid(name, types);
+            let found = sql::oid(name, types);
             if (*info).fn_oid != found {
                 pg_sys::fmgr_info_cxt(found, info, context);
             }
@@ -413,7 +413,7 @@ enum Hint {
 unsafe extern "C-unwind" fn look_at_lanes(queues: pg_sys::Datum, hint: *mut Hint) {
     // SAFETY: an array of texts, which the core has checked.
     unsafe {
-        *hint = match elements(queues).map(|name| claim::is_ready(name)).collect::<Result<Vec<_>, _>>() {
+        *hint = match elements(queues).map(|name| ready::is_ready(name)).collect::<Result<Vec<_>, _>>() {
             Ok(ready) if ready.contains(&true) => Hint::Ready,
             Ok(_) => Hint::NotReady,
             Err(_) => Hint::Nothing,

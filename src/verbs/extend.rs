@@ -3,6 +3,7 @@
 use super::Outcome;
 use super::arguments::Arguments;
 use super::queue;
+use super::rows::Rows;
 use crate::clock::now;
 use crate::fallback::Reason;
 use crate::heap::columns::task;
@@ -16,7 +17,7 @@ use crate::settings;
 use crate::transaction;
 use pgrx::prelude::*;
 
-/// Serves the call, or says why the core has to.
+/// Serves the call, or returns why it falls back to SQL.
 pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
     let id = arguments.needed(0)?.value() as i64;
     let token = arguments.needed(1)?.value() as i64;
@@ -79,7 +80,7 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
         pg_sys::table_close(table, pg_sys::NoLock as i32);
         let (until, cancel_requested) = extended?;
         pg_sys::CommandCounterIncrement();
-        let rows = arguments.rows()?;
+        let rows = Rows::new(arguments)?;
         rows.add(&mut [pg_sys::Datum::from(until), pg_sys::Datum::from(cancel_requested)], &mut [false; 2]);
         Ok(Outcome::Served(rows.done()))
     }

@@ -1,7 +1,7 @@
 //! Granting leases: turns the candidates of a claim into running tasks.
 
-use super::arguments::Rows;
 use super::queue::Settings;
+use super::rows::Rows;
 use crate::clock::now;
 use crate::datum::text;
 use crate::fallback::Reason;
@@ -32,10 +32,10 @@ pub struct Grant<'a> {
 }
 
 impl Grant<'_> {
-    /// Leases those of the candidates that can be; returns how many.
+    /// Leases the candidates that are still claimable; returns how many.
     pub unsafe fn grant(&mut self, hands: &Hands, rows: &Rows) -> Result<usize, Reason> {
         let mut granted = 0;
-        // SAFETY: the snapshot is taken after the candidates, and so sees whatever made them so.
+        // SAFETY: the snapshot is taken after the candidates, and so sees the commits that made them candidates.
         unsafe {
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
             let mut scan = Scan::begin(self.table, self.tables.tasks_pkey, &Condition::id(hands.get(0).id));
@@ -70,7 +70,7 @@ impl Grant<'_> {
         }
     }
 
-    /// Leases a task, if it can be; returns until when.
+    /// Leases a task, if it is still claimable; returns until when.
     unsafe fn grant_one(&self, found: &mut Scan, key: Key, rows: &Rows) -> Result<Option<i64>, Reason> {
         let Some(slot) = found.next() else { return Ok(None) };
         point!(LeaseFound);
@@ -86,11 +86,11 @@ impl Grant<'_> {
                 lanes::with(self.queue.hash(), |slot| slot.lane.add(key, moment));
                 return Ok(None);
             }
-            // The core has to see whose turn it is.
+            // SQL decides which task of the group is next.
             if row.get(task::GROUP_KEY).is_some() && row.int(task::GATE) == 0 {
                 return Err(Reason::Policy);
             }
-            // One without a successor is the core's to end.
+            // SQL handles a token without a successor.
             let token = self.tokens.after(row.long(task::TOKEN)).ok_or(Reason::Policy)?;
             let until = moment.saturating_add(self.lease);
             row.set(task::STATE, text(b"running"));

@@ -1,4 +1,4 @@
-//! queue.push and push_many
+//! queue.push, and the rows of tasks that queue.push and queue.push_many insert
 
 use super::Outcome;
 use super::arguments::Arguments;
@@ -8,17 +8,17 @@ use crate::datum::{text, text_of};
 use crate::fallback::Reason;
 use crate::heap::columns::task;
 use crate::heap::task::Task;
-use crate::heap::{self, Indexes, Inserter, Tables, Use, write};
+use crate::heap::{self, Indexes, Tables, Use, write};
 use crate::lanes::{Item, Queue};
 use crate::rights::Kinds;
 use crate::transaction;
 use pgrx::prelude::*;
 
-/// A hundred years, beyond which the core refuses a delay.
+/// The longest delay, a hundred years, in microseconds.
 const LONGEST_DELAY: i64 = 100 * 365 * 86_400_000_000;
 
 /// The arguments, by number, which push and push_many have in common.
-mod argument {
+pub(super) mod argument {
     pub const QUEUE: usize = 0;
     pub const PAYLOAD: usize = 1;
     pub const PRIORITY: usize = 2;
@@ -37,7 +37,7 @@ mod argument {
     pub const GROUP_KEYS: usize = 15;
 }
 
-/// Serves queue.push, or says why the core has to.
+/// Serves the call, or returns why it falls back to SQL.
 pub unsafe fn push(arguments: &Arguments) -> Result<Outcome, Reason> {
     // SAFETY: the arguments are where native.sql declares them.
     unsafe {
@@ -49,48 +49,15 @@ pub unsafe fn push(arguments: &Arguments) -> Result<Outcome, Reason> {
     }
 }
 
-/// Serves queue.push_many.
-pub unsafe fn push_many(arguments: &Arguments) -> Result<Outcome, Reason> {
-    if [argument::KEYS, argument::GROUP_KEYS].iter().any(|place| arguments.get(*place).is_some()) {
-        return Err(Reason::Policy);
-    }
-    // SAFETY: the arguments are where native.sql declares them.
-    unsafe {
-        let payloads = arguments.array(argument::PAYLOAD)?;
-        if payloads.len() > 100_000 {
-            return Err(Reason::Argument);
-        }
-        let mut pusher = Pusher::open(arguments)?;
-        let rows = arguments.rows()?;
-        let mut inserter: Option<Inserter> = None;
-        for payload in payloads {
-            pgrx::check_for_interrupts!();
-            let id = pusher.next(payload);
-            // Without a group, a task is in no index of groups.
-            let inserter = inserter
-                .get_or_insert_with(|| Inserter::open(pusher.tables.tasks, pusher.tables.tasks_group));
-            inserter.add(&mut pusher.row);
-            point!(PushNext);
-            rows.add(&mut [pg_sys::Datum::from(id)], &mut [false]);
-        }
-        if let Some(mut inserter) = inserter {
-            inserter.store();
-            inserter.close();
-            pg_sys::CommandCounterIncrement();
-        }
-        Ok(Outcome::Served(rows.done()))
-    }
-}
-
 /// Makes tasks that differ in their payloads.
-struct Pusher<'a> {
-    tables: Tables,
+pub(super) struct Pusher<'a> {
+    pub tables: Tables,
     queue: Queue<'a>,
-    row: Task,
+    pub row: Task,
 }
 
 impl<'a> Pusher<'a> {
-    unsafe fn open(arguments: &'a Arguments) -> Result<Self, Reason> {
+    pub unsafe fn open(arguments: &'a Arguments) -> Result<Self, Reason> {
         // SAFETY: the arguments are where native.sql declares them; the tables are plain.
         unsafe {
             let row = plain_row(arguments)?;
@@ -102,7 +69,7 @@ impl<'a> Pusher<'a> {
     }
 
     /// Makes the row of the next task, which has to be stored; returns its id.
-    unsafe fn next(&mut self, payload: pg_sys::Datum) -> i64 {
+    pub unsafe fn next(&mut self, payload: pg_sys::Datum) -> i64 {
         // SAFETY: found by `heap::open`.
         let id = unsafe { write::next_value(self.tables.tasks_id_seq) };
         let moment = now();
@@ -133,11 +100,11 @@ impl<'a> Pusher<'a> {
     }
 }
 
-/// The row of a task without policies; all but the payload, the id and the times of its making.
+/// The row of a task without policies, but for its id, payload, created_at and updated_at.
 unsafe fn plain_row(arguments: &Arguments) -> Result<Task, Reason> {
     use argument::*;
     let unset = [KEY, GROUP_KEY, AFTER, BACKOFF, KEY_TTL, ON_PREDECESSOR_FAILURE];
-    if unset.iter().any(|place| arguments.get(*place).is_some()) {
+    if unset.iter().any(|number| arguments.get(*number).is_some()) {
         return Err(Reason::Policy);
     }
     let mut row = Task::empty();

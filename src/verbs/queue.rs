@@ -9,23 +9,23 @@ use crate::heap::scan::{Compare, Condition, Scan, open_by_key};
 use crate::rights::{self, Kinds};
 use pgrx::prelude::*;
 
-/// What a queue is set to.
+/// The settings of a queue that matter to native verbs.
 pub struct Settings {
-    /// Its lease in microseconds; 0 if that depends on the time of year.
+    /// Its lease in microseconds; 0 if it has days or months, whose length varies.
     pub lease: i64,
-    /// How often a task is tried that does not say so itself.
+    /// The attempts of a task that does not set its own number.
     pub max_attempts: i32,
-    /// Whether claims get nothing.
+    /// Whether it is paused.
     pub paused: bool,
-    /// Whether no policy of the queue is for a claim to mind.
+    /// Whether claims need not check a policy of the queue.
     pub plain_to_claim: bool,
-    /// Whether the end of a task frees a place.
+    /// Whether the end of a task frees a slot.
     pub limited: bool,
     /// Whether finished tasks are kept.
     pub keep_history: bool,
 }
 
-/// The settings of a queue for a caller with this kind of right for it, with the active snapshot.
+/// The settings of a queue, as the active snapshot sees them. Fails unless the caller has this kind of right.
 pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings, Reason> {
     // SAFETY: in a verb, in a transaction.
     if !unsafe { rights::allow(needed, name) } {
