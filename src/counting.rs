@@ -1,5 +1,5 @@
-//! The numbers behind `queue.stats`: read from the accounts of the lanes, and counted from the tables where
-//! there is no account yet, which whoever asks first after a start does for those who come later.
+//! The numbers behind `queue.stats`: read from the counters of the lanes. Where these are not known yet, after a start, the
+//! first session that asks counts the tables with a snapshot.
 
 use crate::clock::now;
 use crate::datum::text;
@@ -7,8 +7,8 @@ use crate::heap::columns::task;
 use crate::heap::scan::SeqScan;
 use crate::heap::task::Task;
 use crate::heap::{self, Tables};
-use crate::lanes::reading::{Meaning, Source};
-use crate::lanes::{self, Census, Counts, Horizon, Item, Queue};
+use crate::lanes::refill_plan::{Meaning, Source};
+use crate::lanes::{self, Counts, Horizon, Item, Queue, Totals};
 use crate::names::Name;
 use crate::refill::Rows;
 use crate::rights;
@@ -18,20 +18,19 @@ use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 use std::collections::HashMap;
 
-/// An account that knows no better than this which tasks have come due is counted anew.
+/// The tables are counted again when the counters know no better than this which tasks are due.
 const NEAR: i64 = 100_000;
-/// How often it is tried to begin a count at a moment when no transaction tells anything.
+/// How often a session tries to begin a count while no transaction publishes anything.
 const TRIES: usize = 1000;
 const HOUR: i64 = 3_600_000_000;
-/// At how many priorities of a queue a look into the table looks.
-const LEVELS: usize = 1000;
+/// How many priorities of a queue are read in the table.
+const PRIORITIES: usize = 1000;
 
 /// A row of `queue_internal.counted`.
 type Numbers = (Vec<u8>, i64, i64, i64, i64, i64, i64, Option<TimestampWithTimeZone>, i64, i64, i64, f64);
 
-/// `queue_internal.counted`: what the accounts say of these queues. A queue is left out if it has no lane,
-/// and all are where nobody keeps accounts or the user may not know. pgrx passes a bytea as bytes, and a text is
-/// laid out as one.
+/// `queue_internal.counted`: the totals of these queues. A queue is left out if it has no lane, and all queues are where
+/// there are no lanes or the user may not see the numbers. pgrx passes a bytea as bytes, and a text is laid out as one.
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
 fn counted(
@@ -74,8 +73,8 @@ fn counted(
     for queue in &queues {
         let wanting = lanes::with_or_free(queue, |slot| {
             // SAFETY: a plain read of a constant of the process.
-            let other = slot.account.is_counted_by_other(unsafe { pg_sys::MyProcPid });
-            !other && slot.account.census(moment).is_none_or(|census| census.near > NEAR)
+            let other = slot.counters.is_counted_by_other(unsafe { pg_sys::MyProcPid });
+            !other && slot.counters.totals(moment).is_none_or(|totals| totals.near > NEAR)
         });
         if wanting == Some(true) {
             counting.insert(queue.name(), (queue.hash(), Counts::NONE));
@@ -85,8 +84,8 @@ fn counted(
         count(&tables, &mut counting);
     }
     let numbers = queues.iter().filter_map(|queue| {
-        let census = lanes::with(queue.hash(), |slot| slot.account.census(moment)).flatten()?;
-        Some(numbers_of(&tables, queue, census, moment))
+        let totals = lanes::with(queue.hash(), |slot| slot.counters.totals(moment)).flatten()?;
+        Some(numbers_of(&tables, queue, totals, moment))
     });
     TableIterator::new(numbers.collect::<Vec<_>>())
 }
@@ -121,30 +120,30 @@ unsafe fn may_know(tables: &Tables) -> bool {
     }
 }
 
-fn numbers_of(tables: &Tables, queue: &Queue<'_>, census: Census, moment: i64) -> Numbers {
-    let (oldest, near) = look(tables, queue, moment, census.edge);
-    let scheduled = (census.later + near).min(census.queued);
-    let [completed, cancelled, failed] = census.ended;
+fn numbers_of(tables: &Tables, queue: &Queue<'_>, totals: Totals, moment: i64) -> Numbers {
+    let (oldest, near) = look(tables, queue, moment, totals.edge);
+    let scheduled = (totals.later + near).min(totals.queued);
+    let [completed, cancelled, failed] = totals.ended;
     (
         queue.name().to_owned(),
-        census.queued - scheduled,
-        census.behind,
+        totals.queued - scheduled,
+        totals.blocked,
         scheduled,
-        census.waiting,
-        census.running,
-        census.dead,
+        totals.waiting,
+        totals.running,
+        totals.dead,
         oldest.and_then(|time| TimestampWithTimeZone::try_from(time).ok()),
         completed,
         cancelled,
         failed,
-        census.rate,
+        totals.rate,
     )
 }
 
-/// The run_at of the oldest task that is due, and how many come due from now up to `edge`, as far as they have one of the
-/// first priorities: a queue with very many is in nobody's way.
+/// The run_at of the oldest task that is due, and how many become due between now and `edge`, among the tasks of the first
+/// priorities: a queue with very many priorities must not make the others wait.
 fn look(tables: &Tables, queue: &Queue<'_>, moment: i64, edge: i64) -> (Option<i64>, i64) {
-    // Nothing that can be claimed stands before it in its priority.
+    // No claimable task stands before it in its priority.
     let first = lanes::with(queue.hash(), |slot| slot.lane.first()).flatten();
     let (mut oldest, mut near) = (None::<i64>, 0);
     // SAFETY: in a transaction; the table is locked until its end.
@@ -152,22 +151,22 @@ fn look(tables: &Tables, queue: &Queue<'_>, moment: i64, edge: i64) -> (Option<i
         let table = pg_sys::table_open(tables.tasks, pg_sys::AccessShareLock as i32);
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         let mut rows = Rows::begin(tables, table, text(queue.name()));
-        let mut next = rows.level_at_least(i32::MIN);
-        let mut levels = 0;
-        while let Some(level) = next.filter(|_| levels < LEVELS) {
-            levels += 1;
-            let known = first.filter(|key| key.priority == level).map_or(i64::MIN, |key| key.run_at);
-            rows.go_to(level, known);
+        let mut next = rows.priority_at_least(i32::MIN);
+        let mut count = 0;
+        while let Some(priority) = next.filter(|_| count < PRIORITIES) {
+            count += 1;
+            let known = first.filter(|key| key.priority == priority).map_or(i64::MIN, |key| key.run_at);
+            rows.go_to(priority, known);
             let due = std::iter::from_fn(|| rows.next()).find_map(|row| match row {
                 Meaning::Due(key) => Some(key.run_at),
                 _ => None,
             });
             oldest = oldest.into_iter().chain(due.filter(|run_at| *run_at <= moment)).min();
-            rows.go_to(level, moment + 1);
+            rows.go_to(priority, moment + 1);
             let soon = std::iter::from_fn(|| rows.next())
                 .take_while(|row| !matches!(row, Meaning::Due(key) if key.run_at >= edge));
             near += soon.filter(|row| matches!(row, Meaning::Due(_))).count() as i64;
-            next = level.checked_add(1).and_then(|level| rows.level_at_least(level));
+            next = priority.checked_add(1).and_then(|priority| rows.priority_at_least(priority));
         }
         rows.end();
         pg_sys::PopActiveSnapshot();
@@ -176,7 +175,7 @@ fn look(tables: &Tables, queue: &Queue<'_>, moment: i64, edge: i64) -> (Option<i
     (oldest, near)
 }
 
-/// Counts the tables for the accounts of these queues.
+/// Counts the tables for the counters of these queues.
 fn count(tables: &Tables, queues: &mut HashMap<&[u8], (u64, Counts)>) {
     // SAFETY: in a transaction; the table is locked until its end, and the snapshot is active until it is
     // popped.
@@ -191,7 +190,7 @@ fn count(tables: &Tables, queues: &mut HashMap<&[u8], (u64, Counts)>) {
             point!(CountRead);
             pg_sys::PopActiveSnapshot();
             for (lane, counts) in queues.values() {
-                lanes::with(*lane, |slot| slot.account.finish(pg_sys::MyProcPid, counts));
+                lanes::with(*lane, |slot| slot.counters.finish(pg_sys::MyProcPid, counts));
             }
         } else {
             // Some may have begun.
@@ -202,24 +201,24 @@ fn count(tables: &Tables, queues: &mut HashMap<&[u8], (u64, Counts)>) {
     }
 }
 
-/// Begins the accounts with a snapshot, taken while nobody told them anything.
+/// Begins the count with a snapshot, taken while no transaction published anything.
 unsafe fn begin(queues: &HashMap<&[u8], (u64, Counts)>) -> Option<(pg_sys::Snapshot, i64)> {
-    let told = |lane: u64| lanes::with(lane, |slot| slot.account.told());
+    let published = |lane: u64| lanes::with(lane, |slot| slot.counters.published());
     for _ in 0..TRIES {
         pgrx::check_for_interrupts!();
-        let before: Vec<_> = queues.values().map(|(lane, _)| (*lane, told(*lane))).collect();
+        let before: Vec<_> = queues.values().map(|(lane, _)| (*lane, published(*lane))).collect();
         // SAFETY: in a transaction. The next snapshot of this kind takes the place of this one.
         let (snapshot, horizon) = unsafe {
             let snapshot = pg_sys::GetLatestSnapshot();
             (snapshot, horizon_of(&*snapshot)?)
         };
         let moment = now();
-        let begun = before.iter().all(|(lane, told)| {
+        let begun = before.iter().all(|(lane, published)| {
             let begun = lanes::with(*lane, |slot| {
-                let quiet = Some(slot.account.told()) == *told;
+                let quiet = Some(slot.counters.published()) == *published;
                 // SAFETY: a plain read of a constant of the process.
                 let me = unsafe { pg_sys::MyProcPid };
-                quiet.then(|| slot.account.begin(me, horizon, moment)).is_some()
+                quiet.then(|| slot.counters.begin(me, horizon, moment)).is_some()
             });
             begun.unwrap_or(true)
         });
@@ -262,8 +261,8 @@ unsafe fn count_tasks(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64,
     }
 }
 
-/// Counts the dead letters, and what ended lately. As the owner of the tables: who may read queue.stats need
-/// not have any right on the tables.
+/// Counts the dead letters, and the tasks that ended in the last hour. As the owner of the tables: a role that can read
+/// queue.stats need not have any right on the tables.
 unsafe fn count_ends(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64, Counts)>, since: i64) {
     let (mut user, mut context) = (pg_sys::InvalidOid, 0);
     // SAFETY: an ERROR in between puts the user back, as it does in the server's own functions.

@@ -94,14 +94,14 @@ unsafe extern "C-unwind" fn process_utility(
         if ends_prepared {
             announce_extension();
             if !(was_idle && is_idle(name, IdleTransactions::forget)) {
-                lanes::doubt();
-                lanes::doubt_accounts();
+                lanes::invalidate();
+                lanes::invalidate_counters();
             }
         } else if name != 0 {
             transaction::prepared_as(name);
         }
         if silences {
-            lanes::doubt_accounts();
+            lanes::invalidate_counters();
             transaction::uncounted();
         }
     }

@@ -1,16 +1,16 @@
-//! Reading the table of tasks for a lane: what is due next, what comes due next, what runs.
+//! Refilling a lane: reads from queue.tasks which tasks are ready, which are scheduled next, and which run.
 //!
-//! The order index is walked one priority at a time, as a claim of the core does. A refill begins where
-//! the last one ended, and so never passes again over the index entries of finished tasks, however many
-//! of them a long transaction keeps from being vacuumed.
+//! A refill scans the order index one priority at a time, as a claim in SQL does. It begins where the last one ended, and so
+//! does not read the index entries of finished tasks again, however many of them a long transaction keeps from being
+//! vacuumed.
 
 use crate::clock::now;
 use crate::datum::text;
 use crate::heap::Tables;
 use crate::heap::scan::{Compare, Condition, Priorities, Scan};
 use crate::heap::task::Task;
-use crate::lanes::reading::{self, Meaning, Source};
-use crate::lanes::{self, Bounds, Key, Queue};
+use crate::lanes::refill_plan::{self, Meaning, Source};
+use crate::lanes::{self, Key, Queue, RefillPlan};
 use crate::shared;
 use crate::transaction;
 use pgrx::prelude::*;
@@ -19,25 +19,25 @@ use pgrx::prelude::*;
 ///
 /// # Safety
 /// In a transaction that may take snapshots, with the tables found plain and `tasks` locked.
-pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, bounds: Bounds) {
+pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, plan: RefillPlan) {
     // SAFETY: the caller's promise.
-    unsafe { run_bounded(tables, queue, bounds, usize::MAX) };
+    unsafe { run_bounded(tables, queue, plan, usize::MAX) };
 }
 
-/// The same, for the worker, which has other queues to look after: it reads so many priorities at most.
+/// The same, for the worker, which has other queues to serve: it reads so many priorities at most.
 ///
 /// # Safety
 /// As for `run`.
-pub unsafe fn run_bounded(tables: &Tables, queue: &Queue<'_>, bounds: Bounds, most_levels: usize) {
+pub unsafe fn run_bounded(tables: &Tables, queue: &Queue<'_>, plan: RefillPlan, most_priorities: usize) {
     transaction::refilling(queue.hash());
     transaction::teaches(queue.hash());
-    // SAFETY: the caller's promise. The snapshot is taken after the lane began to note what it misses.
+    // SAFETY: the caller's promise. The snapshot is taken after the lane began to lower its missed low-water marks.
     let found = unsafe {
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         let table = pg_sys::table_open(tables.tasks, pg_sys::AccessShareLock as i32);
         point!(RefillBegun);
         let mut rows = Rows::begin(tables, table, text(queue.name()));
-        let found = reading::read(&mut rows, bounds, now(), most_levels);
+        let found = refill_plan::read(&mut rows, plan, now(), most_priorities);
         point!(RefillRead);
         rows.end();
         pg_sys::table_close(table, pg_sys::NoLock as i32);
@@ -46,10 +46,10 @@ pub unsafe fn run_bounded(tables: &Tables, queue: &Queue<'_>, bounds: Bounds, mo
     };
     transaction::refilling(0);
     let taken_in = lanes::with(queue.hash(), |slot| {
-        let forgotten = slot.lane.refilled(bounds, &found, now());
-        slot.counters.refills += 1;
-        slot.counters.sweeps += u64::from(bounds.from == Key::FIRST);
-        let wake = if slot.lane.line_length() > 0 { slot.wake_in_turn() } else { None };
+        let forgotten = slot.lane.refilled(plan, &found, now());
+        slot.activity.refills += 1;
+        slot.activity.sweeps += u64::from(plan.from == Key::FIRST);
+        let wake = if slot.lane.ready_count() > 0 { slot.wake_in_turn() } else { None };
         (forgotten, wake)
     });
     if let Some((forgotten, wake)) = taken_in {
@@ -61,7 +61,7 @@ pub unsafe fn run_bounded(tables: &Tables, queue: &Queue<'_>, bounds: Bounds, mo
     point!(RefillTold);
 }
 
-/// Says that this process will not refill the lane after all.
+/// This process does not refill the lane after all.
 pub fn give_up(queue: &Queue<'_>) {
     transaction::refilling(0);
     lanes::with(queue.hash(), |slot| slot.lane.give_up());
@@ -96,15 +96,15 @@ impl Rows {
 }
 
 impl Source for Rows {
-    fn level_at_least(&mut self, level: i32) -> Option<i32> {
+    fn priority_at_least(&mut self, priority: i32) -> Option<i32> {
         pgrx::check_for_interrupts!();
         point!(RefillLevel);
-        self.priorities.at_least(level)
+        self.priorities.at_least(priority)
     }
 
-    fn go_to(&mut self, level: i32, run_at: i64) {
+    fn go_to(&mut self, priority: i32, run_at: i64) {
         // SAFETY: the conditions are on the columns of the order index.
-        unsafe { self.scan.restart(&conditions(self.queue, level, run_at)) };
+        unsafe { self.scan.restart(&conditions(self.queue, priority, run_at)) };
     }
 
     fn next(&mut self) -> Option<Meaning> {
@@ -122,10 +122,10 @@ impl Source for Rows {
     }
 }
 
-fn conditions(queue: pg_sys::Datum, level: i32, start: i64) -> [Condition; 3] {
+fn conditions(queue: pg_sys::Datum, priority: i32, start: i64) -> [Condition; 3] {
     [
         Condition { column: 1, compare: Compare::TextEquals, value: queue },
-        Condition { column: 2, compare: Compare::IntEquals, value: pg_sys::Datum::from(level) },
+        Condition { column: 2, compare: Compare::IntEquals, value: pg_sys::Datum::from(priority) },
         Condition { column: 3, compare: Compare::TimeAtLeast, value: pg_sys::Datum::from(start) },
     ]
 }

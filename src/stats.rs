@@ -3,7 +3,7 @@
 use crate::clock::now;
 use crate::counting;
 use crate::fallback::Reason;
-use crate::lanes::{self, Counters};
+use crate::lanes::{self, Activity};
 use crate::settings;
 use crate::shared::{self, Database};
 use pgrx::prelude::*;
@@ -43,21 +43,21 @@ struct WorkerStats {
 #[derive(Serialize)]
 struct VerbStats {
     served: u64,
-    /// Those that the core had to do, by reason.
+    /// Those that fell back to SQL, by reason.
     handed_over: BTreeMap<Reason, u64>,
 }
 
 #[derive(Serialize)]
 struct LaneStats {
-    /// Tasks in the line.
+    /// Tasks in the ready buffer.
     candidates: usize,
-    /// Tasks for later that it knows.
+    /// Scheduled tasks that it knows.
     timed: usize,
-    /// Whether it knows all tasks that can be claimed, and all for later.
+    /// Whether it knows all claimable and all scheduled tasks.
     complete: bool,
     waiters: usize,
     #[serde(flatten)]
-    counters: Counters,
+    activity: Activity,
 }
 
 declare_symbol!(pg_finfo_engine_stats_wrapper);
@@ -90,8 +90,8 @@ fn engine_stats() -> Vec<u8> {
     };
     let mut json = to_json(&stats);
     let lanes: BTreeMap<_, _> = lanes::each(|slot| {
-        let (candidates, timed, complete) = slot.lane.census();
-        LaneStats { candidates, timed, complete, waiters: slot.waiters.len(), counters: slot.counters }
+        let (candidates, timed, complete) = slot.lane.sizes();
+        LaneStats { candidates, timed, complete, waiters: slot.waiters.len(), activity: slot.activity }
     })
     .into_iter()
     // SAFETY: in a transaction.

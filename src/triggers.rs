@@ -38,8 +38,8 @@ macro_rules! trigger {
                 } else {
                     // A table of another version, or a user's idea: nothing can be told of its rows. No native
                     // verb uses it as it is.
-                    lanes::doubt();
-                    lanes::doubt_accounts();
+                    lanes::invalidate();
+                    lanes::invalidate_counters();
                 }
             }
             pg_sys::Datum::from(0)

@@ -138,7 +138,7 @@ type StepOf = fn(&mut Worker, &QueueBits) -> Installed;
 /// The steps of a round, in their order.
 const STEPS: [StepOf; 10] = [
     Worker::raise_tokens,
-    Worker::tend_lanes,
+    Worker::maintain_lanes,
     Worker::reap,
     Worker::run_schedules,
     Worker::find_lost_events,
@@ -149,7 +149,7 @@ const STEPS: [StepOf; 10] = [
     Worker::retire,
 ];
 const RAISE_TOKENS: usize = 0;
-const TEND_LANES: usize = 1;
+const MAINTAIN_LANES: usize = 1;
 const REAP: usize = 2;
 const RUN_SCHEDULES: usize = 3;
 const FIND_LOST_EVENTS: usize = 4;
@@ -346,7 +346,7 @@ impl Worker {
             self.notify_from
         };
         let mut times = [NEVER; STEPS.len()];
-        times[TEND_LANES] = self.next_lane.min(self.database.next_lane.get());
+        times[MAINTAIN_LANES] = self.next_lane.min(self.database.next_lane.get());
         times[REAP] = self.lease_scan_due();
         times[RUN_SCHEDULES] = self.next_schedule.min(self.database.next_run.get());
         times[FIND_LOST_EVENTS] = more(self.sweeping).min(self.next_lost);

@@ -9,14 +9,16 @@
 
 #![allow(dead_code)]
 
+#[path = "../../src/lanes/key.rs"]
+mod key;
 #[path = "../../src/lanes/lane.rs"]
 mod lane;
 #[path = "../../src/lanes/leases.rs"]
 mod leases;
 #[path = "../../src/lanes/ordered.rs"]
 mod ordered;
-#[path = "../../src/lanes/reading.rs"]
-mod reading;
+#[path = "../../src/lanes/refill_plan.rs"]
+mod refill_plan;
 #[path = "lane_model/table.rs"]
 mod table;
 #[path = "lane_model/world.rs"]
@@ -27,10 +29,11 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use lane::{Answer, Bounds, Findings, Key, LEASES, Lane, TIMED};
+use key::Key;
+use lane::{Answer, LEASES, Lane, SCHEDULED};
 use leases::{Lease, Leases};
 use ordered::{Added, Ordered};
-use reading::{Meaning, Source, read};
+use refill_plan::{Findings, Meaning, RefillPlan, Source, read};
 use table::{Claim, Random, Refill, Snapshot, State, Task, Tell};
 use world::World;
 
@@ -160,12 +163,12 @@ fn a_reading_brings_no_more_leases_than_a_lane_has_room_for_and_those_that_end_f
         world.tasks.insert(id, Task { key, state: State::Running(until), claim: None, untold: 0 });
     }
     world.next_id = 100_001;
-    let bounds = world.lane.reread(now, 1).expect("nobody reads");
-    let found = world.read(bounds);
+    let plan = world.lane.reread(now, 1).expect("nobody reads");
+    let found = world.read(plan);
     assert_eq!(found.leases.len(), LEASES);
     let last = found.leases.iter().map(|lease| lease.until).max().expect("some");
     assert!(found.leases_before >= last, "those that were left out end later");
-    world.lane.refilled(bounds, &found, now);
+    world.lane.refilled(plan, &found, now);
     world.check();
     // One that ends before all of them has a place, although there is none free.
     world.lane.leased(Key { priority: 0, run_at: 0, id: 100_001 }, now + 1, now);
@@ -175,13 +178,13 @@ fn a_reading_brings_no_more_leases_than_a_lane_has_room_for_and_those_that_end_f
 
 #[test]
 fn a_flood_at_one_instant_comes_in_order() {
-    for (count, priorities) in [(TIMED, 1), (TIMED + 1, 2), (1025, 1), (3000, 3), (5000, 1)] {
+    for (count, priorities) in [(SCHEDULED, 1), (SCHEDULED + 1, 2), (1025, 1), (3000, 3), (5000, 1)] {
         let mut world = World::new(13);
         // It knows all there is, which is nothing.
         world.lane.add(Key { priority: 0, run_at: 0, id: 0 }, 0);
-        if let Answer::Refill(bounds) = world.lane.take(1, world.now, 1, |_| {}) {
-            let found = world.read(bounds);
-            world.lane.refilled(bounds, &found, world.now);
+        if let Answer::Refill(plan) = world.lane.take(1, world.now, 1, |_| {}) {
+            let found = world.read(plan);
+            world.lane.refilled(plan, &found, world.now);
         }
         let run_at = world.now + 1000;
         for id in 1..=count as i64 {
@@ -195,9 +198,9 @@ fn a_flood_at_one_instant_comes_in_order() {
         world.copy().drain();
         // The same if the worker reads first.
         let mut other = world.copy();
-        if let Some(bounds) = other.lane.reread(other.now, 99) {
-            let found = other.read(bounds);
-            other.lane.refilled(bounds, &found, other.now);
+        if let Some(plan) = other.lane.reread(other.now, 99) {
+            let found = other.read(plan);
+            other.lane.refilled(plan, &found, other.now);
         }
         other.check();
         other.drain();

@@ -91,7 +91,7 @@ impl<const N: usize> Task<N> {
         } else if self.is_admitted() {
             Some(Item::queued(self.long(task::RUN_AT)))
         } else {
-            Some(Item::BEHIND)
+            Some(Item::BLOCKED)
         }
     }
 }

@@ -13,10 +13,10 @@ struct Directory {
     locks: *mut pg_sys::LWLockPadded,
     /// The hash of each lane's queue, 0 for a free lane: found without a lock, and trusted under it.
     hashes: *const AtomicU64,
-    /// Who has taken each lane: see [`super::shares`]. Written under the lock for giving lanes away.
+    /// The role that has taken each lane: see [`super::shares`]. Written under the lock for assigning lanes.
     takers: *const AtomicU64,
     slots: *mut Slot,
-    /// For each lane, who waits for it to be refilled. Not in its slot: the server changes them at any time,
+    /// For each lane, the processes that wait for it to be refilled. Not in its slot: the server changes them at any time,
     /// and not under the lane's lock.
     refilled: *mut pg_sys::ConditionVariable,
     stamps: *const AtomicU64,
@@ -70,7 +70,7 @@ unsafe fn reserve() {
     // SAFETY: called while the server collects such requests.
     unsafe {
         pg_sys::RequestAddinShmemSpace(size(settings::lanes()));
-        // One for each lane, and one for giving them away.
+        // One for each lane, and one for assigning them.
         pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), settings::lanes() as i32 + 1);
     }
 }
@@ -146,7 +146,7 @@ pub fn hashes() -> &'static [AtomicU64] {
     unsafe { std::slice::from_raw_parts(directory.hashes, directory.count) }
 }
 
-/// Who has taken each lane.
+/// The role that has taken each lane.
 pub fn takers() -> &'static [AtomicU64] {
     let directory = directory();
     if directory.count == 0 {
@@ -165,7 +165,7 @@ pub fn locked<R>(index: usize, act: impl FnOnce(&mut Slot) -> R) -> R {
 /// Runs `act` while this process has the lock of this number.
 pub fn alone<R>(index: usize, act: impl FnOnce() -> R) -> R {
     // SAFETY: there are `count` locks and one more. An LWLock can be taken anywhere, in commit callbacks
-    // too, and is let go by the server itself after an ERROR.
+    // too, and is released by the server itself after an ERROR.
     unsafe {
         let lock = &raw mut (*directory().locks.add(index)).lock;
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
@@ -175,11 +175,10 @@ pub fn alone<R>(index: usize, act: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Waits until the lane with this hash has been refilled by whoever does it; says whether it has been. Can be
-/// interrupted.
+/// Waits until another process has refilled the lane with this hash; returns whether it has. Can be interrupted.
 ///
-/// Whoever does it may wait for a lock behind this very session, and the server's search for deadlocks does not
-/// see who waits here. So this gives up after the time after which the server would search.
+/// That process may itself wait for a lock that this session holds, and the server's deadlock detector does not
+/// see a wait here. So this gives up after deadlock_timeout.
 pub fn await_refill(hash: u64) -> bool {
     let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) else {
         return true;
@@ -208,7 +207,7 @@ pub fn await_refill(hash: u64) -> bool {
     }
 }
 
-/// Wakes those who wait for a refill of the lane with this hash.
+/// Wakes the processes that wait for a refill of the lane with this hash.
 pub fn announce_refill(hash: u64) {
     if let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) {
         // SAFETY: as in `await_refill`; only sets latches.

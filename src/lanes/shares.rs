@@ -1,7 +1,7 @@
-//! Whose lane makes room where none is free or idle.
+//! Which lane is given to another queue where none is free or idle.
 //!
-//! Lanes are shared fairly between databases, and in each database between the roles that claim and wait. A role that
-//! works for many queues so has as many lanes as nobody else wants. A lane belongs to the role that took it.
+//! Lanes are shared fairly between databases, and in each database between the roles that claim and wait. So a role that
+//! works for many queues has as many lanes as no other role needs. A lane belongs to the role that took it.
 
 use super::directory::{hashes, takers};
 use crate::rights;

@@ -1,9 +1,9 @@
-//! Who waits for a task of one queue, the longest waiting first.
+//! The sessions that wait for a task of one queue, the longest waiting first.
 
 use crate::shared::Place;
 use pgrx::prelude::*;
 
-/// How many a lane can know. More than that look again by themselves every now and then.
+/// How many a lane can know. Those beyond that check again by themselves every now and then.
 const ROOM: usize = 512;
 
 /// A waiting process.
@@ -22,20 +22,20 @@ pub struct Waiters {
     ring: [Waiter; ROOM],
 }
 
-/// A process to be woken, after the lane's lock was let go.
+/// A process to be woken after the lane's lock was released.
 pub struct Wake(usize);
 
 impl Wake {
     /// Wakes it.
     pub fn now(self) {
         // SAFETY: latches live in shared memory as long as the server runs, at the same address in every
-        // process. At worst the process has left, and its successor wakes for nothing.
+        // process. At worst the process has exited, and its successor wakes in vain.
         unsafe { pg_sys::SetLatch(self.0 as *mut pg_sys::Latch) };
     }
 }
 
 impl Waiters {
-    /// Forgets everybody.
+    /// Removes all.
     pub fn clear(&mut self) {
         (self.start, self.len) = (0, 0);
     }
@@ -64,7 +64,7 @@ impl Waiters {
         Place::New
     }
 
-    /// Takes the calling process out; false if somebody has meant to wake it.
+    /// Takes the calling process out; false if another one has taken it out to wake it.
     pub fn leave(&mut self) -> bool {
         // SAFETY: a plain read of a constant of the process.
         let me = unsafe { pg_sys::MyProcPid };
@@ -78,7 +78,7 @@ impl Waiters {
         true
     }
 
-    /// Takes out the one who has waited longest, for the caller to wake.
+    /// Takes out the process that has waited longest, for the caller to wake.
     pub fn next(&mut self) -> Option<Wake> {
         if self.len == 0 {
             return None;

@@ -233,18 +233,18 @@ impl Pending {
             wake.flatten().into_iter().for_each(Wake::now);
         }
         if self.doubt {
-            lanes::doubt();
+            lanes::invalidate();
             lease = lease.min(self.news.lease);
         }
         // SAFETY: a plain read of a constant of the process.
         shared::leases_until(unsafe { pg_sys::MyDatabaseId }, lease);
         for lane in &self.taught[..std::mem::take(&mut self.taught_count)] {
             if *lane == 0 {
-                lanes::doubt();
+                lanes::invalidate();
                 continue;
             }
             let wake = lanes::with(*lane, |slot| {
-                slot.lane.doubt();
+                slot.lane.invalidate();
                 slot.wake_in_turn()
             });
             wake.flatten().into_iter().for_each(Wake::now);
@@ -261,7 +261,7 @@ impl Pending {
         // SAFETY: reads the state of the transaction, which has its id until the callbacks are done.
         let me = unsafe { pg_sys::GetTopFullTransactionIdIfAny() }.value;
         if self.tally.overflown() {
-            lanes::doubt_accounts();
+            lanes::invalidate_counters();
         }
         let mut rest = &self.changes[..self.count];
         while let Some(first) = rest.first() {
@@ -297,7 +297,7 @@ impl Pending {
         for summary in &self.summaries[..self.summary_count] {
             let wake = lanes::with(summary.lane, |slot| {
                 slot.lane.lower(summary.added);
-                slot.lane.lower_timed(summary.added_from);
+                slot.lane.lower_scheduled(summary.added_from);
                 slot.lane.leases.add_unknown(summary.until);
                 if summary.removed {
                     slot.lane.leases.remove_unknown();
@@ -318,7 +318,7 @@ impl Pending {
             lanes::note_events(&self.news.queues);
         }
         if self.doubt {
-            lanes::doubt();
+            lanes::invalidate();
         }
     }
 
@@ -386,7 +386,7 @@ impl Change {
             What::Leased { until } => slot.lane.leased(self.key, until, now),
             What::Extended { until } => slot.lane.extended(self.key, until, now),
             What::RunsOn { until } => slot.lane.leases.take_back(Lease { id: self.key.id, until }),
-            What::Removed { until } => slot.lane.gone(self.key, until),
+            What::Removed { until } => slot.lane.removed(self.key, until),
             What::Ending { .. } | What::Held | What::Withdrawn | What::Nothing => {}
         }
         None

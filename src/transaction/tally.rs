@@ -109,7 +109,7 @@ impl Tally {
     pub fn tell(&mut self, slot: &mut Slot, lane: u64, transaction: u64) {
         let mut items = self.entries[..self.count].iter().filter(|entry| entry.lane == lane).peekable();
         if items.peek().is_some() {
-            slot.account.tell(transaction, items.map(|entry| (entry.item, entry.more)));
+            slot.counters.publish(transaction, items.map(|entry| (entry.item, entry.more)));
             self.drop_lane(lane);
         }
     }

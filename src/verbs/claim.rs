@@ -229,14 +229,14 @@ impl Claim<'_> {
                 _ => slot.lane.leases.take_expired(moment, &mut ids),
             };
             if expired > 0 {
-                slot.counters.expired += expired as u64;
+                slot.activity.expired += expired as u64;
                 return Offer::Expired(ids, expired);
             }
             if slot.lane.leases.unknown() <= moment {
                 match leases {
                     Leases::Unread => {
                         *leases = Leases::Read;
-                        slot.lane.doubt();
+                        slot.lane.invalidate();
                     }
                     // There are more than the lane has room for: SQL finds them.
                     Leases::Read => return Offer::Expired(ids, 0),
@@ -248,7 +248,7 @@ impl Claim<'_> {
                 hands.take(key);
                 taken += 1;
             });
-            slot.counters.offered += taken;
+            slot.activity.offered += taken;
             Offer::Candidates(answer)
         })
     }

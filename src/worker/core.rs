@@ -27,7 +27,7 @@ const SESSION: &[(&CStr, &CStr)] = &[
 ];
 
 /// How many priorities of a queue are read at a time.
-const LEVELS: usize = 1000;
+const PRIORITIES: usize = 1000;
 
 /// Shields the worker's session from the settings of the server and the database.
 pub fn prepare_session() {
@@ -114,7 +114,7 @@ pub fn reread(queue: &lanes::Queue<'_>) {
     let me = unsafe { pg_sys::MyProcPid };
     if let Some(bounds) = lanes::with(queue.hash(), |slot| slot.lane.reread(now(), me)).flatten() {
         // SAFETY: in a transaction of the worker's own.
-        unsafe { refill::run_bounded(&tables, queue, bounds, LEVELS) }
+        unsafe { refill::run_bounded(&tables, queue, bounds, PRIORITIES) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the worker does in the lanes, which are in shared memory.
 
 use super::installed::Installed;
-use super::{TEND_LANES, Worker, core, microseconds};
+use super::{MAINTAIN_LANES, Worker, core, microseconds};
 use crate::clock::now;
 use crate::lanes;
 use crate::settings;
@@ -9,13 +9,13 @@ use crate::shared::{NEVER, QueueBits};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// After so many lanes could not be tended, the others wait for the next round: each may have waited for a lock.
+/// After the maintenance of so many lanes failed, the others wait for the next round: each may have waited for a lock.
 const FAILED_LANES: usize = 3;
-/// For how long a round looks after lanes, but for what the last of them takes.
+/// For how long a round maintains lanes, not counting what the last of them takes.
 const LANES_MOST: Duration = Duration::from_millis(50);
 
 impl Worker {
-    /// Wakes those who wait for a task that came due during the last step.
+    /// Wakes the sessions that wait for a task that became due during the last step.
     pub(super) fn wake_due(&self) {
         let moment = now();
         if self.next_lane.min(self.database.next_lane.get()) <= moment {
@@ -23,37 +23,37 @@ impl Worker {
         }
     }
 
-    /// Ends the leases that ran out, wakes those who wait for a task that came due, and reads anew what no
-    /// session could tell of.
-    pub(super) fn tend_lanes(&mut self, _pushed: &QueueBits) -> Installed {
+    /// Ends expired leases, wakes the sessions that wait for a task that became due, and reads the table for changes that
+    /// no session could publish.
+    pub(super) fn maintain_lanes(&mut self, _pushed: &QueueBits) -> Installed {
         let moment = now();
         self.next_lane = self.next_lane.min(self.database.next_lane.take());
-        // With every sweep as well: a lane may have been taken since, or its readings be due.
+        // With every sweep as well: a lane may have been taken since, or a reading may be due.
         if moment < self.next_lane.min(self.next_sweep()) {
             return Installed::Yes;
         }
         let (from, sweep_interval) = (self.lane_from, microseconds(settings::sweep_interval()));
         let (mut next, mut installed, mut failed) = (NEVER, Installed::Yes, 0);
         let started = Instant::now();
-        let stopped = lanes::tend(from, moment, sweep_interval, |chore| {
-            next = next.min(chore.next());
-            let takes_time = !chore.expired().is_empty() || chore.reread().is_some();
-            if !chore.expired().is_empty() {
-                let step = self.attempt(TEND_LANES, c"ending expired leases", || {
-                    core::expire(chore.lane(), chore.expired())
+        let stopped = lanes::maintain(from, moment, sweep_interval, |left| {
+            next = next.min(left.next());
+            let takes_time = !left.expired().is_empty() || left.reread().is_some();
+            if !left.expired().is_empty() {
+                let step = self.attempt(MAINTAIN_LANES, c"ending expired leases", || {
+                    core::expire(left.lane(), left.expired())
                 });
                 let expired = step.result.unwrap_or(0);
                 self.database.counters.leases_reaped.fetch_add(expired, Ordering::Relaxed);
                 if step.installed != Installed::Yes {
-                    chore.hand_back();
+                    left.hand_back();
                     // The lane may have gone to another queue.
                     self.next_lease = moment;
                     installed = step.installed;
                     failed += 1;
                 }
             }
-            if let Some(queue) = chore.reread() {
-                let step = self.attempt(TEND_LANES, c"reading tasks", || core::reread(&queue));
+            if let Some(queue) = left.reread() {
+                let step = self.attempt(MAINTAIN_LANES, c"reading tasks", || core::reread(&queue));
                 if step.installed != Installed::Yes {
                     installed = step.installed;
                     failed += 1;

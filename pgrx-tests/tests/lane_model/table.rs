@@ -63,7 +63,7 @@ pub enum Tell {
     Leased(Key, i64),
     Extended(Key, i64),
     Removed(Key, i64),
-    /// More than there was room for: only bounds are told.
+    /// More than there was room for: only bounds are published.
     Summary {
         added: Key,
         added_from: i64,
@@ -94,7 +94,7 @@ pub struct Claim {
 
 #[derive(Clone)]
 pub struct Refill {
-    pub bounds: Bounds,
+    pub plan: RefillPlan,
     pub by: i32,
     /// What its snapshot has, once it has read.
     pub found: Option<std::rc::Rc<Findings>>,
@@ -108,7 +108,7 @@ pub struct Snapshot {
 }
 
 impl Source for Snapshot {
-    fn level_at_least(&mut self, level: i32) -> Option<i32> {
+    fn priority_at_least(&mut self, level: i32) -> Option<i32> {
         let place = self.order.partition_point(|task| task.key.priority < level);
         self.order.get(place).map(|task| task.key.priority)
     }

@@ -104,10 +104,10 @@ impl World {
                 Tell::Added(key) => drop(lane.add(key, self.now)),
                 Tell::Leased(key, until) => lane.leased(key, until, self.now),
                 Tell::Extended(key, until) => lane.extended(key, until, self.now),
-                Tell::Removed(key, until) => lane.gone(key, until),
+                Tell::Removed(key, until) => lane.removed(key, until),
                 Tell::Summary { added, added_from, until } => {
                     lane.lower(added);
-                    lane.lower_timed(added_from);
+                    lane.lower_scheduled(added_from);
                     lane.leases.add_unknown(until);
                 }
                 Tell::Nothing(_) => {}
@@ -172,8 +172,8 @@ impl World {
                 None => {}
             }
         }
-        if let Answer::Refill(bounds) = answer {
-            self.begin(bounds, me);
+        if let Answer::Refill(plan) = answer {
+            self.begin(plan, me);
         }
         if !claim.taken.is_empty() {
             self.claims.push(claim);
@@ -183,9 +183,9 @@ impl World {
         }
     }
 
-    pub fn begin(&mut self, bounds: Bounds, by: i32) {
+    pub fn begin(&mut self, plan: RefillPlan, by: i32) {
         assert!(self.refill.as_ref().is_none_or(|refill| refill.by == by), "one refill at a time");
-        self.refill = Some(Refill { bounds, by, found: None });
+        self.refill = Some(Refill { plan, by, found: None });
     }
 
     /// The end of a new lease. No two of one task end at the same microsecond.
@@ -284,13 +284,13 @@ impl World {
         let mut ids = [0; 64];
         let count = self.lane.leases.take_expired(self.now, &mut ids);
         self.expiring.extend(&ids[..count]);
-        let unknown = self.lane.leases.unknown() <= self.now || self.lane.timed_unknown(self.now);
+        let unknown = self.lane.leases.unknown() <= self.now || self.lane.scheduled_unknown(self.now);
         if (unknown || self.random.chance(4))
-            && let Some(bounds) = self.lane.reread(self.now, 99)
+            && let Some(plan) = self.lane.reread(self.now, 99)
         {
-            self.begin(bounds, 99);
+            self.begin(plan, 99);
         }
-        self.lane.let_in(self.now);
+        self.lane.move_due(self.now);
     }
 
     /// Ends the attempts of `expiring`, or of any whose lease ran out; or it fails.
@@ -339,17 +339,17 @@ impl World {
             self.next_id += 1;
             self.tasks.insert(key.id, Task { key, state: State::Queued, claim: None, untold: 0 });
         }
-        self.lane.doubt();
+        self.lane.invalidate();
     }
 
-    pub fn read(&self, bounds: Bounds) -> Findings {
-        self.read_levels(bounds, usize::MAX)
+    pub fn read(&self, plan: RefillPlan) -> Findings {
+        self.read_priorities(plan, usize::MAX)
     }
 
-    fn read_levels(&self, bounds: Bounds, most_levels: usize) -> Findings {
+    fn read_priorities(&self, plan: RefillPlan, most_priorities: usize) -> Findings {
         let mut order: Vec<Task> = self.tasks.values().copied().collect();
         order.sort_unstable_by_key(|task| task.key);
-        read(&mut Snapshot { order, at: 0, level: 0 }, bounds, self.now, most_levels)
+        read(&mut Snapshot { order, at: 0, level: 0 }, plan, self.now, most_priorities)
     }
 
     /// The refill goes a step on: it reads, or tells the lane, or fails.
@@ -361,10 +361,10 @@ impl World {
                 // The worker leaves off after some priorities.
                 let most =
                     if refill.by == 99 { [1, 2, usize::MAX][self.random.below(3)] } else { usize::MAX };
-                refill.found = Some(std::rc::Rc::new(self.read_levels(refill.bounds, most)));
+                refill.found = Some(std::rc::Rc::new(self.read_priorities(refill.plan, most)));
                 self.refill = Some(refill);
             }
-            Some(found) => drop(self.lane.refilled(refill.bounds, found, self.now)),
+            Some(found) => drop(self.lane.refilled(refill.plan, found, self.now)),
         }
     }
 
@@ -409,7 +409,7 @@ impl World {
                     );
                 }
                 State::Queued => {
-                    assert!(!self.lane.hides_later(task.key), "{task:?} comes due, and is hidden")
+                    assert!(!self.lane.hides_scheduled(task.key), "{task:?} comes due, and is hidden")
                 }
                 State::Running(until) => {
                     let lease = Lease { id: task.key.id, until: until.max(self.now) };
@@ -436,7 +436,7 @@ impl World {
         }
         if let Some(refill) = self.refill.take() {
             match refill.found {
-                Some(found) => drop(self.lane.refilled(refill.bounds, &found, self.now)),
+                Some(found) => drop(self.lane.refilled(refill.plan, &found, self.now)),
                 None => self.lane.give_up(),
             }
         }
@@ -458,9 +458,9 @@ impl World {
                 }
             }
             match answer {
-                Answer::Refill(bounds) => {
-                    let found = self.read(bounds);
-                    self.lane.refilled(bounds, &found, self.now);
+                Answer::Refill(plan) => {
+                    let found = self.read(plan);
+                    self.lane.refilled(plan, &found, self.now);
                 }
                 Answer::Complete if taken.len() < 100 => break,
                 Answer::Complete => {}

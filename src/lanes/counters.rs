@@ -1,12 +1,12 @@
 //! How many tasks of a queue are in which state.
 //!
-//! An account starts with a count of the tables as one snapshot sees them, and from then on takes in what
-//! each transaction tells at its commit. What the snapshot sees is in the count already, so a transaction
-//! that it sees is left out, and every other one is added, whether it tells while the tables are being
-//! counted or after. So the account is exact as of the last commit that was told.
+//! The counters start with a count of the tables as one snapshot sees them, and from then on add what each transaction
+//! publishes at its commit. The count includes the transactions that the snapshot sees, so these are left out, and every
+//! other one is added, whether it publishes during the count or after it. So the counters are exact as of the last commit
+//! that was published.
 //!
-//! Tasks for later become due by time alone, which no transaction tells. They are therefore kept by their
-//! run_at, in steps that are the wider the farther they are from the time of the count.
+//! Scheduled tasks become due by time alone, which no transaction publishes. They are therefore counted by their run_at,
+//! in steps that are the wider the farther they are from the time of the count.
 
 /// Microseconds in a step of run_at, as a power of two: about a second.
 const RUN_STEP: u32 = 20;
@@ -23,7 +23,7 @@ const MINUTE: i64 = 60_000_000;
 /// How many transactions may be running while the tables are counted.
 pub const RUNNING: usize = 512;
 
-/// What there is one more or one less of.
+/// A counted quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Item {
     kind: Kind,
@@ -34,7 +34,7 @@ pub struct Item {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Queued,
-    Behind,
+    Blocked,
     Waiting,
     Running,
     Dead,
@@ -44,8 +44,8 @@ enum Kind {
 }
 
 impl Item {
-    /// A task that waits for its turn in its group.
-    pub const BEHIND: Self = Self { kind: Kind::Behind, step: 0 };
+    /// A task that is blocked in its group.
+    pub const BLOCKED: Self = Self { kind: Kind::Blocked, step: 0 };
     /// A task that waits for its predecessors.
     pub const WAITING: Self = Self { kind: Kind::Waiting, step: 0 };
     /// A task that runs.
@@ -58,8 +58,8 @@ impl Item {
         Self { kind: Kind::Queued, step: run_at >> RUN_STEP }
     }
 
-    /// The end of a task, by the name of the state that it came to. One in times to come counts as of now:
-    /// what an account has of the last hour would be lost.
+    /// The end of a task, by the name of its last state. A time in the future counts as now, or it would displace what the
+    /// counters have of the last hour.
     pub fn ended(state: &[u8], at: i64, now: i64) -> Option<Self> {
         let kind = match state {
             b"completed" => Kind::Completed,
@@ -103,12 +103,12 @@ impl Horizon {
     }
 }
 
-/// How many there are of everything.
+/// How many there are of each quantity: in the counters, or in a snapshot count.
 #[repr(C)]
 #[derive(Clone)]
 pub struct Counts {
     queued: [i32; STEPS],
-    behind: i64,
+    blocked: i64,
     waiting: i64,
     running: i64,
     dead: i64,
@@ -121,7 +121,7 @@ impl Counts {
     /// Nothing, so far.
     pub const NONE: Self = Self {
         queued: [0; STEPS],
-        behind: 0,
+        blocked: 0,
         waiting: 0,
         running: 0,
         dead: 0,
@@ -132,8 +132,8 @@ impl Counts {
     /// Adds `more` of an item to what has been counted since `since`.
     pub fn add(&mut self, item: Item, more: i32, since: i64) {
         match item.kind {
-            Kind::Queued => self.queued[place_of(item.step, since)] += more,
-            Kind::Behind => self.behind += i64::from(more),
+            Kind::Queued => self.queued[index_of(item.step, since)] += more,
+            Kind::Blocked => self.blocked += i64::from(more),
             Kind::Waiting => self.waiting += i64::from(more),
             Kind::Running => self.running += i64::from(more),
             Kind::Dead => self.dead += i64::from(more),
@@ -162,7 +162,7 @@ impl Counts {
         for (mine, more) in self.queued.iter_mut().zip(&other.queued) {
             *mine += more;
         }
-        self.behind += other.behind;
+        self.blocked += other.blocked;
         self.waiting += other.waiting;
         self.running += other.running;
         self.dead += other.dead;
@@ -183,18 +183,19 @@ impl Counts {
     }
 }
 
-/// What an account says.
+/// What the counters show at a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Census {
+pub struct Totals {
     /// Tasks that can be claimed now or later.
     pub queued: i64,
     /// Those of them whose time is beyond `edge`.
     pub later: i64,
-    /// Of those up to here, and beyond now, only the table tells how many there are.
+    /// How many of them are due between now and this time only the table can tell.
     pub edge: i64,
     /// How many those are at most.
     pub near: i64,
-    pub behind: i64,
+    /// Tasks that are blocked in their groups.
+    pub blocked: i64,
     pub waiting: i64,
     pub running: i64,
     pub dead: i64,
@@ -206,36 +207,36 @@ pub struct Census {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nobody has counted yet.
+    /// No session has counted yet.
     Unknown,
-    /// Somebody is counting, and `counts` is what came since.
+    /// A session is counting, and `counts` is what was published since.
     Counting,
     Known,
 }
 
 /// See the head of this file.
 #[repr(C)]
-pub struct Account {
+pub struct TaskCounters {
     state: State,
     /// The process that counts.
     counter: i32,
-    /// How many transactions have told anything.
-    told: u64,
+    /// How many transactions have published anything.
+    published: u64,
     /// The time from which on the steps of run_at are counted.
     since: i64,
     horizon: Horizon,
     counts: Counts,
 }
 
-impl Account {
-    /// Knows nothing.
-    pub fn doubt(&mut self) {
+impl TaskCounters {
+    /// Makes the counters unknown: the tables have to be counted again.
+    pub fn invalidate(&mut self) {
         self.state = State::Unknown;
     }
 
-    /// A number that changes when somebody tells something.
-    pub fn told(&self) -> u64 {
-        self.told
+    /// A number that changes when a transaction publishes something.
+    pub fn published(&self) -> u64 {
+        self.published
     }
 
     /// Process `me` counts the tables at this horizon from now on.
@@ -245,15 +246,15 @@ impl Account {
         self.counts.last_end = (now >> END_STEP) - ENDS as i64;
     }
 
-    /// Takes in a transaction that has committed.
-    pub fn tell(&mut self, transaction: u64, items: impl Iterator<Item = (Item, i32)>) {
-        self.told += 1;
+    /// Adds what a transaction that has committed publishes.
+    pub fn publish(&mut self, transaction: u64, items: impl Iterator<Item = (Item, i32)>) {
+        self.published += 1;
         if self.state != State::Unknown && !self.horizon.sees(transaction) {
             items.for_each(|(item, more)| self.counts.add(item, more, self.since));
         }
     }
 
-    /// The process has counted this.
+    /// The process has counted the tables.
     pub fn finish(&mut self, me: i32, found: &Counts) {
         if self.state == State::Counting && self.counter == me {
             self.counts.merge(found);
@@ -261,7 +262,7 @@ impl Account {
         }
     }
 
-    /// The process counts no more.
+    /// The process stops counting.
     pub fn give_up(&mut self, me: i32) {
         if self.state == State::Counting && self.counter == me {
             self.state = State::Unknown;
@@ -273,23 +274,23 @@ impl Account {
         self.state == State::Counting && self.counter != me
     }
 
-    /// What there is now.
-    pub fn census(&self, now: i64) -> Option<Census> {
+    /// The totals now, if they are known.
+    pub fn totals(&self, now: i64) -> Option<Totals> {
         if self.state != State::Known {
             return None;
         }
         let Self { since, counts, .. } = self;
-        let here = place_of(now >> RUN_STEP, *since);
+        let here = index_of(now >> RUN_STEP, *since);
         let sum = |steps: &[i32]| steps.iter().map(|count| i64::from(*count)).sum::<i64>().max(0);
         // The steps of the count are as wide as this, and what ended before it is not in them.
         let minute_from = ((now - MINUTE) >> END_STEP) << END_STEP;
         let [lately, ..] = counts.ended_since(minute_from);
-        Some(Census {
+        Some(Totals {
             queued: sum(&counts.queued),
             later: sum(&counts.queued[here + 1..]),
             edge: start_of(here + 1, *since),
             near: if here == 0 { 0 } else { i64::from(counts.queued[here]).max(0) },
-            behind: counts.behind.max(0),
+            blocked: counts.blocked.max(0),
             waiting: counts.waiting.max(0),
             running: counts.running.max(0),
             dead: counts.dead.max(0),
@@ -299,9 +300,9 @@ impl Account {
     }
 }
 
-/// The place of a step of run_at among those of an account. The first holds all up to the time of the
+/// The index of a step of run_at. The first holds all up to the time of the
 /// count, then come `PER_WIDTH` of one step each, as many of two, of four, and so on.
-fn place_of(step: i64, since: i64) -> usize {
+fn index_of(step: i64, since: i64) -> usize {
     let distance = match u64::try_from(step.saturating_sub(since >> RUN_STEP)) {
         Ok(distance) if distance > 0 => distance,
         _ => return 0,
