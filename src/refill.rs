@@ -30,7 +30,7 @@ pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, plan: RefillPlan) {
 /// As for `run`.
 pub unsafe fn run_bounded(tables: &Tables, queue: &Queue<'_>, plan: RefillPlan, most_priorities: usize) {
     transaction::refilling(queue.hash());
-    transaction::teaches(queue.hash());
+    transaction::refilled_before_commit(queue.hash());
     // SAFETY: the caller's promise. The snapshot is taken after the lane began to lower its missed low-water marks.
     let found = unsafe {
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());

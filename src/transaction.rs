@@ -1,20 +1,24 @@
-//! What the current transaction did to tasks, and telling it to the lanes and the worker at its end.
+//! What the current transaction did to tasks, which it publishes to the lanes and the worker at its end.
 //!
-//! Only after the commit can others see the rows, so that is when the callback speaks. An ERROR in it
-//! would take the whole server down: it only moves numbers that are in this process already into shared
-//! memory, and holds nothing but the lock of a lane, one at a time.
+//! Other sessions see the rows only after the commit, so the callback publishes then. An ERROR in it would take the whole
+//! server down: it only copies numbers from this process's memory to shared memory, and holds only the lock of a lane, one
+//! at a time.
 //!
-//! There is room for so many changes. Of what is beyond, only the bounds are kept that lanes have to be
-//! lowered to, which is always right, and costs them a look into the table.
+//! There is room for so many changes. Of those beyond, only the positions are kept to which the watermarks of the lanes have
+//! to be lowered, which is always correct and costs a reading of the table.
 
 mod pending;
+mod publish;
+mod reservation;
+mod rollback;
 mod tally;
 
 use crate::clock::now;
 use crate::lanes::{Item, Key, Queue};
 use crate::shared::{self, NEVER};
-use pending::{CHANGES, Change, Pending, SUMMARIES, What};
+use pending::{Change, Pending, SUMMARIES, What};
 use pgrx::prelude::*;
+pub use reservation::Reservation;
 use std::cell::UnsafeCell;
 
 thread_local! {
@@ -42,9 +46,9 @@ fn with_pending<R>(act: impl FnOnce(&mut Pending) -> R) -> R {
 pub fn added(queue: &Queue<'_>, key: Key, now: i64) {
     with_pending(|pending| {
         if key.run_at <= now {
-            shared::set_bit(&mut pending.news.queues, shared::queue_bit(queue.name()));
+            shared::set_bit(&mut pending.notices.queues, shared::queue_bit(queue.name()));
         } else {
-            pending.news.run = pending.news.run.min(key.run_at);
+            pending.notices.run = pending.notices.run.min(key.run_at);
         }
         pending.change(queue.hash(), key, What::Added);
     });
@@ -60,8 +64,8 @@ pub fn extended(queue: &Queue<'_>, key: Key, until: i64) {
     with_pending(|pending| pending.change(queue.hash(), key, What::Extended { until }));
 }
 
-/// The leases of these tasks were taken from the lane because they ran out. Should the transaction roll
-/// back, they are still to be ended.
+/// The leases of these tasks were taken from the lane because they expired. Should the transaction roll
+/// back, they still have to be ended.
 pub fn ending(lane: u64, ids: &[i64]) {
     let until = now();
     with_pending(|pending| {
@@ -69,12 +73,12 @@ pub fn ending(lane: u64, ids: &[i64]) {
     });
 }
 
-/// A task whose lease had run out, as far as the lane knew, runs on: it is looked at again at `until`.
+/// A task whose lease had expired, as far as the lane knew, runs on: expiry is checked again at `until`.
 pub fn runs_on(lane: u64, id: i64, until: i64) {
     with_pending(|pending| pending.change(lane, lease_of(id), What::RunsOn { until }));
 }
 
-/// A key for what is about a task's lease and nothing else.
+/// A key for a change of a lease alone.
 const fn lease_of(id: i64) -> Key {
     Key { id, ..Key::LAST }
 }
@@ -90,27 +94,27 @@ pub fn withdrawn(queue: &Queue<'_>, key: Key) {
     with_pending(|pending| pending.change(queue.hash(), key, What::Withdrawn));
 }
 
-/// Something happened that the next claim from the queue has to settle, or its limit has room.
-pub fn signalled(queue: &Queue<'_>) {
+/// The queue has a new event, which SQL processes before the next claim, or a free slot.
+pub fn event_added(queue: &Queue<'_>) {
     with_pending(|pending| {
-        shared::set_bit(&mut pending.news.queues, shared::queue_bit(queue.name()));
-        let news = &mut pending.news;
-        if !news.events[..news.event_count].contains(&queue.hash()) {
-            match news.events.get_mut(news.event_count) {
+        shared::set_bit(&mut pending.notices.queues, shared::queue_bit(queue.name()));
+        let notices = &mut pending.notices;
+        if !notices.events[..notices.event_count].contains(&queue.hash()) {
+            match notices.events.get_mut(notices.event_count) {
                 Some(place) => {
                     *place = queue.hash();
-                    news.event_count += 1;
+                    notices.event_count += 1;
                 }
                 // The bits of the queues stand for it.
-                None => news.events_overflow = true,
+                None => notices.events_overflow = true,
             }
         }
     });
 }
 
-/// Something is to be looked at from this time on.
-pub fn expected(time: i64) {
-    with_pending(|pending| pending.news.run = pending.news.run.min(time));
+/// Something becomes due at this time that the worker has to process.
+pub fn due_at(time: i64) {
+    with_pending(|pending| pending.notices.run = pending.notices.run.min(time));
 }
 
 /// There are so many more of an item in the queue.
@@ -118,7 +122,7 @@ pub fn counted(queue: &Queue<'_>, item: Item, more: i32) {
     with_pending(|pending| pending.count_item(queue.hash(), item, more));
 }
 
-/// Nobody can tell what this transaction did to the numbers of tasks.
+/// It is not known what this transaction did to the numbers of tasks.
 #[pg_guard]
 pub extern "C-unwind" fn uncounted() {
     with_pending(|pending| pending.tally.overflow());
@@ -137,70 +141,18 @@ pub fn counting(yes: bool) {
 
 /// This database has the extension, once this transaction has committed.
 pub fn created() {
-    with_pending(|pending| pending.news.created = true);
+    with_pending(|pending| pending.notices.created = true);
 }
 
-/// Candidates that a claim took from a lane, before it looks at their rows: whatever happens, they are
-/// not lost. Nothing else may be noted meanwhile.
-pub struct Hands {
-    lane: u64,
-    first: usize,
-    subtransaction: pg_sys::SubTransactionId,
-}
-
-impl Hands {
-    /// Takes nothing yet.
-    pub fn new(lane: u64) -> Self {
-        // SAFETY: reads the state of the transaction.
-        let subtransaction = unsafe { pg_sys::GetCurrentSubTransactionId() };
-        with_pending(|pending| Self { lane, first: pending.count, subtransaction })
-    }
-
-    /// For how many more candidates there is room.
-    pub fn room(&self) -> usize {
-        with_pending(|pending| CHANGES - pending.count)
-    }
-
-    /// Takes a candidate, for which there is room. At a rollback it goes back to the lane.
-    pub fn take(&mut self, key: Key) {
-        with_pending(|pending| {
-            let Self { lane, subtransaction, .. } = *self;
-            pending.changes[pending.count] = Change { lane, subtransaction, key, what: What::Held };
-            pending.count += 1;
-        });
-    }
-
-    /// How many were taken.
-    pub fn len(&self) -> usize {
-        with_pending(|pending| pending.count - self.first)
-    }
-
-    /// The candidate of this number.
-    pub fn get(&self, number: usize) -> Key {
-        with_pending(|pending| pending.changes[self.first + number].key)
-    }
-
-    /// The candidate of this number has been leased.
-    pub fn leased(&self, number: usize, until: i64) {
-        with_pending(|pending| {
-            let change = &mut pending.changes[self.first + number];
-            change.what = What::Leased { until };
-            let run_at = change.key.run_at;
-            pending.count_item(self.lane, Item::queued(run_at), -1);
-            pending.count_item(self.lane, Item::RUNNING, 1);
-        });
-    }
-}
-
-/// Whether this transaction itself did something that may let a claim of its own have more tasks than
-/// the lane knows of.
+/// Whether this transaction itself changed something because of which a claim of its own may get tasks that the lane
+/// does not know.
 pub fn has_own(lane: u64) -> bool {
     let now = now();
     with_pending(|pending| {
         pending.summary_count > 0
-            || pending.doubt
-            || pending.news.events_overflow
-            || pending.news.events[..pending.news.event_count].contains(&lane)
+            || pending.invalidates
+            || pending.notices.events_overflow
+            || pending.notices.events[..pending.notices.event_count].contains(&lane)
             || pending.changes[..pending.count]
                 .iter()
                 .any(|change| change.lane == lane && change.may_add(now))
@@ -212,22 +164,22 @@ pub fn refilling(lane: u64) {
     with_pending(|pending| pending.refilling = lane);
 }
 
-/// A refill of the lane is about to read the table as this transaction sees it. Where it has removed tasks,
-/// or changed leases, the lane has to be read again should that be undone.
-pub fn teaches(lane: u64) {
+/// A refill of the lane is about to read the table as this transaction sees it. If the transaction has removed tasks,
+/// or changed leases, a rollback has to invalidate the lane.
+pub fn refilled_before_commit(lane: u64) {
     with_pending(|pending| {
         let changed = |change: &Change| {
             change.lane == lane
                 && matches!(change.what, What::Removed { .. } | What::Withdrawn | What::Extended { .. })
         };
         let untouched = pending.summary_count == 0 && !pending.changes[..pending.count].iter().any(changed);
-        if untouched || pending.taught[..pending.taught_count].contains(&lane) {
+        if untouched || pending.refilled[..pending.refilled_count].contains(&lane) {
             return;
         }
-        // Where there is no room, the last one stands for all lanes.
-        let place = pending.taught_count.min(SUMMARIES - 1);
-        pending.taught[place] = if pending.taught_count < SUMMARIES { lane } else { 0 };
-        pending.taught_count = place + 1;
+        // Where there is no room, the last entry means all lanes.
+        let place = pending.refilled_count.min(SUMMARIES - 1);
+        pending.refilled[place] = if pending.refilled_count < SUMMARIES { lane } else { 0 };
+        pending.refilled_count = place + 1;
     });
 }
 
@@ -240,28 +192,28 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
     with_pending(|pending| {
         match event {
             XACT_EVENT_COMMIT => {
-                pending.tell(now());
-                pending.tell_worker();
+                pending.publish(now());
+                pending.notify_worker();
             }
-            // COMMIT PREPARED comes later and elsewhere, and makes all lanes read anew, unless there is nothing to be told
-            // (hooks.rs). The times at least are known.
+            // COMMIT PREPARED comes later and in another session, and invalidates all lanes, unless there is nothing to
+            // publish (hooks.rs). But the worker can be notified of the times now.
             XACT_EVENT_PREPARE => {
                 if let Some(shared) = shared::get() {
                     shared.idle.prepared(pending.prepared_as, pending.is_nothing());
                 }
                 let leases = pending.changes[..pending.count].iter().map(Change::lease);
-                pending.news.lease = leases.min().unwrap_or(NEVER);
-                pending.tell_worker();
+                pending.notices.lease = leases.min().unwrap_or(NEVER);
+                pending.notify_worker();
             }
-            XACT_EVENT_ABORT => pending.give_back(0),
+            XACT_EVENT_ABORT => pending.roll_back(0),
             _ => return,
         }
         pending.clear();
     });
 }
 
-/// Runs when a savepoint, or a block with an exception handler, ends. What it did can be told by the
-/// numbers of the subtransactions, which grow: all from an aborted one on are aborted with it.
+/// Runs when a savepoint, or a block with an exception handler, ends. The ids of subtransactions grow: all from an aborted
+/// one on are aborted with it.
 unsafe extern "C-unwind" fn at_end_of_subtransaction(
     event: pg_sys::SubXactEvent::Type,
     subtransaction: pg_sys::SubTransactionId,
@@ -270,7 +222,7 @@ unsafe extern "C-unwind" fn at_end_of_subtransaction(
 ) {
     use pg_sys::SubXactEvent::*;
     match event {
-        SUBXACT_EVENT_ABORT_SUB => with_pending(|pending| pending.give_back(subtransaction)),
+        SUBXACT_EVENT_ABORT_SUB => with_pending(|pending| pending.roll_back(subtransaction)),
         SUBXACT_EVENT_COMMIT_SUB => with_pending(|pending| pending.tally.hand_up(subtransaction, parent)),
         _ => {}
     }

@@ -176,7 +176,7 @@ unsafe fn event_left(trigger: &pg_sys::TriggerData) {
         let mut null = false;
         let shape = (*trigger.tg_relation).rd_att;
         let queue = pg_sys::heap_getattr(trigger.tg_trigtuple, event::QUEUE as i32 + 1, shape, &mut null);
-        transaction::signalled(&Queue::new(tasks(), text_of(queue)));
+        transaction::event_added(&Queue::new(tasks(), text_of(queue)));
     }
 }
 
@@ -250,11 +250,11 @@ fn announce_task(queue: &[u8], run_at: TimestampWithTimeZone) {
     let run_at = i64::from(run_at);
     if run_at > now() {
         crate::wait::comes(run_at);
-        return transaction::expected(run_at);
+        return transaction::due_at(run_at);
     }
     // SAFETY: in a transaction.
     let tasks = unsafe { tasks() };
-    transaction::signalled(&Queue::new(tasks, queue));
+    transaction::event_added(&Queue::new(tasks, queue));
 }
 
 /// `queue_internal.announce_extension`: this database has the extension from now on.

@@ -1,4 +1,4 @@
-//! What a transaction changed in the numbers of tasks, for the accounts of the lanes.
+//! What a transaction changed in the numbers of tasks, for the counters of the lanes.
 
 use crate::lanes::{Item, Slot};
 use pgrx::prelude::*;
@@ -17,7 +17,7 @@ struct Entry {
 }
 
 /// See the head of this file. There is room for so many different changes; where that is not enough, the
-/// accounts have to be counted anew.
+/// tables have to be counted again.
 pub struct Tally {
     count: usize,
     overflown: bool,
@@ -57,7 +57,7 @@ impl Tally {
         }
     }
 
-    /// Adds up what is alike, and leaves out what comes to nothing.
+    /// Adds up entries of one kind, and drops those that are 0.
     fn compact(&mut self) {
         let entries = &mut self.entries[..self.count];
         entries.sort_unstable_by_key(|entry| (entry.lane, entry.subtransaction, entry.item));
@@ -76,11 +76,11 @@ impl Tally {
             }
         }
         self.count = kept;
-        // Nearly full all the same: it is not to be sorted again for every single one.
+        // Nearly full all the same: it must not be sorted again for every entry.
         self.overflown |= kept > ENTRIES - NEAR;
     }
 
-    /// What a subtransaction did is its parent's from now on.
+    /// What a subtransaction did belongs to its parent from now on.
     pub fn hand_up(&mut self, subtransaction: pg_sys::SubTransactionId, parent: pg_sys::SubTransactionId) {
         let entries = self.entries[..self.count].iter_mut();
         entries
@@ -100,13 +100,13 @@ impl Tally {
         self.count = kept;
     }
 
-    /// One of the lanes of which there is something.
+    /// One of the lanes that have entries.
     pub fn lane(&self) -> Option<u64> {
         self.entries[..self.count].last().map(|entry| entry.lane)
     }
 
-    /// Tells the account of a lane what there is of it.
-    pub fn tell(&mut self, slot: &mut Slot, lane: u64, transaction: u64) {
+    /// Publishes the entries of a lane to its counters.
+    pub fn publish(&mut self, slot: &mut Slot, lane: u64, transaction: u64) {
         let mut items = self.entries[..self.count].iter().filter(|entry| entry.lane == lane).peekable();
         if items.peek().is_some() {
             slot.counters.publish(transaction, items.map(|entry| (entry.item, entry.more)));
@@ -114,7 +114,7 @@ impl Tally {
         }
     }
 
-    /// Forgets what there is of a lane.
+    /// Drops the entries of a lane.
     pub fn drop_lane(&mut self, lane: u64) {
         let mut kept = 0;
         for i in 0..self.count {
@@ -126,12 +126,12 @@ impl Tally {
         self.count = kept;
     }
 
-    /// Whether there was more than there is room for.
+    /// Whether there was no room for an entry.
     pub fn overflown(&self) -> bool {
         self.overflown
     }
 
-    /// Nobody can tell what the transaction changed.
+    /// It is not known what the transaction changed.
     pub fn overflow(&mut self) {
         self.overflown = true;
     }

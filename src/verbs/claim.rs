@@ -16,7 +16,7 @@ use crate::refill;
 use crate::rights::Kinds;
 use crate::settings;
 use crate::tokens;
-use crate::transaction::{self, Hands};
+use crate::transaction::{self, Reservation};
 use pgrx::prelude::*;
 
 /// How many expired leases one claim ends.
@@ -140,14 +140,14 @@ impl Claim<'_> {
         let mut leases = Leases::Unread;
         loop {
             pgrx::check_for_interrupts!();
-            let mut hands = Hands::new(self.queue.hash());
-            let wanted = (self.most - self.granted).min(hands.room()).min(AT_ONCE);
+            let mut reservation = Reservation::new(self.queue.hash());
+            let wanted = (self.most - self.granted).min(reservation.room()).min(AT_ONCE);
             if wanted == 0 {
                 return Err(Reason::Busy);
             }
             // SAFETY: in a transaction, with the tables open.
             unsafe {
-                match self.ask(wanted, &mut hands, &mut leases).ok_or(Reason::NoLane)? {
+                match self.ask(wanted, &mut reservation, &mut leases).ok_or(Reason::NoLane)? {
                     Offer::Events(stamp) => {
                         self.checked = check_events(&self.tables, &self.queue, stamp)?;
                     }
@@ -165,7 +165,7 @@ impl Claim<'_> {
                             transaction::refilling(self.queue.hash());
                         }
                         point!(ClaimAsked);
-                        if hands.len() > 0 {
+                        if reservation.len() > 0 {
                             let rows = match self.rows.take() {
                                 Some(rows) => rows,
                                 None => Rows::new(arguments)?,
@@ -180,7 +180,7 @@ impl Claim<'_> {
                                 worker: self.worker,
                                 tokens: tokens::range(self.tables.token_mark),
                             };
-                            let leased = grant.grant(&hands, rows);
+                            let leased = grant.grant(&reservation, rows);
                             if leased.is_err() && matches!(answer, Answer::Refill(_)) {
                                 refill::give_up(&self.queue);
                             }
@@ -197,7 +197,7 @@ impl Claim<'_> {
                                 }
                             }
                             // Before it returns nothing, the claim tries tasks again that were locked.
-                            Answer::Complete if self.granted < self.most && hands.len() == 0 => {
+                            Answer::Complete if self.granted < self.most && reservation.len() == 0 => {
                                 let retry = || lanes::with(self.queue.hash(), |slot| slot.lane.retry());
                                 if std::mem::replace(&mut retried, true) || retry() != Some(true) {
                                     return Ok(());
@@ -215,7 +215,7 @@ impl Claim<'_> {
     }
 
     /// Takes candidates from the lane, unless there are events or expired leases to handle first.
-    fn ask(&self, wanted: usize, hands: &mut Hands, leases: &mut Leases) -> Option<Offer> {
+    fn ask(&self, wanted: usize, reservation: &mut Reservation, leases: &mut Leases) -> Option<Offer> {
         let moment = now();
         // SAFETY: a plain read of a constant of the process.
         let me = unsafe { pg_sys::MyProcPid };
@@ -245,7 +245,7 @@ impl Claim<'_> {
             }
             let mut taken = 0;
             let answer = slot.lane.take(wanted, moment, me, |key| {
-                hands.take(key);
+                reservation.add(key);
                 taken += 1;
             });
             slot.activity.offered += taken;

@@ -13,7 +13,7 @@ use crate::heap::{Tables, tid};
 use crate::lanes::{self, Key, Queue};
 use crate::shared;
 use crate::tokens::Range;
-use crate::transaction::Hands;
+use crate::transaction::Reservation;
 use pgrx::prelude::*;
 
 /// A task that another session has locked is tried again after a tenth of the time for which it has been due,
@@ -33,16 +33,17 @@ pub struct Grant<'a> {
 
 impl Grant<'_> {
     /// Leases the candidates that are still claimable; returns how many.
-    pub unsafe fn grant(&mut self, hands: &Hands, rows: &Rows) -> Result<usize, Reason> {
+    pub unsafe fn grant(&mut self, reservation: &Reservation, rows: &Rows) -> Result<usize, Reason> {
         let mut granted = 0;
         // SAFETY: the snapshot is taken after the candidates, and so sees the commits that made them candidates.
         unsafe {
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-            let mut scan = Scan::begin(self.table, self.tables.tasks_pkey, &Condition::id(hands.get(0).id));
+            let mut scan =
+                Scan::begin(self.table, self.tables.tasks_pkey, &Condition::id(reservation.get(0).id));
             point!(LeaseBegun);
             let mut result = Ok(());
-            for number in 0..hands.len() {
-                let key = hands.get(number);
+            for number in 0..reservation.len() {
+                let key = reservation.get(number);
                 if result.is_err() {
                     lanes::with(self.queue.hash(), |slot| slot.lane.add(key, i64::MAX));
                     continue;
@@ -53,7 +54,7 @@ impl Grant<'_> {
                 }
                 match self.grant_one(&mut scan, key, rows) {
                     Ok(Some(until)) => {
-                        hands.leased(number, until);
+                        reservation.leased(number, until);
                         granted += 1;
                     }
                     Ok(None) => {}
