@@ -249,7 +249,7 @@ fn announce_task(queue: &[u8], run_at: TimestampWithTimeZone) {
     }
     let run_at = i64::from(run_at);
     if run_at > now() {
-        crate::wait::comes(run_at);
+        crate::wait::retry_at(run_at);
         return transaction::due_at(run_at);
     }
     // SAFETY: in a transaction.

@@ -1,6 +1,6 @@
-//! The lists of those who wait, in which others find whom to wake.
+//! The lists of waiting sessions, in which other sessions find whom to wake.
 
-use super::{Call, Kind};
+use super::call::{Call, Kind};
 use crate::heap::{self, Use};
 use crate::lanes::{self, Queue, Wake};
 use crate::names::elements;
@@ -10,15 +10,15 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 thread_local! {
-    /// The lanes in whose lists this process stands.
+    /// The lanes in whose lists this process is.
     static LISTS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Where a process stands that waits.
+/// In which lists a waiting process is.
 pub struct Standing {
-    /// In a list in which it did not stand before.
+    /// In a list in which it was not before.
     pub new: bool,
-    /// In all the lists that there should be.
+    /// In all lists in which it should be.
     pub everywhere: bool,
 }
 
@@ -28,7 +28,7 @@ impl From<Place> for Standing {
     }
 }
 
-/// Enters the lists of those who wait for what the call waits for.
+/// Enters the lists of the sessions that wait for the same task or queues.
 pub unsafe fn enter(call: &Call) -> Standing {
     leave_in_any_case();
     // SAFETY: the arguments were checked.
@@ -58,8 +58,8 @@ pub unsafe fn enter(call: &Call) -> Standing {
     }
 }
 
-/// Has the lists be left when a transaction fails, and when a session is terminated while it sleeps and has no
-/// transaction.
+/// Makes this process leave the lists when a transaction fails, and when the session is terminated while it sleeps without
+/// a transaction.
 fn leave_in_any_case() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.swap(true, Ordering::Relaxed) {
@@ -95,7 +95,7 @@ fn expect(queue: &Queue<'_>) {
     }
 }
 
-/// When this process has to look by itself because no worker will wake it: tasks come due, leases end.
+/// When this process has to check by itself because no worker will wake it: tasks become due, leases expire.
 pub fn next_time() -> i64 {
     // SAFETY: a plain read of a constant of the process.
     let database = shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
@@ -119,8 +119,8 @@ pub fn leave_lists(served: bool) {
         shared.results.leave();
     }
     LISTS.with_borrow_mut(|lists| {
-        // Who waits for several queues may claim from any of them, also from one that gets a task this very
-        // moment: what it was woken for is left to the next one in each, who may look in vain.
+        // A session that waits for several queues may claim from any of them, also from one that gets a task just now: in
+        // each queue the next waiter is woken instead, maybe in vain.
         let takes = served && lists.len() == 1;
         for hash in lists.drain(..) {
             let next = lanes::with(hash, |slot| slot.leave(takes));

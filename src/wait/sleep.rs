@@ -1,6 +1,7 @@
-//! Resting without a transaction: ending one, sleeping, and beginning another.
+//! Sleeping without a transaction: ending one, waiting on the latch, and beginning another.
 
-use super::{Call, lists, row_of, shape_of};
+use super::call::{Call, descriptor_of, row_of};
+use super::lists;
 use crate::clock::now;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -26,14 +27,14 @@ unsafe extern "C-unwind" fn try_commit(fcinfo: pg_sys::FunctionCallInfo) -> pg_s
             pg_sys::SPI_commit();
             spi(pg_sys::SPI_finish());
         }
-        row_of(shape_of(fcinfo), committed)
+        row_of(descriptor_of(fcinfo), committed)
     }
 }
 
 /// Ends the transaction, sleeps until the time or until woken, and begins another one.
-pub unsafe fn rest(call: &Call, until: i64) {
-    // SAFETY: as a procedure may. Where CALL came from the client itself, nobody keeps anything in the
-    // transaction that SPI_commit has begun, and it can end as well; else an empty one stays open.
+pub unsafe fn sleep(call: &Call, until: i64) {
+    // SAFETY: as a procedure may. If the client itself sent the CALL, nothing is in use of the transaction that SPI_commit
+    // has begun, and it can end as well; else an empty one stays open.
     unsafe {
         spi(pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32));
         pg_sys::SPI_commit();
@@ -46,7 +47,7 @@ pub unsafe fn rest(call: &Call, until: i64) {
         point!(WaitSleeps);
         sleep_until(until);
         point!(WaitWoken);
-        end_if_alone();
+        end_if_client_is_gone();
         std::mem::forget(left);
         if alone {
             pg_sys::StartTransactionCommand();
@@ -76,8 +77,8 @@ fn sleep_until(time: i64) {
     );
 }
 
-/// Ends the session if its client is gone: what it was woken for is the next one's.
-fn end_if_alone() {
+/// Ends the session if its client is gone: another waiter gets the task for which it was woken.
+fn end_if_client_is_gone() {
     // SAFETY: a check of the session's own socket, if it has one; the flags are what the server's own check
     // sets, and the interrupt raises the FATAL that goes with them.
     unsafe {
