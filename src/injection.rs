@@ -18,7 +18,7 @@ macro_rules! point {
 pub enum Point {
     #[cfg(feature = "injection")]
     Nowhere,
-    // verbs.rs: a native form is through; the core's function is found; its rows follow the native ones.
+    // verbs.rs, verbs/sql.rs: the native fast path is done; the function in SQL is found; its rows follow the native ones.
     VerbServed,
     CoreFound,
     CoreAppended,
@@ -28,7 +28,8 @@ pub enum Point {
     HistoryLocked,
     // verbs/queue.rs
     QueueRead,
-    // verbs/claim.rs, verbs/grant.rs: candidates, and perhaps a refill, are in this process's hands from `ClaimAsked` on.
+    // verbs/claim.rs, verbs/events.rs, verbs/grant.rs: from `ClaimAsked` on this process has reserved candidates, and may
+    // have begun a refill.
     ClaimOpened,
     ClaimAsked,
     ClaimAwaits,
@@ -59,7 +60,7 @@ pub enum Point {
     StoreAdded,
     StoreWritten,
     DeleteWritten,
-    // verbs/complete.rs
+    // verbs/finish.rs, verbs/complete_many.rs, verbs/complete_and_claim.rs
     FinishFound,
     FinishNext,
     FinishArchived,
@@ -70,16 +71,16 @@ pub enum Point {
     // verbs/extend.rs
     ExtendFound,
     ExtendNoted,
-    // verbs/push.rs
+    // verbs/push.rs, verbs/push_many.rs
     PushNoted,
     PushNext,
-    // counting.rs: accounts have begun.
+    // counting.rs: the count has begun.
     CountBegun,
     CountRow,
     CountEnds,
     CountRead,
-    // wait.rs: a waiter stands in the lists from `WaitEntered` to `WaitLeft`, and has no transaction
-    // while it sleeps.
+    // wait.rs, wait/call.rs, wait/sleep.rs: a waiting session is in the lists from `WaitEntered` to `WaitLeft`, and has no
+    // transaction while it sleeps.
     WaitPrepared,
     WaitFound,
     WaitSees,
@@ -95,7 +96,7 @@ pub enum Point {
 #[inline(always)]
 pub fn reached(_point: Point) {}
 
-/// Whether a rollback shall forget what the transaction had in its hands.
+/// Whether a rollback shall forget what the transaction took from lanes.
 #[cfg(not(feature = "injection"))]
 #[inline(always)]
 pub fn forgets() -> bool {
