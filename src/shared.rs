@@ -29,10 +29,8 @@ pub const NEVER: i64 = i64::MAX;
 /// negative. Far enough from the smallest number for a pause to be taken from it.
 pub const AT_ONCE: i64 = i64::MIN / 2;
 
-static SHARED: PgAtomic<Shared> = unsafe {
-    // SAFETY: the name is this extension's own.
-    PgAtomic::new(c"queue_ext")
-};
+// SAFETY: the name is this extension's own.
+static SHARED: PgAtomic<Shared> = unsafe { PgAtomic::new(c"queue_ext") };
 
 /// Everything in shared memory.
 #[derive(Default)]
@@ -106,10 +104,10 @@ impl Shared {
 
     /// Announces to the launcher that the database `oid` now has the extension.
     pub fn announce_created(&self, oid: pg_sys::Oid) {
-        let free = |place: &&AtomicU32| {
+        let take = |place: &AtomicU32| {
             place.compare_exchange(0, oid.to_u32(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        if self.created.iter().find(free).is_none() {
+        if !self.created.iter().any(take) {
             self.created_elsewhere.store(true, Ordering::Release);
         }
         self.launcher.wake();

@@ -119,7 +119,7 @@ const CLAIMED: &[pg_sys::Oid] = &[
     TIMESTAMPTZOID,
 ];
 
-/// Tries the native fast path. Guarded, so that a panic becomes an ERROR.
+/// Tries the native fast path. Guarded, so that a panic becomes an ERROR. Called only by the functions above.
 #[pg_guard]
 #[allow(improper_ctypes_definitions)]
 unsafe extern "C-unwind" fn serve(

@@ -140,7 +140,7 @@ unsafe extern "C-unwind" fn wait_step(call: *mut Call, over: bool, deadline: i64
         );
         return false;
     }
-    // SAFETY: the first argument, as declared. With the rights that every look has: the caller has none on the tables.
+    // SAFETY: the first argument, as declared. With the owner's rights, as every check: the caller has none on the tables.
     let standing = unsafe {
         let entered = rights::enter(call.fcinfo);
         let standing = lists::enter(call);

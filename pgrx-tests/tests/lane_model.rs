@@ -29,8 +29,8 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use key::Key;
-use lane::{Answer, LEASES, Lane, SCHEDULED};
+use key::{Key, LEASES, SCHEDULED};
+use lane::{Answer, Lane};
 use leases::{Lease, Leases};
 use ordered::{Added, Ordered};
 use refill_plan::{Findings, Meaning, RefillPlan, Source, read};

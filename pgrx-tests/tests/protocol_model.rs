@@ -12,11 +12,11 @@
 //! | `push_insert` | `task_arrives`, `tasks_inserted`; natively `verbs/push.rs` |
 //! | `Claim`: `begin_claim`, `choose`, `grant`, `base` | `has_room`, `claim_from`, `tokens::range` |
 //! | `find_slot`, `take_slot` | `free_slots`, `take_slot` |
-//! | `NativeClaim`: `native_claim`, `clear_hint` | `verbs/claim.rs`, `look_for_events` |
+//! | `NativeClaim`: `native_claim`, `clear_hint` | `verbs/claim.rs`, `verbs/events.rs` |
 //! | `ask`, `Lane::add`, `Lane::lower` | `Lane::take`, `Lane::needs`, `Lane::add`, `Lane::lower` |
 //! | `read_table`, `refilled` | `refill::run`, `Lane::refilled` |
-//! | `lease` | `Lessor::lease_one` |
-//! | `Complete`, `Discard`, `Release`, `Cancel`, `Purge`: `end_leased`, `end_other`, `end` | `verbs/complete.rs`; `complete`, `fail`, `release`, `cancel`, `purge`; `archive`, `bury`, `discard`, `put_back` |
+//! | `lease` | `Grant::grant_one` |
+//! | `Complete`, `Discard`, `Release`, `Cancel`, `Purge`: `end_leased`, `end_other`, `end` | `verbs/finish.rs`; `complete`, `fail`, `release`, `cancel`, `purge`; `archive`, `bury`, `discard`, `put_back` |
 //! | `notify` | `leave`, `tell_dependents` |
 //! | `Retry` | `revive` |
 //! | `events` | `process_each`, `process_event`, `postpone_event` |
@@ -24,8 +24,8 @@
 //! | `lock_group`, `count_admitted`, `admit`, `next_admission` | `lock_group`, `admitted_of`, `admit_next`, `next_step` |
 //! | `Sweep` | `sweep_dependencies`, `sweep_groups`; for lanes `Lane::reread` |
 //! | `Round`, `RaiseMark`, `Expire` | `Worker::process_events`; `tokens::raised`; `expiry::end`, `end_expired` |
-//! | `commit`, `publish` | `CommitTransaction`; `Pending::tell`, run by the callback after the commit |
-//! | `roll_back`, `roll_back_to` | `Pending::give_back`; and the server's rollback |
+//! | `commit`, `publish` | `CommitTransaction`; `Pending::publish`, run by the callback after the commit |
+//! | `roll_back`, `roll_back_to` | `Pending::roll_back`; and the server's rollback |
 //! | `crash` | Shared memory is lost, and of the commits that were not flushed any number |
 //!
 //! `PROTOCOL_MODEL=deep` searches larger worlds as well. `PROTOCOL_MODEL="a claim"` prints the counterexamples of the

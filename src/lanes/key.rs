@@ -1,4 +1,11 @@
-//! The order of the tasks of a queue.
+//! The order of the tasks of a queue, and how many of them a lane knows.
+
+/// How many tasks the ready buffer holds.
+pub const READY: usize = 1024;
+/// How many scheduled tasks a lane knows, and tasks that were locked and are tried again later.
+pub const SCHEDULED: usize = 256;
+/// How many running tasks a lane knows.
+pub const LEASES: usize = 2048;
 
 /// The position of a task in the order of its queue.
 #[repr(C)]

@@ -5,7 +5,7 @@
 //!
 //! - A claimable task before the ready watermark is in the ready buffer, or among the scheduled tasks, or reserved by a
 //!   claim, which returns it if it rolls back.
-//! - A task that becomes due before the scheduled watermark is among the scheduled tasks.
+//! - A task that is still to become due, and does so before the scheduled watermark, is among the scheduled tasks.
 //! - A running task before the ready watermark has its lease in `leases`, or counts in their `unknown`.
 //!
 //! Where there is no room, or after something that was not published, the two watermarks are lowered, which is always
@@ -13,17 +13,11 @@
 //! lowers the missed low-water marks, beyond which the refill must not raise the watermarks.
 
 use super::NEVER;
-use super::key::{Key, Scheduled};
+use super::key::{Key, LEASES, READY, SCHEDULED, Scheduled};
 use super::leases::{Lease, Leases};
 use super::ordered::{Added, Ordered};
 use super::refill_plan::{Findings, RefillPlan};
 
-/// How many tasks the ready buffer holds.
-pub const READY: usize = 1024;
-/// How many scheduled tasks a lane knows, and tasks that were locked and are tried again later.
-pub const SCHEDULED: usize = 256;
-/// How many running tasks a lane knows.
-pub const LEASES: usize = 2048;
 /// A claim that finds fewer tasks in the ready buffer refills it, while other claims go on.
 const LOW: usize = READY / 4;
 
@@ -37,7 +31,7 @@ const READING_SHARE: i64 = 50;
 pub struct Lane {
     /// The ready watermark: every claimable task before it is known.
     ready_watermark: Key,
-    /// The scheduled watermark: every task that becomes due before it is known.
+    /// The scheduled watermark: every task that is still to become due before it is known.
     scheduled_watermark: i64,
     /// The ready buffer.
     ready: Ordered<Key, READY>,
@@ -172,9 +166,9 @@ impl Lane {
     pub fn first(&self) -> Option<Key> {
         let first = self.ready.first()?;
         // Some are tried again later, and some became due since the last claim, or were not published.
-        let timed = self.scheduled.as_slice().iter().map(|task| task.key);
-        let timed = timed.filter(|key| key.priority == first.priority).map(|key| key.run_at);
-        let run_at = timed.chain([first.run_at, self.scheduled_watermark]).min()?;
+        let scheduled = self.scheduled.as_slice().iter().map(|task| task.key);
+        let scheduled = scheduled.filter(|key| key.priority == first.priority).map(|key| key.run_at);
+        let run_at = scheduled.chain([first.run_at, self.scheduled_watermark]).min()?;
         Some(Key { run_at, ..first })
     }
 
@@ -186,11 +180,11 @@ impl Lane {
     /// Makes the tasks ready that were locked when a claim tried them, before their time.
     pub fn retry(&mut self) -> bool {
         let mut some = false;
-        while let Some(timed) =
+        while let Some(due) =
             self.scheduled.as_slice().iter().find(|task| task.at != task.key.run_at).copied()
         {
-            self.scheduled.remove(&timed);
-            self.add_ready(timed.key);
+            self.scheduled.remove(&due);
+            self.add_ready(due.key);
             some = true;
         }
         some
@@ -225,17 +219,17 @@ impl Lane {
 
     /// Whether the table has to be read; if so, and no other process does it, this one has to.
     pub fn needs(&mut self, at_once: bool, now: i64, me: i32) -> Answer {
-        let timed = now >= self.scheduled_watermark;
+        let needs_scheduled = now >= self.scheduled_watermark;
         let more = self.ready_watermark < Key::LAST;
         let empty = at_once && more;
-        if !timed && !empty && !(more && self.refiller == 0 && self.ready.len() < LOW) {
+        if !needs_scheduled && !empty && !(more && self.refiller == 0 && self.ready.len() < LOW) {
             return Answer::Complete;
         }
         if self.refiller != 0 && self.refiller != me {
             return Answer::Refilling(self.refiller);
         }
         let room = READY - self.ready.len();
-        let scheduled_from = timed.then_some(self.scheduled_watermark);
+        let scheduled_from = needs_scheduled.then_some(self.scheduled_watermark);
         Answer::Refill(
             self.begin(RefillPlan { from: self.ready_watermark, scheduled_from, room, began: now }, me),
         )
@@ -282,8 +276,8 @@ impl Lane {
         if plan.scheduled_from.is_some_and(|from| from <= self.scheduled_watermark) {
             self.scheduled_watermark =
                 self.scheduled_watermark.max(found.scheduled_before.min(self.missed_time));
-            found.scheduled.iter().filter(|task| task.at < found.scheduled_before).for_each(|timed| {
-                self.schedule(*timed);
+            found.scheduled.iter().filter(|task| task.at < found.scheduled_before).for_each(|task| {
+                self.schedule(*task);
             });
         }
         if plan.from <= self.ready_watermark {
@@ -316,11 +310,11 @@ impl Lane {
         }
     }
 
-    fn schedule(&mut self, timed: Scheduled) {
-        let postponed = timed.at != timed.key.run_at;
-        if !postponed && timed.at >= self.scheduled_watermark {
-            self.missed_time = self.missed_time.min(timed.at);
-        } else if let Added::Without(last) = self.scheduled.add(timed) {
+    fn schedule(&mut self, task: Scheduled) {
+        let postponed = task.at != task.key.run_at;
+        if !postponed && task.at >= self.scheduled_watermark {
+            self.missed_time = self.missed_time.min(task.at);
+        } else if let Added::Without(last) = self.scheduled.add(task) {
             if last.at == last.key.run_at {
                 self.lower_scheduled(last.at);
             } else {

@@ -8,12 +8,12 @@ use crate::clock::now;
 use pgrx::prelude::*;
 
 /// How many expired leases of a lane the worker ends before it goes on to the next lane.
-const LEASES: usize = 64;
+const EXPIRED_AT_ONCE: usize = 64;
 
 /// What the worker has to do for a lane.
 pub struct Maintenance {
     lane: u64,
-    ids: [i64; LEASES],
+    ids: [i64; EXPIRED_AT_ONCE],
     expired: usize,
     wake: Option<Wake>,
     next: i64,
@@ -42,7 +42,7 @@ impl Maintenance {
 
     /// When there is more to do after this.
     pub fn next(&self) -> i64 {
-        if self.expired == LEASES { 0 } else { self.next }
+        if self.expired == EXPIRED_AT_ONCE { 0 } else { self.next }
     }
 
     /// The queue that has to be read again. The reader announces it to the lane: until it ends, claims may wait for it.
@@ -86,7 +86,7 @@ pub fn wake_due(now: i64) {
 impl Slot {
     /// Does what is due; returns what the worker has to do.
     fn maintain(&mut self, now: i64, sweep_interval: i64) -> Maintenance {
-        let mut ids = [0; LEASES];
+        let mut ids = [0; EXPIRED_AT_ONCE];
         let expired = self.lane.leases.take_expired(now, &mut ids);
         self.activity.expired += expired as u64;
         let unknown =

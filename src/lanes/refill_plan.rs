@@ -1,8 +1,7 @@
 //! What a refill reads of a queue, in which order, and what it has found. It does not know where the tasks are stored.
 
 use super::NEVER;
-use super::key::{Key, Scheduled};
-use super::lane::{LEASES, READY, SCHEDULED};
+use super::key::{Key, LEASES, READY, SCHEDULED, Scheduled};
 use super::leases::Lease;
 
 /// What a refill has to read: the due tasks from `from` on, and the tasks that become due from
@@ -60,7 +59,7 @@ pub trait Source {
     fn next(&mut self) -> Option<Meaning>;
 }
 
-/// Reads what the plan ask for, as of `moment`, of `most_priorities` priorities at most.
+/// Reads what the plan asks for, as of `moment`, of `most_priorities` priorities at most.
 pub fn read(source: &mut impl Source, plan: RefillPlan, moment: i64, most_priorities: usize) -> Findings {
     let mut reading = Reading { source, plan, moment, full: false, found: Findings::default() };
     let RefillPlan { from, scheduled_from, .. } = plan;

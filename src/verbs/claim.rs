@@ -187,7 +187,7 @@ impl Claim<'_> {
                             self.granted += leased?;
                         }
                         match answer {
-                            Answer::Refill(bounds) => refill::run(&self.tables, &self.queue, bounds),
+                            Answer::Refill(plan) => refill::run(&self.tables, &self.queue, plan),
                             Answer::Refilling(_) if self.granted < self.most => {
                                 point!(ClaimAwaits);
                                 let refilled = lanes::await_refill(self.queue.hash());

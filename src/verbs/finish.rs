@@ -269,7 +269,7 @@ fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Ro
     kept
 }
 
-/// Has SQL write to the dependents of completed tasks how these ended. Their end concerns no other task: see
+/// Has SQL write to the dependents of completed tasks how these ended. Nothing else of their end concerns other tasks: see
 /// [`Finisher::check`].
 fn tell_dependents(ids: Vec<i64>) {
     let query = "SELECT queue_internal.tell_dependents($1, 'completed')";

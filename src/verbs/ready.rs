@@ -49,7 +49,7 @@ pub unsafe fn is_ready(name: &[u8]) -> Result<bool, Reason> {
                 Known::Ready => return Ok(true),
                 Known::Events(stamp) => checked = check_events(&tables, &queue, stamp)?,
                 Known::Answer(Answer::Complete) => return Ok(false),
-                Known::Answer(Answer::Refill(bounds)) => refill::run(&tables, &queue, bounds),
+                Known::Answer(Answer::Refill(plan)) => refill::run(&tables, &queue, plan),
                 Known::Answer(Answer::Refilling(_)) if lanes::await_refill(queue.hash()) => {}
                 Known::Answer(Answer::Refilling(_)) => return Err(Reason::Busy),
             }

@@ -39,14 +39,18 @@ impl Rows {
     }
 
     /// Returns the rows.
-    pub fn done(&self) -> pg_sys::Datum {
+    pub fn done(self) -> pg_sys::Datum {
+        self.give();
+        pg_sys::Datum::from(0)
+    }
+
+    fn give(&self) {
         // SAFETY: the caller reads them here, as it allowed.
         unsafe {
             (*self.result).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
             (*self.result).setResult = self.store;
             (*self.result).setDesc = self.descriptor;
         }
-        pg_sys::Datum::from(0)
     }
 
     /// Appends the rows that another function has returned in the place of these, and returns all of them.
@@ -67,7 +71,7 @@ impl Rows {
                 pg_sys::tuplestore_end(returned);
             }
         }
-        self.done();
+        self.give();
     }
 
     /// Frees the rows: the SQL implementation returns its own.

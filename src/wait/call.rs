@@ -26,7 +26,7 @@ pub struct Call {
     pub pause: i64,
     /// Whether the first check is over.
     pub checked: bool,
-    /// Whether it has slept since the call began.
+    /// Whether it has slept, or was woken, since the call began.
     pub slept: bool,
     /// Whether the last check found only what the last wait of this session had found: see `find_first`.
     pub repeated: bool,

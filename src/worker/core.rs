@@ -112,9 +112,9 @@ pub fn reread(queue: &lanes::Queue<'_>) {
     let Ok(tables) = heap::open(heap::Use::Claim) else { return };
     // SAFETY: a plain read of a constant of the process.
     let me = unsafe { pg_sys::MyProcPid };
-    if let Some(bounds) = lanes::with(queue.hash(), |slot| slot.lane.reread(now(), me)).flatten() {
+    if let Some(plan) = lanes::with(queue.hash(), |slot| slot.lane.reread(now(), me)).flatten() {
         // SAFETY: in a transaction of the worker's own.
-        unsafe { refill::run_bounded(&tables, queue, bounds, PRIORITIES) }
+        unsafe { refill::run_bounded(&tables, queue, plan, PRIORITIES) }
     }
 }
 

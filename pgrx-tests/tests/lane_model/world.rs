@@ -323,7 +323,7 @@ impl World {
         self.commit(tells);
     }
 
-    /// Somebody commits what no callback tells of, COMMIT PREPARED for one, and all lanes doubt.
+    /// Somebody commits what no callback publishes, such as COMMIT PREPARED, and all lanes are invalidated.
     pub fn surprise(&mut self) {
         let until = self.lease();
         let count = self.some();

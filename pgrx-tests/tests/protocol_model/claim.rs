@@ -216,7 +216,7 @@ impl Protocol {
         true
     }
 
-    /// Leases a candidate, if its row says that it can be. Lessor::lease_one
+    /// Leases a candidate, if its row says that it can be. Grant::grant_one
     pub fn lease(&self, world: &mut World, session: usize, id: Id) -> bool {
         world.sessions[session].step = Step::Ask;
         let Some(seen) = task(&world.view(session), id).filter(|row| {

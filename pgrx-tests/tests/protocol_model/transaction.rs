@@ -42,7 +42,7 @@ impl Protocol {
         self.next_statement(world, session)
     }
 
-    /// ROLLBACK TO SAVEPOINT. Pending::give_back
+    /// ROLLBACK TO SAVEPOINT. Pending::roll_back
     pub fn roll_back_to(&self, world: &mut World, session: usize) -> bool {
         let open = world.transaction(session);
         if let Some(saved) = open.saved.take() {
@@ -56,7 +56,7 @@ impl Protocol {
     }
 
     /// The candidates of a claim that is rolled back return to the lane, and what was read from an undone table is
-    /// forgotten. Pending::give_back
+    /// forgotten. Pending::roll_back
     fn give_back(&self, world: &mut World, candidates: &[Id], refilled_own: bool) {
         if self.has(Rule::RollbackReturnsCandidates) {
             candidates.iter().for_each(|id| world.lane.add(*id, self.scenario.lane, self.rules));
@@ -121,7 +121,7 @@ impl Protocol {
         true
     }
 
-    /// The callback after the commit. Pending::tell
+    /// The callback after the commit. Pending::publish
     pub fn publish(&self, world: &mut World, session: usize) -> bool {
         world.base = world.transaction(session).raises.or(world.base);
         self.publish_notes(world, session);
@@ -150,7 +150,7 @@ impl Protocol {
         }
     }
 
-    /// The transaction rolls back. Pending::give_back
+    /// The transaction rolls back. Pending::roll_back
     pub fn roll_back(&self, world: &mut World, session: usize) {
         if let Some(open) = world.sessions[session].transaction.take() {
             world.sessions[session].leases = open.had;

@@ -71,10 +71,10 @@ fn kept(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
             Verb::Fail | Verb::Release => continue,
         };
         // Failed for good, a task whose cancelling was asked for is cancelled.
-        let fits = |row: &&&Found| {
+        let fits = |row: &&Found| {
             row.token == end.token && (row.state == state || state == "failed" && row.state == "cancelled")
         };
-        if task.found.iter().find(fits).is_none() {
+        if !task.found.iter().any(fits) {
             let text = format!("{} ended task {id} with token {}", end.operation.name, end.token);
             say("I12", format!("{text}: {:?}, but found {:?}", end.verb, task.found));
         }
