@@ -120,7 +120,7 @@ def check_order(fields, where):
         return
     # queue_internal.task_in_bucket() is replaced by a condition on the column.
     bounds = columns(condition) | {words(fields["funcname"])[-1] for kind, fields in walk(condition) if kind == "FuncCall"}
-    if "gate" in columns(condition) and not {"bucket", "group_key", "id", "task_in_bucket"} & bounds:
+    if "admission" in columns(condition) and not {"bucket", "group_key", "id", "task_in_bucket"} & bounds:
         complain("bucket", where, "looks for open tasks in all buckets at once")
 
 

@@ -26,7 +26,7 @@ BULK = "dry_run boolean,batch_size integer,INOUT tasks bigint"
 COMMITTING = [
     "queue.maintain()",
     f"queue.cancel_where(filter jsonb,{BULK})",
-    f"queue.retry_where(filter jsonb,{BULK})",
+    f"queue.run_now_where(filter jsonb,{BULK})",
     f"queue.redrive_where(filter jsonb,to_queue text,{BULK})",
     f"queue.reprioritise_where(filter jsonb,priority integer,{BULK})",
     f"queue.move_where(filter jsonb,to_queue text,{BULK})",

@@ -45,9 +45,9 @@ COMMENT ON COLUMN queue.tasks.created_at IS 'When the task was pushed.';
 COMMENT ON COLUMN queue.tasks.cancel_requested_at IS 'When queue.cancel() was called for the running task.';
 COMMENT ON COLUMN queue.tasks.key IS 'Unique among the tasks of the queue that are not finished; null for none.';
 COMMENT ON COLUMN queue.tasks.group_key IS 'The group, of which max_running_per_group tasks may run at a time; null for none.';
-COMMENT ON COLUMN queue.tasks.gate IS
-    'Admission. 0, open: it can be claimed. 1, admitted: it can be claimed, as one of its group. 2, blocked: it waits '
-    'for other tasks.';
+COMMENT ON COLUMN queue.tasks.admission IS
+    '0, open: the task can be claimed. 1, admitted: it can be claimed, as one of its group. 2, blocked: it waits for '
+    'other tasks.';
 COMMENT ON COLUMN queue.tasks.backoff IS 'The parts of the backoff that were given by the push; null for the options of the queue.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
@@ -98,7 +98,7 @@ COMMENT ON COLUMN queue.stats.paused IS 'Whether the queue is paused.';
 COMMENT ON COLUMN queue.stats.queued IS 'Tasks that are due and can be claimed.';
 COMMENT ON COLUMN queue.stats.scheduled IS 'Queued tasks whose run_at is in the future.';
 COMMENT ON COLUMN queue.stats.waiting IS 'Tasks that wait for other tasks to end.';
-COMMENT ON COLUMN queue.stats.behind IS 'Queued tasks that are blocked in their group.';
+COMMENT ON COLUMN queue.stats.blocked IS 'Queued tasks that are blocked in their group.';
 COMMENT ON COLUMN queue.stats.running IS 'Tasks that a worker has leased.';
 COMMENT ON COLUMN queue.stats.dead IS 'Dead letters.';
 COMMENT ON COLUMN queue.stats.oldest_due_age IS 'For how long the task that has been due longest has been due; null if none is due.';
@@ -155,4 +155,4 @@ COMMENT ON TABLE queue_internal.locks IS
 COMMENT ON TABLE queue_internal.slots IS 'The slots of queues with max_running, and the task that last took each.';
 COMMENT ON TABLE queue_internal.token_mark IS
     'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';
-COMMENT ON TABLE queue_internal.tokens IS 'The rate buckets of queues with a rate limit: when tasks started.';
+COMMENT ON TABLE queue_internal.rate_buckets IS 'The rate buckets of queues with a rate limit: when tasks started.';

@@ -1,5 +1,5 @@
--- What pg_dump must save although the tables belong to the extension. The daily partitions are created later, belong only
--- to their table, and are dumped like other tables.
+-- What pg_dump must save although the tables belong to the extension. The daily partitions are created later, belong
+-- only to their table, and are dumped like other tables.
 
 SELECT pg_catalog.pg_extension_config_dump('queue.queues', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.tasks', '');
@@ -16,4 +16,4 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.outcomes', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
-SELECT pg_catalog.pg_extension_config_dump('queue_internal.tokens', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.rate_buckets', '');

@@ -2,13 +2,13 @@
 -- columns that a claim changes: see tables.sql.
 
 -- claim: the next task of a queue. due_queues: which tasks became due, and which is next.
-CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate < 2;
+CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE admission < 2;
 COMMENT ON INDEX queue.tasks_order IS
     'The order in which the tasks of a queue are claimed. Holds no column that a claim changes.';
 
 -- admit_next: which tasks of a group are admitted, and which is next. sweep_groups: the groups of a queue.
-CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group_key IS NOT NULL;
-COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
+CREATE INDEX tasks_group ON queue.tasks (queue, group_key, admission, id) WHERE group_key IS NOT NULL;
+COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: the admitted, the open and the blocked ones.';
 
 -- process_events: all events of a group, or of a task, at once.
 CREATE INDEX events_group ON queue_internal.events (queue, group_key, id) WHERE group_key IS NOT NULL;

@@ -1,11 +1,11 @@
 -- The entry points of the public functions.
 --
---   Every public function that a role may call moves to schema queue_internal under the same name, and an entry point in C
---   with the same arguments replaces it. The entry point switches to the rights of the owner for the call (src/rights.rs)
---   and calls the moved function, which checks the rights of its caller. Some functions have a native version, which the
---   entry point tries first (src/verbs.rs).
---   Internal functions that procedures call as their caller get an entry point too; their SQL version is renamed to core_...
---   Functions that only the owner may call, or that only read views, stay as they are.
+--   Every public function that a role may call moves to schema queue_internal under the same name, and an entry point
+--   in C with the same arguments replaces it. The entry point switches to the rights of the owner for the call
+--   (src/rights.rs) and calls the moved function, which checks the rights of its caller. Some functions have a native
+--   version, which the entry point tries first (src/verbs.rs).
+--   Internal functions that procedures call as their caller get an entry point too; their SQL version is renamed to
+--   core_... Functions that only the owner may call, or that only read views, stay as they are.
 --   Why the entry points have no SET clause: they look up names only in the extension's schemas.
 
 DO $$
@@ -43,7 +43,7 @@ $$;
 UPDATE queue_internal.token_mark
 SET timeline = ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint;
 
--- Tells the lanes about changes that the native functions did not make: statements of the SQL implementation, and
+-- Notifies the lanes of changes that the native functions did not make: statements of the SQL implementation, and
 -- INSERT, COPY, UPDATE and DELETE by clients.
 
 CREATE FUNCTION queue_internal.tasks_announced() RETURNS trigger
@@ -77,7 +77,7 @@ COMMENT ON TRIGGER event_announced ON queue_internal.events IS
 
 CREATE OR REPLACE FUNCTION queue_internal.counted(queues text[])
 RETURNS TABLE (
-    queue text, queued bigint, behind bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
+    queue text, queued bigint, blocked bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
     oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrapper';
 

@@ -16,7 +16,7 @@
 --   events              hints: which waiting tasks and which groups to check
 --   locks               rows to lock
 --   slots               which tasks occupy the slots of a queue with max_running
---   tokens              the rate buckets of a queue with a rate limit
+--   rate_buckets        the rate buckets of a queue with a rate limit
 --   token_mark          how far fencing tokens have been handed out
 --
 -- There are no foreign keys between them: they would lock the queue's row at every push.
@@ -64,7 +64,7 @@ CREATE TABLE queue.queues (
 -- or in an index predicate, so a claim is a HOT update. They come before the columns that it does not change, so that
 -- the WAL record of a claim does not repeat the payload.
 --
--- "gate" is the admission of a task, which only policies change:
+-- "admission" says whether claims may take the task. Only policies change it:
 --   0  open: a task without a group, or one of a group that a claim has to check
 --   1  admitted: one of the tasks of its group that may run now
 --   2  blocked: it waits for predecessors or for its turn in its group, and is not in tasks_order
@@ -79,7 +79,7 @@ CREATE TABLE queue.tasks (
     attempt             integer     NOT NULL DEFAULT 0,
     max_attempts        integer,
     token               bigint      NOT NULL DEFAULT 0,
-    gate                smallint    NOT NULL DEFAULT 0,
+    admission           smallint    NOT NULL DEFAULT 0,
     lease_until         timestamptz,
     worker              text,
     claimed_at          timestamptz,
@@ -187,7 +187,7 @@ CREATE TABLE queue.schedules (
 );
 
 -- A key belongs to a live task; or, after that task finished, until expires_at. "ttl" is the key_ttl of the push,
--- "replaced_ttl" that of the running task which gave up the key and may get it back (settle_duplicate).
+-- "replaced_ttl" that of the running task which gave up the key and may get it back (resolve_duplicate).
 CREATE TABLE queue_internal.keys (
     queue      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
@@ -259,13 +259,13 @@ CREATE TABLE queue_internal.slots (
 
 -- The starts of a rate limit, spread over buckets so that claims do not wait for one row. "taken" has the times of
 -- the starts in the current period. Versions as in slots.
-CREATE TABLE queue_internal.tokens (
+CREATE TABLE queue_internal.rate_buckets (
     queue    text COLLATE "C" NOT NULL,
     bucket   integer       NOT NULL,
     version  bigint        NOT NULL DEFAULT 0,
     capacity integer       NOT NULL,
     taken    timestamptz[] NOT NULL DEFAULT '{}',
-    CONSTRAINT tokens_pkey PRIMARY KEY (queue, bucket, version)
+    CONSTRAINT rate_buckets_pkey PRIMARY KEY (queue, bucket, version)
 );
 
 -- One row, from which the first token of a claim is computed (src/tokens.rs, internal/token_base.sql). A worker writes

@@ -56,12 +56,12 @@ uncounted AS MATERIALIZED (
 ),
 live AS (
     SELECT t.queue,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at <= now()) AS queued,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.gate = 2) AS behind,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at > now()) AS scheduled,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()) AS queued,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.admission = 2) AS blocked,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at > now()) AS scheduled,
            count(*) FILTER (WHERE t.state = 'waiting') AS waiting,
            count(*) FILTER (WHERE t.state = 'running') AS running,
-           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at <= now()) AS oldest_due_at
+           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()) AS oldest_due_at
     FROM queue.tasks AS t
     WHERE EXISTS (SELECT FROM uncounted) AND t.queue IN (SELECT u.name FROM uncounted AS u)
     GROUP BY t.queue
@@ -88,7 +88,7 @@ ended AS (
 numbers AS (
     SELECT * FROM counted
     UNION ALL
-    SELECT u.name, l.queued, l.behind, l.scheduled, l.waiting, l.running, d.dead, l.oldest_due_at,
+    SELECT u.name, l.queued, l.blocked, l.scheduled, l.waiting, l.running, d.dead, l.oldest_due_at,
            e.completed, e.cancelled, d.failed, e.rate
     FROM uncounted AS u
     LEFT JOIN live AS l ON l.queue = u.name
@@ -100,7 +100,7 @@ SELECT q.name AS queue,
        coalesce(n.queued, 0) AS queued,
        coalesce(n.scheduled, 0) AS scheduled,
        coalesce(n.waiting, 0) AS waiting,
-       coalesce(n.behind, 0) AS behind,
+       coalesce(n.blocked, 0) AS blocked,
        coalesce(n.running, 0) AS running,
        coalesce(n.dead, 0) AS dead,
        CASE WHEN isfinite(n.oldest_due_at) THEN now() - n.oldest_due_at END AS oldest_due_age,

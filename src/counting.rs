@@ -40,7 +40,7 @@ fn counted(
     (
         name!(queue, Vec<u8>),
         name!(queued, i64),
-        name!(behind, i64),
+        name!(blocked, i64),
         name!(scheduled, i64),
         name!(waiting, i64),
         name!(running, i64),
@@ -248,11 +248,11 @@ unsafe fn horizon_of(snapshot: &pg_sys::SnapshotData) -> Option<Horizon> {
 unsafe fn count_tasks(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64, Counts)>, since: i64) {
     // SAFETY: the table is open and locked, and a snapshot is active.
     unsafe {
-        let mut rows = SeqScan::begin(table, task::GATE + 1);
+        let mut rows = SeqScan::begin(table, task::ADMISSION + 1);
         while let Some(slot) = rows.next() {
             pgrx::check_for_interrupts!();
             point!(CountRow);
-            let task = Task::<{ task::GATE + 1 }>::of(slot);
+            let task = Task::<{ task::ADMISSION + 1 }>::of(slot);
             if let Some((_, counts)) = queues.get_mut(task.queue()) {
                 task.item().into_iter().for_each(|item| counts.add(item, 1, since));
             }

@@ -44,7 +44,7 @@ struct WorkerStats {
 struct VerbStats {
     served: u64,
     /// Those that fell back to SQL, by reason.
-    handed_over: BTreeMap<Reason, u64>,
+    fallbacks: BTreeMap<Reason, u64>,
 }
 
 #[derive(Serialize)]
@@ -140,10 +140,10 @@ fn worker_stats(database: &Database) -> WorkerStats {
 }
 
 fn verb_stats(database: &Database) -> VerbStats {
-    let count = |reason: &Reason| database.counters.handed_over[*reason as usize].load(Ordering::Relaxed);
-    let handed_over = Reason::ALL.iter().map(|reason| (*reason, count(reason)));
+    let count = |reason: &Reason| database.counters.fallbacks[*reason as usize].load(Ordering::Relaxed);
+    let fallbacks = Reason::ALL.iter().map(|reason| (*reason, count(reason)));
     VerbStats {
         served: database.counters.served.load(Ordering::Relaxed),
-        handed_over: handed_over.filter(|(_, count)| *count > 0).collect(),
+        fallbacks: fallbacks.filter(|(_, count)| *count > 0).collect(),
     }
 }

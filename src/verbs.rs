@@ -168,7 +168,7 @@ fn count(outcome: &Outcome) {
     match outcome {
         Outcome::Served(_) => database.counters.served.fetch_add(1, Ordering::Relaxed),
         Outcome::Fallback(reason) | Outcome::FallbackClaim(reason, _) | Outcome::FallbackRest(reason, ..) => {
-            database.counters.handed_over[*reason as usize].fetch_add(1, Ordering::Relaxed)
+            database.counters.fallbacks[*reason as usize].fetch_add(1, Ordering::Relaxed)
         }
     };
 }

@@ -66,7 +66,7 @@ static LONGEST: Order =
 // By the clock, not by the start of the transaction: what is pushed meanwhile is due, not for later.
 static LIVE: Walk = Walk {
     relation: "queue.tasks",
-    state: "CASE WHEN t.state <> 'queued' THEN t.state WHEN t.gate = 2 THEN 'behind' \
+    state: "CASE WHEN t.state <> 'queued' THEN t.state WHEN t.admission = 2 THEN 'blocked' \
             WHEN t.run_at > clock_timestamp() THEN 'scheduled' ELSE 'queued' END",
     ended: "NULL::timestamptz",
     lease: "t.lease_until",
@@ -75,11 +75,11 @@ static LIVE: Walk = Walk {
     on: "true",
 };
 /// The tasks of one queue that claims come across.
-static QUEUE: Walk = Walk { order: &CLAIMS, on: "t.queue = $1 AND t.gate < 2", ..LIVE };
+static QUEUE: Walk = Walk { order: &CLAIMS, on: "t.queue = $1 AND t.admission < 2", ..LIVE };
 /// The head of each queue, where those that run are, however many are behind them.
 static HEADS: Walk = Walk {
     relation: "(SELECT h.* FROM queue.queues AS q CROSS JOIN LATERAL (
-                   SELECT * FROM queue.tasks AS i WHERE i.queue = q.name AND i.gate < 2
+                   SELECT * FROM queue.tasks AS i WHERE i.queue = q.name AND i.admission < 2
                    ORDER BY i.priority, i.run_at, i.id LIMIT 1000) AS h WHERE h.state = 'running')",
     order: &LONGEST,
     ..LIVE
@@ -111,7 +111,7 @@ impl Search {
         Ok(match (self.state.as_str(), self.queue.is_empty()) {
             ("", _) => &ANYWHERE,
             ("running", true) => &HEADS,
-            ("live" | "waiting" | "behind", _) | ("queued" | "scheduled", true) => &LIVE,
+            ("live" | "waiting" | "blocked", _) | ("queued" | "scheduled", true) => &LIVE,
             ("queued" | "scheduled" | "running", false) => &QUEUE,
             ("failed", true) => &DEAD,
             ("failed", false) => &DEAD_OF_QUEUE,

@@ -25,7 +25,7 @@ handle() {
         sql "SELECT cancel_requested FROM queue.extend(:id, :token, progress => jsonb_build_object('page', $page))" \
             "${lease[@]}" || return
         if [ "$answer" = t ]; then
-            sql "SELECT queue.cancelled(:id, :token)" "${lease[@]}"
+            sql "SELECT queue.confirm_cancel(:id, :token)" "${lease[@]}"
             return
         elif [ "$stopping" ]; then
             sql "SELECT queue.release(:id, :token)" "${lease[@]}"

@@ -42,7 +42,7 @@ async Task Handle(long id, long token, string payload)
             + "progress => jsonb_build_object('page', $3::int))", id, token, page);
         if ((bool)(await extend.ExecuteScalarAsync())!)
         {
-            await using var cancelled = Sql("SELECT queue.cancelled($1, $2)", id, token);
+            await using var cancelled = Sql("SELECT queue.confirm_cancel($1, $2)", id, token);
             await cancelled.ExecuteNonQueryAsync();
             return;
         }

@@ -41,7 +41,7 @@ func handle(ctx context.Context, db *pgx.Conn, t task, stopping <-chan struct{})
 			return err
 		}
 		if cancel {
-			_, err := db.Exec(ctx, "SELECT queue.cancelled($1, $2)", t.id, t.token)
+			_, err := db.Exec(ctx, "SELECT queue.confirm_cancel($1, $2)", t.id, t.token)
 			return err
 		}
 		select {

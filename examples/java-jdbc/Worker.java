@@ -39,7 +39,7 @@ public class Worker {
             Thread.sleep(20); // The work, a piece at a time.
             String extend = "SELECT cancel_requested FROM queue.extend(?, ?, progress => jsonb_build_object('page', ?))";
             if ((Boolean) sql(db, extend, task.id, task.token, page)) {
-                sql(db, "SELECT queue.cancelled(?, ?)", task.id, task.token);
+                sql(db, "SELECT queue.confirm_cancel(?, ?)", task.id, task.token);
                 return;
             }
             if (stopping) {

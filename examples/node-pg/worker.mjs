@@ -18,7 +18,7 @@ async function handle(db, task) {
     await sleep(20); // The work, a piece at a time.
     const extend = "SELECT * FROM queue.extend($1, $2, progress => jsonb_build_object('page', $3::int))";
     const { rows: [lives] } = await db.query(extend, [...lease, page]);
-    if (lives.cancel_requested) return db.query("SELECT queue.cancelled($1, $2)", lease);
+    if (lives.cancel_requested) return db.query("SELECT queue.confirm_cancel($1, $2)", lease);
     if (stopping) return db.query("SELECT queue.release($1, $2)", lease);
   }
   // What the work writes commits together with the task, or not at all.

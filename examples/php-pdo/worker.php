@@ -22,7 +22,7 @@ function handle(PDO $db, array $task, bool &$stopping): void
         usleep(20_000); // The work, a piece at a time.
         $extend = "SELECT * FROM queue.extend(?, ?, progress => jsonb_build_object('page', ?::int))";
         if (sql($db, $extend, [...$lease, $page])['cancel_requested']) {
-            sql($db, 'SELECT queue.cancelled(?, ?)', $lease);
+            sql($db, 'SELECT queue.confirm_cancel(?, ?)', $lease);
             return;
         }
         if ($stopping) {

@@ -19,7 +19,7 @@ async def handle(db, task, stopping):
         await asyncio.sleep(0.02)  # The work, a piece at a time.
         extend = "SELECT * FROM queue.extend($1, $2, progress => jsonb_build_object('page', $3::int))"
         if (await db.fetchrow(extend, *lease, page))["cancel_requested"]:
-            await db.execute("SELECT queue.cancelled($1, $2)", *lease)
+            await db.execute("SELECT queue.confirm_cancel($1, $2)", *lease)
             return
         if stopping.is_set():
             await db.execute("SELECT queue.release($1, $2)", *lease)

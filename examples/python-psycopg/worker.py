@@ -24,7 +24,7 @@ def handle(db, task):
         time.sleep(0.02)  # The work, a piece at a time.
         extend = "SELECT * FROM queue.extend(%s, %s, progress => jsonb_build_object('page', %s::int))"
         if db.execute(extend, [*lease, page]).fetchone()["cancel_requested"]:
-            db.execute("SELECT queue.cancelled(%s, %s)", lease)
+            db.execute("SELECT queue.confirm_cancel(%s, %s)", lease)
             return
         if stopping:
             db.execute("SELECT queue.release(%s, %s)", lease)

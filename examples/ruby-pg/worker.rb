@@ -15,7 +15,7 @@ def handle(db, task)
     sleep 0.02 # The work, a piece at a time.
     extend = "SELECT * FROM queue.extend($1, $2, progress => jsonb_build_object('page', $3::int))"
     if db.exec_params(extend, [*lease, page]).first["cancel_requested"] == "t"
-      return db.exec_params("SELECT queue.cancelled($1, $2)", lease)
+      return db.exec_params("SELECT queue.confirm_cancel($1, $2)", lease)
     end
     return db.exec_params("SELECT queue.release($1, $2)", lease) if $stopping
   end

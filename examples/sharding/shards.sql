@@ -62,7 +62,7 @@ $$;
 
 CREATE FUNCTION queue_shard.stats(
     integer, OUT queue text, OUT paused boolean, OUT queued bigint, OUT scheduled bigint, OUT waiting bigint,
-    OUT behind bigint, OUT running bigint, OUT dead bigint, OUT oldest_due_age interval,
+    OUT blocked bigint, OUT running bigint, OUT dead bigint, OUT oldest_due_age interval,
     OUT completed_last_hour bigint, OUT cancelled_last_hour bigint, OUT failed_last_hour bigint,
     OUT completed_per_second numeric)
 RETURNS SETOF record LANGUAGE plproxy AS $$

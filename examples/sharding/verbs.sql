@@ -182,11 +182,11 @@ $$;
 COMMENT ON FUNCTION queue.extend(bigint, bigint, interval, jsonb) IS
     'Extends a lease, notes progress, and tells whether cancelling was requested.';
 
-CREATE FUNCTION queue.cancelled(id bigint, token bigint) RETURNS void LANGUAGE plproxy AS $$
+CREATE FUNCTION queue.confirm_cancel(id bigint, token bigint) RETURNS void LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
-    SELECT queue.cancelled($1, $2);
+    SELECT queue.confirm_cancel($1, $2);
 $$;
-COMMENT ON FUNCTION queue.cancelled(bigint, bigint) IS 'Acknowledges that a task was cancelled.';
+COMMENT ON FUNCTION queue.confirm_cancel(bigint, bigint) IS 'Acknowledges that a task was cancelled.';
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
@@ -278,7 +278,7 @@ COMMENT ON PROCEDURE queue.wait(text, interval, boolean) IS
 
 CREATE FUNCTION queue_shard.all_stats(
     OUT shard integer, OUT problem text, OUT queue text, OUT paused boolean, OUT queued bigint,
-    OUT scheduled bigint, OUT waiting bigint, OUT behind bigint, OUT running bigint, OUT dead bigint,
+    OUT scheduled bigint, OUT waiting bigint, OUT blocked bigint, OUT running bigint, OUT dead bigint,
     OUT oldest_due_age interval, OUT completed_last_hour bigint, OUT cancelled_last_hour bigint,
     OUT failed_last_hour bigint, OUT completed_per_second numeric)
 RETURNS SETOF record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -307,7 +307,7 @@ COMMENT ON VIEW queue.shard_stats IS
 CREATE VIEW queue.stats AS
 WITH each AS MATERIALIZED (SELECT * FROM queue_shard.all_stats())
 SELECT e.queue, bool_or(e.paused) AS paused, sum(e.queued)::bigint AS queued, sum(e.scheduled)::bigint AS scheduled,
-       sum(e.waiting)::bigint AS waiting, sum(e.behind)::bigint AS behind, sum(e.running)::bigint AS running,
+       sum(e.waiting)::bigint AS waiting, sum(e.blocked)::bigint AS blocked, sum(e.running)::bigint AS running,
        sum(e.dead)::bigint AS dead, max(e.oldest_due_age) AS oldest_due_age,
        sum(e.completed_last_hour)::bigint AS completed_last_hour,
        sum(e.cancelled_last_hour)::bigint AS cancelled_last_hour,

@@ -4,8 +4,8 @@ use postgres::Client;
 
 /// What `queue.stats` says, in a form that can be compared. What came due between two readings differs, and
 /// so do ages and rates: callers compare at rest.
-const NUMBERS: &str = "SELECT coalesce(string_agg(format('%s: %s queued, %s scheduled, %s waiting, %s behind, %s running, \
-    %s dead, %s completed, %s cancelled, %s failed, oldest %s', s.queue, s.queued, s.scheduled, s.waiting, s.behind, \
+const NUMBERS: &str = "SELECT coalesce(string_agg(format('%s: %s queued, %s scheduled, %s waiting, %s blocked, %s running, \
+    %s dead, %s completed, %s cancelled, %s failed, oldest %s', s.queue, s.queued, s.scheduled, s.waiting, s.blocked, \
     s.running, s.dead, s.completed_last_hour, s.cancelled_last_hour, s.failed_last_hour, \
     date_trunc('milliseconds', now() - s.oldest_due_age)), E'\\n' ORDER BY s.queue), '') FROM queue.stats AS s";
 

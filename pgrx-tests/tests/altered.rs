@@ -39,7 +39,7 @@ fn verbs(client: &mut Client, reason: &str) -> (u64, u64) {
     let stats: serde_json::Value =
         client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
     let verbs = &stats["verbs"];
-    (verbs["served"].as_u64().unwrap_or(0), verbs["handed_over"][reason].as_u64().unwrap_or(0))
+    (verbs["served"].as_u64().unwrap_or(0), verbs["fallbacks"][reason].as_u64().unwrap_or(0))
 }
 
 /// Every hot verb once, with what it must return; everything is done at the end.

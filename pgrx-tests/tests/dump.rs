@@ -363,7 +363,7 @@ fn a_sweep_while_a_dump_is_loaded_ends_no_task_for_want_of_what_is_still_to_come
         let mut loader = cluster.connect();
         // A task whose predecessor has ended, and the outcome is in another table.
         let load = "SELECT queue.create('q'); SET check_function_bodies = off; SELECT pg_catalog.set_config('search_path', '', false);
-             INSERT INTO queue.tasks (id, queue, state, gate) VALUES (1002, 'q', 'waiting', 2);
+             INSERT INTO queue.tasks (id, queue, state, admission) VALUES (1002, 'q', 'waiting', 2);
              INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure) VALUES (1001, 1002, 'cancel')";
         loader.batch_execute(load).expect("load");
         for (what, state) in [

@@ -78,7 +78,7 @@ fn works(client: &mut Client) {
              DELETE FROM queue_internal.events;
          END $$",
     );
-    let waiting = "SELECT count(*) FROM queue.tasks WHERE group_key IS NOT NULL AND gate = 2";
+    let waiting = "SELECT count(*) FROM queue.tasks WHERE group_key IS NOT NULL AND admission = 2";
     assert_eq!(count(client, waiting), 200);
     eventually("the sweep finds each group", SOON, || count(client, waiting) == 0);
 

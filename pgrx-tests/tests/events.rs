@@ -307,7 +307,7 @@ fn late_beside(name: &str, much: &str) -> Duration {
     let mut client = cluster.connect();
     run(&mut client, "SELECT queue.create('a'), queue.create('b')");
     run(&mut client, much);
-    let admitted = "SELECT count(*) FROM queue.tasks WHERE queue = 'b' AND gate = 1";
+    let admitted = "SELECT count(*) FROM queue.tasks WHERE queue = 'b' AND admission = 1";
     let mut worst = Duration::ZERO;
     for group in 0..4 {
         run(
@@ -341,7 +341,7 @@ fn the_keys_of_one_queue_do_not_delay_what_was_lost_of_another() {
 fn the_groups_of_one_queue_do_not_delay_what_was_lost_of_another() {
     let late = late_beside(
         "groups",
-        "INSERT INTO queue.tasks (queue, group_key, gate) SELECT 'a', n::text, 1 FROM generate_series(1, 100000) AS n",
+        "INSERT INTO queue.tasks (queue, group_key, admission) SELECT 'a', n::text, 1 FROM generate_series(1, 100000) AS n",
     );
     assert!(late < SWEEP + Duration::from_secs(1), "{late:?}");
 }
@@ -351,7 +351,7 @@ fn dependencies_of_one_queue_do_not_delay_what_was_lost_of_another() {
     let late = late_beside(
         "many-dependencies",
         "SELECT queue.push('a');
-         INSERT INTO queue.tasks (queue, state, gate) SELECT 'a', 'waiting', 2 FROM generate_series(1, 200000) AS n;
+         INSERT INTO queue.tasks (queue, state, admission) SELECT 'a', 'waiting', 2 FROM generate_series(1, 200000) AS n;
          INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
          SELECT min(id) OVER (), id, 'fail' FROM queue.tasks WHERE queue = 'a' AND state = 'waiting'",
     );

@@ -23,7 +23,7 @@ use queue_ext_tests::{Cluster, Settings};
 const SETUP: &str = "
     TRUNCATE queue.tasks, queue.history, queue.dead_letters, queue.queues, queue.schedules, queue.bindings,
              queue_internal.keys, queue_internal.dependencies, queue_internal.events, queue_internal.slots,
-             queue_internal.tokens;
+             queue_internal.rate_buckets;
     ALTER SEQUENCE queue.tasks_id_seq RESTART;
     INSERT INTO queue.queues (name) VALUES ('default');
     SELECT queue.create('mail', '{\"max_running\": 2, \"key_ttl\": \"1 s\", \"rate_limit\": 5, \"rate_period\": \"1 s\"}');
@@ -41,7 +41,7 @@ const EVERYTHING: &str = "
         UNION ALL SELECT s::text FROM queue.schedules AS s UNION ALL SELECT b::text FROM queue.bindings AS b
         UNION ALL SELECT r::text FROM queue.rights AS r UNION ALL SELECT k::text FROM queue_internal.keys AS k
         UNION ALL SELECT d::text FROM queue_internal.dependencies AS d UNION ALL SELECT s::text FROM queue_internal.slots AS s
-        UNION ALL SELECT t::text FROM queue_internal.tokens AS t UNION ALL SELECT s::text FROM queue_internal.events AS s
+        UNION ALL SELECT t::text FROM queue_internal.rate_buckets AS t UNION ALL SELECT s::text FROM queue_internal.events AS s
         UNION ALL SELECT s.is_called::text FROM sprung AS s) AS all_of_it (line)";
 
 /// The SQLSTATEs with which a call may be refused, and whole classes of them.

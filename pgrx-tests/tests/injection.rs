@@ -215,7 +215,7 @@ impl<'a> Stage<'a> {
 
     /// The tasks as the table has them, without what is none of a fault's business.
     fn truth(&mut self) -> String {
-        let query = "SELECT coalesce(string_agg(concat_ws(' ', id, state, attempt, token, gate, lease_until, worker, run_at), E'\n' ORDER BY id), '')
+        let query = "SELECT coalesce(string_agg(concat_ws(' ', id, state, attempt, token, admission, lease_until, worker, run_at), E'\n' ORDER BY id), '')
                      FROM queue.tasks WHERE queue = 'Q'";
         self.other.query_one(&self.of(query), &[]).expect("truth").get(0)
     }
@@ -234,7 +234,7 @@ impl<'a> Stage<'a> {
     /// Another session gets every task that can be claimed, each once, and no other.
     fn all_claimable(&mut self) {
         let query = self.of("SELECT id FROM queue.tasks WHERE queue = 'Q' AND CASE state
-                 WHEN 'queued' THEN gate < 2 AND run_at <= clock_timestamp()
+                 WHEN 'queued' THEN admission < 2 AND run_at <= clock_timestamp()
                  WHEN 'running' THEN lease_until <= clock_timestamp() END");
         let expected = ids(self.other, &query);
         let mut found = BTreeSet::new();

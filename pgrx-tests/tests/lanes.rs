@@ -61,8 +61,8 @@ fn stats(client: &mut Client) -> serde_json::Value {
 }
 
 /// How often the native verbs handed over for this reason.
-fn handed_over(client: &mut Client, reason: &str) -> u64 {
-    stats(client)["verbs"]["handed_over"][reason].as_u64().unwrap_or(0)
+fn fallbacks(client: &mut Client, reason: &str) -> u64 {
+    stats(client)["verbs"]["fallbacks"][reason].as_u64().unwrap_or(0)
 }
 
 fn served(client: &mut Client) -> u64 {

@@ -86,7 +86,7 @@ fn random_histories_end_the_same_natively_and_in_the_core() {
     let (natively, by_core) = (verbs(&mut native), verbs(&mut core));
     println!("{steps} steps; natively: {natively}; by the core: {by_core}");
     let served = natively["served"].as_u64().expect("a count");
-    let handed: u64 = natively["handed_over"]
+    let handed: u64 = natively["fallbacks"]
         .as_object()
         .expect("reasons")
         .values()

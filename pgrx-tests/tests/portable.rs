@@ -17,8 +17,8 @@ mod install;
 mod moving;
 #[path = "portable/rights.rs"]
 mod rights;
-#[path = "portable/upkeep.rs"]
-mod upkeep;
+#[path = "portable/maintenance.rs"]
+mod maintenance;
 
 /// A server without the library, with the SQL-only edition in the database `postgres`.
 fn started(name: &str) -> Cluster {

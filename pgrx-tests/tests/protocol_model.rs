@@ -10,18 +10,18 @@
 //! | `rows.rs`: snapshots, row locks, commit | PostgreSQL: READ COMMITTED, REPEATABLE READ, FOR KEY SHARE to FOR UPDATE |
 //! | `Push`: `push_predecessor`, `push_look_again` | `add_dependencies`, `outcome_of` |
 //! | `push_insert` | `task_arrives`, `tasks_inserted`; natively `verbs/push.rs` |
-//! | `Claim`: `begin_claim`, `choose`, `grant`, `base` | `has_room`, `claim_from`, `tokens::range` |
+//! | `Claim`: `begin_claim`, `choose`, `grant`, `base` | `has_capacity`, `claim_from`, `tokens::range` |
 //! | `find_slot`, `take_slot` | `free_slots`, `take_slot` |
 //! | `NativeClaim`: `native_claim`, `clear_hint` | `verbs/claim.rs`, `verbs/events.rs` |
 //! | `ask`, `Lane::add`, `Lane::lower` | `Lane::take`, `Lane::needs`, `Lane::add`, `Lane::lower` |
 //! | `read_table`, `refilled` | `refill::run`, `Lane::refilled` |
 //! | `lease` | `Grant::grant_one` |
-//! | `Complete`, `Discard`, `Release`, `Cancel`, `Purge`: `end_leased`, `end_other`, `end` | `verbs/finish.rs`; `complete`, `fail`, `release`, `cancel`, `purge`; `archive`, `bury`, `discard`, `put_back` |
-//! | `notify` | `leave`, `tell_dependents` |
-//! | `Retry` | `revive` |
+//! | `Complete`, `Discard`, `Release`, `Cancel`, `Purge`: `end_leased`, `end_other`, `end` | `verbs/finish.rs`; `complete`, `fail`, `release`, `cancel`, `purge`; `archive`, `move_to_dead_letters`, `discard`, `requeue` |
+//! | `notify` | `on_task_end`, `notify_dependents` |
+//! | `Retry` | `requeue_dead_letters` |
 //! | `events` | `process_each`, `process_event`, `postpone_event` |
-//! | `lock_dependent`, `check_dependent`, `forget_dependencies` | `process_dependent`, `unblock`, `forget_dependencies` |
-//! | `lock_group`, `count_admitted`, `admit`, `next_admission` | `lock_group`, `admitted_of`, `admit_next`, `next_step` |
+//! | `lock_dependent`, `check_dependent`, `delete_dependencies` | `process_dependent`, `unblock`, `delete_dependencies` |
+//! | `lock_group`, `count_admitted`, `admit`, `next_admission` | `lock_group`, `admitted_of`, `admit_next`, `next_admission` |
 //! | `Sweep` | `sweep_dependencies`, `sweep_groups`; for lanes `Lane::reread` |
 //! | `Round`, `RaiseMark`, `Expire` | `Worker::process_events`; `tokens::raised`; `expiry::end`, `end_expired` |
 //! | `commit`, `publish` | `CommitTransaction`; `Pending::publish`, run by the callback after the commit |

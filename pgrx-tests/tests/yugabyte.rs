@@ -65,7 +65,7 @@ const BROKEN: [(&str, &str); 21] = [
     ("sequence-cache", "CREATE TABLE queue.named (id bigint GENERATED ALWAYS AS IDENTITY)"),
     (
         "bucket",
-        "SELECT t.id FROM queue.tasks AS t WHERE t.queue = 'a' AND t.gate < 2 ORDER BY t.priority LIMIT 1",
+        "SELECT t.id FROM queue.tasks AS t WHERE t.queue = 'a' AND t.admission < 2 ORDER BY t.priority LIMIT 1",
     ),
     ("advisory-lock", "SELECT pg_try_advisory_xact_lock(1)"),
     ("notify", "SELECT pg_notify('a', 'b')"),

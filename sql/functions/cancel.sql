@@ -23,7 +23,7 @@ BEGIN
         PERFORM queue_internal.raise_wrong_state(
             id, 'operator', 'cannot be cancelled', 'Only waiting, queued and running tasks can be cancelled.');
     END IF;
-    RETURN queue_internal.cancel_or_ask(task);
+    RETURN queue_internal.cancel_or_request(task);
 END
 $$;
 COMMENT ON FUNCTION queue.cancel IS

@@ -3,7 +3,7 @@
 --   Touches:  queue.tasks (locks the tasks that run with the token given, in the order of ids, so that two batches
 --             cannot deadlock; deletes), queue.history (inserts)
 --   How:      tasks that nothing depends on are finished in one statement, the others one by one. Both come after the
---             statement that locks them: see tell_dependents()
+--             statement that locks them: see notify_dependents()
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
@@ -17,7 +17,7 @@ DECLARE
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
     locked  bigint;
     done    bigint[];
-    places  bigint[];
+    positions  bigint[];
     one     record;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
@@ -55,7 +55,7 @@ BEGIN
                e.claimed_at, e.created_at, e.key, e.group_key, e.headers, e.payload, e.progress, e.errors, e.result
         FROM ended AS e WHERE e.kept IS DISTINCT FROM false
     )
-    SELECT array_agg(e.id), array_agg(e.position) INTO done, places FROM ended AS e;
+    SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
     IF locked > coalesce(cardinality(done), 0) THEN
         FOR one IN
             SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
@@ -67,10 +67,10 @@ BEGIN
         LOOP
             PERFORM queue_internal.archive(one.task, 'completed', one.result);
             done := done || (one.task).id;
-            places := places || one.position;
+            positions := positions || one.position;
         END LOOP;
     END IF;
-    RETURN QUERY SELECT d.id FROM unnest(done, places) AS d (id, place) ORDER BY d.place;
+    RETURN QUERY SELECT d.id FROM unnest(done, positions) AS d (id, position) ORDER BY d.position;
 END
 $$;
 COMMENT ON FUNCTION queue.complete_many IS

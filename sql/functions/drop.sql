@@ -1,9 +1,9 @@
 -- queue.drop
 --
---   Touches:  queue.queues, queue.tasks and queue.dead_letters (locks in the order of ids), and the rows of policies that
---             belong to them (deletes)
---   A concurrent push may leave its task behind. That task is neither lost nor claimed: it is there again when a queue of
---   that name is created.
+--   Touches:  queue.queues, queue.tasks and queue.dead_letters (locks in the order of ids), and the rows of policies
+--             that belong to them (deletes)
+--   A concurrent push may leave its task behind. That task is neither lost nor claimed: it is there again when a queue
+--   of that name is created.
 
 CREATE FUNCTION queue.drop(name text, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -14,7 +14,7 @@ BEGIN
     END IF;
     DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
     IF force THEN
-        -- Before what belongs to them, and in the order in which others lock them.
+        -- Before the rows that belong to them, and in the same order as all other calls.
         PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
         PERFORM FROM queue.dead_letters AS d WHERE d.queue = "drop".name ORDER BY d.id FOR UPDATE;
     END IF;
@@ -22,7 +22,7 @@ BEGIN
     PERFORM queue_internal.announce_task(name, clock_timestamp());
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
-    DELETE FROM queue_internal.tokens AS s WHERE s.queue = "drop".name;
+    DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF NOT force AND (EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
                       OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name)) THEN
@@ -34,7 +34,7 @@ BEGIN
     IF force THEN
         DELETE FROM queue_internal.dependencies AS d USING queue.tasks AS t
         WHERE t.queue = "drop".name AND t.state = 'waiting' AND d.task_id = t.id;
-        PERFORM queue_internal.tell_dependents(ARRAY(
+        PERFORM queue_internal.notify_dependents(ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.queue = "drop".name AND t.id IN (SELECT d.predecessor_id FROM queue_internal.dependencies AS d)),
             'purged');

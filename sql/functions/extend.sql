@@ -23,7 +23,7 @@ END
 $$;
 COMMENT ON FUNCTION queue.extend IS
 'The heartbeat of a worker: the lease starts again from now. Returns lease_until, when it will expire, and
-cancel_requested, whether the worker should stop and call queue.cancelled. Needs the worker''s right on the queue.
+cancel_requested, whether the worker should stop and call queue.confirm_cancel. Needs the worker''s right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
 - lease: how long from now; more than 0, at most queue.max_lease. Null (default) means the queue''s option lease.

@@ -73,7 +73,7 @@ BEGIN
            'Raise queue.lanes and restart the server.'
     FROM unnest(stats) AS s
     WHERE s.queued + s.running > 0 AND NOT engine -> 'lanes' ? s.queue
-      AND (engine #>> '{verbs,handed_over,no_lane}')::bigint > 0
+      AND (engine #>> '{verbs,fallbacks,no_lane}')::bigint > 0
     HAVING count(*) > 0;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'lanes', 'ok', 'no queue with tasks lacks a lane', NULL;

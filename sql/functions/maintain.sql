@@ -13,7 +13,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     part  pg_catalog.text;
     until pg_catalog.timestamptz;
-    place queue_internal.sweep_position;
+    pos queue_internal.sweep_position;
 BEGIN
     -- Events are only processed at READ COMMITTED. COMMIT AND CHAIN keeps the isolation level.
     COMMIT;
@@ -23,11 +23,11 @@ BEGIN
     FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'events', 'partitions', 'history', 'dead letters', 'keys'] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
-            place := queue_internal.maintain_sweep(place);
+            pos := queue_internal.maintain_sweep(pos);
             COMMIT AND CHAIN;
             PERFORM queue_internal.maintain_part('schedules');
             COMMIT AND CHAIN;
-            EXIT WHEN place IS NULL;
+            EXIT WHEN pos IS NULL;
         END LOOP;
         until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
         WHILE queue_internal.maintain_part(part) LOOP
@@ -50,11 +50,11 @@ scheduler. Only the owner of the extension can call it, because it creates and d
 
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 
-CREATE FUNCTION queue_internal.maintain_sweep(place queue_internal.sweep_position)
+CREATE FUNCTION queue_internal.maintain_sweep(pos queue_internal.sweep_position)
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
-    RETURN queue_internal.sweep(place, 1000, again => false);
+    RETURN queue_internal.sweep(pos, 1000, again => false);
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'queue.maintain() could not finish the search for lost events: %', SQLERRM;
     RETURN NULL;

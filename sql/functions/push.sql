@@ -122,7 +122,7 @@ BEGIN
             RETURN id;
         END IF;
         -- Null if the key is free now, or can be taken over.
-        SELECT s.id, s.running INTO id, running FROM queue_internal.settle_duplicate(pushed, on_duplicate) AS s;
+        SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(pushed, on_duplicate) AS s;
         IF id IS NOT NULL THEN
             RETURN id;
         END IF;

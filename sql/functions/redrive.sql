@@ -10,7 +10,7 @@ BEGIN
     IF max_tasks < 1 THEN
         PERFORM queue_internal.raise_invalid('max_tasks', 'must be greater than zero', max_tasks::text);
     END IF;
-    RETURN queue_internal.revive(ARRAY(
+    RETURN queue_internal.requeue_dead_letters(ARRAY(
         SELECT d.id FROM queue.dead_letters AS d WHERE d.queue = redrive.queue
         ORDER BY d.failed_at, d.id LIMIT max_tasks FOR UPDATE SKIP LOCKED));
 END

@@ -21,7 +21,7 @@ BEGIN
     IF delay > '0' THEN
         task.run_at := clock_timestamp() + delay;
     END IF;
-    PERFORM queue_internal.put_back(task);
+    PERFORM queue_internal.requeue(task);
 END
 $$;
 COMMENT ON FUNCTION queue.release IS

@@ -1,7 +1,7 @@
--- Ageing keeps low priorities from starving: in a queue with the option "ageing", waiting that long is worth one step of
--- priority. So tasks are claimed in the order of run_at + priority * ageing. That value never changes while a task waits
--- and needs no index of its own: within a priority it is the order of run_at, and between priorities the heads are
--- compared.
+-- Ageing keeps low priorities from starving: in a queue with the option "ageing", waiting that long is worth one step
+-- of priority. So tasks are claimed in the order of run_at + priority * ageing. That value never changes while a task
+-- waits and needs no index of its own: within a priority it is the order of run_at, and between priorities the heads
+-- are compared.
 
 -- How far a claim has come in a priority.
 CREATE TYPE queue_internal.passed_level AS (level integer, until timestamptz);
@@ -31,12 +31,12 @@ DECLARE
     up_to  float8;
 BEGIN
     SELECT t.priority INTO other FROM queue.tasks AS t
-    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
     ORDER BY t.priority LIMIT 1;
     WHILE other IS NOT NULL LOOP
         SELECT coalesce(max(p.until), '-infinity') INTO begun FROM unnest(passed) AS p WHERE p.level = other;
         SELECT t.run_at INTO first FROM queue.tasks AS t
-        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = other AND t.gate < 2
+        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = other AND t.admission < 2
           AND t.run_at > begun AND t.run_at <= moment
           AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
         ORDER BY t.run_at LIMIT 1;
@@ -52,7 +52,7 @@ BEGIN
             END IF;
         END IF;
         SELECT t.priority INTO other FROM queue.tasks AS t
-        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
           AND t.priority > other ORDER BY t.priority LIMIT 1;
     END LOOP;
     -- Clipped as a number, because priorities that are far apart give times outside the range of timestamptz. Never

@@ -93,11 +93,11 @@ BEGIN
         WITH locked AS MATERIALIZED (
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
-              AND (source.delayed_head = 'pass' AND l.gate = 1 AND l.run_at > clock_timestamp()
-                   OR source.delayed_head = 'block' AND l.gate = 0)
+              AND (source.delayed_head = 'pass' AND l.admission = 1 AND l.run_at > clock_timestamp()
+                   OR source.delayed_head = 'block' AND l.admission = 0)
             ORDER BY l.id FOR NO KEY UPDATE
         )
-        UPDATE queue.tasks AS t SET gate = CASE source.delayed_head WHEN 'pass' THEN 0 ELSE 2 END
+        UPDATE queue.tasks AS t SET admission = CASE source.delayed_head WHEN 'pass' THEN 0 ELSE 2 END
         FROM locked AS l WHERE t.id = l.id;
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t

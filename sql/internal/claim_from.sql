@@ -1,21 +1,21 @@
 -- queue_internal.claim_from(queue, lease, max_tasks, worker)
 --
---   Claims up to "max_tasks" due tasks of one queue, in order. In an edition with several buckets (buckets.sql) it begins
---   with a random bucket and continues with the others until it has enough; the order holds within a bucket.
+--   Claims up to "max_tasks" due tasks of one queue, in order. In an edition with several buckets (buckets.sql) it
+--   begins with a random bucket and continues with the others until it has enough; the order holds within a bucket.
 --
---   It scans the index tasks_order one priority at a time. Within a priority the due tasks come first, so it never reads
---   the scheduled tasks behind them. The search for the next priority also returns its first task: the dead index
+--   It scans the index tasks_order one priority at a time. Within a priority the due tasks come first, so it never
+--   reads the scheduled tasks behind them. The search for the next priority also returns its first task: the dead index
 --   entries of finished tasks, which precede it until the next vacuum, are read once and not twice. A claim that has
---   read many of them sets the scan start for the next ones (mark.sql).
+--   read many of them sets the scan start for the next ones (scan_start.sql).
 --   An expired task is found at its own place in the order and ended like any attempt, so claims need no reaper. One
---   claim ends about 256 attempts and spends about a second on it. It skips the others and leaves them to the next claim.
+--   claim ends about 256 attempts and spends about a second on it. It leaves the others to the next claim.
 --
 --   Events are processed first, because they can admit tasks that come next. The scan itself can leave events: when it
 --   finds a task that has to be blocked in its group, or claims the only admitted task of a group. Then it scans again.
 --   It also does so if it found nothing and a small sweep has left events.
 --
---   Why the planner settings: a plan that was made while the table was small, or without statistics, may sort or scan all
---   of it, and a session keeps such a plan.
+--   Why the planner settings: a plan that was made while the table was small, or without statistics, may sort or scan
+--   all of it, and a session keeps such a plan.
 --   Why SKIP LOCKED and one row at a time: a claim never waits, and returns its tasks in order.
 --   Why NO KEY UPDATE: a push that waits for the task to end holds a KEY SHARE lock, which must not prevent the claim.
 
@@ -40,7 +40,7 @@ DECLARE
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
-    mark      queue_internal.mark := queue_internal.mark_of(source.name);
+    scan_from queue_internal.scan_start := queue_internal.get_scan_start(source.name);
     entries   bigint;
     newest    bigint;
     event     bigint;
@@ -49,7 +49,7 @@ DECLARE
     begun     CONSTANT timestamptz := clock_timestamp();
     ended     integer := 0;
     ending    boolean := true;
-    ups       integer := 0;
+    blockings integer := 0;
     level     integer;
     head      timestamptz;
     until     timestamptz;
@@ -62,7 +62,7 @@ DECLARE
     more      boolean;
     swept     boolean := false;
 BEGIN
-    IF limited AND NOT queue_internal.has_room(source) THEN
+    IF limited AND NOT queue_internal.has_capacity(source) THEN
         RETURN;
     END IF;
     entries := queue_internal.entries_passed();
@@ -70,28 +70,28 @@ BEGIN
     <<walk>>
     LOOP
         more := false;
-        FOR place IN start .. start + buckets - 1 LOOP
-            in_bucket := place % buckets;
+        FOR turn IN start .. start + buckets - 1 LOOP
+            in_bucket := turn % buckets;
             -- One statement does both. One check for events is enough.
             SELECT f.level, f.head, e.id, e.due_at INTO level, head, event, event_due
             FROM (VALUES (true)) AS one
             LEFT JOIN LATERAL
-                queue_internal.first_task(in_bucket, source.name, mark.level, mark.head, fresh) AS f ON true
+                queue_internal.first_task(in_bucket, source.name, scan_from.level, scan_from.head, fresh) AS f ON true
             LEFT JOIN LATERAL (
                 SELECT v.id, v.due_at FROM queue_internal.events AS v
-                WHERE place = start AND v.queue = source.name
-                  AND (v.due_at, v.id) > ('-infinity', mark.event) AND v.due_at <= moment
+                WHERE turn = start AND v.queue = source.name
+                  AND (v.due_at, v.id) > ('-infinity', scan_from.event) AND v.due_at <= moment
                 ORDER BY v.due_at, v.id LIMIT 1) AS e ON true;
             -- The end of a task can end others. The next claim does what would take too long.
             IF event IS NOT NULL AND rounds < 16 THEN
                 rounds := rounds + 1;
                 -- Postponed events come after new ones.
-                event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE mark.event END;
+                event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE scan_from.event END;
                 IF queue_internal.process_events(source, 16 + 4 * max_tasks, event) > 0 THEN
                     -- Tasks that were just unblocked are due by now, and may have moved the scan start.
                     moment := clock_timestamp();
-                    IF mark.until IS NOT NULL THEN
-                        mark := queue_internal.mark_of(source.name);
+                    IF scan_from.until IS NOT NULL THEN
+                        scan_from := queue_internal.get_scan_start(source.name);
                     END IF;
                     fresh := true;
                     CONTINUE walk;
@@ -113,7 +113,7 @@ BEGIN
                     FOR candidate IN
                         SELECT t.* FROM queue.tasks AS t
                         WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
-                          AND t.priority = level AND t.gate < 2
+                          AND t.priority = level AND t.admission < 2
                           AND t.run_at >= head AND t.run_at <= until
                           AND (t.state = 'queued'
                                OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
@@ -130,7 +130,7 @@ BEGIN
                             END IF;
                             -- Usually it can be claimed now, at its old place.
                             SELECT t.* INTO candidate FROM queue.tasks AS t
-                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.gate < 2 AND t.run_at <= until;
+                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.admission < 2 AND t.run_at <= until;
                             IF NOT FOUND THEN
                                 -- It has ended, and other tasks may have waited for that.
                                 more := true;
@@ -151,10 +151,10 @@ BEGIN
                         END IF;
                         started := moment;
                         IF candidate.group_key IS NOT NULL THEN
-                            IF candidate.gate = 0 THEN
-                                PERFORM queue_internal.queue_up(candidate);
-                                ups := ups + 1;
-                                EXIT walk WHEN ups = 256;
+                            IF candidate.admission = 0 THEN
+                                PERFORM queue_internal.block_due_tasks(candidate);
+                                blockings := blockings + 1;
+                                EXIT walk WHEN blockings = 256;
                                 more := true;
                                 EXIT levels;
                             ELSIF source.fair_groups THEN
@@ -166,7 +166,7 @@ BEGIN
                             started := clock_timestamp();
                         END IF;
                         IF limited THEN
-                            started := queue_internal.take_room(source, candidate.id, new_token);
+                            started := queue_internal.take_capacity(source, candidate.id, new_token);
                             EXIT walk WHEN started IS NULL;
                         END IF;
                         RETURN QUERY
@@ -180,10 +180,10 @@ BEGIN
                                   t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
                         granted := granted + 1;
                         IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
-                            PERFORM queue_internal.set_mark(source.name, (
+                            PERFORM queue_internal.set_scan_start(source.name, (
                                 CASE WHEN event_due = '-infinity' THEN coalesce(event - 1, newest) ELSE newest END,
                                 level, candidate.run_at,
-                                coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
+                                coalesce(scan_from.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
                         END IF;
                     END LOOP;
                 END IF;
@@ -196,20 +196,20 @@ BEGIN
                     FROM queue_internal.next_aged_level(in_bucket, source, moment, passed) AS n;
                 ELSE
                     SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
-                    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+                    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
                       AND t.priority > level
                     ORDER BY t.priority, t.run_at LIMIT 1;
                 END IF;
             END LOOP;
         END LOOP;
-        IF NOT more AND granted = 0 AND mark.until IS NULL AND NOT swept THEN
+        IF NOT more AND granted = 0 AND scan_from.until IS NULL AND NOT swept THEN
             swept := true;
-            more := queue_internal.sweep_a_little(source);
+            more := queue_internal.sweep_part(source);
             moment := clock_timestamp();
         END IF;
         IF NOT more THEN
-            EXIT WHEN granted > 0 OR mark.until IS NULL;
-            mark := queue_internal.front();
+            EXIT WHEN granted > 0 OR scan_from.until IS NULL;
+            scan_from := queue_internal.default_scan_start();
         END IF;
         rounds := 0;
     END LOOP;

@@ -1,11 +1,11 @@
 -- queue_internal.counted(queues)
 --
---   Returns the task counters of these queues that are kept in memory. A queue without counters is left out. Without the
---   library that is every queue; native.sql replaces this function.
+--   Returns the task counters of these queues that are kept in memory. A queue without counters is left out. Without
+--   the library that is every queue; native.sql replaces this function.
 
 CREATE FUNCTION queue_internal.counted(queues text[])
 RETURNS TABLE (
-    queue text, queued bigint, behind bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
+    queue text, queued bigint, blocked bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
     oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
 LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
     SELECT NULL, 0, 0, 0, 0, 0, 0, NULL::timestamptz, 0, 0, 0, 0 WHERE false

@@ -6,8 +6,8 @@
 --
 --   A push that names a predecessor and the end of that predecessor wait for each other, as with a foreign key: the
 --   push holds a KEY SHARE lock on the predecessor's row until it commits. So an end either comes first, and the push
---   reads how it ended, or comes later, and sees the dependency. Whatever does not end the predecessor, such as a claim,
---   a heartbeat or a retry, does not conflict with that lock.
+--   reads how it ended, or comes later, and sees the dependency. Whatever does not end the predecessor, such as a
+--   claim, a heartbeat or a retry, does not conflict with that lock.
 --   At REPEATABLE READ and SERIALIZABLE the snapshot of an end may be older than the dependency; then the sweep writes
 --   the outcome (sweep.sql).
 --
@@ -42,7 +42,7 @@ BEGIN
             ORDER BY t.id FOR KEY SHARE);
     END IF;
     FOR one IN SELECT DISTINCT u.id FROM unnest(after || holders) AS u (id) WHERE u.id IS NOT NULL ORDER BY u.id LOOP
-        -- As in settle_duplicate: of a running task only the key changes.
+        -- As in resolve_duplicate: of a running task only the key changes.
         IF one = ANY (holders) THEN
             PERFORM FROM queue.tasks AS t
             WHERE t.id = one AND t.queue = ANY (queues) AND t.state IN ('queued', 'waiting') FOR NO KEY UPDATE;
@@ -133,7 +133,7 @@ COMMENT ON FUNCTION queue_internal.outcome_of IS 'Returns how a task ended, if i
 -- Called in a statement after the one that deleted the tasks, so that its snapshot shows every dependency that was
 -- committed while that statement waited. Rows that another transaction has locked are left out, so that no end
 -- waits for them: that transaction deletes them, or rolls back, and then the sweep finds the outcome.
-CREATE FUNCTION queue_internal.tell_dependents(ids bigint[], outcome text) RETURNS void
+CREATE FUNCTION queue_internal.notify_dependents(ids bigint[], outcome text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -144,7 +144,7 @@ AS $$
 DECLARE
     ended     bigint;
     dependent bigint;
-    told      bigint[] := '{}';
+    notified      bigint[] := '{}';
 BEGIN
     -- One by one, because a plan for many may read all dependencies to find a few.
     FOREACH ended IN ARRAY ids LOOP
@@ -152,28 +152,28 @@ BEGIN
             SELECT d.task_id FROM queue_internal.dependencies AS d
             WHERE d.predecessor_id = ended AND d.outcome IS NULL FOR UPDATE SKIP LOCKED
         LOOP
-            UPDATE queue_internal.dependencies AS d SET outcome = tell_dependents.outcome
+            UPDATE queue_internal.dependencies AS d SET outcome = notify_dependents.outcome
             WHERE d.predecessor_id = ended AND d.task_id = dependent;
-            told := told || dependent;
+            notified := notified || dependent;
         END LOOP;
         IF current_setting('transaction_isolation') <> 'read committed' OR EXISTS (
             SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = ended AND d.outcome IS NULL) THEN
-            INSERT INTO queue_internal.outcomes AS o (task_id, outcome) VALUES (ended, tell_dependents.outcome)
+            INSERT INTO queue_internal.outcomes AS o (task_id, outcome) VALUES (ended, notify_dependents.outcome)
             ON CONFLICT ON CONSTRAINT outcomes_pkey
             DO UPDATE SET outcome = excluded.outcome, ended_at = excluded.ended_at;
         END IF;
     END LOOP;
-    IF told = '{}' THEN
+    IF notified = '{}' THEN
         RETURN;
     END IF;
     INSERT INTO queue_internal.events (queue, task_id)
     SELECT o.queue, o.id
     FROM (SELECT i.id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = i.id) AS queue
-          FROM (SELECT DISTINCT u.id FROM unnest(told) AS u (id)) AS i) AS o
+          FROM (SELECT DISTINCT u.id FROM unnest(notified) AS u (id)) AS i) AS o
     WHERE o.queue IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.tell_dependents IS
+COMMENT ON FUNCTION queue_internal.notify_dependents IS
     'Writes the outcome of tasks to the rows of their dependents, and leaves an event for each dependent.';
 
 -- Returns false if the task has to be checked again, because another transaction has it locked.
@@ -189,7 +189,7 @@ BEGIN
             RETURN false;
         -- A dump that is being restored may still bring a task that has left no trace.
         ELSIF queue_internal.outcome_of(process_dependent.task_id) IS NOT NULL THEN
-            PERFORM queue_internal.forget_dependencies(process_dependent.task_id);
+            PERFORM queue_internal.delete_dependencies(process_dependent.task_id);
         END IF;
         RETURN true;
     ELSIF task.state <> 'waiting' THEN
@@ -206,7 +206,7 @@ BEGIN
             task, format('predecessor %s %s', ended.predecessor_id,
                          CASE ended.outcome WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END));
         IF ended.on_failure = 'fail' THEN
-            PERFORM queue_internal.bury(task);
+            PERFORM queue_internal.move_to_dead_letters(task);
         ELSE
             PERFORM queue_internal.cancel_now(task);
         END IF;
@@ -228,9 +228,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 BEGIN
     UPDATE queue.tasks AS t
     SET state = 'queued', updated_at = clock_timestamp(),
-        gate = CASE WHEN t.group_key IS NULL THEN 0 ELSE 2 END
+        admission = CASE WHEN t.group_key IS NULL THEN 0 ELSE 2 END
     WHERE t.id = task.id;
-    PERFORM queue_internal.forget_dependencies(task.id);
+    PERFORM queue_internal.delete_dependencies(task.id);
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
@@ -239,16 +239,16 @@ $$;
 COMMENT ON FUNCTION queue_internal.unblock IS 'Makes a waiting task queued.';
 
 -- Leaves rows that the end of a predecessor has locked to the sweep.
-CREATE FUNCTION queue_internal.forget_dependencies(task_id bigint) RETURNS void
+CREATE FUNCTION queue_internal.delete_dependencies(task_id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     WITH free AS MATERIALIZED (
         SELECT d.predecessor_id FROM queue_internal.dependencies AS d
-        WHERE d.task_id = forget_dependencies.task_id FOR UPDATE SKIP LOCKED
+        WHERE d.task_id = delete_dependencies.task_id FOR UPDATE SKIP LOCKED
     )
     DELETE FROM queue_internal.dependencies AS d USING free AS f
-    WHERE d.predecessor_id = f.predecessor_id AND d.task_id = forget_dependencies.task_id;
+    WHERE d.predecessor_id = f.predecessor_id AND d.task_id = delete_dependencies.task_id;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.forget_dependencies IS
+COMMENT ON FUNCTION queue_internal.delete_dependencies IS
     'Deletes the dependencies of a task that no longer waits, without waiting for a lock.';

@@ -1,10 +1,10 @@
 -- queue_internal.due_queues(since, until)
 --
---   Returns the queues, except paused ones, in which a queued task became due after "since" and up to "until", or in which
---   an event is due; and the next time after "until" at which a task or a postponed event is due in any queue. It reads one
---   entry of the order index for each queue and priority, however many tasks there are. Of a queue with more than 100
---   priorities it reads only the first 100, and after 100 ms none; such a queue counts as ready and is checked again
---   within a second, because a notification is only a hint.
+--   Returns the queues, except paused ones, in which a queued task became due after "since" and up to "until", or in
+--   which an event is due; and the next time after "until" at which a task or a postponed event is due in any queue. It
+--   reads one entry of the order index for each queue and priority, however many tasks there are. Of a queue with more
+--   than 100 priorities it reads only the first 100, and after 100 ms none; such a queue counts as ready and is checked
+--   again within a second, because a notification is only a hint.
 
 CREATE FUNCTION queue_internal.due_queues(
     since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
@@ -17,11 +17,11 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    stop  CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
-    name  text;
-    level integer;
-    later timestamptz;
-    looks integer;
+    stop    CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
+    name    text;
+    level   integer;
+    later   timestamptz;
+    checked integer;
 BEGIN
     ready := '{}';
     FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
@@ -40,10 +40,10 @@ BEGIN
         FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
             SELECT f.level INTO level
             FROM queue_internal.first_task(in_bucket, name, -2147483648, '-infinity', false) AS f;
-            looks := 0;
+            checked := 0;
             WHILE level IS NOT NULL LOOP
-                looks := looks + 1;
-                IF looks > 100 OR clock_timestamp() > stop THEN
+                checked := checked + 1;
+                IF checked > 100 OR clock_timestamp() > stop THEN
                     ready := CASE WHEN name = ANY (ready) THEN ready ELSE ready || name END;
                     next_run_at := least(next_run_at, until + interval '1 second');
                     EXIT;
@@ -51,17 +51,17 @@ BEGIN
                 IF name <> ALL (ready) AND EXISTS (
                     SELECT FROM queue.tasks AS t
                     WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
-                      AND t.gate < 2 AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
+                      AND t.admission < 2 AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
                 THEN
                     ready := ready || name;
                 END IF;
                 SELECT t.run_at INTO later FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
-                  AND t.gate < 2 AND t.run_at > until
+                  AND t.admission < 2 AND t.run_at > until
                 ORDER BY t.run_at LIMIT 1;
                 next_run_at := least(next_run_at, later);
                 SELECT t.priority INTO level FROM queue.tasks AS t
-                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.gate < 2
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.admission < 2
                   AND t.priority > level ORDER BY t.priority LIMIT 1;
             END LOOP;
         END LOOP;

@@ -1,8 +1,8 @@
 -- queue_internal.ended_since(since)
 --
---   Returns how many tasks of each queue ended since then, by state and time; and, with a null time, how many dead letters
---   there are. The counters of the library start from this. Times are rounded down to their steps of 2^24 microseconds
---   (src/lanes/counters.rs).
+--   Returns how many tasks of each queue ended since then, by state and time; and, with a null time, how many dead
+--   letters there are. The counters of the library start from this. Times are rounded down to their steps of 2^24
+--   microseconds (src/lanes/counters.rs).
 
 CREATE FUNCTION queue_internal.ended_since(since timestamptz)
 RETURNS TABLE (queue text, state text, ended_at timestamptz, tasks bigint)

@@ -1,6 +1,6 @@
--- How a task leaves queue.tasks, how it returns to its queue after an attempt, and how it gets another place or queue. The
--- caller holds a lock on the task's row: FOR NO KEY UPDATE, or FOR UPDATE if the task is to end. A transaction that has
--- pushed after the task conflicts only with FOR UPDATE (dependencies.sql).
+-- How a task leaves queue.tasks, how it returns to its queue after an attempt, and how its order or its queue changes.
+-- The caller holds a lock on the task's row: FOR NO KEY UPDATE, or FOR UPDATE if the task is to end. A transaction that
+-- has pushed after the task conflicts only with FOR UPDATE (dependencies.sql).
 
 -- Must run in a statement before the one that looks for dependents of the task. With "patient" it waits for
 -- transactions that have pushed after the task; otherwise it returns false.
@@ -40,7 +40,7 @@ DECLARE
     kept    boolean;
     awaited boolean;
 BEGIN
-    -- At REPEATABLE READ and SERIALIZABLE the snapshot may not show all dependents. Then tell_dependents records the
+    -- At REPEATABLE READ and SERIALIZABLE the snapshot may not show all dependents. Then notify_dependents records the
     -- outcome.
     SELECT q.keep_history,
            q.max_running IS NOT NULL
@@ -58,7 +58,7 @@ BEGIN
     WHERE kept IS DISTINCT FROM false;
     -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
-        PERFORM queue_internal.leave(task, archive.state);
+        PERFORM queue_internal.on_task_end(task, archive.state);
     END IF;
 END
 $$;
@@ -66,8 +66,8 @@ COMMENT ON FUNCTION queue_internal.archive IS
     'Moves a finished task to the history, or deletes it if its queue keeps none.';
 
 -- The effects of the end of a task on others: its key is free, its group and its slot have room, and its dependents
--- get its outcome. Must run in a statement after the one that locked or deleted the task: see tell_dependents().
-CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
+-- get its outcome. Must run in a statement after the one that locked or deleted the task: see notify_dependents().
+CREATE FUNCTION queue_internal.on_task_end(task queue.tasks, outcome text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL THEN
@@ -78,16 +78,16 @@ BEGIN
         INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
     IF task.state = 'waiting' THEN
-        PERFORM queue_internal.forget_dependencies(task.id);
+        PERFORM queue_internal.delete_dependencies(task.id);
     END IF;
-    PERFORM queue_internal.tell_dependents(ARRAY[task.id], outcome);
+    PERFORM queue_internal.notify_dependents(ARRAY[task.id], outcome);
     IF task.state = 'running' AND EXISTS (
         SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
         PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.leave IS
+COMMENT ON FUNCTION queue_internal.on_task_end IS
     'Releases the key and the slot of a task that has ended, and leaves events for its group and its dependents.';
 
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
@@ -98,7 +98,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.cancel_now IS 'Moves a task to the history as cancelled.';
 
-CREATE FUNCTION queue_internal.cancel_or_ask(task queue.tasks) RETURNS text
+CREATE FUNCTION queue_internal.cancel_or_request(task queue.tasks) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.state = 'running' THEN
@@ -112,19 +112,19 @@ BEGIN
     RETURN 'cancelled';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cancel_or_ask IS
+COMMENT ON FUNCTION queue_internal.cancel_or_request IS
     'Cancels a task, or records the request for a running one; returns its state.';
 
 CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     DELETE FROM queue.tasks AS t WHERE t.id = task.id;
-    PERFORM queue_internal.leave(task, 'purged');
+    PERFORM queue_internal.on_task_end(task, 'purged');
 END
 $$;
 COMMENT ON FUNCTION queue_internal.discard IS 'Deletes a task without recording it in the history.';
 
-CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
+CREATE FUNCTION queue_internal.move_to_dead_letters(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
@@ -137,12 +137,12 @@ BEGIN
         task.headers, task.payload, task.progress, task.errors,
         (SELECT k.ttl FROM queue_internal.keys AS k
          WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id));
-    PERFORM queue_internal.leave(task, 'failed');
+    PERFORM queue_internal.on_task_end(task, 'failed');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bury IS 'Moves a task to the dead letters.';
+COMMENT ON FUNCTION queue_internal.move_to_dead_letters IS 'Moves a task to the dead letters.';
 
-CREATE FUNCTION queue_internal.put_back(task queue.tasks) RETURNS void
+CREATE FUNCTION queue_internal.requeue(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     UPDATE queue.tasks AS t
@@ -150,11 +150,11 @@ BEGIN
         lease_until = NULL, worker = NULL, claimed_at = NULL, updated_at = clock_timestamp()
     WHERE t.id = task.id;
     IF task.group_key IS NOT NULL THEN
-        PERFORM queue_internal.yield_turn(task);
+        PERFORM queue_internal.recheck_group(task);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.put_back IS
+COMMENT ON FUNCTION queue_internal.requeue IS
     'Requeues a running task with the attempt, run_at and errors given.';
 
 CREATE FUNCTION queue_internal.reorder(task queue.tasks) RETURNS void
@@ -183,7 +183,7 @@ BEGIN
     -- An event in the other queue admits it when it is its turn in its group.
     UPDATE queue.tasks AS t
     SET queue = to_queue, updated_at = clock_timestamp(),
-        gate = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
+        admission = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
     WHERE t.id = task.id;
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key)
@@ -228,7 +228,7 @@ BEGIN
         PERFORM queue_internal.cancel_now(task);
         RETURN outcome;
     ELSIF outcome = 'failed' THEN
-        PERFORM queue_internal.bury(task);
+        PERFORM queue_internal.move_to_dead_letters(task);
         RETURN outcome;
     END IF;
     retry_in := coalesce(retry_in, queue_internal.backoff(source, task));
@@ -236,7 +236,7 @@ BEGIN
     IF retry_in > '0' THEN
         task.run_at := clock_timestamp() + retry_in;
     END IF;
-    PERFORM queue_internal.put_back(task);
+    PERFORM queue_internal.requeue(task);
     RETURN 'queued';
 END
 $$;

@@ -1,10 +1,8 @@
--- How a claim finds out that it has read many dead index entries (mark.sql).
+-- How a claim finds out that it has read many dead index entries (scan_start.sql).
 --
 -- Counted and not timed, because a session that had to wait for a processor has read nothing. The count grows within a
 -- transaction; between two transactions it may be flushed to the statistics.
 
--- Counted and not timed: a session that had to wait for a processor passed over nothing. The count grows within
--- a transaction; between two, what was counted may be handed over to the statistics.
 CREATE FUNCTION queue_internal.entries_passed() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,9 +1,9 @@
--- Events: hints to look at a waiting task or at a group.
+-- Events: hints to check a waiting task or a group.
 --
---   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into a
---   group, an end or a retry in a group. The next claim from the queue processes the events before it looks for
+--   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into
+--   a group, an end or a retry in a group. The next claim from the queue processes the events before it looks for
 --   tasks; the background worker and queue.maintain() do it too.
---   Promise:  an event says only what to check. The result depends on the rows of tasks and dependencies, as
+--   Promise:  an event only names what to check. The result depends on the rows of tasks and dependencies, as
 --             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
 --   Promise:  an event that cannot be processed does not delay others. It is due again after a pause that grows from
 --             10 ms to 10 s: because a transaction has a row locked, or because of an error, by a constraint or a
@@ -13,8 +13,8 @@
 
 -- queue_internal.process_events(queue, max_events, after, until)
 --
---   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it checked. It
---   processes at least one, and starts no other after "until" (by default in 150 ms), because one event can cause much work.
+--   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it checked. It processes
+--   at least one, and starts no other after "until" (by default in 150 ms), because one event can cause much work.
 --   Errors:   none of its own
 --   Touches:  queue_internal.events (never waits for a lock)
 CREATE FUNCTION queue_internal.process_events(
@@ -46,16 +46,16 @@ DECLARE
     event    queue_internal.events;
     last_due timestamptz := '-infinity';
     last     bigint := after;
-    looks    integer := 0;
+    checked  integer := 0;
 BEGIN
-    WHILE looks < max_events AND (looks = 0 OR clock_timestamp() < until) LOOP
+    WHILE checked < max_events AND (checked = 0 OR clock_timestamp() < until) LOOP
         SELECT e.* INTO event FROM queue_internal.events AS e
         WHERE e.queue = source.name AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
         ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
         last_due := event.due_at;
         last := event.id;
-        looks := looks + 1;
+        checked := checked + 1;
         IF apart THEN
             BEGIN
                 PERFORM queue_internal.process_event(source, event, after, until);
@@ -66,7 +66,7 @@ BEGIN
             PERFORM queue_internal.process_event(source, event, after, until);
         END IF;
     END LOOP;
-    RETURN looks;
+    RETURN checked;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a queue; returns how many it checked.';
@@ -137,16 +137,16 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    until  CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
+    until   CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
     -- In a variable, because a volatile function is no condition for an index.
-    moment timestamptz;
-    source queue.queues;
-    first  record;
-    looks  bigint := 0;
-    before bigint := -1;
+    moment  timestamptz;
+    source  queue.queues;
+    first   record;
+    checked bigint := 0;
+    before  bigint := -1;
 BEGIN
-    WHILE looks > before LOOP
-        before := looks;
+    WHILE checked > before LOOP
+        before := checked;
         moment := clock_timestamp();
         FOR source IN SELECT q.* FROM queue.queues AS q ORDER BY random() LOOP
             SELECT e.due_at, e.id INTO first FROM queue_internal.events AS e
@@ -154,14 +154,14 @@ BEGIN
             ORDER BY e.due_at, e.id LIMIT 1;
             CONTINUE WHEN NOT FOUND;
             -- Events before it have been processed, and their dead index entries need not be read again.
-            looks := looks + queue_internal.process_events(
+            checked := checked + queue_internal.process_events(
                 source, least(max_events, 20), CASE WHEN first.due_at = '-infinity' THEN first.id - 1 ELSE 0 END, until);
-            IF looks >= max_events OR clock_timestamp() > until THEN
-                RETURN looks;
+            IF checked >= max_events OR clock_timestamp() > until THEN
+                RETURN checked;
             END IF;
         END LOOP;
     END LOOP;
-    RETURN looks;
+    RETURN checked;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.process_all_events IS

@@ -1,11 +1,13 @@
 -- queue_internal.expire(ids)
 --
---   Ends the attempts of those of the tasks whose lease has expired. Returns how many; which tasks still run, with the ends
---   of their leases; and which could not be ended, if any. A task still runs if another transaction has it locked, or has
---   extended or claimed it. A transaction that has pushed after a task prevents its end, but not that it is requeued.
+--   Ends the attempts of those of the tasks whose lease has expired. Returns how many; which tasks still run, with the
+--   ends of their leases; and which could not be ended, if any. A task still runs if another transaction has it locked,
+--   or has extended or claimed it. A transaction that has pushed after a task prevents its end, but not that it is
+--   requeued.
 --   Promise:  a task that cannot be ended, because of a constraint or a trigger that somebody added or because of what
 --             was written into its row, does not delay others. The log says why, at first and then once an hour
---   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still runs
+--   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still
+--             runs
 --   Touches:  queue.tasks
 
 CREATE FUNCTION queue_internal.expire(

@@ -1,13 +1,13 @@
 -- queue_internal.extend_history()
 --
---   Creates the partitions of queue.history for today and the next "queue.history_ahead" days. Returns whether all of them
---   exist; null as long as there was no task. A day that is partly covered by a partition made by hand gets none: the other
---   rows of that day go to queue.history_default.
+--   Creates the partitions of queue.history for today and the next "queue.history_ahead" days. Returns whether all of
+--   them exist; null as long as there was no task. A day that is partly covered by a partition made by hand gets none:
+--   the other rows of that day go to queue.history_default.
 --
 --   It does not delay claims: one session at a time does it, each partition is attached under a short lock_timeout, and
 --   what could not be done is left for the next time. Until then queue.history_default takes the rows.
---   Why not before the first task: a restore creates the extension, then the partitions of the dump, then loads the tasks.
---   Partitions created in between would conflict with those of the dump. So would any that is created while a
+--   Why not before the first task: a restore creates the extension, then the partitions of the dump, then loads the
+--   tasks. Partitions created in between would conflict with those of the dump. So would any that is created while a
 --   partition of the dump for today or a later day is not yet attached. pg_restore -j may load the tasks first.
 
 CREATE FUNCTION queue_internal.extend_history() RETURNS boolean

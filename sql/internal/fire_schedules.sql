@@ -5,16 +5,17 @@
 --             follows from the planned one and never from the clock
 --   Order:    first the schedules that are on time, which became due in the last second; those that are behind get at
 --             least a quarter of the time of a call. In both, queues take turns, and in each queue the schedule that is
---             due first comes first, a few tasks of each schedule at a time. So neither a queue with many schedules nor a schedule that is far behind delays others. The
---             queues are visited by name, starting after "after". "last" is the queue where it stopped before each
---             schedule had its turn, else null; the next call continues after it
+--             due first comes first, a few tasks of each schedule at a time. So neither a queue with many schedules nor
+--             a schedule that is far behind delays others. The queues are visited by name, starting after "after".
+--             "last" is the queue where it stopped before each schedule had its turn, else null; the next call
+--             continues after it
 --   Stops:    after "max_tasks" pushes or 100 ms; with null after neither
 --   Restore:  pushes nothing while pg_restore is connected
---   Failing:  a schedule whose push fails stays due and records the error. It is skipped for as long as it was overdue when
---             it failed, at most "patience", and does not delay others
---   Locks:    the rows of the schedules that are due; rows that others have locked are skipped. A push waits at most
---             50 ms for a lock, such as that of a key which an open transaction holds. After the first that waited in vain,
---             all others of the call wait 2 ms each, because many schedules may have the same key
+--   Failing:  a schedule whose push fails stays due and records the error. It is skipped for as long as it was overdue
+--             when it failed, at most "patience", and does not delay others
+--   Locks:    the rows of the schedules that are due; rows that others have locked are skipped. A push waits at most 50
+--             ms for a lock, such as that of a key which an open transaction holds. After the first that waited in
+--             vain, all others of the call wait 2 ms each, because many schedules may have the same key
 
 CREATE FUNCTION queue_internal.fire_schedules(
     max_tasks bigint, patience interval, after text DEFAULT '',

@@ -1,8 +1,8 @@
 -- queue_internal.first_ready(queues)
 --
---   Returns what a claim from any of the queues would find first: the id of a task, or the negated id of an event; null if
---   a claim would return nothing. Another transaction may have it locked, and then a claim skips it: SQL cannot see a
---   lock without taking it. So wait() pauses if it finds the same again.
+--   Returns what a claim from any of the queues would find first: the id of a task, or the negated id of an event; null
+--   if a claim would return nothing. Another transaction may have it locked, and then a claim skips it: SQL cannot see
+--   a lock without taking it. So wait() pauses if it finds the same again.
 --   Reads only. Like claim_from, it scans the order index one priority at a time and never reads the scheduled tasks.
 
 CREATE FUNCTION queue_internal.first_ready(queues text[]) RETURNS bigint
@@ -24,8 +24,8 @@ BEGIN
                     AND queue_internal.has_right('worker', q.name)
     LOOP
         IF source.rate_limit IS NOT NULL AND NOT EXISTS (
-            SELECT FROM queue_internal.bucket_times(source, moment, 1)) THEN
-            PERFORM queue_internal.announce_token(source);
+            SELECT FROM queue_internal.rate_bucket_times(source, moment, 1)) THEN
+            PERFORM queue_internal.announce_start(source);
             CONTINUE;
         END IF;
         CONTINUE WHEN source.max_running IS NOT NULL
@@ -42,14 +42,14 @@ BEGIN
             WHILE level IS NOT NULL LOOP
                 SELECT t.id INTO first FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = level
-                  AND t.gate < 2 AND t.run_at <= moment
+                  AND t.admission < 2 AND t.run_at <= moment
                   AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
                 ORDER BY t.run_at, t.id LIMIT 1;
                 IF FOUND THEN
                     RETURN first;
                 END IF;
                 SELECT t.priority INTO level FROM queue.tasks AS t
-                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
                   AND t.priority > level ORDER BY t.priority LIMIT 1;
             END LOOP;
         END LOOP;

@@ -1,12 +1,12 @@
 -- Groups: which tasks of a group may run.
 --
---   A task of a group is pushed as blocked (gate 2), and is not in tasks_order: a claim never passes over tasks that
---   have to wait, however many there are. Whatever may admit the next one (a push, an end, a retry) leaves an event;
---   the claim that processes it admits as many as the limit allows (gate 1), the smallest id first. So at most
---   "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
+--   A task of a group is pushed as blocked (admission 2), and is not in tasks_order: a claim never passes over tasks
+--   that have to wait, however many there are. Whatever may admit the next one (a push, an end, a retry) leaves an
+--   event; the claim that processes it admits as many as the limit allows (admission 1), the smallest id first. So at
+--   most "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
 --   comes later, by a retry or from another queue, takes the place of an admitted one that does not run yet.
 --
---   Where a delayed task does not hold up its group (delayed_head), it is open (gate 0) until it becomes due.
+--   Where a delayed task does not hold up its group (delayed_head), it is open (admission 0) until it becomes due.
 --
 --   Exact, because one transaction at a time admits tasks of a group, and sees everything committed before: it holds
 --   the group's row in queue_internal.locks from before it counts until its own commit. Nobody waits for that row: a
@@ -75,13 +75,13 @@ BEGIN
     SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued')
     INTO admitted, ready, latest
     FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.gate = is_admitted;
+    WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.admission = is_admitted;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted.';
 
 -- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing.
-CREATE FUNCTION queue_internal.next_step(
+CREATE FUNCTION queue_internal.next_admission(
     source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint,
     OUT admit bigint, OUT withdraw bigint)
 LANGUAGE plpgsql
@@ -104,18 +104,18 @@ BEGIN
         RETURN;
     END IF;
     -- Checks the first thousand of the open tasks, which are not due yet. A claim meets the others when they become
-    -- due (queue_up). Both are read in the order of tasks_group, because the index on ids has the tasks of all
+    -- due (block_due_tasks). Both are read in the order of tasks_group, because the index on ids has the tasks of all
     -- queues.
     SELECT w.id, w.state INTO first FROM (
         (SELECT t.id, t.state FROM queue.tasks AS t
-         WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate >= is_blocked
+         WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
            AND (t.state = 'queued' OR blocking)
-         ORDER BY t.gate, t.id LIMIT 1)
+         ORDER BY t.admission, t.id LIMIT 1)
         UNION ALL
         (SELECT o.id, o.state FROM (
              SELECT t.id, t.state, t.run_at FROM queue.tasks AS t
-             WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate <= is_open
-             ORDER BY t.gate, t.id LIMIT 1000) AS o
+             WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission <= is_open
+             ORDER BY t.admission, t.id LIMIT 1000) AS o
          WHERE o.state = 'queued' AND (blocking OR o.run_at <= clock_timestamp())
          ORDER BY o.id LIMIT 1)) AS w
     ORDER BY w.id LIMIT 1;
@@ -132,7 +132,7 @@ BEGIN
     -- delayed one does.
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_step IS
+COMMENT ON FUNCTION queue_internal.next_admission IS
     'Returns which task of a group to admit next, or whose admission to withdraw.';
 
 -- Admits tasks of a group until its limit or the time is reached; leaves an event for the rest. Returns false if the
@@ -157,11 +157,11 @@ BEGIN
     SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
     LOOP
         SELECT s.admit, s.withdraw INTO step
-        FROM queue_internal.next_step(source, group_key, now.admitted, now.ready, now.latest) AS s;
+        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest) AS s;
         IF step.withdraw IS NOT NULL THEN
-            UPDATE queue.tasks AS t SET gate = 2
+            UPDATE queue.tasks AS t SET admission = 2
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
-                          WHERE l.id = step.withdraw AND l.gate = 1 AND l.state = 'queued'
+                          WHERE l.id = step.withdraw AND l.admission = 1 AND l.state = 'queued'
                             AND l.queue = source.name AND l.group_key = admit_next.group_key
                           FOR NO KEY UPDATE SKIP LOCKED);
             IF NOT FOUND THEN
@@ -170,21 +170,21 @@ BEGIN
             SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
         ELSIF step.admit IS NOT NULL THEN
             UPDATE queue.tasks AS t
-            SET gate = CASE WHEN pass AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
+            SET admission = CASE WHEN pass AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
                 run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
-                          WHERE l.id = step.admit AND l.gate <> 1 AND l.state = 'queued'
-                            -- It may have been moved to another queue since next_step read it.
+                          WHERE l.id = step.admit AND l.admission <> 1 AND l.state = 'queued'
+                            -- It may have been moved to another queue since next_admission read it.
                             AND l.queue = source.name AND l.group_key = admit_next.group_key
                           FOR NO KEY UPDATE SKIP LOCKED)
             RETURNING t.* INTO next;
             IF NOT FOUND THEN
                 RETURN false;
             END IF;
-            PERFORM queue_internal.keep_in_view(next);
-            now.admitted := now.admitted + next.gate;
-            now.ready := now.ready + next.gate;
-            now.latest := CASE WHEN next.gate = 1 THEN greatest(now.latest, next.id) ELSE now.latest END;
+            PERFORM queue_internal.move_scan_start_back(next);
+            now.admitted := now.admitted + next.admission;
+            now.ready := now.ready + next.admission;
+            now.latest := CASE WHEN next.admission = 1 THEN greatest(now.latest, next.id) ELSE now.latest END;
         ELSE
             RETURN true;
         END IF;
@@ -200,7 +200,7 @@ COMMENT ON FUNCTION queue_internal.admit_next IS
 
 -- Tasks of a group that became due while they were open have to be blocked like the others. Many at once, because a
 -- claim would meet them one by one; but it reads no more than the next ones, most of which may not be due.
-CREATE FUNCTION queue_internal.queue_up(task queue.tasks) RETURNS void
+CREATE FUNCTION queue_internal.block_due_tasks(task queue.tasks) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -219,32 +219,32 @@ BEGIN
                   SELECT o.id FROM queue.tasks AS o
                   -- In the order of tasks_group, because the index on ids has the tasks of all queues.
                   WHERE o.queue = task.queue AND o.group_key = task.group_key
-                    AND (o.gate, o.id) >= (is_open, task.id) AND o.gate <= is_open
-                  ORDER BY o.gate, o.id LIMIT 200))
-          AND t.queue = task.queue AND t.group_key = task.group_key AND t.gate = is_open
+                    AND (o.admission, o.id) >= (is_open, task.id) AND o.admission <= is_open
+                  ORDER BY o.admission, o.id LIMIT 200))
+          AND t.queue = task.queue AND t.group_key = task.group_key AND t.admission = is_open
           AND t.state = 'queued' AND t.run_at <= clock_timestamp()
         FOR NO KEY UPDATE SKIP LOCKED
     )
-    UPDATE queue.tasks AS t SET gate = 2 FROM due AS d WHERE t.id = d.id;
+    UPDATE queue.tasks AS t SET admission = 2 FROM due AS d WHERE t.id = d.id;
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.queue_up IS 'Blocks the due tasks of a group until it is their turn.';
+COMMENT ON FUNCTION queue_internal.block_due_tasks IS 'Blocks the due tasks of a group until it is their turn.';
 
 -- Called when a task of a group is requeued or gets another run_at: a task behind it may run first, or it may run
 -- before others. If the option of the queue says so, a delayed task lets the others pass.
-CREATE FUNCTION queue_internal.yield_turn(task queue.tasks) RETURNS void
+CREATE FUNCTION queue_internal.recheck_group(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF task.group_key IS NULL THEN
         RETURN;
-    ELSIF task.gate = 1 AND task.run_at > clock_timestamp() THEN
-        UPDATE queue.tasks AS t SET gate = 0
+    ELSIF task.admission = 1 AND task.run_at > clock_timestamp() THEN
+        UPDATE queue.tasks AS t SET admission = 0
         WHERE t.id = task.id AND EXISTS (
             SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.delayed_head = 'pass');
     END IF;
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.yield_turn IS
+COMMENT ON FUNCTION queue_internal.recheck_group IS
     'Has the admissions of a group checked again after a task was requeued or delayed.';

@@ -1,12 +1,13 @@
 -- queue_internal.in_batches(verbs, filter, dry_run, batch_size, to_queue, priority, tasks)
 --
---   What all bulk procedures do, once for each of "verbs": visit the tasks that match the filter in the order of their ids,
---   and commit after each batch if the CALL allows it. Adds the number of tasks to "tasks".
+--   What all bulk procedures do, once for each of "verbs": visit the tasks that match the filter in the order of their
+--   ids, and commit after each batch if the CALL allows it. Adds the number of tasks to "tasks".
 --   Promise:  each task is visited once, even if it returns under its id meanwhile, and none that was pushed after it
 --             began. A batch that has committed stays done
---   Rights:   next_batch checks them. It runs with the rights of the owner, which a procedure that commits cannot; so it
---             puts nothing from its caller unquoted into a statement
---   Locks:    the tasks of one batch, with SKIP LOCKED. A move and a redrive wait for a transaction that is taking a key
+--   Rights:   next_batch checks them. It runs with the rights of the owner, which a procedure that commits cannot; so
+--             it puts nothing from its caller unquoted into a statement
+--   Locks:    the tasks of one batch, with SKIP LOCKED. A move and a redrive wait for a transaction that is taking a
+--             key
 --   Why it has no SET clause, and no operators: see queue.maintain().
 
 CREATE PROCEDURE queue_internal.in_batches(
@@ -50,7 +51,7 @@ LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     CASE verb
         WHEN 'cancel', 'reprioritise' THEN RETURN '{queued, scheduled, waiting, running}';
-        WHEN 'retry' THEN RETURN '{scheduled}';
+        WHEN 'run_now' THEN RETURN '{scheduled}';
         WHEN 'move' THEN RETURN '{queued, scheduled, waiting}';
         WHEN 'discard', 'forget' THEN RETURN '{queued, scheduled, waiting, failed}';
         WHEN 'redrive' THEN RETURN '{failed}';
@@ -142,7 +143,7 @@ BEGIN
                    CASE WHEN verb IN ('discard', 'redrive', 'forget') THEN 'UPDATE' ELSE 'NO KEY UPDATE' END)
     INTO ids USING coalesce(last, 0), batch_size, filter;
     IF verb = 'redrive' THEN
-        tasks := tasks + queue_internal.revive(ids, to_queue);
+        tasks := tasks + queue_internal.requeue_dead_letters(ids, to_queue);
     ELSIF verb = 'forget' THEN
         DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids);
         tasks := tasks + cardinality(ids);
@@ -157,8 +158,8 @@ BEGIN
             CASE verb
                 WHEN 'cancel' THEN
                     CONTINUE WHEN task.state <> 'running' AND NOT queue_internal.lock_to_end(task.id, false);
-                    PERFORM queue_internal.cancel_or_ask(task);
-                WHEN 'retry' THEN
+                    PERFORM queue_internal.cancel_or_request(task);
+                WHEN 'run_now' THEN
                     task.run_at := clock_timestamp();
                     PERFORM queue_internal.reorder(task);
                 WHEN 'reprioritise' THEN

@@ -1,8 +1,8 @@
 -- Which task has a key, and for how long.
 --
---   A live task of the queue has the key. After the task completed or was cancelled, it keeps the key for its "key_ttl". A
---   row of queue_internal.keys only counts while its task lives or its time has not passed, so that a task which somebody
---   deletes by hand does not keep its key for ever.
+--   A live task of the queue has the key. After the task completed or was cancelled, it keeps the key for its
+--   "key_ttl". A row of queue_internal.keys only counts while its task lives or its time has not passed, so that a task
+--   which somebody deletes by hand does not keep its key for ever.
 --   A push that replaces a running task takes over the key, and waits for that task as for a predecessor. If it ends
 --   without having run, it gives the key back.
 
@@ -133,7 +133,7 @@ COMMENT ON FUNCTION queue_internal.is_replaced IS
 
 -- Called by a push that found its key taken. If "id" is null the push has to try again: the key is free now, or can
 -- be taken over from the task in "running", which the pushed task has to wait for.
-CREATE FUNCTION queue_internal.settle_duplicate(
+CREATE FUNCTION queue_internal.resolve_duplicate(
     pushed queue.tasks, on_duplicate text, OUT id bigint, OUT running bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -150,7 +150,7 @@ BEGIN
     -- Waits for a claim in progress: if it rolls back, the task is still to be changed.
     UPDATE queue.tasks AS t SET run_at = pushed.run_at, updated_at = clock_timestamp()
     WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state IN ('queued', 'waiting')
-    RETURNING t.group_key, t.gate INTO pushed.group_key, pushed.gate;
+    RETURNING t.group_key, t.admission INTO pushed.group_key, pushed.admission;
     IF NOT FOUND THEN
         IF on_duplicate = 'reschedule' THEN
             SELECT t.id INTO id FROM queue.tasks AS t WHERE t.id = holder.task_id AND t.queue = pushed.queue;
@@ -177,10 +177,10 @@ BEGIN
     END IF;
     id := holder.task_id;
     pushed.id := id;
-    PERFORM queue_internal.yield_turn(pushed);
+    PERFORM queue_internal.recheck_group(pushed);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle_duplicate IS
+COMMENT ON FUNCTION queue_internal.resolve_duplicate IS
     'Applies on_duplicate to the task that has the key; returns that task''s id, or the running task to wait for.';
 
 CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean

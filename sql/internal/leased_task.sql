@@ -1,10 +1,10 @@
 -- queue_internal.leased_task(id, token, ends)
 --
---   Returns the running task with that token, its row locked. A lease that has expired but was not ended yet still counts:
---   no other worker has the task, so nothing is gained by refusing.
---   Waits:    with "ends", or if the task's cancellation was requested or it has a key, for transactions that have pushed
---             after the task or are replacing it. It takes the stronger lock from the start instead of upgrading: a
---             session that waits for an upgrade would keep heartbeats waiting
+--   Returns the running task with that token, its row locked. A lease that has expired but was not ended yet still
+--   counts: no other worker has the task, so nothing is gained by refusing.
+--   Waits:    with "ends", or if the task's cancellation was requested or it has a key, for transactions that have
+--             pushed after the task or are replacing it. It takes the stronger lock from the start instead of
+--             upgrading: a session that waits for an upgrade would keep heartbeats waiting
 --   Errors:   QX001, QX003
 
 CREATE FUNCTION queue_internal.leased_task(id bigint, token bigint, ends boolean) RETURNS queue.tasks

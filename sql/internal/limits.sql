@@ -1,12 +1,12 @@
 -- How many tasks of a queue may run at a time, and how many may start in a period.
 --
---   max_running: the queue has that many slots (queue_internal.slots). A task needs a slot to start. A slot is free if the
---   task that is written in it no longer runs with the token that is written in it. So each end of a task frees its slot
---   by itself, at the commit, exactly once.
+--   max_running: the queue has that many slots (queue_internal.slots). A task needs a slot to start. A slot is free if
+--   the task that is written in it no longer runs with the token that is written in it. So each end of a task frees its
+--   slot by itself, at the commit, exactly once.
 --
---   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.tokens). A start
---   uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more tasks
---   start.
+--   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.rate_buckets). A
+--   start uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more
+--   tasks start.
 --
 --   Concurrent claims take different slots and buckets, and none waits for another. All of it is part of the caller's
 --   transaction: a claim that rolls back has taken nothing.
@@ -76,38 +76,38 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_slot IS
     'Takes a slot for a task and returns its number; null if none is free.';
 
--- Takes what a task needs to start, a slot and a start from a rate bucket. Returns the time of the start, or null if
+-- Takes what a task needs to start: a slot, and a start from a rate bucket. Returns the time of the start, or null if
 -- the task may not start. Gives a slot without a start back, or the task would later have two.
-CREATE FUNCTION queue_internal.take_room(source queue.queues, task_id bigint, token bigint)
+CREATE FUNCTION queue_internal.take_capacity(source queue.queues, task_id bigint, token bigint)
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    place   integer;
-    started timestamptz;
+    free_slot integer;
+    started   timestamptz;
 BEGIN
     IF source.max_running IS NOT NULL THEN
-        place := queue_internal.take_slot(source, task_id, token);
-        IF place IS NULL THEN
+        free_slot := queue_internal.take_slot(source, task_id, token);
+        IF free_slot IS NULL THEN
             RETURN NULL;
         END IF;
         started := clock_timestamp();
     END IF;
     IF source.rate_limit IS NOT NULL THEN
-        started := queue_internal.take_token(source);
+        started := queue_internal.take_start(source);
         IF started IS NULL THEN
             UPDATE queue_internal.slots AS s SET task_id = NULL
-            WHERE s.queue = source.name AND s.slot = place AND s.task_id = take_room.task_id;
+            WHERE s.queue = source.name AND s.slot = free_slot AND s.task_id = take_capacity.task_id;
         END IF;
     END IF;
     RETURN started;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_room IS
+COMMENT ON FUNCTION queue_internal.take_capacity IS
     'Takes a slot and a start for a task; returns when it starts, or null if it may not.';
 
 -- Returns when each bucket next has a start, or since when it has one. A time more than a period in the future was
 -- written before the clock was set back, and does not count. Reads only.
-CREATE FUNCTION queue_internal.bucket_times(
+CREATE FUNCTION queue_internal.rate_bucket_times(
     source queue.queues, until timestamptz, wanted integer,
     OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
 RETURNS SETOF record
@@ -127,7 +127,7 @@ BEGIN
     SELECT newest.bucket, newest.version, due.at
     FROM generate_series(start, start + buckets - 1) AS i,
          LATERAL (SELECT s.bucket, s.version, s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
-                  FROM queue_internal.tokens AS s
+                  FROM queue_internal.rate_buckets AS s
                   WHERE s.queue = source.name AND s.bucket = 1 + i % buckets
                   ORDER BY s.version DESC LIMIT 1) AS newest,
          LATERAL (SELECT CASE WHEN newest.blocking < horizon THEN newest.blocking + source.rate_period
@@ -136,28 +136,28 @@ BEGIN
     LIMIT wanted;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bucket_times IS
+COMMENT ON FUNCTION queue_internal.rate_bucket_times IS
     'Returns up to so many rate buckets of a queue that have a start by the time given.';
 
 -- Returns when the start was taken; null if there is none.
-CREATE FUNCTION queue_internal.take_token(source queue.queues) RETURNS timestamptz
+CREATE FUNCTION queue_internal.take_start(source queue.queues) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     wanted integer;
     free   record;
-    held   queue_internal.tokens;
+    held   queue_internal.rate_buckets;
     moment timestamptz;
 BEGIN
     FOREACH wanted IN ARRAY ARRAY[2, 64] LOOP
         FOR free IN
-            SELECT b.bucket, b.version FROM queue_internal.bucket_times(source, clock_timestamp(), wanted) AS b
+            SELECT b.bucket, b.version FROM queue_internal.rate_bucket_times(source, clock_timestamp(), wanted) AS b
         LOOP
-            SELECT s.* INTO held FROM queue_internal.tokens AS s
+            SELECT s.* INTO held FROM queue_internal.rate_buckets AS s
             WHERE s.queue = source.name AND s.bucket = free.bucket AND s.version = free.version
             FOR UPDATE SKIP LOCKED;
             CONTINUE WHEN NOT FOUND;
             moment := clock_timestamp();
-            UPDATE queue_internal.tokens AS s
+            UPDATE queue_internal.rate_buckets AS s
             SET version = s.version + 1,
                 taken = ARRAY(SELECT u.at FROM unnest(held.taken) WITH ORDINALITY AS u (at, position)
                               WHERE u.at > moment - source.rate_period AND u.at < moment + source.rate_period
@@ -169,17 +169,17 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_token IS
+COMMENT ON FUNCTION queue_internal.take_start IS
     'Takes a start from a queue''s rate buckets; returns when, or null if there is none.';
 
-CREATE FUNCTION queue_internal.announce_token(source queue.queues) RETURNS void
+CREATE FUNCTION queue_internal.announce_start(source queue.queues) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.announce_task(source.name, min(b.free_at))
-    FROM queue_internal.bucket_times(source, 'infinity', NULL) AS b;
+    FROM queue_internal.rate_bucket_times(source, 'infinity', NULL) AS b;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.announce_token IS 'Announces when a rate bucket of a queue next has a start.';
+COMMENT ON FUNCTION queue_internal.announce_start IS 'Announces when a rate bucket of a queue next has a start.';
 
 -- Whether a claim would end the expired attempt of a task that occupies a slot. Reads only.
 CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean
@@ -228,7 +228,7 @@ BEGIN
     SELECT source.name, row_number() OVER (ORDER BY t.id) + (
                SELECT max(s.slot) FROM queue_internal.slots AS s WHERE s.queue = source.name), t.id, t.token
     FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.gate < 2 AND t.state = 'running'
+    WHERE t.queue = source.name AND t.admission < 2 AND t.state = 'running'
       AND (t.id, t.token) NOT IN (
           SELECT s.task_id, s.token FROM queue_internal.slots AS s
           WHERE s.queue = source.name AND s.task_id IS NOT NULL AND s.token IS NOT NULL);
@@ -246,12 +246,12 @@ COMMENT ON FUNCTION queue_internal.count_open_claims IS
 
 -- Checked before any row is locked, so that claims from a queue at its limit write nothing. It also ends expired
 -- attempts in the slots, because no scan may meet those tasks.
-CREATE FUNCTION queue_internal.has_room(source queue.queues) RETURNS boolean
+CREATE FUNCTION queue_internal.has_capacity(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF source.rate_limit IS NOT NULL AND NOT EXISTS (
-        SELECT FROM queue_internal.bucket_times(source, clock_timestamp(), 1)) THEN
-        PERFORM queue_internal.announce_token(source);
+        SELECT FROM queue_internal.rate_bucket_times(source, clock_timestamp(), 1)) THEN
+        PERFORM queue_internal.announce_start(source);
         RETURN false;
     END IF;
     IF source.max_running IS NOT NULL THEN
@@ -269,7 +269,7 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_room IS 'Returns whether a task may start in a queue with limits.';
+COMMENT ON FUNCTION queue_internal.has_capacity IS 'Returns whether a task may start in a queue with limits.';
 
 -- Creates the slots and rate buckets for the options. The caller has the row of the queue locked.
 CREATE FUNCTION queue_internal.provide_limits(source queue.queues) RETURNS void
@@ -304,12 +304,12 @@ BEGIN
     END IF;
     -- A changed rate starts with the starts of the last period.
     WITH old AS (
-        DELETE FROM queue_internal.tokens AS s WHERE s.queue = source.name RETURNING s.taken
+        DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = source.name RETURNING s.taken
     ), recent AS (
         SELECT u.at, row_number() OVER (ORDER BY u.at DESC) - 1 AS rank
         FROM old AS o, unnest(o.taken) AS u (at) WHERE u.at > clock_timestamp() - source.rate_period
     )
-    INSERT INTO queue_internal.tokens (queue, bucket, capacity, taken)
+    INSERT INTO queue_internal.rate_buckets (queue, bucket, capacity, taken)
     SELECT source.name, b, source.rate_limit / buckets + (b <= source.rate_limit % buckets)::integer,
            ARRAY(SELECT r.at FROM recent AS r WHERE r.rank % buckets = b - 1 ORDER BY r.at)
     FROM generate_series(1, buckets) AS b;

@@ -3,9 +3,9 @@
 --   Returns the first time after "after" at which a schedule runs; null if there is none.
 --   A local time that its zone skips runs when it would have come had the clock not been set forward. A local time that
 --   comes twice runs the first time; but an expression for every hour or every nth hour runs both times.
---   How:      within a day of "after" the clock changes at most once. Times before the change are read on the old clock,
---             which is continued through the hours that the new one skips; times after it on the new clock. The earliest of
---             both is the next run.
+--   How:      within a day of "after" the clock changes at most once. Times before the change are read on the old
+--             clock, which is continued through the hours that the new one skips; times after it on the new clock. The
+--             earliest of both is the next run.
 --   Why UTC readings without a zone: adding a day to them means 24 hours in every session.
 
 CREATE FUNCTION queue_internal.next_run(cron text, timezone text, after timestamptz) RETURNS timestamptz

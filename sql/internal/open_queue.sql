@@ -1,7 +1,8 @@
 -- queue_internal.open_queue(name, kind)
 --
 --   Returns the row of a queue, for a caller that has this kind of right on it.
---   Errors:   22004, 22023, 54000 for the argument "queue"; 42501 without the right, whether or not the queue exists; QX002
+--   Errors:   22004, 22023, 54000 for the argument "queue"; 42501 without the right, whether or not the queue exists;
+--             QX002
 
 CREATE FUNCTION queue_internal.open_queue(name text, kind text) RETURNS queue.queues
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$

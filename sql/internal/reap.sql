@@ -1,30 +1,30 @@
--- queue_internal.reap(max_tasks, after, max_looks)
+-- queue_internal.reap(max_tasks, after, max_rows)
 --
---   Ends up to "max_tasks" attempts whose lease has expired, those that expired last first, and returns when the next lease
---   expires. It leaves attempts that cannot be ended, and after a second all others, for the next call. "reading" is how
---   long it read, without waits for locks.
---   Pieces:   with "max_looks" it reads only so many tasks in the order of their ids, after the id "after". "last" is where
---             to continue: "after" again if there may be more to end, null at the end of the table. So a caller can do other
---             work in between, however many tasks there are
---   Clock:    after the clock was set back, an existing lease may end years ahead. A lease that was given at a time that is
---             in the future now ends at most queue.max_lease from now
+--   Ends up to "max_tasks" attempts whose lease has expired, those that expired last first, and returns when the next
+--   lease expires. It leaves attempts that cannot be ended, and after a second all others, for the next call. "reading"
+--   is how long it read, without waits for locks.
+--   Pieces:   with "max_rows" it reads only so many tasks in the order of their ids, after the id "after". "last" is
+--             where to continue: "after" again if there may be more to end, null at the end of the table. So a caller
+--             can do other work in between, however many tasks there are
+--   Clock:    after the clock was set back, an existing lease may end years ahead. A lease that was given at a time
+--             that is in the future now ends at most queue.max_lease from now
 --   Touches:  queue.tasks (reads all of it, or the piece: leases are in no index, so that claims stay HOT)
 
 CREATE FUNCTION queue_internal.reap(
-    max_tasks bigint, after bigint DEFAULT NULL, max_looks integer DEFAULT NULL,
+    max_tasks bigint, after bigint DEFAULT NULL, max_rows integer DEFAULT NULL,
     OUT reaped bigint, OUT next_expiry timestamptz, OUT reading interval, OUT last bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
-    moment CONSTANT timestamptz := clock_timestamp();
-    most   CONSTANT bigint := least(coalesce(max_tasks, 2147483647), 2147483647);
-    first  CONSTANT bigint := coalesce(after, -9223372036854775808);
-    final  bigint;
-    looks  bigint;
-    due    bigint[];
-    tried  integer := 0;
-    upto   integer;
-    ended  record;
-    cut    timestamptz;
+    moment    CONSTANT timestamptz := clock_timestamp();
+    most      CONSTANT bigint := least(coalesce(max_tasks, 2147483647), 2147483647);
+    first     CONSTANT bigint := coalesce(after, -9223372036854775808);
+    final     bigint;
+    read_rows bigint;
+    due       bigint[];
+    tried     integer := 0;
+    upto      integer;
+    ended     record;
+    cut       timestamptz;
 BEGIN
     reaped := 0;
     -- May wait for the table's lock.
@@ -34,11 +34,11 @@ BEGIN
            array_agg(t.id ORDER BY t.lease_until DESC) FILTER (WHERE t.state = 'running' AND t.lease_until <= moment),
            min(t.lease_until) FILTER (WHERE t.state = 'running' AND t.lease_until > moment),
            max(t.lease_until) FILTER (WHERE t.state = 'running' AND t.updated_at > moment + interval '1 minute')
-    INTO final, looks, due, next_expiry, cut
+    INTO final, read_rows, due, next_expiry, cut
     FROM (SELECT l.id, l.state, l.lease_until, l.updated_at FROM queue.tasks AS l
-          WHERE l.id > first ORDER BY l.id LIMIT max_looks) AS t;
+          WHERE l.id > first ORDER BY l.id LIMIT max_rows) AS t;
     reading := clock_timestamp() - moment - reading;
-    last := CASE WHEN looks >= max_looks THEN final END;
+    last := CASE WHEN read_rows >= max_rows THEN final END;
     WHILE tried < cardinality(due) LOOP
         IF reaped >= most THEN
             -- The next call does the rest of the piece.

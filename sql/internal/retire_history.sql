@@ -1,10 +1,10 @@
 -- queue_internal.retire_history(max_tasks)
 --
 --   Drops the partitions of queue.history that are entirely past "queue.history_retention", or truncates those on which
---   somebody has created a view; and deletes up to "max_tasks" such rows from queue.history_default, which should have few
---   or none. Returns whether there may be more to do now.
---   Locks:    dropping needs a lock on queue.history for an instant. It waits at most 100 ms for the lock, then leaves the
---             partition for the next time
+--   somebody has created a view; and deletes up to "max_tasks" such rows from queue.history_default, which should have
+--   few or none. Returns whether there may be more to do now.
+--   Locks:    dropping needs a lock on queue.history for an instant. It waits at most 100 ms for the lock, then leaves
+--             the partition for the next time
 
 CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$

@@ -1,13 +1,13 @@
 -- Rights: which role may call which function, for which queue.
 --
---   A right is a row of queue.rights: a role, a kind, and a queue, or null for all queues. Every public function checks that
---   its caller has the right that it needs for the queue (check_right, open_queue), and then works with the rights of the
---   extension's owner. So no role needs privileges on tables, except that producers may INSERT into queue.tasks and
---   operators may SELECT.
+--   A right is a row of queue.rights: a role, a kind, and a queue, or null for all queues. Every public function checks
+--   that its caller has the right that it needs for the queue (check_right, open_queue), and then works with the rights
+--   of the extension's owner. So no role needs privileges on tables, except that producers may INSERT into queue.tasks
+--   and operators may SELECT.
 --
 --   The caller is the role that called the function (queue_internal.caller()). It has the rights of every role whose
---   privileges it inherits. The owner of the extension, its members and superusers have all rights. An operator of a queue
---   has the rights of a producer and a worker there.
+--   privileges it inherits. The owner of the extension, its members and superusers have all rights. An operator of a
+--   queue has the rights of a producer and a worker there.
 --
 --   has_right() and queues_with_right() are in engine.sql: the library caches the rights of a session's role.
 
@@ -135,7 +135,7 @@ DECLARE
     waiting   CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
-            '{check_wait, first_ready, vain_pause, next_pause, check_wait_result, outcome, is_end, try_commit, may_commit}'));
+            '{check_wait, first_ready, first_pause, next_pause, check_wait_result, outcome, is_finished, try_commit, may_commit}'));
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));
@@ -157,7 +157,7 @@ BEGIN
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
             'queue.complete_and_claim, queue.fail, queue.release, queue.extend, queue.extend_many,'
-            'queue.cancelled',
+            'queue.confirm_cancel',
             'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean)'
         ]
         ELSE ARRAY[

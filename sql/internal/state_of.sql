@@ -1,7 +1,7 @@
 -- queue_internal.state_of(id, kind)
 --
---   Returns the state of a task wherever it is; null if it does not exist, or if the caller does not have this kind of right
---   on its queue. So no role can find out which ids other queues have.
+--   Returns the state of a task wherever it is; null if it does not exist, or if the caller does not have this kind of
+--   right on its queue. So no role can find out which ids other queues have.
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
 CREATE FUNCTION queue_internal.state_of(id bigint, kind text) RETURNS text

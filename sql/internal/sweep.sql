@@ -1,15 +1,15 @@
 -- The sweep finds changes for which there is no event.
 --
 --   It reads the dependencies, the groups of each queue and the keys in the order of their indexes, in turns: a bounded
---   number of rows of each in a turn, from where the last turn stopped. So the time until it finds a lost event of a group
---   does not grow with the number of dependencies and keys, or of groups of another queue. It resolves dependencies
---   whose predecessor is gone, deletes keys whose task has ended, and leaves an event for each waiting task and each group
---   that has to be checked and has none. So a lost event causes a delay of at most about "queue.sweep_interval" if the
---   background worker runs, else until the next queue.maintain(). A claim by SQL that found nothing also sweeps a part of
---   its queue, once a second in a session.
+--   number of rows of each in a turn, from where the last turn stopped. So the time until it finds a lost event of a
+--   group does not grow with the number of dependencies and keys, or of groups of another queue. It resolves
+--   dependencies whose predecessor is gone, deletes keys whose task has ended, and leaves an event for each waiting
+--   task and each group that has to be checked and has none. So a lost event causes a delay of at most about
+--   "queue.sweep_interval" if the background worker runs, else until the next queue.maintain(). A claim by SQL that
+--   found nothing also sweeps a part of its queue, once a second in a session.
 --
---   Why it leaves events and does not process what it finds: only events.sql admits and ends tasks, with its own rules for
---   locks and errors.
+--   Why it leaves events and does not process what it finds: only events.sql admits and ends tasks, with its own rules
+--   for locks and errors.
 
 -- "queue" is the last queue whose groups this turn has checked, null between two turns. "groups" has the last group
 -- of each queue that has more of them than a turn checks. Everything has been checked once all queues that had more
@@ -20,10 +20,10 @@ CREATE TYPE queue_internal.sweep_position AS (
 REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
 COMMENT ON TYPE queue_internal.sweep_position IS 'The position of a sweep in each of the tables.';
 
--- Checks about "max_looks" rows; returns its position. A turn is over when "queue" is null, and everything has been
+-- Checks about "max_rows" rows; returns its position. A turn is over when "queue" is null, and everything has been
 -- checked when all of the position is null. With "again", each turn starts again with tables that came to their end,
 -- so that changes lost there meanwhile do not wait for larger tables; without, everything is checked once.
-CREATE FUNCTION queue_internal.sweep(place queue_internal.sweep_position, max_looks integer, again boolean)
+CREATE FUNCTION queue_internal.sweep(pos queue_internal.sweep_position, max_rows integer, again boolean)
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -33,14 +33,14 @@ DECLARE
     source queue.queues;
     last   record;
 BEGIN
-    IF place.queue IS NULL THEN
-        place.is_first_turn := place IS NULL;
-        IF again OR place.is_first_turn OR place.dependencies_pending THEN
-            SELECT d.predecessor_id, d.task_id INTO place.predecessor_id, place.task_id
-            FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, rows) AS d;
-            place.dependencies_pending :=
-                place.predecessor_id IS NOT NULL AND (place.is_first_turn OR place.dependencies_pending);
-            IF place.predecessor_id IS NULL THEN
+    IF pos.queue IS NULL THEN
+        pos.is_first_turn := pos IS NULL;
+        IF again OR pos.is_first_turn OR pos.dependencies_pending THEN
+            SELECT d.predecessor_id, d.task_id INTO pos.predecessor_id, pos.task_id
+            FROM queue_internal.sweep_dependencies(pos.predecessor_id, pos.task_id, rows) AS d;
+            pos.dependencies_pending :=
+                pos.predecessor_id IS NOT NULL AND (pos.is_first_turn OR pos.dependencies_pending);
+            IF pos.predecessor_id IS NULL THEN
                 DELETE FROM queue_internal.outcomes AS o
                 WHERE o.task_id = ANY (ARRAY(
                     SELECT e.task_id FROM queue_internal.outcomes AS e
@@ -51,47 +51,47 @@ BEGIN
                     LIMIT 1000 FOR UPDATE SKIP LOCKED));
             END IF;
         END IF;
-        place.queue := '';
+        pos.queue := '';
         -- Forget queues that are gone.
-        place.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(place.groups) AS g
+        pos.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(pos.groups) AS g
                          WHERE (SELECT q.name FROM queue.queues AS q WHERE q.name = g.key) IS NOT NULL);
-        place.queues := ARRAY(SELECT u.name FROM unnest(place.queues) AS u (name) WHERE place.groups ? u.name);
-        RETURN place;
+        pos.queues := ARRAY(SELECT u.name FROM unnest(pos.queues) AS u (name) WHERE pos.groups ? u.name);
+        RETURN pos;
     END IF;
-    WHILE max_looks > 0 LOOP
+    WHILE max_rows > 0 LOOP
         SELECT q.* INTO source FROM queue.queues AS q
-        WHERE q.name > place.queue AND (again OR place.is_first_turn OR q.name = ANY (place.queues))
+        WHERE q.name > pos.queue AND (again OR pos.is_first_turn OR q.name = ANY (pos.queues))
         ORDER BY q.name LIMIT 1;
         IF NOT FOUND THEN
-            IF again OR place.is_first_turn OR place.keys_pending THEN
-                SELECT k.queue, k.key INTO place.key_queue, place.key
-                FROM queue_internal.sweep_keys(place.key_queue, place.key, rows) AS k;
-                place.keys_pending := place.key IS NOT NULL AND (place.is_first_turn OR place.keys_pending);
+            IF again OR pos.is_first_turn OR pos.keys_pending THEN
+                SELECT k.queue, k.key INTO pos.key_queue, pos.key
+                FROM queue_internal.sweep_keys(pos.key_queue, pos.key, rows) AS k;
+                pos.keys_pending := pos.key IS NOT NULL AND (pos.is_first_turn OR pos.keys_pending);
             END IF;
-            IF place.queues = '{}' AND NOT place.dependencies_pending AND NOT place.keys_pending THEN
+            IF pos.queues = '{}' AND NOT pos.dependencies_pending AND NOT pos.keys_pending THEN
                 RETURN NULL;
             END IF;
-            place.queue := NULL;
-            RETURN place;
+            pos.queue := NULL;
+            RETURN pos;
         END IF;
-        place.queue := source.name;
+        pos.queue := source.name;
         -- Replication does not fire the trigger that inserts it.
         INSERT INTO queue_internal.locks (queue, number)
         SELECT source.name, -1
         WHERE NOT EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = source.name AND l.number = -1)
         ON CONFLICT DO NOTHING;
-        SELECT g.group_key, g.looks INTO last
-        FROM queue_internal.sweep_groups(source, place.groups ->> source.name, piece) AS g;
+        SELECT g.group_key, g.checked INTO last
+        FROM queue_internal.sweep_groups(source, pos.groups ->> source.name, piece) AS g;
         IF last.group_key IS NULL THEN
-            place.groups := place.groups - source.name;
-            place.queues := array_remove(place.queues, source.name);
+            pos.groups := pos.groups - source.name;
+            pos.queues := array_remove(pos.queues, source.name);
         ELSE
-            place.groups := coalesce(place.groups, '{}') || jsonb_build_object(source.name, last.group_key);
-            place.queues := place.queues || CASE WHEN place.is_first_turn THEN ARRAY[source.name] END;
+            pos.groups := coalesce(pos.groups, '{}') || jsonb_build_object(source.name, last.group_key);
+            pos.queues := pos.queues || CASE WHEN pos.is_first_turn THEN ARRAY[source.name] END;
         END IF;
-        max_looks := max_looks - 1 - last.looks;
+        max_rows := max_rows - 1 - last.checked;
     END LOOP;
-    RETURN place;
+    RETURN pos;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep IS
@@ -99,7 +99,7 @@ COMMENT ON FUNCTION queue_internal.sweep IS
 
 -- Returns the last row that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_dependencies(
-    INOUT predecessor_id bigint, INOUT task_id bigint, max_looks integer)
+    INOUT predecessor_id bigint, INOUT task_id bigint, max_rows integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -108,7 +108,7 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    looks integer := 0;
+    checked integer := 0;
     row   record;
 BEGIN
     FOR row IN
@@ -118,9 +118,9 @@ BEGIN
         FROM queue_internal.dependencies AS d
         WHERE (d.predecessor_id, d.task_id) > (coalesce(sweep_dependencies.predecessor_id, -9223372036854775808),
                                                coalesce(sweep_dependencies.task_id, -9223372036854775808))
-        ORDER BY d.predecessor_id, d.task_id LIMIT max_looks
+        ORDER BY d.predecessor_id, d.task_id LIMIT max_rows
     LOOP
-        looks := looks + 1;
+        checked := checked + 1;
         predecessor_id := row.predecessor_id;
         task_id := row.task_id;
         IF row.queue IS NULL THEN
@@ -128,7 +128,7 @@ BEGIN
             -- may have come since the loop read its row.
             IF queue_internal.outcome_of(row.task_id) IS NOT NULL
                OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting') THEN
-                PERFORM queue_internal.forget_dependencies(row.task_id);
+                PERFORM queue_internal.delete_dependencies(row.task_id);
             END IF;
             CONTINUE;
         ELSIF row.outcome IS NULL THEN
@@ -153,7 +153,7 @@ BEGIN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;
-    IF looks < max_looks THEN
+    IF checked < max_rows THEN
         predecessor_id := NULL;
         task_id := NULL;
     END IF;
@@ -182,7 +182,7 @@ COMMENT ON TRIGGER dependency_restored ON queue_internal.dependencies IS
 
 -- Returns the last group that it checked, or null at the end, and how many it checked.
 CREATE FUNCTION queue_internal.sweep_groups(
-    source queue.queues, INOUT group_key text, max_looks integer, OUT looks integer)
+    source queue.queues, INOUT group_key text, max_rows integer, OUT checked integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -200,7 +200,7 @@ BEGIN
         WITH late AS MATERIALIZED (
             SELECT l.due_at, l.id FROM queue_internal.events AS l
             WHERE l.queue = source.name AND l.due_at > longest
-            ORDER BY l.due_at, l.id LIMIT max_looks FOR UPDATE SKIP LOCKED
+            ORDER BY l.due_at, l.id LIMIT max_rows FOR UPDATE SKIP LOCKED
         )
         UPDATE queue_internal.events AS e SET due_at = '-infinity' FROM late
         WHERE e.queue = source.name AND e.due_at = late.due_at AND e.id = late.id;
@@ -208,17 +208,17 @@ BEGIN
             PERFORM queue_internal.announce_task(source.name, clock_timestamp());
         END IF;
     END IF;
-    looks := 0;
+    checked := 0;
     group_key := coalesce(group_key, '');
-    WHILE looks < max_looks LOOP
+    WHILE checked < max_rows LOOP
         SELECT t.group_key INTO group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key > sweep_groups.group_key ORDER BY t.group_key LIMIT 1;
         EXIT WHEN group_key IS NULL;
-        looks := looks + 1;
+        checked := checked + 1;
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT source.name, sweep_groups.group_key
         FROM queue_internal.admitted_of(source, sweep_groups.group_key) AS a,
-             LATERAL queue_internal.next_step(source, sweep_groups.group_key, a.admitted, a.ready, a.latest) AS s
+             LATERAL queue_internal.next_admission(source, sweep_groups.group_key, a.admitted, a.ready, a.latest) AS s
         WHERE (s.admit IS NOT NULL OR s.withdraw IS NOT NULL)
           AND NOT EXISTS (SELECT FROM queue_internal.events AS e
                           WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key);
@@ -231,7 +231,7 @@ COMMENT ON FUNCTION queue_internal.sweep_groups IS
 -- A waiting task gives its key back to the running one that it was to replace, while that one ends and does not see
 -- it (release_key). Such a key is free, but its row remains until the next push with that key. A dump may still bring
 -- the task of a key whose task left no trace. Returns the last key that it checked, or null at the end.
-CREATE FUNCTION queue_internal.sweep_keys(INOUT queue text, INOUT key text, max_looks integer)
+CREATE FUNCTION queue_internal.sweep_keys(INOUT queue text, INOUT key text, max_rows integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -240,7 +240,7 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    looks integer := 0;
+    checked integer := 0;
     row   record;
 BEGIN
     FOR row IN
@@ -248,9 +248,9 @@ BEGIN
                (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id) AS live
         FROM queue_internal.keys AS k
         WHERE (k.queue, k.key) > (coalesce(sweep_keys.queue, ''), coalesce(sweep_keys.key, ''))
-        ORDER BY k.queue, k.key LIMIT max_looks
+        ORDER BY k.queue, k.key LIMIT max_rows
     LOOP
-        looks := looks + 1;
+        checked := checked + 1;
         queue := row.queue;
         key := row.key;
         IF row.expires_at IS NULL AND row.live IS NULL AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
@@ -263,7 +263,7 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
-    IF looks < max_looks THEN
+    IF checked < max_rows THEN
         queue := NULL;
         key := NULL;
     END IF;
@@ -271,21 +271,21 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep_keys IS 'Deletes keys whose task has ended; returns where to continue.';
 
-CREATE TYPE queue_internal.sweep_mark AS (group_key text, since timestamptz);
-REVOKE ALL ON TYPE queue_internal.sweep_mark FROM PUBLIC;
-COMMENT ON TYPE queue_internal.sweep_mark IS 'The position of a session in the groups of a queue, and when it was there.';
+CREATE TYPE queue_internal.session_sweep AS (group_key text, since timestamptz);
+REVOKE ALL ON TYPE queue_internal.session_sweep FROM PUBLIC;
+COMMENT ON TYPE queue_internal.session_sweep IS 'The position of a session in the groups of a queue, and when it was there.';
 
 -- For a claim by SQL that found nothing: sweeps a part of the dependencies and of the groups of the queue, once a
 -- second in a session. Returns whether it may have left an event. The session remembers its position in the groups.
 -- The part of the dependencies starts at a random id, because a client can read the setting and the ids are also
 -- those of other queues.
-CREATE FUNCTION queue_internal.sweep_a_little(source queue.queues) RETURNS boolean
+CREATE FUNCTION queue_internal.sweep_part(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
     name   CONSTANT text := 'queue_sweep.q' || md5(source.name);
     moment CONSTANT timestamptz := clock_timestamp();
     kept   CONSTANT text := current_setting(name, true);
-    place  queue_internal.sweep_mark;
+    pos  queue_internal.session_sweep;
     start  CONSTANT bigint := (
         SELECT min(d.predecessor_id) + trunc(random()::numeric * (max(d.predecessor_id)::numeric - min(d.predecessor_id)))
         FROM queue_internal.dependencies AS d);
@@ -294,23 +294,23 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN false;
     ELSIF kept <> '' THEN
-        place := kept;
-        IF place.since BETWEEN moment - interval '1 second' AND moment THEN
+        pos := kept;
+        IF pos.since BETWEEN moment - interval '1 second' AND moment THEN
             RETURN false;
         END IF;
     END IF;
     SELECT d.predecessor_id, g.group_key INTO last
     FROM queue_internal.sweep_dependencies(start, NULL, 100) AS d,
-         queue_internal.sweep_groups(source, place.group_key, 100) AS g;
+         queue_internal.sweep_groups(source, pos.group_key, 100) AS g;
     IF last.predecessor_id IS NULL THEN
         -- At the end: start again from the first one.
         PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100);
     END IF;
-    place.group_key := last.group_key;
-    place.since := moment;
-    PERFORM set_config(name, place::text, false);
+    pos.group_key := last.group_key;
+    pos.since := moment;
+    PERFORM set_config(name, pos::text, false);
     RETURN EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = source.name AND e.due_at <= moment);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep_a_little IS
+COMMENT ON FUNCTION queue_internal.sweep_part IS
     'Leaves events for changes without one, for a small part of a queue, once a second in a session.';

@@ -1,5 +1,6 @@
--- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It does
--- not run for other tasks, nor for those of a dump, which restores keys and gates as well (tasks_inserted.sql).
+-- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It
+-- does not run for other tasks, nor for those of a dump, which restores keys and admissions as well
+-- (tasks_inserted.sql).
 --
 --   If another task has the key, the INSERT skips the row.
 --   Errors:   42501 without the right to push; 22023, 54000 for invalid keys in a plain INSERT
@@ -12,7 +13,7 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege',
                   DETAIL = 'The role that inserts does not have the right of a producer for the queue.';
     ELSIF NEW.state = 'waiting' THEN
-        NEW.gate := 2;
+        NEW.admission := 2;
     END IF;
     IF NEW.key IS NOT NULL THEN
         PERFORM queue_internal.check_key('key', NEW.key);
@@ -20,10 +21,10 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
-    IF NEW.group_key IS NOT NULL AND NEW.gate = 0 THEN
+    IF NEW.group_key IS NOT NULL AND NEW.admission = 0 THEN
         PERFORM queue_internal.check_key('group_key', NEW.group_key);
         -- If the queue has delayed_head "pass", a delayed task does not block its group.
-        NEW.gate := CASE WHEN NEW.run_at > clock_timestamp() AND EXISTS (
+        NEW.admission := CASE WHEN NEW.run_at > clock_timestamp() AND EXISTS (
             SELECT FROM queue.queues AS q WHERE q.name = NEW.queue AND q.delayed_head = 'pass') THEN 0 ELSE 2 END;
     END IF;
     RETURN NEW;

@@ -1,6 +1,7 @@
 -- The trigger for every way into queue.tasks: push, a plain INSERT, COPY.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group with blocked tasks.
+--   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group with blocked
+--   tasks.
 --   Errors:   QX002 no such queue; 22023 for an invalid column in a plain INSERT
 --   Why a statement trigger: one lookup of the queues for a million rows.
 
@@ -30,7 +31,7 @@ BEGIN
     PERFORM queue_internal.check_backoff(b.backoff)
     FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;
     FOR arrival IN
-        SELECT i.queue, bool_or(i.gate = 2) AS blocked
+        SELECT i.queue, bool_or(i.admission = 2) AS blocked
         FROM inserted AS i GROUP BY i.queue
     LOOP
         IF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = arrival.queue) THEN
@@ -39,7 +40,7 @@ BEGIN
         IF arrival.blocked THEN
             INSERT INTO queue_internal.events (queue, group_key)
             SELECT DISTINCT i.queue, i.group_key FROM inserted AS i
-            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.gate = 2;
+            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.admission = 2;
         END IF;
     END LOOP;
     RETURN NULL;

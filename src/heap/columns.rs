@@ -53,7 +53,7 @@ columns! {
         ATTEMPT c"attempt" INT4OID,
         MAX_ATTEMPTS c"max_attempts" INT4OID,
         TOKEN c"token" INT8OID,
-        GATE c"gate" INT2OID,
+        ADMISSION c"admission" INT2OID,
         LEASE_UNTIL c"lease_until" TIMESTAMPTZOID,
         WORKER c"worker" TEXTOID,
         CLAIMED_AT c"claimed_at" TIMESTAMPTZOID,

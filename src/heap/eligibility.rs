@@ -45,10 +45,10 @@ const INDEXES: [(&str, &str); 3] = [
     ("CREATE UNIQUE INDEX tasks_pkey ON queue.tasks USING btree (id)", ""),
     (
         "CREATE INDEX tasks_order ON queue.tasks USING btree (queue, priority, run_at, id)",
-        " WHERE (gate < 2)",
+        " WHERE (admission < 2)",
     ),
     (
-        "CREATE INDEX tasks_group ON queue.tasks USING btree (queue, group_key, gate, id)",
+        "CREATE INDEX tasks_group ON queue.tasks USING btree (queue, group_key, admission, id)",
         " WHERE (group_key IS NOT NULL)",
     ),
 ];

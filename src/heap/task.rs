@@ -27,7 +27,7 @@ impl<const N: usize> DerefMut for Task<N> {
 impl<const N: usize> Task<N> {
     /// All columns null.
     pub fn empty() -> Self {
-        const { assert!(N > task::GATE) };
+        const { assert!(N > task::ADMISSION) };
         Self(Row::empty())
     }
 
@@ -36,7 +36,7 @@ impl<const N: usize> Task<N> {
     /// # Safety
     /// The slot holds a row of `queue.tasks`, deformed as far as these columns.
     pub unsafe fn of(slot: *mut pg_sys::TupleTableSlot) -> Self {
-        const { assert!(N > task::GATE) };
+        const { assert!(N > task::ADMISSION) };
         // SAFETY: the caller's promise.
         Self(unsafe { Row::of(slot) })
     }
@@ -57,7 +57,7 @@ impl<const N: usize> Task<N> {
 
     /// Whether its group does not keep it from being claimed.
     pub fn is_admitted(&self) -> bool {
-        self.int(task::GATE) < 2
+        self.int(task::ADMISSION) < 2
     }
 
     /// Whether it is queued, due or not.

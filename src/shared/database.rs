@@ -48,13 +48,13 @@ pub struct Counters {
     /// Calls that the native verbs served.
     pub served: AtomicU64,
     /// Calls that fell back to SQL, by [`crate::fallback::Reason`].
-    pub handed_over: [AtomicU64; REASONS],
+    pub fallbacks: [AtomicU64; REASONS],
 }
 
 impl Counters {
     fn clear(&self) {
         let single = [&self.rounds, &self.leases_reaped, &self.notifications, &self.served];
-        single.into_iter().chain(&self.handed_over).for_each(|counter| counter.store(0, Ordering::Relaxed));
+        single.into_iter().chain(&self.fallbacks).for_each(|counter| counter.store(0, Ordering::Relaxed));
     }
 }
 

@@ -232,7 +232,7 @@ impl Finisher {
             }
             pg_sys::table_close(table, pg_sys::NoLock as i32);
             if !predecessors.is_empty() {
-                tell_dependents(predecessors);
+                notify_dependents(predecessors);
             }
             point!(FinishTold);
         }
@@ -271,8 +271,8 @@ fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Ro
 
 /// Has SQL write to the dependents of completed tasks how these ended. Nothing else of their end concerns other tasks: see
 /// [`Finisher::check`].
-fn tell_dependents(ids: Vec<i64>) {
-    let query = "SELECT queue_internal.tell_dependents($1, 'completed')";
+fn notify_dependents(ids: Vec<i64>) {
+    let query = "SELECT queue_internal.notify_dependents($1, 'completed')";
     let told = Spi::connect_mut(|client| client.update(query, Some(1), &[ids.into()]).map(|_| ()));
     if let Err(error) = told {
         error!("the dependents of a task could not be told: {error}");

@@ -88,7 +88,7 @@ impl Grant<'_> {
                 return Ok(None);
             }
             // SQL decides which task of the group is next.
-            if row.get(task::GROUP_KEY).is_some() && row.int(task::GATE) == 0 {
+            if row.get(task::GROUP_KEY).is_some() && row.int(task::ADMISSION) == 0 {
                 return Err(Reason::Policy);
             }
             // SQL handles a token without a successor.

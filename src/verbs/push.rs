@@ -140,7 +140,7 @@ unsafe fn plain_row(arguments: &Arguments) -> Result<Task, Reason> {
     row.set(task::STATE, text(b"queued"));
     row.set(task::ATTEMPT, 0);
     row.set(task::TOKEN, 0);
-    row.set(task::GATE, 0);
+    row.set(task::ADMISSION, 0);
     Ok(row)
 }
 

@@ -85,11 +85,11 @@ pub struct Reaped {
     pub last: Option<i64>,
 }
 
-/// Puts back up to `max_tasks` tasks whose lease ran out, among the first `max_looks` behind an id.
-pub fn reap(max_tasks: i32, after: i64, max_looks: i32) -> Reaped {
+/// Puts back up to `max_tasks` tasks whose lease ran out, among the first `max_rows` behind an id.
+pub fn reap(max_tasks: i32, after: i64, max_rows: i32) -> Reaped {
     let query = "SELECT reaped, next_expiry, (extract(epoch FROM reading) * 1000000)::bigint, last
                  FROM queue_internal.reap($1, $2, $3)";
-    write(query, &[max_tasks.into(), after.into(), max_looks.into()], |row| {
+    write(query, &[max_tasks.into(), after.into(), max_rows.into()], |row| {
         let reaped: Option<i64> = row.get(1)?;
         let next: Option<TimestampWithTimeZone> = row.get(2)?;
         let reading: Option<i64> = row.get(3)?;
@@ -200,11 +200,11 @@ pub struct Swept {
 }
 
 /// Creates the events that were lost, for a piece of the tables from a place on.
-pub fn sweep(place: Option<&[u8]>, max_looks: i32) -> Swept {
+pub fn sweep(place: Option<&[u8]>, max_rows: i32) -> Swept {
     let query = "SELECT CASE WHEN NOT s IS NULL THEN s::text END, s.queue IS NULL
                  FROM queue_internal.sweep($1::queue_internal.sweep_position, $2, true) AS s";
     let place = place.map(|place| Name(place.to_vec()));
-    write(query, &[place.into(), max_looks.into()], |row| {
+    write(query, &[place.into(), max_rows.into()], |row| {
         let place: Option<Name> = row.get(1)?;
         Ok(Swept { place: place.map(|place| place.0), turn_is_over: row.get(2)?.unwrap_or(true) })
     })

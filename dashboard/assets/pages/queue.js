@@ -40,7 +40,7 @@ export function render({ overview, data, parameters: { name } }) {
     h("span", {}, h("span", { class: "dim" }, `at most ${top} in ten minutes, now `), h("b", {}, value))), chart);
   const numbers = [
     ["running", row.running, "tasks", { state: "running" }], ["scheduled", row.scheduled, "tasks", { state: "scheduled" }],
-    ["waiting", row.waiting, "tasks", { state: "waiting" }], ["behind others of their group", row.behind, "tasks", { state: "behind" }],
+    ["waiting", row.waiting, "tasks", { state: "waiting" }], ["blocked in their group", row.blocked, "tasks", { state: "blocked" }],
     ["dead", row.dead, "dead", {}],
   ].filter(([text, n]) => n || text === "running" || text === "dead");
   return [

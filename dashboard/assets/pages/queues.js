@@ -22,7 +22,7 @@ export function render({ overview }) {
     troubles(overview.health),
     part(overview.queues, ({ queues }) => {
       const sum = (name) => queues.reduce((all, row) => all + row[name], 0);
-      const later = sum("scheduled") + sum("waiting") + sum("behind");
+      const later = sum("scheduled") + sum("waiting") + sum("blocked");
       const all = total(overview.curves);
       const wide = { width: 150, height: 34 };
       return [
@@ -57,7 +57,7 @@ function list(queues, curves) {
 }
 
 function later(row) {
-  const parts = [["scheduled", row.scheduled], ["waiting", row.waiting], ["behind", row.behind]].filter(([, n]) => n);
+  const parts = [["scheduled", row.scheduled], ["waiting", row.waiting], ["blocked", row.blocked]].filter(([, n]) => n);
   if (!parts.length) return dim("0");
   const [state] = parts[0];
   const text = parts.map(([name, n]) => `${count(n)} ${name}`).join(", ");

@@ -8,7 +8,7 @@ import { count, now, span } from "../format.js";
 export const label = "Tasks";
 export const title = ({ state }) => (state ? `${state} tasks` : "Tasks");
 
-const STATES = ["", "live", "queued", "scheduled", "running", "waiting", "behind", "failed", "completed", "cancelled"];
+const STATES = ["", "live", "queued", "scheduled", "running", "waiting", "blocked", "failed", "completed", "cancelled"];
 const MEANING = { "": "all", live: "not finished" };
 
 export const load = ({ state, queue, text, after }) => get("tasks", { state, queue, text, after });

@@ -52,12 +52,12 @@ SELECT pg_temp.calls('queue', ARRAY['queue.schedule(''fresh'', ''@daily'', %s)']
 -- Ids and tokens.
 SELECT pg_temp.calls('id', ARRAY[
     'queue.complete(%s, 1)', 'queue.complete_and_claim(%s, 1)', 'queue.fail(%s, 1, ''x'')', 'queue.release(%s, 1)',
-    'queue.extend(%s, 1)', 'queue.cancelled(%s, 1)', 'queue.cancel(%s)', 'queue.end_lease(%s)', 'queue.retry(%s)', 'queue.get(%s)',
+    'queue.extend(%s, 1)', 'queue.confirm_cancel(%s, 1)', 'queue.cancel(%s)', 'queue.end_lease(%s)', 'queue.retry(%s)', 'queue.get(%s)',
     'CALL queue.wait_result(%s)'],
     ARRAY['NULL→22004', '0→22023', '-1→22023', '9223372036854775807→QX003']);
 SELECT pg_temp.calls('token', ARRAY[
     'queue.complete(1, %s)', 'queue.complete_and_claim(1, %s)', 'queue.fail(1, %s, ''x'')', 'queue.release(1, %s)',
-    'queue.extend(1, %s)', 'queue.cancelled(1, %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023']);
+    'queue.extend(1, %s)', 'queue.confirm_cancel(1, %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023']);
 
 -- Arrays.
 SELECT pg_temp.calls('ids', ARRAY['queue.complete_many(%s, ''{1}'')', 'queue.extend_many(%s, ''{1}'')'],
@@ -187,7 +187,7 @@ CREATE FUNCTION pg_temp.everything() RETURNS text LANGUAGE sql AS $$
     SELECT md5(string_agg(line, E'\n' ORDER BY line)) FROM (
         SELECT a::text FROM queue.all_tasks AS a UNION ALL SELECT q::text FROM queue.queues AS q
         UNION ALL SELECT k::text FROM queue_internal.keys AS k UNION ALL SELECT d::text FROM queue_internal.dependencies AS d
-        UNION ALL SELECT s::text FROM queue_internal.slots AS s UNION ALL SELECT s::text FROM queue_internal.tokens AS s
+        UNION ALL SELECT s::text FROM queue_internal.slots AS s UNION ALL SELECT s::text FROM queue_internal.rate_buckets AS s
         UNION ALL SELECT s::text FROM queue.schedules AS s
         UNION ALL SELECT b::text FROM queue.bindings AS b
         UNION ALL SELECT r.rolname || coalesce(p.polname, '') FROM pg_roles AS r LEFT JOIN pg_policy AS p ON r.oid = ANY (p.polroles)) AS all_of_it (line)

@@ -35,15 +35,15 @@ CALL queue.cancel_where('{"queue": "mail"}', batch_size => 2);
 CALL queue.cancel_where('{"queue": "mail"}');
 SELECT id, state FROM tasks WHERE queue = 'mail';
 SELECT id, cancel_requested_at IS NOT NULL AS asked FROM queue.tasks WHERE queue = 'mail' ORDER BY id;
-SELECT queue.cancelled(1, 1), queue.cancelled(2, 1);
+SELECT queue.confirm_cancel(1, 1), queue.confirm_cancel(2, 1);
 
 -- Due at once.
-CALL queue.retry_where('{"payload": {"n": 8}}');
-CALL queue.retry_where('{"payload": {"n": 8}}');
+CALL queue.run_now_where('{"payload": {"n": 8}}');
+CALL queue.run_now_where('{"payload": {"n": 8}}');
 SELECT id, state FROM tasks WHERE queue = 'slow';
 SELECT queue.push('slow') AS id \gset
 SELECT queue.fail(id, token, 'smtp: 451 try later', retry_in => '1 day') FROM queue.claim('1 minute', 'slow');
-CALL queue.retry_where('{"error": "smtp: 4%"}');
+CALL queue.run_now_where('{"error": "smtp: 4%"}');
 
 -- Another priority, another queue.
 CALL queue.reprioritise_where('{"queue": "slow", "state": "scheduled"}', -5);

@@ -10,9 +10,9 @@ SELECT pg_temp.refused('SELECT queue.cancel(999999)');
 -- Running: the worker is asked, and says so.
 SELECT queue.push('default', '"asked"') AS id \gset
 SELECT token FROM queue.claim('1 minute') \gset
-SELECT pg_temp.refused(format('SELECT queue.cancelled(%s, %s)', :id, :token));
+SELECT pg_temp.refused(format('SELECT queue.confirm_cancel(%s, %s)', :id, :token));
 SELECT queue.cancel(:id), queue.cancel(:id);
-SELECT queue.cancelled(:id, :token);
+SELECT queue.confirm_cancel(:id, :token);
 SELECT state FROM queue.get(:id);
 
 -- Or it fails, releases, or goes silent: cancelled all the same.

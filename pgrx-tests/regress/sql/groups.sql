@@ -4,7 +4,7 @@
 SELECT count(queue.push('default', to_jsonb(n), group_key => 'g', priority => -n)) FROM generate_series(1, 4) AS n;
 SELECT queue.push('default', '"of no group"');
 SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
-SELECT queued, behind, running FROM queue.stats;
+SELECT queued, blocked, running FROM queue.stats;
 -- A retry, a release, a crash: it is still the first one's turn.
 SELECT queue.fail(1, 1, 'no', '0');
 SELECT payload, attempt FROM queue.claim('1 minute', max_tasks => 10);
@@ -63,7 +63,7 @@ SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 -- A claim costs no more for 100,000 tasks that have to wait: they are not in the index of claims.
 INSERT INTO queue.tasks (queue, group_key) SELECT 'three', 'busy' FROM generate_series(1, 1000);
 SELECT count(*) FROM queue.claim('1 minute', 'three', 10);
-SELECT count(*) FILTER (WHERE gate < 2) AS in_index, count(*) FROM queue.tasks WHERE group_key = 'busy';
+SELECT count(*) FILTER (WHERE admission < 2) AS in_index, count(*) FROM queue.tasks WHERE group_key = 'busy';
 
 -- At one at a time the order is that of ids, also where an earlier one comes back: it goes before a later one that was
 -- admitted and does not run yet, and after one that runs.
@@ -74,7 +74,7 @@ SELECT queue.fail(id, token, 'no') FROM queue.claim('1 minute', 'strict');
 -- Admits the second, and claims from nowhere.
 SELECT queue.pause('strict');
 CALL queue.maintain();
-SELECT payload, gate FROM queue.tasks WHERE queue = 'strict' ORDER BY id;
+SELECT payload, admission FROM queue.tasks WHERE queue = 'strict' ORDER BY id;
 SELECT queue.retry(:a), queue.resume('strict');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'strict');
 SELECT id AS running, token FROM queue.claim('1 minute', 'strict') \gset
@@ -111,7 +111,7 @@ CALL queue.maintain();
 SELECT payload, group_key FROM queue.claim('1 minute', 'lost', 10);
 
 -- One event that cannot be processed is in no other's way, and is tried again later.
-ALTER TABLE queue.tasks ADD CONSTRAINT refuse CHECK (group_key <> 'x' OR gate <> 1 OR payload <> '3');
+ALTER TABLE queue.tasks ADD CONSTRAINT refuse CHECK (group_key <> 'x' OR admission <> 1 OR payload <> '3');
 SELECT count(queue.complete(id, token)) FROM queue.tasks WHERE queue = 'lost' AND state = 'running';
 SET client_min_messages = error;
 SELECT payload, group_key FROM queue.claim('1 minute', 'lost', 10);

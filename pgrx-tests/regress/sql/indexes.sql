@@ -22,7 +22,7 @@ BEGIN
     PERFORM queue.get(task.id);
     SELECT * INTO task FROM queue.claim();
     PERFORM queue.cancel(task.id);
-    PERFORM queue.cancelled(task.id, task.token);
+    PERFORM queue.confirm_cancel(task.id, task.token);
     PERFORM queue.cancel(task.id + 1);
     PERFORM queue.push('default', key => (task.id + 2)::text, on_duplicate => 'replace');
     PERFORM queue.complete(task.id + 2, 7);

@@ -7,7 +7,7 @@ SELECT payload, id, token FROM queue.claim('1 minute', 'q', 10);
 SELECT count(*) FROM queue.claim('1 minute', 'q', 10);
 SELECT queue.complete(1, 1), queue.fail(2, 1, 'no', permanent => true), queue.release(3, 1);
 SELECT payload FROM queue.claim('1 minute', 'q', 10);
-SELECT queue.cancel(4), queue.cancelled(4, 1), queue.extend(5, 1, '1 hour') IS NOT NULL AS extended;
+SELECT queue.cancel(4), queue.confirm_cancel(4, 1), queue.extend(5, 1, '1 hour') IS NOT NULL AS extended;
 SELECT payload FROM queue.claim('1 minute', 'q', 10);
 -- A lease that ran out gives its place back to whoever asks next.
 SELECT pg_temp.expire(5);
@@ -39,10 +39,10 @@ SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'rate', 3);
 SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'rate', 3);
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 3);
 -- A token comes back a period after it was taken, and not before.
-UPDATE queue_internal.tokens SET taken = ARRAY(SELECT t - interval '59 minutes' FROM unnest(taken) AS t) WHERE queue = 'rate';
+UPDATE queue_internal.rate_buckets SET taken = ARRAY(SELECT t - interval '59 minutes' FROM unnest(taken) AS t) WHERE queue = 'rate';
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 3);
-UPDATE queue_internal.tokens SET taken = ARRAY(SELECT t + interval '59 minutes' FROM unnest(taken) AS t) WHERE queue = 'rate';
-UPDATE queue_internal.tokens SET taken = ARRAY(SELECT t - interval '1 hour' FROM unnest(taken) AS t) WHERE queue = 'rate' AND bucket <= 2;
+UPDATE queue_internal.rate_buckets SET taken = ARRAY(SELECT t + interval '59 minutes' FROM unnest(taken) AS t) WHERE queue = 'rate';
+UPDATE queue_internal.rate_buckets SET taken = ARRAY(SELECT t - interval '1 hour' FROM unnest(taken) AS t) WHERE queue = 'rate' AND bucket <= 2;
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 3);
 -- A changed rate remembers what was started.
 SELECT queue.configure('rate', '{"rate_limit": 5}');
@@ -52,14 +52,14 @@ SELECT count(*) FROM queue.claim('1 minute', 'rate', 2);
 -- Set back a clock, and the times ahead of it do not count for ever.
 SELECT queue.configure('rate', '{"rate_limit": 1, "rate_period": "1 s"}');
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 2);
-UPDATE queue_internal.tokens SET taken = ARRAY[now() + interval '1 day'] WHERE queue = 'rate';
+UPDATE queue_internal.rate_buckets SET taken = ARRAY[now() + interval '1 day'] WHERE queue = 'rate';
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 2);
 
 -- Above 64 the tokens share buckets. One that was taken 40 minutes ago is still missing, whatever else
 -- its bucket gave meanwhile.
 SELECT queue.create('many', '{"rate_limit": 128, "rate_period": "1 hour"}');
 SELECT count(queue.push('many')) FROM generate_series(1, 200);
-UPDATE queue_internal.tokens SET taken = ARRAY[now() - interval '40 minutes'] WHERE queue = 'many';
+UPDATE queue_internal.rate_buckets SET taken = ARRAY[now() - interval '40 minutes'] WHERE queue = 'many';
 SELECT count(*) FROM queue.claim('1 minute', 'many', 200);
 
 -- Both at once: a place without a token is given back. Who got one and then another would have two of

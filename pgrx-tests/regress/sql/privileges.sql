@@ -132,7 +132,7 @@ SELECT statement, split_part(pg_temp.refused(replace(statement, ':taken', :'take
     $$SELECT queue.claim('1 minute', 'bank')$$, $$SELECT queue.claim('1 minute', '{api,bank}'::text[])$$,
     $$SELECT queue.push('api')$$, $$SELECT queue.push_many('api', '{1}')$$,
     $$SELECT queue.complete(:taken, 1)$$, $$SELECT queue.fail(:taken, 1, 'x')$$, $$SELECT queue.release(:taken, 1)$$,
-    $$SELECT queue.extend(:taken, 1)$$, $$SELECT queue.cancelled(:taken, 1)$$,
+    $$SELECT queue.extend(:taken, 1)$$, $$SELECT queue.confirm_cancel(:taken, 1)$$,
     $$SELECT queue.complete_and_claim(:taken, 1, queue => 'api')$$, $$CALL queue.wait('bank', '0')$$,
     $$INSERT INTO queue.tasks (queue) VALUES ('api')$$]) AS statement;
 -- Whether a key of another queue is taken makes no difference.

@@ -30,7 +30,7 @@ const COMPLETE: &str = "SELECT queue.complete($1, $2, jsonb_build_object('by', $
 const COMPLETE_MANY: &str = "SELECT queue.complete_many($1, $2)";
 const FAIL: &str = "SELECT queue.fail($1, $2, 'torture', $3::text::interval, $4)";
 const RELEASE: &str = "SELECT queue.release($1, $2, $3::text::interval)";
-const CANCELLED: &str = "SELECT queue.cancelled($1, $2)";
+const CANCELLED: &str = "SELECT queue.confirm_cancel($1, $2)";
 const EXTEND: &str = "SELECT (extract(epoch FROM lease_until) * 1000000)::bigint, cancel_requested \
                       FROM queue.extend($1, $2, $3::text::interval, '{\"percent\": 50}')";
 const EXTEND_MANY: &str = "SELECT id, (extract(epoch FROM lease_until) * 1000000)::bigint \

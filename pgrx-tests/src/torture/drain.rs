@@ -86,8 +86,8 @@ pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Draine
     }
     let reasons = waiting::reasons(&mut client).join("\n");
     let query =
-        "SELECT format('%s: %s %s, attempt %s, due %s, lease %s, gate %s', id, queue, state, attempt, run_at,
-                        lease_until, gate) FROM queue.tasks ORDER BY id LIMIT 20";
+        "SELECT format('%s: %s %s, attempt %s, due %s, lease %s, admission %s', id, queue, state, attempt, run_at,
+                        lease_until, admission) FROM queue.tasks ORDER BY id LIMIT 20";
     let rows = client.query(query, &[]).expect("what is left");
     let tasks: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     let stats: serde_json::Value =

@@ -32,7 +32,7 @@ const UNANNOUNCED: &str = "
     FROM (SELECT DISTINCT q AS source, t.group_key FROM queue.tasks AS t JOIN queue.queues AS q ON q.name = t.queue
           WHERE t.group_key IS NOT NULL) AS g,
          queue_internal.admitted_of(g.source, g.group_key) AS a,
-         queue_internal.next_step(g.source, g.group_key, a.admitted, a.ready, a.latest) AS s
+         queue_internal.next_admission(g.source, g.group_key, a.admitted, a.ready, a.latest) AS s
     WHERE (s.admit IS NOT NULL OR s.withdraw IS NOT NULL)
       AND NOT EXISTS (SELECT FROM queue_internal.events AS e
                       WHERE e.queue = (g.source).name AND e.group_key = g.group_key)";
@@ -53,7 +53,7 @@ pub fn left_to_the_sweep(client: &mut Client) -> Result<Option<u64>, postgres::E
              SELECT t.id FROM blocked AS b
              JOIN queue.tasks AS p ON p.id = b.id
              JOIN queue.tasks AS t ON
-                 t.queue = p.queue AND t.group_key = p.group_key AND t.id > p.id AND t.gate = 2
+                 t.queue = p.queue AND t.group_key = p.group_key AND t.id > p.id AND t.admission = 2
                  OR t.state = 'waiting' AND EXISTS (
                         SELECT FROM queue_internal.dependencies AS d
                         WHERE d.task_id = t.id AND d.predecessor_id = p.id AND d.outcome IS NULL))
@@ -78,10 +78,10 @@ pub fn reasons(client: &mut Client) -> Vec<String> {
         UNION ALL
         SELECT format('group %s of %s has nobody admitted: %s tasks from %s on', t.group_key, t.queue, count(*), min(t.id))
         FROM queue.tasks AS t WHERE t.group_key IS NOT NULL GROUP BY t.queue, t.group_key
-        HAVING count(*) FILTER (WHERE t.gate < 2) = 0 AND bool_or(t.state = 'queued')
+        HAVING count(*) FILTER (WHERE t.admission < 2) = 0 AND bool_or(t.state = 'queued')
         UNION ALL
         SELECT format('task %s of %s is hidden: it is due since %s', t.id, t.queue, t.run_at)
-        FROM queue.tasks AS t WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at <= clock_timestamp()
+        FROM queue.tasks AS t WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= clock_timestamp()
         UNION ALL
         SELECT format('task %s of %s runs, and its lease ended at %s', t.id, t.queue, t.lease_until)
         FROM queue.tasks AS t WHERE t.lease_until <= clock_timestamp()";

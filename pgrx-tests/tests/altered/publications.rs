@@ -82,7 +82,7 @@ fn what_is_done_natively_is_replicated_logically() {
     run(
         &mut copy,
         "CREATE SCHEMA queue; CREATE TABLE queue.tasks (id bigint PRIMARY KEY, queue text, state text, priority integer,
-             run_at timestamptz, attempt integer, max_attempts integer, token bigint, gate smallint,
+             run_at timestamptz, attempt integer, max_attempts integer, token bigint, admission smallint,
              lease_until timestamptz, worker text, claimed_at timestamptz, updated_at timestamptz, created_at timestamptz,
              cancel_requested_at timestamptz, key text, group_key text, backoff jsonb, headers jsonb, payload jsonb,
              progress jsonb, errors jsonb);

@@ -128,5 +128,5 @@ pub fn hold(who: &str, types: &[&str; 5], say: impl FnMut(&[Call]) -> Vec<Answer
         "QX004",
     );
     let left = caller.one(CLAIM, vec![name(), text("w")], CLAIMED);
-    caller.refused("SELECT queue.cancelled($1, $2)", vec![id(&left[0]), Bigint(1)], "QX005");
+    caller.refused("SELECT queue.confirm_cancel($1, $2)", vec![id(&left[0]), Bigint(1)], "QX005");
 }

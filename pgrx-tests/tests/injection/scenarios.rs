@@ -70,7 +70,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "SELECT queue.push('Q', group_key => 'g')",
             CLAIM_TWO,
             // As that of a task is which was for later when it was its turn.
-            "UPDATE queue.tasks SET gate = 0 WHERE queue = 'Q' AND group_key = 'g'",
+            "UPDATE queue.tasks SET admission = 0 WHERE queue = 'Q' AND group_key = 'g'",
         ],
         Hold::Nothing,
         "SELECT FROM queue.claim('1 hour', 'Q', 10)",

@@ -22,7 +22,7 @@ fn more_queues_than_lanes_are_served_all_the_same() {
     let stats = stats(&mut client);
     assert_eq!(stats["lanes"].as_object().map(serde_json::Map::len), Some(2), "{stats}");
     assert_eq!(stats["max_lanes"], 2);
-    assert!(handed_over(&mut client, "no_lane") >= 24, "{stats}");
+    assert!(fallbacks(&mut client, "no_lane") >= 24, "{stats}");
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn without_lanes_the_core_serves_everything() {
     run(&mut client, "SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running'");
     assert_eq!(claim(&mut client, "default", 2), ids[2..]);
     assert_eq!(served(&mut client), 0);
-    assert!(handed_over(&mut client, "not_loaded") >= 5);
+    assert!(fallbacks(&mut client, "not_loaded") >= 5);
 }
 
 #[test]

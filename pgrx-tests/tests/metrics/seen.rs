@@ -76,7 +76,7 @@ fn prometheus_sees_what_there_is_and_tells_when_something_breaks() {
          SELECT queue.push('web')",
     );
     // Only what comes after the first number is seen to be more.
-    let altered = "queue_calls_core_total{reason=\"altered\"}";
+    let altered = "queue_calls_fallback_total{reason=\"altered\"}";
     eventually("the core's calls are counted", SOON, || stack.value(altered).is_some());
     run(
         &mut client,
@@ -149,7 +149,7 @@ fn sees_what_there_is(stack: &Stack, client: &mut Client) {
         ),
         ("queue_tasks{queue=\"mail\",state=\"running\"}", "5"),
         ("queue_tasks{queue=\"mail\",state=\"scheduled\"}", "1"),
-        ("queue_tasks{queue=\"mail\",state=\"behind\"}", "1"),
+        ("queue_tasks{queue=\"mail\",state=\"blocked\"}", "1"),
         ("queue_tasks{queue=\"web\",state=\"waiting\"}", "1"),
         ("queue_tasks{queue=\"mail\",state=\"dead\"}", "SELECT count(*) FROM queue.dead_letters"),
         ("queue_ended_lately{queue=\"mail\",outcome=\"completed\"}", "20"),

@@ -56,9 +56,9 @@ fn a_group_with_much_to_admit_is_not_admitted_in_one_transaction() {
         "SELECT queue.configure('a', '{\"max_running_per_group\": 10000}');
          CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$;
          SELECT count(queue.push('a', group_key => 'g')) FROM generate_series(1, 100);
-         CREATE TRIGGER slowly BEFORE UPDATE OF gate ON queue.tasks FOR EACH ROW EXECUTE FUNCTION slowly()",
+         CREATE TRIGGER slowly BEFORE UPDATE OF admission ON queue.tasks FOR EACH ROW EXECUTE FUNCTION slowly()",
     );
-    let admitted = "SELECT count(*) FROM queue.tasks WHERE gate = 1";
+    let admitted = "SELECT count(*) FROM queue.tasks WHERE admission = 1";
     run(&mut client, "SELECT queue_internal.process_all_events(1000)");
     let at_once = number(&mut client, admitted);
     assert!((1..50).contains(&at_once), "{at_once} tasks");
@@ -78,7 +78,7 @@ fn an_event_that_fails_gives_those_behind_it_no_more_time() {
          CREATE SEQUENCE tries;
          CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
          $$ BEGIN PERFORM nextval('public.tries'), pg_sleep(0.1); RAISE 'not this one'; END $$;
-         CREATE TRIGGER refuse BEFORE UPDATE OF gate ON queue.tasks FOR EACH ROW EXECUTE FUNCTION refuse()",
+         CREATE TRIGGER refuse BEFORE UPDATE OF admission ON queue.tasks FOR EACH ROW EXECUTE FUNCTION refuse()",
     );
     run(&mut client, "SELECT queue_internal.process_all_events(1000)");
     let tries = number(&mut client, "SELECT last_value FROM tries");
@@ -149,7 +149,7 @@ fn a_task_that_comes_due_in_its_group_does_not_have_all_that_are_for_later_read(
          INSERT INTO queue.tasks (queue, group_key, run_at)
          SELECT 'a', 'g', now() + CASE WHEN n BETWEEN 1000 AND 1009 THEN '0' ELSE interval '1 hour' END
          FROM generate_series(1, 5000) AS n;
-         UPDATE queue.tasks SET gate = 0;
+         UPDATE queue.tasks SET admission = 0;
          INSERT INTO queue.tasks (queue) SELECT 'b' FROM generate_series(1, 5000);
          ANALYZE queue.tasks",
     );
@@ -158,13 +158,13 @@ fn a_task_that_comes_due_in_its_group_does_not_have_all_that_are_for_later_read(
     let mut client = cluster.connect();
     run(
         &mut client,
-        &format!("BEGIN; SELECT queue_internal.queue_up(t) FROM queue.tasks AS t WHERE id = {first}"),
+        &format!("BEGIN; SELECT queue_internal.block_due_tasks(t) FROM queue.tasks AS t WHERE id = {first}"),
     );
     let reads = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = 'queue.tasks'::regclass";
     let reads = number(&mut client, reads);
     assert!(reads < 1000, "{reads} rows read");
     assert_eq!(
-        number(&mut client, "SELECT count(*) FROM queue.tasks WHERE gate = 2"),
+        number(&mut client, "SELECT count(*) FROM queue.tasks WHERE admission = 2"),
         10,
         "the due ones, all at once"
     );
@@ -222,7 +222,7 @@ fn the_next_of_a_group_is_found_without_reading_tasks_of_other_queues() {
     let mut client = cluster.connect();
     run(
         &mut client,
-        "BEGIN; SELECT s.* FROM queue.queues AS q, queue_internal.next_step(q, 'h', 0, 0, NULL) AS s WHERE q.name = 'b'",
+        "BEGIN; SELECT s.* FROM queue.queues AS q, queue_internal.next_admission(q, 'h', 0, 0, NULL) AS s WHERE q.name = 'b'",
     );
     let reads = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = 'queue.tasks'::regclass";
     let reads = number(&mut client, reads);

@@ -18,7 +18,7 @@ const EVERYTHING: &str = "
     UNION ALL SELECT 'right ' || to_jsonb(r)::text FROM queue.rights AS r
     UNION ALL SELECT 'key ' || to_jsonb(k)::text FROM queue_internal.keys AS k
     UNION ALL SELECT 'slot ' || to_jsonb(s)::text FROM queue_internal.slots AS s
-    UNION ALL SELECT 'token ' || to_jsonb(s)::text FROM queue_internal.tokens AS s
+    UNION ALL SELECT 'token ' || to_jsonb(s)::text FROM queue_internal.rate_buckets AS s
     UNION ALL SELECT 'dependency ' || to_jsonb(d)::text FROM queue_internal.dependencies AS d
     UNION ALL SELECT 'day ' || p.name || p.attached FROM queue_internal.history_partitions() AS p
     UNION ALL SELECT 'sequence ' || s.last_value || s.is_called FROM queue.tasks_id_seq AS s
@@ -216,9 +216,9 @@ fn moving_runs_nothing_that_the_owner_has_written() {
             // The planner calls what an index is made of.
             (
                 "DROP INDEX queue.tasks_order;
-                 CREATE INDEX tasks_order ON queue.tasks (public.grab(queue)) WHERE gate < 2",
+                 CREATE INDEX tasks_order ON queue.tasks (public.grab(queue)) WHERE admission < 2",
                 "DROP INDEX queue.tasks_order;
-                 CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate < 2",
+                 CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE admission < 2",
             ),
             (
                 "CREATE POLICY grab ON queue.tasks USING (public.grab(id) > 0);

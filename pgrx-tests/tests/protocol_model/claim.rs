@@ -4,14 +4,14 @@ use super::lane::END;
 use super::memory::Broken;
 use super::protocol::Protocol;
 use super::rows::{
-    Event, Gate, Id, Key, Level, Lock, Note, Row, State, Strength, Table, Task, Token, task, tasks,
+    Event, Admission, Id, Key, Level, Lock, Note, Row, State, Strength, Table, Task, Token, task, tasks,
 };
 use super::rules::Rule;
 use super::scenario::RESERVE;
 use super::world::{Step, World};
 
 impl Protocol {
-    /// A claim in SQL: nothing if all slots are taken; else events come first. has_room, claim_from
+    /// A claim in SQL: nothing if all slots are taken; else events come first. has_capacity, claim_from
     pub fn begin_claim(&self, world: &mut World, session: usize) -> bool {
         if self.scenario.max_running > 0 && self.free_slot(&world.view(session)).is_none() {
             return self.next_statement(world, session);
@@ -196,12 +196,12 @@ impl Protocol {
     /// A refill reads the table. refill::run
     pub fn read_table(&self, world: &mut World, session: usize, from: Id) -> bool {
         let due =
-            |(id, row): &(Id, Task)| *id >= from && row.state == State::Queued && row.gate != Gate::Blocked;
+            |(id, row): &(Id, Task)| *id >= from && row.state == State::Queued && row.admission != Admission::Blocked;
         let found = tasks(&world.view(session)).filter(due).map(|row| row.0).collect();
         let open = world.transaction(session);
         // A task that this transaction has deleted or blocked is missing from what it reads.
         open.refilled_own |= open.writes.iter().any(|(key, row)| match (key, row) {
-            (Key::Task(_), Some(Row::Task(row))) => row.gate == Gate::Blocked,
+            (Key::Task(_), Some(Row::Task(row))) => row.admission == Admission::Blocked,
             (Key::Task(_), row) => row.is_none(),
             _ => false,
         });
@@ -220,7 +220,7 @@ impl Protocol {
     pub fn lease(&self, world: &mut World, session: usize, id: Id) -> bool {
         world.sessions[session].step = Step::Ask;
         let Some(seen) = task(&world.view(session), id).filter(|row| {
-            !self.has(Rule::ClaimChecksRow) || row.state == State::Queued && row.gate != Gate::Blocked
+            !self.has(Rule::ClaimChecksRow) || row.state == State::Queued && row.admission != Admission::Blocked
         }) else {
             return true;
         };
@@ -243,5 +243,5 @@ impl Protocol {
 
 /// Whether a claim can take the task.
 fn open((_, row): &(Id, Task)) -> bool {
-    row.state == State::Queued && row.gate != Gate::Blocked
+    row.state == State::Queued && row.admission != Admission::Blocked
 }

@@ -3,7 +3,7 @@
 
 use super::protocol::Protocol;
 use super::rows::{
-    Event, Gate, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Table, Task, dependencies,
+    Event, Admission, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Table, Task, dependencies,
     outcome_of, task, tasks,
 };
 use super::rules::Rule;
@@ -76,7 +76,7 @@ impl Protocol {
             Lock::Granted(row) => {
                 // The end of a task leaves dependencies that others have locked.
                 if row.is_none() && outcome_of(&world.view(session), id).is_some() {
-                    self.forget_dependencies(world, session, id);
+                    self.delete_dependencies(world, session, id);
                 }
                 self.next_item(world, session, number)
             }
@@ -106,11 +106,11 @@ impl Protocol {
             return self.end_locked(world, session, (id, Outcome::Cancelled), Some(number));
         }
         if outcomes.iter().all(|row| row.1.is_some()) {
-            self.forget_dependencies(world, session, id);
-            let gate = if self.scenario.grouped(id) { Gate::Blocked } else { Gate::Open };
-            world.write(session, Key::Task(id), Row::Task(Task { state: State::Queued, gate, ..row }));
+            self.delete_dependencies(world, session, id);
+            let admission = if self.scenario.grouped(id) { Admission::Blocked } else { Admission::Open };
+            world.write(session, Key::Task(id), Row::Task(Task { state: State::Queued, admission, ..row }));
             world.transaction(session).only_leases = false;
-            if gate == Gate::Open {
+            if admission == Admission::Open {
                 world.transaction(session).notes.push(Note::Claimable(id));
             } else if self.has(Rule::UnblockNotifiesGroup) {
                 world.write_event(session, Event::Group);
@@ -120,7 +120,7 @@ impl Protocol {
     }
 
     /// Without waiting for those that an end or a sweep has locked.
-    pub fn forget_dependencies(&self, world: &mut World, session: usize, id: Id) {
+    pub fn delete_dependencies(&self, world: &mut World, session: usize, id: Id) {
         let keys: Vec<_> =
             dependencies(&world.view(session)).filter(|row| row.1 == id).map(|row| row.0).collect();
         for predecessor in keys {
@@ -169,15 +169,15 @@ impl Protocol {
     /// Admits the earliest task, or withdraws the admission of the latest, as far as need be. admit_next
     pub fn admit(&self, world: &mut World, session: usize, number: u8, admitted: usize) -> bool {
         let view = world.view(session);
-        let Some((id, gate)) = self.next_admission(&view, admitted) else {
+        let Some((id, admission)) = self.next_admission(&view, admitted) else {
             return self.next_item(world, session, number);
         };
         match world.lock(session, Key::Task(id), Strength::NoKeyUpdate) {
-            Lock::Granted(Some(Row::Task(row))) if row.gate != gate && row.state == State::Queued => {
-                world.write(session, Key::Task(id), Row::Task(Task { gate, ..row }));
+            Lock::Granted(Some(Row::Task(row))) if row.admission != admission && row.state == State::Queued => {
+                world.write(session, Key::Task(id), Row::Task(Task { admission, ..row }));
                 let open = world.transaction(session);
                 open.only_leases = false;
-                world.sessions[session].step = if gate == Gate::Admitted {
+                world.sessions[session].step = if admission == Admission::Admitted {
                     world.transaction(session).notes.push(Note::Claimable(id));
                     Step::Admit(number, admitted + 1)
                 } else {
@@ -192,22 +192,22 @@ impl Protocol {
         }
     }
 
-    /// Which task of the group to admit next, or whose admission to withdraw. next_step
-    pub fn next_admission(&self, view: &Table, admitted: usize) -> Option<(Id, Gate)> {
-        let first = tasks(view).find(|(id, row)| self.scenario.grouped(*id) && row.gate == Gate::Blocked);
-        let ready = |(_, row): &(Id, Task)| row.gate == Gate::Admitted && row.state == State::Queued;
+    /// Which task of the group to admit next, or whose admission to withdraw. next_admission
+    pub fn next_admission(&self, view: &Table, admitted: usize) -> Option<(Id, Admission)> {
+        let first = tasks(view).find(|(id, row)| self.scenario.grouped(*id) && row.admission == Admission::Blocked);
+        let ready = |(_, row): &(Id, Task)| row.admission == Admission::Admitted && row.state == State::Queued;
         let latest = tasks(view).filter(ready).map(|row| row.0).last();
         let (id, row) = first?;
         // One that still waits for its predecessors holds up those behind it.
         if row.state == State::Queued && admitted < self.scenario.group_limit {
-            return Some((id, Gate::Admitted));
+            return Some((id, Admission::Admitted));
         }
         let younger = latest.filter(|latest| *latest > id && self.has(Rule::OlderTaskWithdrawsYounger));
-        younger.map(|latest| (latest, Gate::Blocked))
+        younger.map(|latest| (latest, Admission::Blocked))
     }
 }
 
 /// How many tasks of the group are admitted.
 pub fn admitted(view: &Table) -> usize {
-    tasks(view).filter(|(_, row)| row.gate == Gate::Admitted).count()
+    tasks(view).filter(|(_, row)| row.admission == Admission::Admitted).count()
 }

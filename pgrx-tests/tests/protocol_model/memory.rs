@@ -1,7 +1,7 @@
 //! What really happened, which no session knows as a whole: for the promises.
 
 use super::protocol::Protocol;
-use super::rows::{Gate, Id, Level, Note, Outcome, Row, State, Task, Token, Transaction, tasks};
+use super::rows::{Admission, Id, Level, Note, Outcome, Row, State, Task, Token, Transaction, tasks};
 use super::scenario::Statement;
 use super::world::World;
 
@@ -154,7 +154,7 @@ impl Protocol {
         let running = || tasks(&world.committed).filter(|(_, task)| task.state == State::Running);
         let all = running().count();
         let grouped =
-            running().filter(|(id, task)| self.scenario.grouped(*id) && task.gate != Gate::Open).count();
+            running().filter(|(id, task)| self.scenario.grouped(*id) && task.admission != Admission::Open).count();
         if self.scenario.max_running > 0 && all > usize::from(self.scenario.max_running) {
             world.broke(Broken::OverLimit);
         }

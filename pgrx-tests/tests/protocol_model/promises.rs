@@ -8,7 +8,7 @@
 
 use super::memory::Broken;
 use super::protocol::Protocol;
-use super::rows::{Event, Gate, Key, Row, State, Task, dependencies, task, tasks};
+use super::rows::{Event, Admission, Key, Row, State, Task, dependencies, task, tasks};
 use super::world::World;
 use stateright::Property;
 
@@ -56,7 +56,7 @@ pub fn all() -> Vec<Property<Protocol>> {
 impl Protocol {
     fn all_due_is_offered(&self, world: &World) -> bool {
         tasks(&world.committed)
-            .filter(|(_, row)| row.state == State::Queued && row.gate != Gate::Blocked)
+            .filter(|(_, row)| row.state == State::Queued && row.admission != Admission::Blocked)
             .all(|(id, _)| self.is_offered(world, id))
     }
 
@@ -78,9 +78,9 @@ impl Protocol {
 
     fn groups_are_admitted(&self, world: &World) -> bool {
         let grouped = || tasks(&world.committed).filter(|(id, _)| self.scenario.grouped(*id));
-        let admitted = grouped().filter(|(_, row)| row.gate == Gate::Admitted).count();
-        let blocked = |(_, row): (u8, Task)| row.gate == Gate::Blocked && row.state == State::Queued;
-        let first = grouped().find(|(_, row)| row.gate == Gate::Blocked);
+        let admitted = grouped().filter(|(_, row)| row.admission == Admission::Admitted).count();
+        let blocked = |(_, row): (u8, Task)| row.admission == Admission::Blocked && row.state == State::Queued;
+        let first = grouped().find(|(_, row)| row.admission == Admission::Blocked);
         admitted >= self.scenario.group_limit
             || !first.is_some_and(blocked)
             || self.comes(world, Event::Group)

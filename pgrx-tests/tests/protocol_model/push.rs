@@ -3,7 +3,7 @@
 use super::memory::Broken;
 use super::protocol::Protocol;
 use super::rows::{
-    Event, Gate, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Task, dependencies, outcome_of,
+    Event, Admission, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Task, dependencies, outcome_of,
     task,
 };
 use super::rules::Rule;
@@ -57,8 +57,8 @@ impl Protocol {
         let Some(Statement::Push(id, predecessors)) = self.statement(world, session) else { return false };
         let grouped = self.scenario.grouped(id);
         let state = if predecessors.is_empty() { State::Queued } else { State::Waiting };
-        let gate = if grouped || state == State::Waiting { Gate::Blocked } else { Gate::Open };
-        world.write(session, Key::Task(id), Row::Task(Task { state, token: 0, gate }));
+        let admission = if grouped || state == State::Waiting { Admission::Blocked } else { Admission::Open };
+        world.write(session, Key::Task(id), Row::Task(Task { state, token: 0, admission }));
         world.transaction(session).only_leases = false;
         // Also for a task that waits: it may be the first of its group.
         if grouped {
@@ -68,7 +68,7 @@ impl Protocol {
         if state == State::Waiting && (!all_live || !self.has(Rule::PushLocksPredecessors)) {
             world.write_event(session, Event::Dependent(id));
         }
-        if gate == Gate::Open {
+        if admission == Admission::Open {
             world.transaction(session).notes.push(Note::Claimable(id));
         }
         self.next_statement(world, session)
@@ -157,7 +157,7 @@ impl Protocol {
         self.end(world, session, end, event)
     }
 
-    /// Deletes a locked task and keeps how it ended. archive, bury, discard
+    /// Deletes a locked task and keeps how it ended. archive, move_to_dead_letters, discard
     pub fn end(
         &self,
         world: &mut World,
@@ -173,7 +173,7 @@ impl Protocol {
             world.write(session, Key::Ended(id), Row::Ended(outcome, token));
         }
         if row.is_some_and(|row| row.state == State::Waiting) {
-            self.forget_dependencies(world, session, id);
+            self.delete_dependencies(world, session, id);
         }
         let open = world.transaction(session);
         open.ends.push((id, outcome));
@@ -182,7 +182,7 @@ impl Protocol {
         true
     }
 
-    /// In a statement after the one that deleted the task: what its end means to others. leave, tell_dependents
+    /// In a statement after the one that deleted the task: what its end means to others. leave, notify_dependents
     pub fn notify(
         &self,
         world: &mut World,
@@ -220,7 +220,7 @@ impl Protocol {
         }
     }
 
-    /// retry: the task comes back, perhaps before younger ones of its group that were admitted meanwhile. revive
+    /// retry: the task comes back, perhaps before younger ones of its group that were admitted meanwhile. requeue_dead_letters
     pub fn retry(&self, world: &mut World, session: usize, id: Id) -> bool {
         let token = match world.lock(session, Key::Ended(id), Strength::Update) {
             Lock::Busy => return false,
@@ -234,9 +234,9 @@ impl Protocol {
         if self.has(Rule::RetryForgetsOutcome) && world.view(session).contains_key(&Key::Outcome(id)) {
             world.delete(session, Key::Outcome(id));
         }
-        let gate = if self.scenario.grouped(id) { Gate::Blocked } else { Gate::Open };
-        world.write(session, Key::Task(id), Row::Task(Task { state: State::Queued, token, gate }));
-        if gate == Gate::Blocked {
+        let admission = if self.scenario.grouped(id) { Admission::Blocked } else { Admission::Open };
+        world.write(session, Key::Task(id), Row::Task(Task { state: State::Queued, token, admission }));
+        if admission == Admission::Blocked {
             world.write_event(session, Event::Group);
         } else {
             world.transaction(session).notes.push(Note::Claimable(id));

@@ -49,7 +49,7 @@ pub enum Row {
 pub struct Task {
     pub state: State,
     pub token: Token,
-    pub gate: Gate,
+    pub admission: Admission,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,7 +61,7 @@ pub enum State {
 
 /// Whether claims may come across the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Gate {
+pub enum Admission {
     Open,
     Admitted,
     Blocked,

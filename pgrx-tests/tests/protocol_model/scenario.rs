@@ -2,7 +2,7 @@
 
 use super::lane::Lane;
 use super::memory::{Memory, Past};
-use super::rows::{Event, Gate, Id, Key, Level, Outcome, Row, State, Table, Task, Token};
+use super::rows::{Event, Admission, Id, Key, Level, Outcome, Row, State, Table, Task, Token};
 use super::world::{Faults, Session, Step, World};
 
 /// How many tokens beyond the base may be handed out by claims that can be lost.
@@ -116,27 +116,27 @@ impl Scenario {
         let mut table = Table::new();
         let mut memory = Memory { tasks: vec![Past::default(); self.tasks.len()], broken: 0 };
         for (id, initial) in (0..).zip(self.tasks) {
-            let (state, gate) = match initial {
+            let (state, admission) = match initial {
                 Initial::Absent => continue,
                 Initial::Dead => {
                     memory.tasks[usize::from(id)].outcome = Some(Outcome::Failed);
                     table.insert(Key::Ended(id), Row::Ended(Outcome::Failed, 0));
                     continue;
                 }
-                Initial::Queued => (State::Queued, Gate::Open),
+                Initial::Queued => (State::Queued, Admission::Open),
                 Initial::Blocked => {
                     table.insert(Key::Event(id + 1), Row::Event(Event::Group));
-                    (State::Queued, Gate::Blocked)
+                    (State::Queued, Admission::Blocked)
                 }
-                Initial::Admitted => (State::Queued, Gate::Admitted),
+                Initial::Admitted => (State::Queued, Admission::Admitted),
                 Initial::Waiting(predecessors) => {
                     for predecessor in *predecessors {
                         table.insert(Key::Dependency(*predecessor, id), Row::Dependency(None));
                     }
-                    (State::Waiting, Gate::Blocked)
+                    (State::Waiting, Admission::Blocked)
                 }
             };
-            table.insert(Key::Task(id), Row::Task(Task { state, token: 0, gate }));
+            table.insert(Key::Task(id), Row::Task(Task { state, token: 0, admission }));
         }
         if !self.group.is_empty() {
             table.insert(Key::Group, Row::Group);

@@ -3,7 +3,7 @@
 use super::events::admitted;
 use super::lane::END;
 use super::protocol::Protocol;
-use super::rows::{Event, Gate, Id, Key, Lock, Outcome, Row, State, Strength, Table, dependencies, task};
+use super::rows::{Event, Admission, Id, Key, Lock, Outcome, Row, State, Strength, Table, dependencies, task};
 use super::world::{Step, World};
 
 impl Protocol {
@@ -38,10 +38,10 @@ impl Protocol {
     ) {
         let view = world.view(session);
         let Some(row) = task(&view, dependent).filter(|row| row.state == State::Waiting) else {
-            self.forget_dependencies(world, session, dependent);
+            self.delete_dependencies(world, session, dependent);
             return;
         };
-        debug_assert!(row.gate == Gate::Blocked);
+        debug_assert!(row.admission == Admission::Blocked);
         if recorded.is_none() {
             let Some(outcome) = self.outcome(&view, predecessor) else { return };
             let key = Key::Dependency(predecessor, dependent);

@@ -1,7 +1,7 @@
 //! The worker's rounds, and which step of a session is which.
 
 use super::protocol::{Action, Protocol};
-use super::rows::{Event, Gate, Key, Lock, Note, Outcome, Row, State, Strength, Task, task};
+use super::rows::{Event, Admission, Key, Lock, Note, Outcome, Row, State, Strength, Task, task};
 use super::rules::Rule;
 use super::scenario::{RESERVE, Statement};
 use super::world::{Faults, Session, Step, World};
@@ -138,7 +138,7 @@ impl Protocol {
         world.write(session, Key::Task(id), Row::Task(Task { state: State::Queued, ..row }));
         let open = world.transaction(session);
         open.only_leases = false;
-        if row.gate != Gate::Blocked {
+        if row.admission != Admission::Blocked {
             open.notes.push(Note::Claimable(id));
         }
         if self.scenario.grouped(id) {
@@ -167,7 +167,7 @@ impl Protocol {
     /// Whether a claim that came now would look at the task, and lease it.
     pub fn is_offered(&self, world: &World, id: u8) -> bool {
         let open = task(&world.committed, id)
-            .is_some_and(|row| row.state == State::Queued && row.gate != Gate::Blocked);
+            .is_some_and(|row| row.state == State::Queued && row.admission != Admission::Blocked);
         open && (self.scenario.lane == 0 || world.lane.offers(id))
     }
 }

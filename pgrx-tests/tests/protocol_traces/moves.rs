@@ -240,7 +240,7 @@ impl Search<'_> {
     }
 }
 
-/// The end of a task writes the events of those that wait for it in any order (tell_dependents).
+/// The end of a task writes the events of those that wait for it in any order (notify_dependents).
 fn orders(before: &Place, after: Place, session: usize) -> Vec<Place> {
     if !matches!(before.world.sessions[session].step, Step::Notify(..)) {
         return vec![after];

@@ -43,7 +43,7 @@ const MUTANTS: &[Mutant] = &[
         shape: "limited",
         rare: false,
         changes: &[
-            ("queue_internal.claim_from", "AND NOT queue_internal.has_room(source)", "AND false"),
+            ("queue_internal.claim_from", "AND NOT queue_internal.has_capacity(source)", "AND false"),
             (
                 "queue_internal.claim_from",
                 "EXIT walk WHEN started IS NULL;",
@@ -67,7 +67,7 @@ const MUTANTS: &[Mutant] = &[
         name: "a retried task comes after a younger one",
         shape: "grouped",
         rare: true,
-        changes: &[("queue_internal.next_step", "ELSIF latest > first.id THEN", "ELSIF false THEN")],
+        changes: &[("queue_internal.next_admission", "ELSIF latest > first.id THEN", "ELSIF false THEN")],
     },
     Mutant {
         name: "no event for the group of an unblocked task",
@@ -80,8 +80,8 @@ const MUTANTS: &[Mutant] = &[
         shape: "",
         rare: false,
         changes: &[(
-            "queue_internal.tell_dependents",
-            "SET outcome = tell_dependents.outcome",
+            "queue_internal.notify_dependents",
+            "SET outcome = notify_dependents.outcome",
             "SET outcome = d.outcome",
         )],
     },
@@ -89,7 +89,7 @@ const MUTANTS: &[Mutant] = &[
         name: "the end writes no event",
         shape: "",
         rare: false,
-        changes: &[("queue_internal.tell_dependents", "WHERE o.queue IS NOT NULL", "WHERE false")],
+        changes: &[("queue_internal.notify_dependents", "WHERE o.queue IS NOT NULL", "WHERE false")],
     },
     Mutant {
         name: "cancelled means completed",
@@ -112,7 +112,7 @@ const MUTANTS: &[Mutant] = &[
         shape: "",
         rare: false,
         changes: &[(
-            "queue_internal.put_back",
+            "queue_internal.requeue",
             "UPDATE queue.tasks AS t",
             "DELETE FROM queue.tasks AS t WHERE t.id = task.id; UPDATE queue.tasks AS t",
         )],

@@ -4,7 +4,7 @@
 //! verb or by the worker, and nothing of those that rolled back. Two commits that touch no common row may have become
 //! visible to others in the other order than they stand in the log; `accept.rs` allows for that.
 
-use crate::rows::{Gate, Id, Token};
+use crate::rows::{Admission, Id, Token};
 use crate::rows::{Key, Outcome, Row, State, Table, Task};
 use crate::trace::{Commit, Time, Trace};
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +26,7 @@ enum Real {
 
 #[derive(Clone, Copy, Debug)]
 enum RealRow {
-    Task { state: State, gate: Gate, token: i64 },
+    Task { state: State, admission: Admission, token: i64 },
     Ended(Outcome, i64),
     Dependency(Option<Outcome>),
 }
@@ -85,10 +85,10 @@ impl Log {
                     Some("running") => State::Running,
                     _ => State::Queued,
                 };
-                let gate = match word("gate") {
-                    Some("1") => Gate::Admitted,
-                    Some("2") => Gate::Blocked,
-                    _ => Gate::Open,
+                let admission = match word("admission") {
+                    Some("1") => Admission::Admitted,
+                    Some("2") => Admission::Blocked,
+                    _ => Admission::Open,
                 };
                 if let (Some(id), Some(token), Some(until)) =
                     (number("id"), number("token"), word("lease_until"))
@@ -97,7 +97,7 @@ impl Log {
                 }
                 (
                     number("id").map(Real::Task),
-                    RealRow::Task { state, gate, token: number("token").unwrap_or(0) },
+                    RealRow::Task { state, admission, token: number("token").unwrap_or(0) },
                 )
             }
             "queue.dead_letters" => {
@@ -211,7 +211,7 @@ fn modelled(rows: &BTreeMap<Real, RealRow>, trace: &Trace, base: i64) -> Table {
             Real::Outcome(task) => Key::Outcome(id(task)),
         };
         let row = match *row {
-            RealRow::Task { state, gate, token: last } => Row::Task(Task { state, token: token(last), gate }),
+            RealRow::Task { state, admission, token: last } => Row::Task(Task { state, token: token(last), admission }),
             RealRow::Ended(outcome, last) => Row::Ended(outcome, token(last)),
             RealRow::Dependency(outcome) => Row::Dependency(outcome),
         };

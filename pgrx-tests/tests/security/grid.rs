@@ -289,7 +289,7 @@ fn internal_functions_tell_nothing_about_other_queues() {
             "(queue_internal.next_batch('x', '{\"ids\": [QUEUED]}', true, 9, 'QUEUE', NULL, 0, NULL, NULL, NULL)).tasks",
         ];
         if edition == Edition::SqlOnly {
-            calls.push("queue_internal.vain_pause('{QUEUE}', now())");
+            calls.push("queue_internal.first_pause('{QUEUE}', now())");
         }
         let missing = Stock::missing("none");
         let count = "SELECT count(*) FROM queue.all_tasks WHERE queue = 'other' AND state <> 'cancelled'";

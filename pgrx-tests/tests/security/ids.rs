@@ -90,7 +90,7 @@ fn nobody_can_write_about_a_task_of_another_queue_and_so_keep_it_from_ending() {
             "SELECT queue.complete_many('{ID, ID}', '{1, 1}')",
             "SELECT queue.complete_and_claim(ID, 1, queue => 'a')",
             "SELECT queue.fail(ID, 1, 'no', permanent => true)",
-            "SELECT queue.cancel(ID); SELECT queue.cancelled(ID, 1)",
+            "SELECT queue.cancel(ID); SELECT queue.confirm_cancel(ID, 1)",
             "UPDATE queue.tasks SET lease_until = now() WHERE id = ID; SELECT queue.reap()",
             "SELECT queue.cancel(ID)",
         ]
@@ -128,7 +128,7 @@ fn a_worker_of_one_queue_ends_its_tasks_in_every_way() {
             &mut worker,
             &format!(
                 "SELECT queue.complete({}, 1, '1'); SELECT queue.complete_many('{{{}, {}}}', '{{1, 1}}');
-                 SELECT queue.fail({}, 1, 'no', permanent => true); SELECT queue.cancelled({}, 1);
+                 SELECT queue.fail({}, 1, 'no', permanent => true); SELECT queue.confirm_cancel({}, 1);
                  SELECT queue.complete_and_claim({}, 1, queue => 'a')",
                 ids[0], ids[2], ids[1], ids[3], ids[4], ids[5]
             ),

@@ -77,9 +77,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("queue_internal.in_batches", "O*"),
     ("queue_internal.next_batch", "O*"),
     // In the SQL-only edition.
-    ("queue_internal.vain_pause", "WO*"),
+    ("queue_internal.first_pause", "WO*"),
     ("queue_internal.next_pause", "WO*"),
-    ("queue_internal.is_end", "WO*"),
+    ("queue_internal.is_finished", "WO*"),
     ("queue_internal.may_commit", "WO*"),
 ];
 

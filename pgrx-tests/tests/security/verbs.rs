@@ -20,7 +20,7 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("release", "W O", "SELECT queue.release(RUNNING, 1, '1 second')"),
     ("extend", "W O", "SELECT queue.extend(RUNNING, 1, '1 minute', '{}')"),
     ("extend_many", "W O", "SELECT queue.extend_many('{RUNNING}', '{1}', '1 minute')"),
-    ("cancelled", "W O", "SELECT queue.cancelled(ASKED, 1)"),
+    ("confirm_cancel", "W O", "SELECT queue.confirm_cancel(ASKED, 1)"),
     ("wait", "W O", "CALL queue.wait('QUEUE', '0')"),
     ("wait", "W O", "CALL queue.wait(ARRAY['QUEUE'], '0')"),
     (
@@ -50,7 +50,7 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("run_schedules", "O", "SELECT queue.run_schedules()"),
     ("schedule_preview", "O", "SELECT queue.schedule_preview('@daily', 'Europe/Berlin')"),
     ("cancel_where", "O", "CALL queue.cancel_where('{\"queue\": \"QUEUE\"}')"),
-    ("retry_where", "O", "CALL queue.retry_where('{\"queue\": \"QUEUE\", \"older_than\": \"0\"}')"),
+    ("run_now_where", "O", "CALL queue.run_now_where('{\"queue\": \"QUEUE\", \"older_than\": \"0\"}')"),
     ("redrive_where", "O", "CALL queue.redrive_where('{\"queue\": \"QUEUE\", \"error\": \"%\"}')"),
     ("reprioritise_where", "O", "CALL queue.reprioritise_where('{\"queue\": \"QUEUE\"}', 3)"),
     ("move_where", "O", "CALL queue.move_where('{\"ids\": [QUEUED]}', 'QUEUE')"),

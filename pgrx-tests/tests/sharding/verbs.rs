@@ -92,8 +92,8 @@ fn one_home(client: &mut Client) {
     for _ in 0..SHARDS {
         assert!(number(client, busy) <= 1, "one task of a group runs");
     }
-    let behind = client.query("SELECT shard FROM queue.shard_stats WHERE behind > 0", &[]).expect("stats");
-    assert_eq!(behind.len(), 1, "a group is on one shard: {home}");
+    let blocked = client.query("SELECT shard FROM queue.shard_stats WHERE blocked > 0", &[]).expect("stats");
+    assert_eq!(blocked.len(), 1, "a group is on one shard: {home}");
     assert_eq!(refused(client, "SELECT queue.push('default', key => 'a', group_key => 'b')"), "22023");
     // Predecessors: where they are, and only there.
     let of = |client: &mut Client, shard: usize| loop {
@@ -148,7 +148,7 @@ fn ends(client: &mut Client) {
                 .expect("extend")
                 .get::<_, bool>(0)
         );
-        run(client, &format!("SELECT queue.cancelled({id}, {token})"));
+        run(client, &format!("SELECT queue.confirm_cancel({id}, {token})"));
         let task = client
             .query_one(
                 "SELECT state, payload::text, headers::text, progress::text FROM queue.get($1)",

@@ -96,7 +96,7 @@ mutants! { seen:
         "I9";
     /// What was given back is dropped.
     given_back_and_dropped: "quiet",
-        "SELECT pg_temp.mutate('queue_internal.put_back', 'UPDATE queue.tasks AS t',
+        "SELECT pg_temp.mutate('queue_internal.requeue', 'UPDATE queue.tasks AS t',
                                'DELETE FROM queue.tasks AS t WHERE t.id = task.id; UPDATE queue.tasks AS t')",
         "I1";
     /// One completion in twenty leaves nothing.
@@ -124,7 +124,7 @@ mutants! { seen:
     /// The statistics count everything twice.
     statistics_doubled: "quiet",
         "ALTER VIEW queue.stats RENAME TO honest_stats;
-         CREATE VIEW queue.stats AS SELECT queue, queued, behind, scheduled, waiting, running, 2 * dead AS dead
+         CREATE VIEW queue.stats AS SELECT queue, queued, blocked, scheduled, waiting, running, 2 * dead AS dead
          FROM queue.honest_stats",
         "I10";
 }

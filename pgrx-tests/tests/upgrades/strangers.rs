@@ -27,16 +27,16 @@ const STRANGE: &[(&str, &str)] = &[
         "ALTER TABLE queue.dead_letters RENAME line TO queue",
     ),
     (
-        "DROP INDEX queue.tasks_order; CREATE INDEX tasks_order ON queue.tasks (run_at, id, priority, queue, key) WHERE gate < 2",
-        "DROP INDEX queue.tasks_order; CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate < 2",
+        "DROP INDEX queue.tasks_order; CREATE INDEX tasks_order ON queue.tasks (run_at, id, priority, queue, key) WHERE admission < 2",
+        "DROP INDEX queue.tasks_order; CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE admission < 2",
     ),
     (
-        "DROP INDEX queue.tasks_group; CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id)",
-        "DROP INDEX queue.tasks_group; CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group_key IS NOT NULL",
+        "DROP INDEX queue.tasks_group; CREATE INDEX tasks_group ON queue.tasks (queue, group_key, admission, id)",
+        "DROP INDEX queue.tasks_group; CREATE INDEX tasks_group ON queue.tasks (queue, group_key, admission, id) WHERE group_key IS NOT NULL",
     ),
     (
         "DROP INDEX queue.tasks_order",
-        "CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate < 2",
+        "CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE admission < 2",
     ),
     (
         "ALTER TABLE queue_internal.dependencies DROP CONSTRAINT dependencies_pkey, ADD CONSTRAINT dependencies_pkey PRIMARY KEY (on_failure, task_id, predecessor_id)",

@@ -11,7 +11,7 @@ const PUBLICATION: &str = "
     CREATE PUBLICATION queues FOR TABLE
         queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings,
         queue_internal.keys, queue_internal.dependencies, queue_internal.outcomes, queue_internal.events,
-        queue_internal.slots, queue_internal.tokens
+        queue_internal.slots, queue_internal.rate_buckets
     WITH (publish_via_partition_root = true)";
 
 /// What docs/upgrading.md says to do on the subscriber once the publisher is gone.

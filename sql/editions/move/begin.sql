@@ -6,8 +6,8 @@
 --
 -- Run it as a superuser if one of the two is the extension, else as the owner of the SQL-only edition. It is one
 -- transaction. It renames the existing schemas, installs the other edition as if it were the first, and copies the rows
--- as a dump and restore would; the partitions of the history move as they are. Workers wait meanwhile, and then continue
--- with their leases and tokens. See docs/portable.md.
+-- as a dump and restore would; the partitions of the history move as they are. Workers wait meanwhile, and then
+-- continue with their leases and tokens. See docs/portable.md.
 --
 -- Made by "make portable" out of the files in sql/.
 

@@ -1,5 +1,5 @@
 -- queue_ext @CARGO_VERSION@, the SQL-only edition as an extension, for servers with pg_tle. Run it as a role that may
--- install extensions there (pgtle_admin), then say CREATE EXTENSION queue_ext.
+-- install extensions there (pgtle_admin), then run CREATE EXTENSION queue_ext.
 --
 -- Made by "make portable" out of the files in sql/.
 

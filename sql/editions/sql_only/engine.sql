@@ -10,8 +10,8 @@ COMMENT ON FUNCTION queue_internal.announce_task IS
     'Announces tasks to the library. The SQL-only edition has none.';
 
 -- Rights (internal/rights.sql). Public functions are SECURITY DEFINER (definer.sql), so the caller is the session's
--- user or the role that it set. A SECURITY DEFINER function of another role in between cannot be seen: the rights of the
--- session's role count.
+-- user or the role that it set. A SECURITY DEFINER function of another role in between cannot be seen: the rights of
+-- the session's role count.
 --
 -- But code that PostgreSQL runs for the owner of a table in the session of another role, such as functions in indexes
 -- during an ANALYZE by an autovacuum worker or a superuser, must not have the rights of that session. In such a
@@ -111,13 +111,13 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.claim_durably IS 'Makes the commit of the current transaction synchronous.';
 
-CREATE TABLE queue_internal.upkeep (last_run_at timestamptz);
-ALTER TABLE queue_internal.upkeep REPLICA IDENTITY FULL;
-COMMENT ON TABLE queue_internal.upkeep IS 'One row: when queue.maintain() last ended.';
-INSERT INTO queue_internal.upkeep VALUES (NULL);
+CREATE TABLE queue_internal.maintenance (last_run_at timestamptz);
+ALTER TABLE queue_internal.maintenance REPLICA IDENTITY FULL;
+COMMENT ON TABLE queue_internal.maintenance IS 'One row: when queue.maintain() last ended.';
+INSERT INTO queue_internal.maintenance VALUES (NULL);
 
 -- Readable by roles that may monitor, without a right on queue_internal.
-CREATE VIEW queue.maintained AS SELECT u.last_run_at FROM queue_internal.upkeep AS u;
+CREATE VIEW queue.maintained AS SELECT u.last_run_at FROM queue_internal.maintenance AS u;
 COMMENT ON VIEW queue.maintained IS 'When queue.maintain() last ended.';
 COMMENT ON COLUMN queue.maintained.last_run_at IS 'When it ended; null if it has never run.';
 GRANT SELECT ON queue.maintained TO pg_monitor;

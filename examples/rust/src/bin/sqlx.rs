@@ -21,7 +21,7 @@ async fn handle(db: &mut PgConnection, (id, token, letter): &Task) -> Result<(),
         let extend = "SELECT cancel_requested
                       FROM queue.extend($1, $2, progress => jsonb_build_object('page', $3::int))";
         if query_scalar(extend).bind(id).bind(token).bind(page).fetch_one(&mut *db).await? {
-            query("SELECT queue.cancelled($1, $2)").bind(id).bind(token).execute(&mut *db).await?;
+            query("SELECT queue.confirm_cancel($1, $2)").bind(id).bind(token).execute(&mut *db).await?;
             return Ok(());
         }
         if STOPPING.load(Relaxed) {

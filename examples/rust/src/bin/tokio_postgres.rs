@@ -19,7 +19,7 @@ async fn handle(db: &mut Client, task: &Row) -> Result<(), Box<dyn Error>> {
         tokio::time::sleep(Duration::from_millis(20)).await; // The work, a piece at a time.
         let extend = "SELECT * FROM queue.extend($1, $2, progress => jsonb_build_object('page', $3::int))";
         if db.query_one(extend, &[&id, &token, &page]).await?.get("cancel_requested") {
-            db.execute("SELECT queue.cancelled($1, $2)", &[&id, &token]).await?;
+            db.execute("SELECT queue.confirm_cancel($1, $2)", &[&id, &token]).await?;
             return Ok(());
         }
         if STOPPING.load(Relaxed) {

@@ -20,7 +20,7 @@ fn fault(scene: &mut Scene) {
         (30, "SELECT queue.reap()"),
         (15, "CALL queue.maintain()"),
         (10, "CALL queue.reprioritise_where('{\"queue\": \"plain\"}', (random() * 3)::int)"),
-        (10, "CALL queue.retry_where('{\"queue\": \"hot\"}')"),
+        (10, "CALL queue.run_now_where('{\"queue\": \"hot\"}')"),
         (10, "SELECT queue.configure('limited', '{\"max_running\": 5}')"),
         (10, "SELECT queue.pause('plain'), queue.resume('plain')"),
         (25, "SELECT queue.create('brief', '{\"max_running\": 3}')"),
@@ -43,7 +43,7 @@ fn fault(scene: &mut Scene) {
         run("SELECT queue.push_many('brief', array_fill('{}'::jsonb, ARRAY[20]), group_key => 'g')");
         run("SELECT queue.fail(id, token, 'no', NULL, true) FROM queue.claim('1 minute', 'brief', 2)");
         run("SELECT queue.redrive('brief')");
-        run("CALL queue.retry_where('{\"queue\": \"brief\"}')");
+        run("CALL queue.run_now_where('{\"queue\": \"brief\"}')");
         run("SELECT count(*) FROM queue.claim('1 s', 'brief', 2)");
         run(clear);
         run("SELECT queue.drop('brief', true)");

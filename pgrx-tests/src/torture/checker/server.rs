@@ -21,7 +21,7 @@ pub fn wrong_stats(client: &mut Client) -> Vec<String> {
         ), dead AS (SELECT d.queue, count(*) AS dead FROM queue.dead_letters AS d GROUP BY 1
         ), said AS (
             SELECT s.queue, format('%s queued, %s waiting, %s running, %s dead',
-                                   s.queued + s.behind + s.scheduled, s.waiting, s.running, s.dead) AS said
+                                   s.queued + s.blocked + s.scheduled, s.waiting, s.running, s.dead) AS said
             FROM queue.stats AS s
         ), there AS (
             SELECT q.name AS queue, format('%s queued, %s waiting, %s running, %s dead', coalesce(l.queued, 0),

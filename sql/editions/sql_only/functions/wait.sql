@@ -37,7 +37,7 @@ CREATE PROCEDURE queue.wait(
 LANGUAGE plpgsql AS $$
 DECLARE
     deadline pg_catalog.timestamptz := queue_internal.check_wait(queues, timeout);
-    pause    double precision := queue_internal.vain_pause(queues, deadline);
+    pause    double precision := queue_internal.first_pause(queues, deadline);
     first    bigint;
 BEGIN
     -- Sleeps without a COMMIT, which a transaction block does not allow: there may be something to return at once.
@@ -69,7 +69,7 @@ Errors: as for one queue.';
 
 -- What the last wait of the session found and a claim did not get is usually locked. So a session that waits and
 -- claims in turn pauses before it gets the same result again, longer each time.
-CREATE FUNCTION queue_internal.vain_pause(queues text[], deadline timestamptz) RETURNS float8
+CREATE FUNCTION queue_internal.first_pause(queues text[], deadline timestamptz) RETURNS float8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     kept CONSTANT text[] := string_to_array(current_setting('queue_wait.ready', true), ' ');
@@ -80,7 +80,7 @@ BEGIN
     RETURN 0;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.vain_pause IS
+COMMENT ON FUNCTION queue_internal.first_pause IS
     'Returns how long to sleep before the first check: 0 unless it would find the same as the last wait of the session.';
 
 CREATE FUNCTION queue_internal.next_pause(pause float8, deadline timestamptz) RETURNS float8

@@ -16,7 +16,7 @@ BEGIN
     LOOP
         SELECT o.state, o.result INTO state, result FROM queue_internal.outcome(id) AS o;
         pause := queue_internal.next_pause(pause, deadline);
-        EXIT WHEN queue_internal.is_end(state) OR pause IS NULL;
+        EXIT WHEN queue_internal.is_finished(state) OR pause IS NULL;
         COMMIT;
         PERFORM pg_catalog.pg_sleep(pause);
     END LOOP;
@@ -35,7 +35,7 @@ than poll_interval. Needs the operator''s right on the queue.
 Errors: QX003: the task does not exist, or the caller has no right on its queue. 2D000: in a transaction block, if it
 would have to wait. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
-CREATE FUNCTION queue_internal.is_end(state text) RETURNS boolean
+CREATE FUNCTION queue_internal.is_finished(state text) RETURNS boolean
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN state IS NULL OR state IN ('completed', 'cancelled', 'failed');
-COMMENT ON FUNCTION queue_internal.is_end IS 'Returns whether a task in that state is finished, or gone.';
+COMMENT ON FUNCTION queue_internal.is_finished IS 'Returns whether a task in that state is finished, or gone.';

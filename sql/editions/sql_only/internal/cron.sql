@@ -1,9 +1,8 @@
--- Cron expressions, on a clock that knows no time zone: in SQL what src/cron.rs is elsewhere, with the same
--- meaning for the same text. What becomes of a local time that a zone skips or repeats is decided in
--- next_run.sql, for both.
+-- Cron expressions in local time: an implementation in SQL of src/cron.rs, with the same results.
+-- next_run.sql handles local times that a time zone skips or repeats, for both.
 
--- The six fields of an expression, in upper case: second, minute, hour, day of the month, month, day of the week.
--- Null if there are not five or six; with five the second is 0.
+-- Returns the fields of an expression in upper case: second, minute, hour, day of the month, month, day of the week.
+-- Of five fields, the second is 0.
 CREATE FUNCTION queue_internal.cron_fields(cron text) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -23,9 +22,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.cron_fields IS
-    'The six fields of a cron expression; null if it has not five or six.';
+    'Returns the six fields of a cron expression; null if it has neither five nor six.';
 
--- A number of a field; null if it is none.
 CREATE FUNCTION queue_internal.cron_number(word text, smallest integer, largest integer) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -36,26 +34,26 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.cron_number IS
-    'The number that a part of a cron field is, if it is within bounds; else null.';
+    'Returns a part of a cron field as a number; null if it is none, or out of bounds.';
 
--- What one field says, as three sets of bits; null if it cannot be read.
---   1  its values. A day of the week has eight bits for each kind: 0 every one, 1 to 5 the first to the
---      fifth of the month, 6 the last of the month
---   2  the days of the month to whose nearest weekday it points
---   3  1: the last day of the month; 2: the last weekday; 4: any day, "*"; 8: both fields for days have to fit
-CREATE FUNCTION queue_internal.cron_field(field text, place integer) RETURNS bigint[]
+-- Returns the parsed field as three bit sets:
+--   1  its values. A day of the week has eight bits for each kind: 0 every one, 1 to 5 the first to the fifth of the
+--      month, 6 the last of the month
+--   2  the days of the month with W: the nearest weekday
+--   3  1: the last day of the month; 2: the last weekday; 4: any day, "*"; 8: both fields for days must match
+CREATE FUNCTION queue_internal.cron_field(field text, number integer) RETURNS bigint[]
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    month_day CONSTANT boolean := place = 4;
-    week_day  CONSTANT boolean := place = 6;
-    smallest  CONSTANT integer := CASE WHEN place IN (4, 5) THEN 1 ELSE 0 END;
-    largest   CONSTANT integer := ('{59,59,23,31,12,7}'::integer[])[place];
-    names     CONSTANT text[] := CASE place
+    month_day CONSTANT boolean := number = 4;
+    week_day  CONSTANT boolean := number = 6;
+    smallest  CONSTANT integer := CASE WHEN number IN (4, 5) THEN 1 ELSE 0 END;
+    largest   CONSTANT integer := ('{59,59,23,31,12,7}'::integer[])[number];
+    names     CONSTANT text[] := CASE number
         WHEN 5 THEN '{JAN,FEB,MAR,APR,MAY,JUN,JUL,AUG,SEP,OCT,NOV,DEC}'
         WHEN 6 THEN '{SUN,MON,TUE,WED,THU,FRI,SAT}' ELSE '{}' END;
     word      CONSTANT text := concat_ws('|', '[0-9]+', nullif(array_to_string(names, '|'), ''));
-    -- A part between the signs of an item.
-    part      CONSTANT text := CASE place WHEN 4 THEN '[0-9]+W?|LW?' WHEN 6 THEN '(' || word || ')L?' ELSE word END;
+    -- The regular expression of a part between the operators of an item.
+    part      CONSTANT text := CASE number WHEN 4 THEN '[0-9]+W?|LW?' WHEN 6 THEN '(' || word || ')L?' ELSE word END;
     item      text;
     head      text;
     range     text[];
@@ -67,7 +65,7 @@ DECLARE
     nearest   bigint := 0;
     flags     bigint := 0;
 BEGIN
-    -- What most fields are needs no reading.
+    -- The most common fields, without parsing.
     IF field = '*' THEN
         RETURN ARRAY[CASE WHEN week_day THEN 127 ELSE (1::bigint << largest + 1) - (1 << smallest) END, 0, 4];
     ELSIF queue_internal.cron_number(field, smallest, largest) IS NOT NULL THEN
@@ -80,7 +78,7 @@ BEGIN
         END IF;
     END LOOP;
     IF week_day THEN
-        -- Sunday is 7 where a range ends with it.
+        -- At the end of a range, Sunday is 7.
         field := replace(field, '-SUN', '-7');
     END IF;
     FOR i IN 1..cardinality(names) LOOP
@@ -115,7 +113,7 @@ BEGIN
             nearest := nearest | (1::bigint << first);
             CONTINUE;
         END IF;
-        -- What follows a # says which of them; L at the very end, the last.
+        -- After #, the number of the weekday in the month; L at the end means the last one.
         head := split_part(item, '#', 1);
         kind := CASE
             WHEN week_day AND item LIKE '%L' THEN 6
@@ -142,7 +140,7 @@ BEGIN
         END IF;
         first := queue_internal.cron_number(range[1], smallest, largest);
         last := queue_internal.cron_number(range[2], smallest, largest);
-        -- A null is not true. A step may not lead beyond what two bytes hold.
+        -- A null means an invalid number. As in src/cron.rs, the steps must fit into two bytes.
         IF (cardinality(range) = 2 AND first <= last AND kind >= 0
             AND first + step * ((last - first) / step + 1) <= 65535) IS NOT TRUE THEN
             RETURN NULL;
@@ -155,7 +153,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.cron_field IS
-    'What a field of a cron expression says, as sets of bits; null if it cannot be read.';
+    'Parses a field of a cron expression into bit sets; null if it is invalid.';
 
 CREATE FUNCTION queue_internal.cron_error(cron text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
@@ -180,12 +178,11 @@ BEGIN
         (4, 'day of the month', 'numbers from 1 to 31, L, LW, numbers with W'),
         (5, 'month', 'numbers from 1 to 12, names from JAN to DEC'),
         (6, 'day of the week', 'numbers from 0 to 7, names from SUN to SAT, either with #1 to #5 or L')
-    ) AS names (place, name, contents) WHERE names.place = wrong;
+    ) AS names (number, name, contents) WHERE names.number = wrong;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cron_error IS 'What is wrong with a cron expression; null if it can be read.';
+COMMENT ON FUNCTION queue_internal.cron_error IS 'Returns what is wrong with a cron expression; null if it is valid.';
 
--- The days that a month has of those that the two fields for days name, as bits.
 CREATE FUNCTION queue_internal.cron_days(month date, days bigint[], week_days bigint[]) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -236,9 +233,8 @@ BEGIN
     RETURN found;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cron_days IS 'The days of a month that a cron expression names, as bits.';
+COMMENT ON FUNCTION queue_internal.cron_days IS 'Returns the days of a month that match a cron expression, as a bit set.';
 
--- The next of the values from a given one on; null if there is none.
 CREATE FUNCTION queue_internal.cron_next_value(values_ bigint, since integer, largest integer) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -251,9 +247,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.cron_next_value IS
-    'The next value of a field of a cron expression; null if there is none.';
+    'Returns the first value of a field that is at least "since"; null if there is none.';
 
--- The first time of day from the given second of the day on; null if there is none.
 CREATE FUNCTION queue_internal.cron_time(seconds bigint, minutes bigint, hours bigint, since integer)
 RETURNS integer
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
@@ -279,7 +274,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.cron_time IS
-    'The first time of a day that a cron expression names, in seconds; null if there is none.';
+    'Returns the first matching time of day, in seconds, that is at least "since"; null if there is none.';
 
 CREATE FUNCTION queue_internal.cron_next(cron text, after timestamp) RETURNS timestamp
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
@@ -303,7 +298,7 @@ BEGIN
     hours := (queue_internal.cron_field(fields[3], 3))[1];
     months := (queue_internal.cron_field(fields[5], 5))[1];
     IF seconds & minutes & hours & months & days[1] & week_days[1] IS NULL THEN
-        -- Only what was written past queue.schedule() can be wrong here.
+        -- Only a row that queue.schedule() did not write can have an invalid expression.
         RAISE EXCEPTION 'invalid cron expression'
             USING ERRCODE = 'invalid_parameter_value', DETAIL = queue_internal.cron_error(cron);
     ELSIF NOT isfinite(after) OR extract(year FROM after) NOT BETWEEN 1 AND 4999 THEN
@@ -340,4 +335,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.cron_next IS
-    'The first local time after the given one that a cron expression names; null if there is none.';
+    'Returns the first local time after the given one that a cron expression matches; null if there is none.';

@@ -1,4 +1,4 @@
--- Deletes up to so many rows that are past "queue.history_retention"; returns whether there may be more.
+-- Deletes up to "max_tasks" rows past "queue.history_retention"; returns whether there may be more.
 CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

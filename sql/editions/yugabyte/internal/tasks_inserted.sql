@@ -1,8 +1,8 @@
--- The trigger behind every way into queue.tasks: push, a plain INSERT, COPY. YugabyteDB has no transition tables,
--- so it looks at each row by itself.
+-- The trigger for every way into queue.tasks: push, a plain INSERT, COPY. A row trigger, because YugabyteDB has no
+-- transition tables.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for a group that has more.
---   Errors:   QX002 no such queue; 22023 for a column that a plain INSERT filled with nonsense
+--   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for the group of a blocked one.
+--   Errors:   QX002 no such queue; 22023 for an invalid column in a plain INSERT
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -22,23 +22,23 @@ BEGIN
         PERFORM queue_internal.raise_unknown_queue(NEW.queue);
     END IF;
     PERFORM queue_internal.check_backoff(NEW.backoff);
-    IF NEW.gate = 2 AND NEW.group_key IS NOT NULL THEN
+    IF NEW.admission = 2 AND NEW.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key) VALUES (NEW.queue, NEW.group_key);
     END IF;
     RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.tasks_inserted IS
-    'Refuses tasks of unknown queues, and leaves an event for a group that has more.';
+    'Refuses tasks of unknown queues, and leaves an event for the group of a blocked task.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks FOR EACH ROW
     WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
           OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
     EXECUTE FUNCTION queue_internal.tasks_inserted();
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
-    'Makes a plain INSERT or COPY as good as a push.';
+    'Gives a plain INSERT or COPY the same effect as a push.';
 
--- The same for the tasks of a dump, whose queues may be still to come: see sql/internal/tasks_inserted.sql.
+-- For the tasks of a dump, which may be restored before their queues: see sql/internal/tasks_inserted.sql.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks FOR EACH ROW
     WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
           AND has_table_privilege('queue.tasks', 'TRUNCATE'))

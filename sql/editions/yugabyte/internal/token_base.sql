@@ -1,4 +1,4 @@
--- What was committed is on a majority of the nodes, and a crash loses none of it. So a token is never handed out twice.
+-- A committed claim is on a majority of the nodes, and no crash loses it. So no token is handed out twice.
 CREATE FUNCTION queue_internal.token_base() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,9 +1,9 @@
--- CALL queue.retry_where
+-- CALL queue.run_now_where
 --
 --   Touches:  queue.tasks (updates)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
-CREATE PROCEDURE queue.retry_where(
+CREATE PROCEDURE queue.run_now_where(
     filter     jsonb,
     dry_run    boolean DEFAULT false,
     batch_size integer DEFAULT 1000,
@@ -12,10 +12,10 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        '{retry}', filter, dry_run, batch_size, NULL, NULL, tasks);
+        '{run_now}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.retry_where IS
+COMMENT ON PROCEDURE queue.run_now_where IS
 'Makes the scheduled tasks that match a filter due at once: tasks that wait for their backoff, and tasks that were
 pushed with a delay. Their attempts continue to count. Commits after each batch if it is called outside a transaction
 block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller has the

@@ -1,183 +1,62 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
-\set ECHO none
 -- A session whose claim passed over much that is of no use begins where it found something, for a while
 -- (sql/internal/mark.sql). Here it is made to: nothing of priority 5 is said to be older than five minutes. What
 -- it finds then is not tested here: it is not the same in all editions.
 CREATE FUNCTION pg_temp.mark(lasts interval, signal integer DEFAULT 1000000) RETURNS void
 LANGUAGE sql SET datestyle = 'ISO' AS $$
-    SELECT set_config('queue_mark.q' || md5('q'),
+    SELECT set_config('queue_scan_start.q' || md5('q'),
                       (signal, 5, clock_timestamp() - interval '5 minutes', clock_timestamp() + lasts)::text, false);
 $$;
 CREATE FUNCTION pg_temp.push(what text, at_priority integer, age interval) RETURNS void LANGUAGE sql AS $$
     SELECT queue.push('q', to_jsonb(what), at_priority, now() - age);
 $$;
 SELECT queue.create('q', '{"max_running": 100}');
- create 
---------
- 
-(1 row)
 
 -- No claim has nothing because of it.
 SELECT pg_temp.mark('50 seconds');
- mark 
-------
- 
-(1 row)
-
 SELECT pg_temp.push('0, new', 0, '1 minute');
- push 
-------
- 
-(1 row)
-
 SELECT payload FROM queue.claim('1 hour', 'q');
- payload  
-----------
- "0, new"
-(1 row)
-
 SELECT pg_temp.push('5, old', 5, '1 hour');
- push 
-------
- 
-(1 row)
-
 SELECT payload FROM queue.claim('1 hour', 'q');
- payload  
-----------
- "5, old"
-(1 row)
-
 SELECT payload FROM queue.claim('1 hour', 'q');
- payload 
----------
-(0 rows)
 
 -- One that is over, or that lasts too long, since the clock was set, is not believed.
 SELECT pg_temp.push('5, old', 5, '1 hour'), pg_temp.push('5, new', 5, '1 minute');
- push | push 
-------+------
-      | 
-(1 row)
-
 SELECT pg_temp.mark('-1 second');
- mark 
-------
- 
-(1 row)
-
 SELECT payload FROM queue.claim('1 hour', 'q');
- payload  
-----------
- "5, old"
-(1 row)
-
 SELECT pg_temp.push('5, old', 5, '1 hour');
- push 
-------
- 
-(1 row)
-
 SELECT pg_temp.mark('1 hour');
- mark 
-------
- 
-(1 row)
-
 SELECT payload FROM queue.claim('1 hour', 'q', 2);
- payload  
-----------
- "5, old"
- "5, new"
-(2 rows)
 
 -- A group whose turn comes in this session is not overtaken by others.
 SELECT queue.configure('q', '{"max_running": null}');
- configure 
------------
- 
-(1 row)
-
-SELECT set_config('queue_mark.q' || md5('q'), '', false);
- set_config 
-------------
- 
-(1 row)
-
+SELECT set_config('queue_scan_start.q' || md5('q'), '', false);
 SELECT queue.push('q', '"first of a"', 5, now() - interval '20 minutes', group_key => 'a'),
        queue.push('q', '"second of a"', 5, now() - interval '10 minutes', group_key => 'a'),
        queue.push('q', '"first of b"', 5, now() - interval '1 minute', group_key => 'b');
- push | push | push 
-------+------+------
-    6 |    7 |    8
-(1 row)
-
 SELECT id, token, payload FROM queue.claim('1 hour', 'q') \gset
 SELECT :'payload' AS payload;
-   payload    
---------------
- "first of a"
-(1 row)
-
 SELECT pg_temp.mark('50 seconds', 0);
- mark 
-------
- 
-(1 row)
-
 SELECT queue.complete(:id, :token);
- complete 
-----------
- 
-(1 row)
-
 SELECT payload FROM queue.claim('1 hour', 'q');
-    payload    
----------------
- "second of a"
-(1 row)
-
 SELECT payload FROM queue.claim('1 hour', 'q');
-   payload    
---------------
- "first of b"
-(1 row)
 
 -- A signal from before the mark is acted upon by a claim that finds nothing else.
 SELECT pg_temp.mark('50 seconds');
- mark 
-------
- 
-(1 row)
-
 SELECT queue.push('q', '"first of c"', 5, group_key => 'c');
- push 
-------
-    9
-(1 row)
-
 SELECT payload FROM queue.claim('1 hour', 'q');
-   payload    
---------------
- "first of c"
-(1 row)
 
 -- A claim that took long does not set a mark that nobody believes.
 CREATE FUNCTION pg_temp.is_kept() RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     kept boolean := true;
 BEGIN
-    IF to_regtype('queue_internal.mark') IS NOT NULL THEN
-        EXECUTE 'SELECT queue_internal.set_mark(''q'', (0, 5, now(), clock_timestamp() + interval ''5 minutes'')::queue_internal.mark)';
-        EXECUTE 'SELECT (queue_internal.mark_of(''q'')).until IS NOT NULL' INTO kept;
+    IF to_regtype('queue_internal.scan_start') IS NOT NULL THEN
+        EXECUTE 'SELECT queue_internal.set_scan_start(''q'', (0, 5, now(), clock_timestamp() + interval ''5 minutes'')::queue_internal.scan_start)';
+        EXECUTE 'SELECT (queue_internal.get_scan_start(''q'')).until IS NOT NULL' INTO kept;
     END IF;
     RETURN kept;
 END
 $$;
 SELECT pg_temp.is_kept();
- is_kept 
----------
- t
-(1 row)
-

@@ -1,6 +1,6 @@
--- The end of a round of queue.maintain(): upkeep.sql.
+-- The end of a round of queue.maintain(): maintenance.sql.
 
-CREATE FUNCTION queue_internal.end_upkeep() RETURNS void
+CREATE FUNCTION queue_internal.end_maintenance() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
     BEGIN
@@ -9,8 +9,8 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
         RAISE WARNING 'queue.maintain() could not notify: %', SQLERRM;
     END;
-    UPDATE queue_internal.upkeep SET last_run_at = clock_timestamp();
+    UPDATE queue_internal.maintenance SET last_run_at = clock_timestamp();
 END
 $$;
-COMMENT ON FUNCTION queue_internal.end_upkeep IS
+COMMENT ON FUNCTION queue_internal.end_maintenance IS
     'Notifies the listeners of queues with tasks to claim, and records when queue.maintain() ended.';

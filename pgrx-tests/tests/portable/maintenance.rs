@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn maintain_does_what_the_worker_would() {
-    let cluster = started("upkeep");
+    let cluster = started("maintenance");
     let mut owner = as_owner(&cluster, "postgres");
     let check = |owner: &mut Client, name: &str| -> (String, String) {
         let row = owner
@@ -45,7 +45,7 @@ fn maintain_does_what_the_worker_would() {
     assert_eq!(heard.map(|heard| heard.channel().to_owned()), Some("queue_default".into()));
     assert_eq!(check(&mut owner, "worker").0, "ok");
     owner
-        .batch_execute("UPDATE queue_internal.upkeep SET last_run_at = now() - interval '6 minutes'")
+        .batch_execute("UPDATE queue_internal.maintenance SET last_run_at = now() - interval '6 minutes'")
         .expect("some time ago");
     let (status, detail) = check(&mut owner, "worker");
     assert!(

@@ -1,8 +1,8 @@
--- queue.cancelled
+-- queue.confirm_cancel
 --
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
-CREATE FUNCTION queue.cancelled(id bigint, token bigint) RETURNS void
+CREATE FUNCTION queue.confirm_cancel(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     task queue.tasks := queue_internal.leased_task(id, token, true);
@@ -15,7 +15,7 @@ BEGIN
     PERFORM queue_internal.cancel_now(task);
 END
 $$;
-COMMENT ON FUNCTION queue.cancelled IS
+COMMENT ON FUNCTION queue.confirm_cancel IS
 'Confirms that the worker stopped because queue.cancel was called: the task is cancelled. Needs the worker''s right on
 the queue.
 

@@ -10,7 +10,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     CALL queue_internal.maintain();
     COMMIT AND CHAIN;
-    PERFORM queue_internal.end_upkeep();
+    PERFORM queue_internal.end_maintenance();
 END
 $$;
 COMMENT ON PROCEDURE queue.maintain IS

@@ -1,0 +1,50 @@
+-- The scan start: remembers where this session last found work, to skip dead index entries.
+--
+--   Finished tasks and processed events leave dead entries at the front of their indexes until a vacuum removes them.
+--   While an old snapshot prevents that, each claim would read all of them. So a session whose claim read more than a
+--   thousand remembers where it found its first task, and starts there for twenty times as long as that claim took, up
+--   to a minute. Scans from the front then take a twentieth of its time, however many entries there are. A more urgent
+--   task, or an event whose transaction committed late, may be overtaken for that long if it lies before the scan
+--   start. A claim that finds nothing after the scan start scans again from the front.
+--
+--   It is kept in a setting, because it belongs to the session; a transaction that rolls back also restores the
+--   setting.
+
+CREATE TYPE queue_internal.scan_start AS (event bigint, level integer, head timestamptz, until timestamptz);
+REVOKE ALL ON TYPE queue_internal.scan_start FROM PUBLIC;
+COMMENT ON TYPE queue_internal.scan_start IS
+    'A scan start: the event, the priority and the run_at, and until when it is used.';
+
+CREATE FUNCTION queue_internal.default_scan_start() RETURNS queue_internal.scan_start
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURN ROW(0, -2147483648, '-infinity', NULL)::queue_internal.scan_start;
+COMMENT ON FUNCTION queue_internal.default_scan_start IS
+    'Returns the scan start of sessions that have none: the front of the index.';
+
+-- If the clock was set back, no scan start is used for longer.
+CREATE FUNCTION queue_internal.get_scan_start(queue text) RETURNS queue_internal.scan_start
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+DECLARE
+    kept       CONSTANT text := current_setting('queue_scan_start.q' || md5(queue), true);
+    scan_start queue_internal.scan_start;
+BEGIN
+    IF kept <> '' THEN
+        scan_start := kept;
+        IF scan_start.until BETWEEN clock_timestamp() AND clock_timestamp() + interval '1 minute' THEN
+            RETURN scan_start;
+        END IF;
+    END IF;
+    RETURN queue_internal.default_scan_start();
+END
+$$;
+COMMENT ON FUNCTION queue_internal.get_scan_start IS 'Returns where claims of this session from a queue start to scan.';
+
+-- At most a minute ahead, because get_scan_start ignores later times.
+CREATE FUNCTION queue_internal.set_scan_start(queue text, scan_start queue_internal.scan_start) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+BEGIN
+    scan_start.until := least(scan_start.until, clock_timestamp() + interval '1 minute');
+    PERFORM set_config('queue_scan_start.q' || md5(queue), scan_start::text, false);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.set_scan_start IS 'Sets the scan start of this session for a queue.';
