@@ -10,7 +10,7 @@ pub unsafe fn attribute(
     descriptor: pg_sys::TupleDesc,
     number: usize,
 ) -> *const pg_sys::FormData_pg_attribute {
-    // SAFETY: the caller's promise. From 18 on, the attributes stand behind their compact forms.
+    // SAFETY: the caller's promise. From PostgreSQL 18 on, the attributes follow their compact forms.
     unsafe {
         #[cfg(feature = "pg18")]
         let first = (*descriptor)

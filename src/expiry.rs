@@ -1,18 +1,18 @@
-//! Ending the attempts whose lease ran out, as a lane has told.
+//! Ends the attempts whose lease has expired according to a lane.
 
 use crate::clock::now;
 use crate::transaction;
 use pgrx::prelude::*;
 
-/// A task that somebody else has locked is looked at again after as long as its lease has been over, within these bounds:
-/// whoever has it may have it for long, as a prepared transaction may.
-const AGAIN: i64 = 100_000;
-const AGAIN_AT_LAST: i64 = 5_000_000;
-/// And one that cannot be ended, until whoever reads the log has seen to it.
-const LATER: i64 = 60_000_000;
+/// If another transaction has the task locked, it is checked again after as long as its lease has been expired, within
+/// these bounds, because a prepared transaction may hold the lock for long.
+const LOCKED_LEAST: i64 = 100_000;
+const LOCKED_MOST: i64 = 5_000_000;
+/// The pause before an attempt that cannot be ended is tried again.
+const FAILED: i64 = 60_000_000;
 
-/// Has the core end those of the attempts whose lease ran out, and returns how many. The lane with this
-/// hash knows their leases no more; it learns again of those that go on.
+/// Ends those of the attempts whose lease has expired, in SQL, and returns how many. The lane with this hash has dropped
+/// their leases; it gets back those that still run.
 pub fn end(lane: u64, ids: &[i64]) -> Result<u64, pgrx::spi::Error> {
     transaction::ending(lane, ids);
     point!(ExpiryNoted);
@@ -29,14 +29,14 @@ pub fn end(lane: u64, ids: &[i64]) -> Result<u64, pgrx::spi::Error> {
     })?;
     point!(ExpiryEnded);
     let moment = now();
-    failed.into_iter().flatten().for_each(|id| transaction::runs_on(lane, id, moment + LATER));
-    // One whose lease is over is locked by somebody else. The others were extended, or claimed again: that was told
-    // to the lane, but it may have forgotten it since, because it was told to look now.
+    failed.into_iter().flatten().for_each(|id| transaction::runs_on(lane, id, moment + FAILED));
+    // A task whose lease has expired is locked by another transaction. The others were extended or claimed again. That
+    // was published to the lane, which may have dropped it since.
     for (id, end) in running.into_iter().flatten().zip(lease_ends.into_iter().flatten().map(i64::from)) {
         transaction::runs_on(
             lane,
             id,
-            if end <= moment { moment + (moment - end).clamp(AGAIN, AGAIN_AT_LAST) } else { end },
+            if end <= moment { moment + (moment - end).clamp(LOCKED_LEAST, LOCKED_MOST) } else { end },
         );
     }
     Ok(expired.unwrap_or(0).unsigned_abs())

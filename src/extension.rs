@@ -1,11 +1,11 @@
-//! Keeps the extension from being dropped while a transaction of the worker, or a look of queue.wait(), goes on.
+//! Prevents DROP EXTENSION during a transaction of the worker or a check of queue.wait().
 //!
-//! DROP EXTENSION locks the extension before anything else, so a session that locked it first never waits for a drop that
-//! waits for that session. But others can hold that lock, too: ALTER FUNCTION ... DEPENDS ON EXTENSION keeps it to the end of
-//! its transaction. Of those who do not own the extension, commands that take it are refused (hooks/refusals.rs), unless the
-//! library is not preloaded. Where the lock does not come free in the time that a drop takes to lock the rest, a lock on
-//! queue.tasks takes its place, which no stranger can hold off. Such a transaction and a drop that comes then may wait for
-//! each other's tables, which a timeout ends.
+//! DROP EXTENSION locks the extension before anything else. So a session that has locked it first cannot deadlock with a
+//! drop. But other commands take that lock too: ALTER FUNCTION ... DEPENDS ON EXTENSION holds it to the end of its
+//! transaction. If the library is preloaded, such commands are refused unless the user owns the extension
+//! (hooks/refusals.rs). If the lock is not released in the time that a drop needs to lock the other objects, this session
+//! locks queue.tasks instead, which other roles cannot prevent. Then the session and a later drop may deadlock, which a
+//! timeout ends.
 
 use crate::process::{self, Sleep};
 use pgrx::pg_sys;
@@ -14,25 +14,25 @@ use std::time::{Duration, Instant};
 
 const SHARE: pg_sys::LOCKMODE = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
 
-/// In this time a drop that waits for nobody has locked all that belongs to the extension.
+/// The time in which a drop that has to wait for no lock locks all objects of the extension.
 const DROP_LOCKS: Duration = Duration::from_millis(300);
-/// For how long this process does not wait again for a lock that did not come free.
-const CROWDED: Duration = Duration::from_secs(30);
+/// How long this process does not wait again after the lock was not released.
+const GIVE_UP_FOR: Duration = Duration::from_secs(30);
 
 thread_local! {
-    static CROWDED_SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static GAVE_UP_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// The extension of this database, or InvalidOid. In a transaction.
+/// The OID of the extension in this database, or InvalidOid. In a transaction.
 pub fn oid() -> pg_sys::Oid {
     // SAFETY: a catalog lookup within a transaction.
     unsafe { pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true) }
 }
 
-/// Keeps the extension until the transaction ends. False if it is being dropped now; "patient" waits for the end of that.
-/// What was dropped meanwhile is for the caller to see.
+/// Locks the extension until the end of the transaction. Returns false if it is being dropped; with `patient` it waits for
+/// the drop instead. The caller has to check whether the extension still exists.
 pub fn hold(extension: pg_sys::Oid, patient: bool) -> bool {
-    let crowded = CROWDED_SINCE.get().is_some_and(|since| since.elapsed() < CROWDED);
+    let gave_up = GAVE_UP_AT.get().is_some_and(|since| since.elapsed() < GIVE_UP_FOR);
     let started = Instant::now();
     loop {
         // SAFETY: a lock of this transaction.
@@ -40,13 +40,13 @@ pub fn hold(extension: pg_sys::Oid, patient: bool) -> bool {
         {
             return true;
         }
-        if crowded || started.elapsed() >= DROP_LOCKS {
+        if gave_up || started.elapsed() >= DROP_LOCKS {
             break;
         }
         process::sleep(Sleep::Leave, Duration::from_millis(5));
     }
-    if !crowded {
-        CROWDED_SINCE.set(Some(Instant::now()));
+    if !gave_up {
+        GAVE_UP_AT.set(Some(Instant::now()));
     }
     // SAFETY: a lock of this transaction, and catalog lookups.
     unsafe {

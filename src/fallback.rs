@@ -1,4 +1,4 @@
-//! Why a call of a verb falls back from its native form to its SQL implementation.
+//! Why a call falls back from the native fast path to the SQL implementation.
 
 /// Why a call fell back to SQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -8,9 +8,9 @@ pub enum Reason {
     Off,
     /// The library was not preloaded.
     NotLoaded,
-    /// The tables are not all there.
+    /// A table is missing.
     Absent,
-    /// The tables keep changing, or another session is long at refilling the lane.
+    /// The tables keep changing, or another session takes long to refill the lane.
     Busy,
     /// Not READ COMMITTED, or read only, or in recovery, or replicating.
     Transaction,
@@ -24,20 +24,20 @@ pub enum Reason {
     NoLane,
     /// Events have to be processed first.
     Events,
-    /// This transaction itself pushed or put back tasks, or this statement changed one.
+    /// This transaction has pushed or requeued tasks, or this statement has changed one.
     OwnTasks,
-    /// A lease ran out.
+    /// A lease has expired.
     Expired,
     /// The task does not run with this token.
     Lease,
-    /// A trigger, rule, constraint, column, index or argument that the library does not know: a user's, or
-    /// another version's.
+    /// A trigger, rule, constraint, column, index or argument that the library does not know, of a user or of another
+    /// version.
     Altered,
     /// Row-level security holds for the user.
     RowSecurity,
     /// The caller does not have the right that the verb needs for the queue.
     Rights,
-    /// There is no partition of the history for this time, or none that native verbs can write to.
+    /// The history has no partition for this time, or one that the native fast path cannot write to.
     Partition,
 }
 

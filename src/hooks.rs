@@ -1,12 +1,13 @@
-//! What has to be done about commands of others: it keeps the workers out of the way of commands on whole
-//! databases, has the lanes look anew after COMMIT PREPARED and after what silences triggers, and tells the
-//! launcher of an extension that was created in a prepared transaction. What is going to be refused it refuses before
-//! PostgreSQL waits for a lock (`refusals`).
+//! The ProcessUtility hook. It
 //!
-//! DROP DATABASE, CREATE DATABASE ... TEMPLATE, and renaming or moving a database fail while
-//! another session is connected to it, and a worker is one. Before such a command runs, the
-//! worker of that database is asked to leave, and kept out while the command takes its own locks. Not for
-//! a command that is going to be refused: anybody could keep the worker away with those.
+//! - makes the background worker disconnect from a database for commands on the whole database;
+//! - invalidates the lanes after COMMIT PREPARED, and their counters after commands that disable triggers;
+//! - notifies the launcher of an extension that was created in a prepared transaction;
+//! - refuses commands of roles without the right before PostgreSQL waits for a lock (`refusals`).
+//!
+//! DROP DATABASE, CREATE DATABASE ... TEMPLATE, and renaming or moving a database fail while another session is connected
+//! to it, such as the worker. Before such a command runs, the worker of that database exits and is kept out until the
+//! command has its locks. Not for a command that will be refused, because any role could keep the worker out with those.
 
 mod refusals;
 mod relations;
@@ -36,8 +37,7 @@ type Hook = unsafe extern "C-unwind" fn(
 );
 
 unsafe extern "C-unwind" {
-    // Declared here and not taken from pgrx, whose wrapper would turn the SQLSTATE of every ERROR
-    // that it does not know into XX000.
+    // Declared here because pgrx's wrapper would replace each SQLSTATE that it does not know with XX000.
     #[link_name = "standard_ProcessUtility"]
     fn run_utility(
         statement: *mut pg_sys::PlannedStmt,
@@ -53,17 +53,17 @@ unsafe extern "C-unwind" {
 
 static mut PREVIOUS: Option<Hook> = None;
 
-/// Puts the hook in place. Only while the postmaster preloads libraries.
+/// Installs the hook, while the postmaster preloads libraries.
 pub fn install() {
-    // SAFETY: single-threaded start-up, before any backend exists.
+    // SAFETY: the postmaster is single-threaded, and no backend exists yet.
     unsafe {
         PREVIOUS = pg_sys::ProcessUtility_hook;
         pg_sys::ProcessUtility_hook = Some(process_utility);
     }
 }
 
-/// Not guarded by pgrx, for the reason given at `run_utility`: an ERROR of the statement passes
-/// straight through this frame, which holds nothing that would have to be dropped.
+/// Without pgrx's guard, for the reason given at `run_utility`: an ERROR of the statement jumps over this frame, which holds
+/// nothing that has to be dropped.
 unsafe extern "C-unwind" fn process_utility(
     statement: *mut pg_sys::PlannedStmt,
     query: *const c_char,
@@ -74,21 +74,21 @@ unsafe extern "C-unwind" fn process_utility(
     destination: *mut pg_sys::DestReceiver,
     completion: *mut pg_sys::QueryCompletion,
 ) {
-    // SAFETY: the arguments are the server's own; only the statement may be passed on as a copy. PREVIOUS was set
-    // once at start-up.
+    // SAFETY: the arguments are those of the server, except that the statement may be a copy. PREVIOUS was set once by the
+    // postmaster.
     unsafe {
         let statement = refusals::refuse_early(statement);
         if concerns_a_database((*statement).utilityStmt) {
-            make_way(
+            disconnect_worker(
                 (*statement).utilityStmt,
                 context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL,
             );
         }
         let ends_prepared = ends_prepared_transaction((*statement).utilityStmt);
         let name = name_of_prepared((*statement).utilityStmt);
-        // Asked before and after: another session may prepare another transaction under the name meanwhile.
+        // Checked before and after, because another session may meanwhile prepare a transaction with the same name.
         let was_idle = ends_prepared && is_idle(name, IdleTransactions::knows);
-        let silences = silences_triggers((*statement).utilityStmt);
+        let disables = disables_triggers((*statement).utilityStmt);
         let next = PREVIOUS.unwrap_or(run_utility);
         next(statement, query, read_only_tree, context, parameters, environment, destination, completion);
         if ends_prepared {
@@ -100,17 +100,17 @@ unsafe extern "C-unwind" fn process_utility(
         } else if name != 0 {
             transaction::prepared_as(name);
         }
-        if silences {
+        if disables {
             lanes::invalidate_counters();
             transaction::uncounted();
         }
     }
 }
 
-/// Whether the statement is one of those that fail while a worker is connected.
+/// Whether the statement may fail while the worker is connected to a database.
 unsafe fn concerns_a_database(node: *mut pg_sys::Node) -> bool {
     use pg_sys::NodeTag::*;
-    // SAFETY: a utility statement is a node, and its tag tells its type.
+    // SAFETY: each cast follows the node's tag.
     unsafe {
         match (*node).type_ {
             T_DropdbStmt | T_CreatedbStmt | T_AlterDatabaseStmt => true,
@@ -122,11 +122,11 @@ unsafe fn concerns_a_database(node: *mut pg_sys::Node) -> bool {
     }
 }
 
-/// Whether the statement is COMMIT PREPARED or ROLLBACK PREPARED. What the transaction did to tasks was
-/// done by another session, perhaps before a restart, and no callback tells of it.
+/// Whether the statement is COMMIT PREPARED or ROLLBACK PREPARED. The transaction was that of another session, perhaps
+/// before a restart, so no callback publishes what it did to tasks.
 unsafe fn ends_prepared_transaction(node: *mut pg_sys::Node) -> bool {
     use pg_sys::TransactionStmtKind::*;
-    // SAFETY: a utility statement is a node, and its tag tells its type.
+    // SAFETY: each cast follows the node's tag.
     unsafe {
         (*node).type_ == pg_sys::NodeTag::T_TransactionStmt
             && [TRANS_STMT_COMMIT_PREPARED, TRANS_STMT_ROLLBACK_PREPARED]
@@ -137,7 +137,7 @@ unsafe fn ends_prepared_transaction(node: *mut pg_sys::Node) -> bool {
 /// The name in PREPARE TRANSACTION, COMMIT PREPARED or ROLLBACK PREPARED, as a hash; 0 for any other statement.
 unsafe fn name_of_prepared(node: *mut pg_sys::Node) -> u64 {
     use pg_sys::TransactionStmtKind::*;
-    // SAFETY: a utility statement is a node, and its tag tells its type; the parser has given these a name.
+    // SAFETY: each cast follows the node's tag; the parser has given these a name.
     unsafe {
         if (*node).type_ != pg_sys::NodeTag::T_TransactionStmt {
             return 0;
@@ -152,24 +152,22 @@ unsafe fn name_of_prepared(node: *mut pg_sys::Node) -> u64 {
     }
 }
 
-/// What shared memory says of the prepared transaction with this name: whether nobody has to be told of its end.
+/// Whether the prepared transaction with this name has changed no tasks, so that its end need not be published.
 fn is_idle(name: u64, ask: impl FnOnce(&IdleTransactions, u64) -> bool) -> bool {
     shared::get().is_some_and(|shared| ask(&shared.idle, name))
 }
 
-/// Whether the statement may begin or end a time in which changes of tasks are not told: triggers of a table
-/// of ours are disabled or enabled, or a subscription comes or goes. Guarded, because to look a name up can
-/// fail: at a lock, at a cancel.
+/// Whether changes of tasks may be published no longer, or again, after the statement: it disables or enables triggers of
+/// the extension's tables, or changes a subscription. With pgrx's guard, because a catalog lookup can raise.
 #[pg_guard]
-unsafe extern "C-unwind" fn silences_triggers(node: *mut pg_sys::Node) -> bool {
+unsafe extern "C-unwind" fn disables_triggers(node: *mut pg_sys::Node) -> bool {
     use pg_sys::AlterTableType::{AT_DisableTrigUser, AT_EnableTrig};
     use pg_sys::NodeTag::*;
-    // SAFETY: a utility statement is a node, and its tag tells its type; the commands of ALTER TABLE are a
-    // list of such.
+    // SAFETY: each cast follows the node's tag; the commands of ALTER TABLE are a list of AlterTableCmd.
     unsafe {
         match (*node).type_ {
             T_CreateSubscriptionStmt | T_AlterSubscriptionStmt => true,
-            // Of one that is not there, anybody may say so.
+            // Any role may name a subscription that does not exist.
             T_DropSubscriptionStmt => {
                 let name = (*node.cast::<pg_sys::DropSubscriptionStmt>()).subname;
                 let none = pg_sys::Datum::from(0);
@@ -185,7 +183,7 @@ unsafe extern "C-unwind" fn silences_triggers(node: *mut pg_sys::Node) -> bool {
                 let statement = node.cast::<pg_sys::AlterTableStmt>();
                 let name = CStr::from_ptr((*(*statement).relation).relname);
                 let schema = (*(*statement).relation).schemaname;
-                // A table of anybody's may have such a name.
+                // Tables in other schemas may have the same name.
                 let ours = if schema.is_null() {
                     let queue = pg_sys::get_namespace_oid(c"queue".as_ptr(), true);
                     pg_sys::get_rel_namespace(pg_sys::RelnameGetRelid((*(*statement).relation).relname))
@@ -202,35 +200,34 @@ unsafe extern "C-unwind" fn silences_triggers(node: *mut pg_sys::Node) -> bool {
     }
 }
 
-/// A transaction that was prepared may have created the extension, and no launcher that looked before could
-/// see it.
+/// A prepared transaction may have created the extension, which the launcher could not see before its commit.
 #[pg_guard]
 unsafe extern "C-unwind" fn announce_extension() {
     // SAFETY: a plain read of a constant of the process.
     let database = unsafe { pg_sys::MyDatabaseId };
-    // Where there is a worker, nothing is looked up.
+    // A database with an entry in shared memory has a worker.
     let Some(shared) = shared::get().filter(|shared| shared.database(database).is_none()) else { return };
     if crate::extension::oid() != pg_sys::InvalidOid {
         shared.announce_created(database);
     }
 }
 
-/// Asks the worker of the statement's database to leave, and waits until it has.
+/// Makes the worker of the statement's database exit, and waits for it.
 #[pg_guard]
-unsafe extern "C-unwind" fn make_way(node: *mut pg_sys::Node, top_level: bool) {
-    // SAFETY: the caller's statement; the name is a zero-terminated string in it.
+unsafe extern "C-unwind" fn disconnect_worker(node: *mut pg_sys::Node, top_level: bool) {
+    // SAFETY: the statement is the caller's; the name is a zero-terminated string in it.
     let oid = unsafe {
         let name = database_name(node);
         if name.is_null() { pg_sys::InvalidOid } else { pg_sys::get_database_oid(name, true) }
     };
     let Some(database) = shared::get().and_then(|shared| shared.database(oid)) else { return };
-    // SAFETY: the caller's statement, of which the database was found.
+    // SAFETY: the statement is the caller's, and its database exists.
     if unsafe { is_refused(node, oid, top_level) } {
         return;
     }
     let started = Instant::now();
     loop {
-        // Each time anew: the worker may be long at something, or have come only now.
+        // Set again in each round: the worker may need long to exit, or may have started only now.
         database.keep_out_until.store(now() + shared::KEEP_OUT_MICROSECONDS, Ordering::SeqCst);
         if database.worker.pid() == 0 || started.elapsed() >= LEAVE_WITHIN {
             return;
@@ -240,7 +237,7 @@ unsafe extern "C-unwind" fn make_way(node: *mut pg_sys::Node, top_level: bool) {
     }
 }
 
-/// Whether the server refuses the statement, for where it stands or for the lack of rights on the database.
+/// Whether the server will refuse the statement: in a transaction block, or for lack of a right on the database.
 unsafe fn is_refused(node: *mut pg_sys::Node, database: pg_sys::Oid, top_level: bool) -> bool {
     use pg_sys::NodeTag::*;
     // SAFETY: catalog lookups; the node's tag tells its type.
@@ -285,7 +282,7 @@ unsafe fn may_create_databases(user: pg_sys::Oid) -> bool {
     }
 }
 
-/// The database that the statement needs for itself; null if there is none.
+/// The database to which no session may be connected; null if there is none.
 unsafe fn database_name(node: *mut pg_sys::Node) -> *const c_char {
     use pg_sys::NodeTag::*;
     // SAFETY: each cast follows the node's tag.
@@ -304,7 +301,7 @@ unsafe fn database_name(node: *mut pg_sys::Node) -> *const c_char {
     }
 }
 
-/// The string value of the option `name` in a list of options; null if it is not there.
+/// The string value of an option; null if the list does not have it.
 unsafe fn option(name: &CStr, options: *mut pg_sys::List) -> *const c_char {
     // SAFETY: an option list of a database command holds DefElem nodes.
     unsafe {

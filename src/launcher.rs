@@ -1,9 +1,8 @@
-//! The launcher: one process per server that keeps one worker running in each database that has
-//! the extension.
+//! The launcher: one process per server, which keeps a background worker running in each database that has the extension.
 //!
-//! It is connected to no database, so it is in nobody's way. Which databases have the extension
-//! only a process inside them can see, so each is probed once by a worker that leaves again when
-//! it finds nothing; later, CREATE EXTENSION tells the launcher itself.
+//! It is connected to no database, so that it does not prevent DROP DATABASE. Only a process connected to a database can
+//! see whether it has the extension. So the launcher starts a worker in each database once, which exits if the extension
+//! is absent. Later, CREATE EXTENSION notifies the launcher.
 
 use crate::clock::now;
 use crate::lanes;
@@ -18,18 +17,17 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often the list of databases is read, for those made as a copy of one with the extension.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How long to wait before a worker that ended is started again: doubled up to the second while
-/// it keeps ending at once, so that a lasting fault costs a line in the log every few seconds.
+/// How often to read the list of databases, to find copies of a database with the extension.
+const LIST_EVERY: Duration = Duration::from_secs(10);
+/// The pause before a worker that has exited is started again. It doubles up to the second of these while workers exit
+/// early, so that a lasting fault writes one line to the log every few seconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
-/// How many databases of which nothing is known are looked into at a time, so that a server with many
-/// has slots left for other workers.
+/// How many databases are probed at a time, so that a server with many databases has slots left for other workers.
 const PROBES: usize = 2;
-/// How soon to see whether a probe has found the extension.
+/// How often to check whether a probe has found the extension.
 const PROBE_PAUSE: Duration = Duration::from_millis(100);
-/// A worker that lived this long did well.
+/// A worker that ran for this long resets the pause.
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 
 /// Registers the launcher with the postmaster.
@@ -38,7 +36,7 @@ pub fn register() {
         .set_library("queue_ext")
         .set_function("launcher_main")
         .enable_spi_access()
-        // On a standby: only after promotion.
+        // On a standby only after its promotion.
         .set_start_time(BgWorkerStartTime::RecoveryFinished)
         .set_restart_time(Some(Duration::from_secs(1)))
         .load();
@@ -53,23 +51,23 @@ pub extern "C-unwind" fn launcher_main(_argument: pg_sys::Datum) {
     shared.launcher.enter();
     // SAFETY: the function only touches atomics in shared memory, which outlives the process.
     unsafe { pg_sys::before_shmem_exit(Some(leave), pg_sys::Datum::from(0)) };
-    let mut launcher = Launcher { shared, places: HashMap::new(), warned: Vec::new() };
-    let mut looked: Option<Instant> = None;
+    let mut launcher = Launcher { shared, databases: HashMap::new(), warned: Vec::new() };
+    let mut listed: Option<Instant> = None;
     loop {
         process::reload_settings();
-        if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
-            looked = Some(Instant::now());
-            launcher.look();
+        if listed.is_none_or(|at| at.elapsed() >= LIST_EVERY) {
+            listed = Some(Instant::now());
+            launcher.read_databases();
         }
         launcher.take_announced();
-        let pause = launcher.tend();
+        let pause = launcher.start_workers();
         process::report(None);
-        process::sleep(process::Sleep::Main, pause.min(LOOK_EVERY));
+        process::sleep(process::Sleep::Main, pause.min(LIST_EVERY));
     }
 }
 
-/// Runs at every exit of the process. Workers leave with their launcher; the next one starts its
-/// own, so that no worker is ever without one that starts it again.
+/// An exit callback. The workers exit with their launcher, and the next launcher starts its own, so that every worker has a
+/// launcher that restarts it.
 #[pg_guard]
 unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
     if let Some(shared) = shared::get() {
@@ -80,42 +78,42 @@ unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
 
 struct Launcher {
     shared: &'static Shared,
-    places: HashMap<pg_sys::Oid, Place>,
-    /// What has been told since it began.
+    databases: HashMap<pg_sys::Oid, Known>,
+    /// The refusals that have been logged since they began.
     warned: Vec<Refusal>,
 }
 
-/// Why there is no worker in a database where one was to start.
+/// Why no worker could be started in a database.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
-    /// All of max_worker_processes are taken.
-    Slot,
-    /// As many databases as there is shared memory for have one.
-    Place,
+    /// All max_worker_processes are in use.
+    WorkerSlot,
+    /// Shared memory has entries for MAX_DATABASES databases only.
+    SharedMemory,
 }
 
 /// What the launcher knows of one database.
-struct Place {
+struct Known {
     worker: Option<(DynamicBackgroundWorker, Instant)>,
-    /// A worker looked and found no extension.
+    /// A worker has found no extension.
     absent: bool,
-    /// The extension was announced after the worker was started, which may have looked before.
+    /// The extension was announced after the worker was started, which may have checked before that.
     announced: bool,
-    /// The extension is there, or was.
-    known: bool,
-    /// Why there was no worker when one was to start.
+    /// A worker has found the extension, or CREATE EXTENSION has announced it.
+    has_extension: bool,
+    /// Why the last worker could not be started.
     refused: Option<Refusal>,
     not_before: Instant,
     pause: Duration,
 }
 
-impl Place {
+impl Known {
     fn new() -> Self {
         Self {
             worker: None,
             absent: false,
             announced: false,
-            known: false,
+            has_extension: false,
             refused: None,
             not_before: Instant::now(),
             pause: FIRST_PAUSE,
@@ -124,15 +122,15 @@ impl Place {
 }
 
 impl Launcher {
-    /// Compares what is known with the list of databases.
-    fn look(&mut self) {
+    /// Reads the list of databases, and forgets those that were dropped.
+    fn read_databases(&mut self) {
         let databases = process::transaction(connectable_databases);
         for oid in &databases {
-            self.places.entry(*oid).or_insert_with(Place::new);
+            self.databases.entry(*oid).or_insert_with(Known::new);
         }
         let shared = self.shared;
-        self.places.retain(|oid, place| {
-            let stays = place.worker.is_some() || databases.contains(oid);
+        self.databases.retain(|oid, known| {
+            let stays = known.worker.is_some() || databases.contains(oid);
             if !stays && let Some(database) = shared.database(*oid) {
                 database.forget();
                 lanes::forget(*oid);
@@ -141,51 +139,51 @@ impl Launcher {
         });
     }
 
-    /// Notes where the extension was created.
+    /// Reads in which databases the extension was created.
     fn take_announced(&mut self) {
         let announced = self.shared.take_created();
         for oid in announced.databases {
-            let place = self.places.entry(oid).or_insert_with(Place::new);
-            place.announce();
-            place.known = true;
+            let known = self.databases.entry(oid).or_insert_with(Known::new);
+            known.announce();
+            known.has_extension = true;
         }
         if announced.others {
-            self.places.values_mut().for_each(Place::announce);
+            self.databases.values_mut().for_each(Known::announce);
         }
     }
 
-    /// Starts what should run; returns how long nothing more is to be done.
-    fn tend(&mut self) -> Duration {
-        let mut next = LOOK_EVERY;
-        for (oid, place) in &mut self.places {
-            place.note_progress(self.shared, *oid);
+    /// Starts the workers that should run; returns how long to sleep.
+    fn start_workers(&mut self) -> Duration {
+        let mut next = LIST_EVERY;
+        for (oid, known) in &mut self.databases {
+            known.note_progress(self.shared, *oid);
         }
-        let mut probes = self.places.values().filter(|place| place.is_probed()).count();
-        for (oid, place) in &mut self.places {
-            if place.worker.is_some() || place.absent || !settings::worker_enabled() {
+        let mut probes = self.databases.values().filter(|known| known.is_probed()).count();
+        for (oid, known) in &mut self.databases {
+            if known.worker.is_some() || known.absent || !settings::worker_enabled() {
                 continue;
             }
-            // First, since one of which nothing is known must not take the place of one with the extension.
-            if !place.known && probes >= PROBES {
+            // Before an entry in shared memory is used: a probe must not take that of a database with the extension.
+            if !known.has_extension && probes >= PROBES {
                 next = next.min(PROBE_PAUSE);
                 continue;
             }
             let Some(database) = self.shared.database_or_new(*oid) else {
-                place.refused = Some(Refusal::Place);
+                known.refused = Some(Refusal::SharedMemory);
                 continue;
             };
             let kept_out = Duration::from_micros(database.kept_out(now()).unsigned_abs());
-            let wait = kept_out.max(place.not_before.saturating_duration_since(Instant::now()));
+            let wait = kept_out.max(known.not_before.saturating_duration_since(Instant::now()));
             if !wait.is_zero() {
                 next = next.min(wait);
                 continue;
             }
-            place.announced = false;
-            place.worker = start_worker(*oid).map(|worker| (worker, Instant::now()));
-            place.refused = place.worker.is_none().then_some(Refusal::Slot);
-            probes += usize::from(place.is_probed());
-            if place.refused.is_some() {
-                place.not_before = Instant::now() + LOOK_EVERY;
+            known.announced = false;
+            known.worker = start_worker(*oid).map(|worker| (worker, Instant::now()));
+            known.refused = known.worker.is_none().then_some(Refusal::WorkerSlot);
+            probes += usize::from(known.is_probed());
+            if known.refused.is_some() {
+                known.not_before = Instant::now() + LIST_EVERY;
             }
         }
         self.warn_once();
@@ -193,8 +191,8 @@ impl Launcher {
     }
 
     fn warn_once(&mut self) {
-        let is_there = |refusal: &Refusal| self.places.values().any(|place| place.refused == Some(*refusal));
-        let refusals: Vec<_> = [Refusal::Slot, Refusal::Place].into_iter().filter(is_there).collect();
+        let is_there = |refusal: &Refusal| self.databases.values().any(|known| known.refused == Some(*refusal));
+        let refusals: Vec<_> = [Refusal::WorkerSlot, Refusal::SharedMemory].into_iter().filter(is_there).collect();
         refusals.iter().filter(|refusal| !self.warned.contains(refusal)).for_each(|refusal| refusal.warn());
         self.warned = refusals;
     }
@@ -203,14 +201,14 @@ impl Launcher {
 impl Refusal {
     fn warn(self) {
         match self {
-            Self::Slot => ereport!(
+            Self::WorkerSlot => ereport!(
                 PgLogLevel::WARNING,
                 PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
                 "no background worker is free for every database that may have queue_ext",
                 "Leases still expire there when tasks are claimed, or by calling queue.reap(). \
                  Raising \"max_worker_processes\" gives each database its worker."
             ),
-            Self::Place => ereport!(
+            Self::SharedMemory => ereport!(
                 PgLogLevel::WARNING,
                 PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
                 format!("no more than {MAX_DATABASES} databases of a server can have a worker of queue_ext"),
@@ -220,23 +218,23 @@ impl Refusal {
     }
 }
 
-impl Place {
-    /// The extension may be here from now on.
+impl Known {
+    /// The database may have the extension from now on.
     fn announce(&mut self) {
         self.absent = false;
         self.announced = true;
     }
 
-    /// Whether a worker is looking for the extension, and it is not known whether it finds it.
+    /// Whether a worker runs that has not yet found whether the extension is there.
     fn is_probed(&self) -> bool {
-        self.worker.is_some() && !self.known
+        self.worker.is_some() && !self.has_extension
     }
 
-    /// Notes what the worker found, and that it has ended, if it has.
+    /// Reads what the worker has found, and whether it has exited.
     fn note_progress(&mut self, shared: &Shared, oid: pg_sys::Oid) {
         let Some((worker, started)) = &self.worker else { return };
         let rounds = shared.database(oid).map_or(0, |d| d.counters.rounds.load(Ordering::Relaxed));
-        self.known |= rounds > 0;
+        self.has_extension |= rounds > 0;
         let ended = matches!(
             worker.pid(),
             Err(BackgroundWorkerStatus::Stopped | BackgroundWorkerStatus::PostmasterDied)
@@ -251,7 +249,7 @@ impl Place {
         if let Some(database) = shared.database(oid) {
             if database.absent.swap(false, Ordering::SeqCst) {
                 self.absent = !self.announced;
-                self.known = false;
+                self.has_extension = false;
                 self.pause = FIRST_PAUSE;
                 self.not_before = Instant::now();
                 database.forget();
@@ -269,19 +267,18 @@ fn start_worker(oid: pg_sys::Oid) -> Option<DynamicBackgroundWorker> {
         .set_argument(oid.into_datum())
         .enable_spi_access()
         .set_start_time(BgWorkerStartTime::RecoveryFinished)
-        // The launcher starts it again; Postgres on its own would also do so after DROP DATABASE.
+        // The launcher restarts it. The postmaster would do so even after DROP DATABASE.
         .set_restart_time(None)
         .set_notify_pid(launcher_pid)
         .load_dynamic()
         .ok()
 }
 
-/// The connection limit of a database that a DROP DATABASE was interrupted in. The older minor versions,
-/// which do not know it, have no name for it.
+/// DATCONNLIMIT_INVALID_DB, the connection limit of a database whose DROP DATABASE was interrupted. Older minor versions
+/// do not define it.
 const INVALID: i32 = -2;
 
-/// The databases one can connect to, templates left out: a worker there would be in the way of
-/// CREATE DATABASE.
+/// The databases that allow connections, without templates, where a worker would prevent CREATE DATABASE.
 fn connectable_databases() -> Vec<pg_sys::Oid> {
     let mut found = Vec::new();
     // SAFETY: reads a shared catalog in a transaction; every tuple is used before the next is

@@ -1,8 +1,8 @@
 //! A job queue that lives inside Postgres.
 //!
-//! The verbs are SQL (`sql/`, listed in [`schema`]). This library adds what SQL cannot do, or cannot do
-//! fast: lanes in shared memory that know which tasks are next, the hot verbs on top of them, waiting
-//! without a transaction, and a background worker that keeps time.
+//! The functions are implemented in SQL (`sql/`, listed in [`schema`]). This library adds what SQL cannot do, or not as
+//! fast: lanes, which cache the next tasks of each queue in shared memory; a native fast path for the functions on the hot
+//! path; waiting without a transaction; and a background worker.
 
 #[macro_use]
 mod injection;
@@ -51,7 +51,7 @@ extern "C-unwind" fn _PG_init() {
     // SAFETY: plain reads of flags that the postmaster sets before it loads any library.
     let (upgrading, preloading) =
         unsafe { (pg_sys::IsBinaryUpgrade, pg_sys::process_shared_preload_libraries_in_progress) };
-    // pg_upgrade drops and creates databases; a worker connected to one would be in its way.
+    // pg_upgrade drops and creates databases, to which no worker may be connected.
     if upgrading {
         return;
     }

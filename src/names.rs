@@ -1,5 +1,5 @@
-//! Names as the database has them: bytes in its encoding, which need not be UTF-8. pgrx would read a text
-//! as a Rust string, and panic where it is none.
+//! Names as bytes in the encoding of the database, which need not be UTF-8. pgrx would read a text as a Rust string, and
+//! panic if it is not UTF-8.
 
 use crate::datum::{text, text_of};
 use pgrx::prelude::*;
@@ -76,7 +76,8 @@ pub unsafe fn elements<'a>(array: pg_sys::Datum) -> impl Iterator<Item = &'a [u8
     }
 }
 
-/// A name in a message, which is a Rust string: what is not ASCII is escaped unless the database is in UTF-8.
+/// A name for a message, which is a Rust string. Unless the encoding of the database is UTF-8, other characters than ASCII
+/// are escaped.
 pub fn shown(name: &[u8]) -> String {
     // SAFETY: reads a property of the database.
     let utf8 = unsafe { pg_sys::GetDatabaseEncoding() } == pg_sys::pg_enc::PG_UTF8 as i32;

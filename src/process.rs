@@ -1,20 +1,20 @@
-//! What the launcher and the workers have in common: signals, sleeping, settings, transactions.
+//! What the launcher and the background workers share: signals, sleeping, settings, transactions.
 
 use pgrx::prelude::*;
 use std::time::Duration;
 
 unsafe extern "C-unwind" {
-    // The server's own handlers, as they are: pgrx wraps what it exports in Rust functions.
+    // Declared here because pgrx would wrap the server's handlers in Rust functions.
     fn die(signal: i32);
     #[link_name = "SignalHandlerForConfigReload"]
     fn note_reload(signal: i32);
 }
 
-/// Connects the process to the database `oid`, or only to the shared catalogs if it is invalid,
-/// and lets signals through. Settings are read anew, because a SIGHUP may have come too early.
+/// Connects the process to the database `oid`, or only to the shared catalogs if it is invalid, and unblocks signals.
+/// Reads the settings again, because a SIGHUP may have come before that.
 pub fn start(oid: pg_sys::Oid) {
-    // SAFETY: the first thing a background worker does, with handlers that Postgres's own
-    // processes use: `die` ends the process at the next safe point, also within a query.
+    // SAFETY: called first in a background worker, with the handlers of the server's own processes: `die` ends the process
+    // at the next CHECK_FOR_INTERRUPTS.
     unsafe {
         handle(pg_sys::SIGHUP as i32, note_reload);
         handle(pg_sys::SIGTERM as i32, die);
@@ -25,7 +25,7 @@ pub fn start(oid: pg_sys::Oid) {
 }
 
 /// # Safety
-/// The handler must be fit to run at any point of the program.
+/// The handler must be async-signal-safe.
 unsafe fn handle(signal: i32, handler: unsafe extern "C-unwind" fn(i32)) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -36,15 +36,14 @@ unsafe fn handle(signal: i32, handler: unsafe extern "C-unwind" fn(i32)) {
     }
 }
 
-/// What a process sleeps for, as pg_stat_activity shows it from PostgreSQL 17 on; before, all of them are
-/// called Extension.
+/// What a process sleeps for. From PostgreSQL 17 on, each has its own wait event; before, all of them are Extension.
 #[derive(Clone, Copy)]
 pub enum Sleep {
-    /// The launcher or a worker, until something is due.
+    /// The launcher or a worker in its main loop.
     Main,
     /// A session in queue.wait or queue.wait_result.
     Wait,
-    /// A command that needs a database for itself, until the worker has left it.
+    /// A command that waits until the worker has disconnected from a database.
     Leave,
 }
 
@@ -70,8 +69,7 @@ fn wait_event(_sleep: Sleep) -> u32 {
     pg_sys::PG_WAIT_EXTENSION
 }
 
-/// Sleeps until the latch is set or the time is over. Raises if the process shall end; ends it if
-/// the postmaster is gone.
+/// Sleeps until the latch is set or the time has passed. Raises on an interrupt; exits if the postmaster has died.
 pub fn sleep(sleep: Sleep, time: Duration) {
     let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
     let milliseconds = i64::try_from(time.as_millis()).unwrap_or(i64::MAX).min(86_400_000);
@@ -88,9 +86,9 @@ pub fn sleep(sleep: Sleep, time: Duration) {
     pgrx::check_for_interrupts!();
 }
 
-/// Reads the settings again if a SIGHUP asked for it.
+/// Reads the settings again after a SIGHUP.
 pub fn reload_settings() {
-    // SAFETY: the flag belongs to this process; its main loop is where it is to be acted on.
+    // SAFETY: a flag of this process, which its main loop handles.
     unsafe {
         if pg_sys::ConfigReloadPending != 0 {
             pg_sys::ConfigReloadPending = 0;
@@ -99,10 +97,10 @@ pub fn reload_settings() {
     }
 }
 
-/// Runs `body` in a transaction of its own. An ERROR in it that nobody catches ends the process, which the
-/// launcher starts again: nothing half-done survives in its memory.
+/// Runs `body` in a transaction of its own. An ERROR that is not caught ends the process, and the launcher starts a new
+/// one with fresh memory.
 pub fn transaction<R>(body: impl FnOnce() -> R) -> R {
-    // SAFETY: start and commit are paired; an ERROR in between does not come back here.
+    // SAFETY: start and commit are paired; an ERROR in between does not return here.
     unsafe {
         pg_sys::SetCurrentStatementStartTimestamp();
         pg_sys::StartTransactionCommand();
@@ -110,7 +108,7 @@ pub fn transaction<R>(body: impl FnOnce() -> R) -> R {
         let result = body();
         pg_sys::PopActiveSnapshot();
         pg_sys::CommitTransactionCommand();
-        // Otherwise autovacuum would never learn of the rows that the worker touched.
+        // Otherwise autovacuum would not see the rows that the worker changed.
         pg_sys::pgstat_report_stat(false);
         result
     }
@@ -118,14 +116,14 @@ pub fn transaction<R>(body: impl FnOnce() -> R) -> R {
 
 /// Rolls back the transaction of [`transaction`], after an ERROR in it was caught.
 pub fn roll_back() {
-    // SAFETY: what the main loops of Postgres's own processes do after an ERROR.
+    // SAFETY: as in the main loops of the server's own processes after an ERROR.
     unsafe {
         pg_sys::AbortCurrentTransaction();
         pg_sys::pgstat_report_stat(false);
     }
 }
 
-/// Says in pg_stat_activity what the process does; `None` while it waits.
+/// Sets the activity in pg_stat_activity; `None` means idle.
 pub fn report(activity: Option<&std::ffi::CStr>) {
     // SAFETY: the string is static or outlives the call, which copies it.
     unsafe {

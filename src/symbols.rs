@@ -1,4 +1,4 @@
-//! The record that Postgres asks for beside every C function that is written by hand.
+//! The records of C functions (PG_FUNCTION_INFO_V1), for functions that pgrx does not declare.
 
 /// Defines the record of a function: `pg_finfo_` and the function's name.
 macro_rules! declare_symbol {

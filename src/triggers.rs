@@ -1,5 +1,5 @@
-//! The triggers by which the lanes learn of what the native verbs did not do: the core's own statements,
-//! and a user's INSERT, COPY, UPDATE or DELETE.
+//! The triggers that publish changes which the native fast path did not make: statements of the SQL implementation, and
+//! INSERT, COPY, UPDATE and DELETE by clients.
 
 use crate::clock::now;
 use crate::datum::text_of;
@@ -14,30 +14,30 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 macro_rules! trigger {
-    ($name:ident, $info:ident, $act:path, $($table:literal)|+, $columns:expr, $gets:expr) => {
+    ($name:ident, $info:ident, $act:path, $($table:literal)|+, $columns:expr, $needs:expr) => {
         declare_symbol!($info);
 
         /// The trigger's function, as native.sql declares it.
         #[unsafe(no_mangle)]
         #[pg_guard]
         unsafe extern "C-unwind" fn $name(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-            // SAFETY: called as a trigger, its context is what triggers get.
+            // SAFETY: if the call is that of a trigger, its context is a TriggerData.
             unsafe {
                 let context = (*fcinfo).context;
                 if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
                     refuse("only to be called as a trigger");
                 }
                 let trigger = &*context.cast::<pg_sys::TriggerData>();
-                if !is_ours(trigger, &[$($table),+]) || !$gets.is_got_by(trigger) {
+                if !is_ours(trigger, &[$($table),+]) || !$needs.are_met_by(trigger) {
                     refuse("only to be called as the extension's own triggers");
                 }
                 if shared::get().is_none() {
-                    // Nobody is to be told.
+                    // Without preloading there are no lanes.
                 } else if columns::begins_with((*(*trigger).tg_relation).rd_att, $columns) {
                     $act(trigger);
                 } else {
-                    // A table of another version, or a user's idea: nothing can be told of its rows. No native
-                    // verb uses it as it is.
+                    // A table of another version, or one that a user altered: its rows cannot be read here. The native
+                    // fast path does not use it.
                     lanes::invalidate();
                     lanes::invalidate_counters();
                 }
@@ -47,17 +47,17 @@ macro_rules! trigger {
     };
 }
 
-trigger!(tasks_announced, pg_finfo_tasks_announced, inserted, c"tasks", TOLD, Gets::Rows);
-trigger!(task_changed, pg_finfo_task_changed, changed, c"tasks", TOLD, Gets::Row);
-trigger!(event_announced, pg_finfo_event_announced, event_left, c"events", columns::EVENT_QUEUE, Gets::Row);
-trigger!(history_counted, pg_finfo_history_counted, archived, c"history", columns::HISTORY, Gets::Rows);
+trigger!(tasks_announced, pg_finfo_tasks_announced, inserted, c"tasks", READ, Needs::Rows);
+trigger!(task_changed, pg_finfo_task_changed, changed, c"tasks", READ, Needs::Row);
+trigger!(event_announced, pg_finfo_event_announced, event_inserted, c"events", columns::EVENT_QUEUE, Needs::Row);
+trigger!(history_counted, pg_finfo_history_counted, archived, c"history", columns::HISTORY, Needs::Rows);
 trigger!(
     dead_letter_counted,
     pg_finfo_dead_letter_counted,
-    buried,
+    dead_letter_changed,
     c"dead_letters",
     columns::DEAD_LETTERS,
-    Gets::Row
+    Needs::Row
 );
 trigger!(
     table_emptied,
@@ -65,15 +65,15 @@ trigger!(
     emptied,
     c"tasks" | c"history" | c"dead_letters",
     &[],
-    Gets::Nothing
+    Needs::Nothing
 );
 
-/// How many columns of a task are of interest here, and which.
-const TOLD_COUNT: usize = task::LEASE_UNTIL + 1;
-const TOLD: &[Column] = columns::TASKS.split_at(TOLD_COUNT).0;
+/// The columns of a task that these triggers read.
+const READ_COUNT: usize = task::LEASE_UNTIL + 1;
+const READ: &[Column] = columns::TASKS.split_at(READ_COUNT).0;
 
-/// Whether the trigger is on one of these tables in a schema of the extension: of another, whose columns are
-/// others, values would be read that are none.
+/// Whether the trigger is on one of these tables in a schema of the extension. Another table may have columns of other
+/// types.
 unsafe fn is_ours(trigger: &pg_sys::TriggerData, tables: &[&CStr]) -> bool {
     // SAFETY: the relation is open as long as the trigger runs.
     unsafe {
@@ -85,17 +85,17 @@ unsafe fn is_ours(trigger: &pg_sys::TriggerData, tables: &[&CStr]) -> bool {
     }
 }
 
-/// What a trigger reads, and so has to have got: who owns a table can put the function on it in any way.
-enum Gets {
+/// The data that a trigger needs. The owner of a table can create a trigger with these functions at any event.
+enum Needs {
     Nothing,
-    /// The row that the statement changed, after that.
+    /// The changed row.
     Row,
-    /// All the rows that the statement inserted, or deleted.
+    /// The transition table of the inserted or deleted rows.
     Rows,
 }
 
-impl Gets {
-    fn is_got_by(&self, trigger: &pg_sys::TriggerData) -> bool {
+impl Needs {
+    fn are_met_by(&self, trigger: &pg_sys::TriggerData) -> bool {
         let event = trigger.tg_event;
         let inserted = event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_INSERT;
         match self {
@@ -112,38 +112,38 @@ fn refuse(message: &'static str) -> ! {
     unreachable!()
 }
 
-/// A task as far as it is of interest here.
-type Seen = Task<TOLD_COUNT>;
+/// The columns of a task that these triggers read.
+type Columns = Task<READ_COUNT>;
 
-/// After a statement that inserted tasks: all of them.
+/// AFTER INSERT of tasks, for each statement.
 unsafe fn inserted(trigger: &pg_sys::TriggerData) {
     let moment = now();
-    // SAFETY: the trigger is declared with a table of the new rows, which are tasks.
+    // SAFETY: the trigger has a transition table of new rows, which are tasks.
     unsafe {
         let tasks = (*trigger.tg_relation).rd_id;
-        each_of((trigger, trigger.tg_newtable), TOLD_COUNT, |slot| tell(tasks, &Task::of(slot), moment));
+        for_each_row((trigger, trigger.tg_newtable), READ_COUNT, |slot| publish(tasks, &Task::of(slot), moment));
     }
 }
 
-/// Does something with each row of a table of rows that the trigger got, deformed up to so many columns.
-unsafe fn each_of(
+/// Calls `act` with each row of a transition table, of which so many columns are deformed.
+unsafe fn for_each_row(
     (trigger, rows): (&pg_sys::TriggerData, *mut pg_sys::Tuplestorestate),
     columns: usize,
     mut act: impl FnMut(*mut pg_sys::TupleTableSlot),
 ) {
-    // Another event may have brought the other table alone.
+    // The trigger may have been created for another event, with the other transition table only.
     if rows.is_null() {
         refuse("only to be called as the extension's own triggers");
     }
-    // SAFETY: the server has filled the table.
+    // SAFETY: a tuplestore of the server.
     unsafe {
         let slot = pg_sys::MakeSingleTupleTableSlot(
             (*trigger.tg_relation).rd_att,
             &raw const pg_sys::TTSOpsMinimalTuple,
         );
-        // A place of our own: other triggers read the same rows.
-        let place = pg_sys::tuplestore_alloc_read_pointer(rows, pg_sys::EXEC_FLAG_REWIND as i32);
-        pg_sys::tuplestore_select_read_pointer(rows, place);
+        // A read pointer of its own, because other triggers read the same rows.
+        let pointer = pg_sys::tuplestore_alloc_read_pointer(rows, pg_sys::EXEC_FLAG_REWIND as i32);
+        pg_sys::tuplestore_select_read_pointer(rows, pointer);
         pg_sys::tuplestore_rescan(rows);
         while pg_sys::tuplestore_gettupleslot(rows, true, false, slot) {
             pg_sys::slot_getsomeattrs_int(slot, columns as i32);
@@ -153,43 +153,43 @@ unsafe fn each_of(
     }
 }
 
-/// After an update or a deletion, for each task.
+/// AFTER UPDATE OR DELETE of tasks, for each row.
 unsafe fn changed(trigger: &pg_sys::TriggerData) {
     // SAFETY: a row trigger has the old row, and for an update the new one.
     unsafe {
         let moment = now();
-        let (tasks, shape) = ((*trigger.tg_relation).rd_id, (*trigger.tg_relation).rd_att);
-        let old = row_of(trigger.tg_trigtuple, shape);
+        let (tasks, descriptor) = ((*trigger.tg_relation).rd_id, (*trigger.tg_relation).rd_att);
+        let old = row_of(trigger.tg_trigtuple, descriptor);
         let update = pg_sys::TRIGGER_EVENT_UPDATE == trigger.tg_event & pg_sys::TRIGGER_EVENT_OPMASK;
-        let new = update.then(|| row_of(trigger.tg_newtuple, shape));
-        let blocked = |task: &Seen| task.is_queued() && !task.is_admitted();
+        let new = update.then(|| row_of(trigger.tg_newtuple, descriptor));
+        let blocked = |task: &Columns| task.is_queued() && !task.is_admitted();
         let withdrawn = old.is_queued() && new.as_ref().is_some_and(blocked);
-        forget(tasks, &old, withdrawn);
-        new.into_iter().for_each(|new| tell(tasks, &new, moment));
+        publish_removal(tasks, &old, withdrawn);
+        new.into_iter().for_each(|new| publish(tasks, &new, moment));
     }
 }
 
-/// After a row of queue_internal.events came in.
-unsafe fn event_left(trigger: &pg_sys::TriggerData) {
+/// AFTER INSERT of events, for each row.
+unsafe fn event_inserted(trigger: &pg_sys::TriggerData) {
     // SAFETY: a row trigger has the row; its queue is a text and never null.
     unsafe {
         let mut null = false;
-        let shape = (*trigger.tg_relation).rd_att;
-        let queue = pg_sys::heap_getattr(trigger.tg_trigtuple, event::QUEUE as i32 + 1, shape, &mut null);
+        let descriptor = (*trigger.tg_relation).rd_att;
+        let queue = pg_sys::heap_getattr(trigger.tg_trigtuple, event::QUEUE as i32 + 1, descriptor, &mut null);
         transaction::event_added(&Queue::new(tasks(), text_of(queue)));
     }
 }
 
-/// After a statement that archived tasks, or deleted such rows: all of them.
+/// AFTER INSERT OR DELETE of the history, for each statement.
 unsafe fn archived(trigger: &pg_sys::TriggerData) {
     const COLUMNS: usize = history::FINISHED_AT + 1;
     let moment = now();
-    // SAFETY: the triggers are declared with a table of the new rows, or the old, those of the history.
+    // SAFETY: the triggers have a transition table of new or old rows, which are those of the history.
     unsafe {
         let tasks = tasks();
         let insert = trigger.tg_event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_INSERT;
         let (rows, more) = if insert { (trigger.tg_newtable, 1) } else { (trigger.tg_oldtable, -1) };
-        each_of((trigger, rows), COLUMNS, |slot| {
+        for_each_row((trigger, rows), COLUMNS, |slot| {
             let row = Row::<COLUMNS>::of(slot);
             let (queue, state) = (text_of(row.values[history::QUEUE]), text_of(row.values[history::STATE]));
             if let Some(item) = Item::ended(state, row.long(history::FINISHED_AT), moment) {
@@ -199,38 +199,37 @@ unsafe fn archived(trigger: &pg_sys::TriggerData) {
     }
 }
 
-/// After a dead letter came, changed or went.
-unsafe fn buried(trigger: &pg_sys::TriggerData) {
+/// AFTER INSERT OR UPDATE OR DELETE of dead letters, for each row.
+unsafe fn dead_letter_changed(trigger: &pg_sys::TriggerData) {
     const QUEUE: i32 = dead_letter::QUEUE as i32 + 1;
     const FAILED_AT: i32 = dead_letter::FAILED_AT as i32 + 1;
     let moment = now();
-    // SAFETY: a row trigger has the old row, the new one, or both; the columns are as the extension made
-    // them, and not null.
+    // SAFETY: a row trigger has the old row, the new one, or both; the columns are those of the extension and not null.
     unsafe {
-        let (tasks, shape) = (tasks(), (*trigger.tg_relation).rd_att);
-        let tell = |row, more| {
+        let (tasks, descriptor) = (tasks(), (*trigger.tg_relation).rd_att);
+        let count = |row, more| {
             let mut null = false;
-            let queue = text_of(pg_sys::heap_getattr(row, QUEUE, shape, &mut null));
-            let failed_at = pg_sys::heap_getattr(row, FAILED_AT, shape, &mut null).value() as i64;
+            let queue = text_of(pg_sys::heap_getattr(row, QUEUE, descriptor, &mut null));
+            let failed_at = pg_sys::heap_getattr(row, FAILED_AT, descriptor, &mut null).value() as i64;
             let failed = Item::ended(b"failed", failed_at, moment);
             for item in failed.into_iter().chain([Item::DEAD]) {
                 transaction::counted(&Queue::new(tasks, queue), item, more);
             }
         };
         let operation = trigger.tg_event & pg_sys::TRIGGER_EVENT_OPMASK;
-        tell(trigger.tg_trigtuple, if operation == pg_sys::TRIGGER_EVENT_INSERT { 1 } else { -1 });
+        count(trigger.tg_trigtuple, if operation == pg_sys::TRIGGER_EVENT_INSERT { 1 } else { -1 });
         if operation == pg_sys::TRIGGER_EVENT_UPDATE {
-            tell(trigger.tg_newtuple, 1);
+            count(trigger.tg_newtuple, 1);
         }
     }
 }
 
-/// After a TRUNCATE, of which nobody tells what there was.
+/// AFTER TRUNCATE, whose rows are unknown.
 unsafe fn emptied(_trigger: &pg_sys::TriggerData) {
     transaction::uncounted();
 }
 
-/// Where the table of tasks is.
+/// The OID of queue.tasks.
 unsafe fn tasks() -> pg_sys::Oid {
     // SAFETY: catalog lookups.
     unsafe {
@@ -239,9 +238,8 @@ unsafe fn tasks() -> pg_sys::Oid {
     }
 }
 
-/// `queue_internal.announce_task`: by now, or from a time to come, claims may get more from the queue
-/// than its tasks alone tell.
-/// pgrx passes a bytea as bytes, and a text is laid out as one.
+/// `queue_internal.announce_task`: now or from `run_at` on, claims may find more than the committed tasks show. The queue
+/// is a text, which has the layout of the bytea that pgrx passes as bytes.
 #[pg_extern(sql = false)]
 fn announce_task(queue: &[u8], run_at: TimestampWithTimeZone) {
     if shared::get().is_none() {
@@ -257,7 +255,7 @@ fn announce_task(queue: &[u8], run_at: TimestampWithTimeZone) {
     transaction::event_added(&Queue::new(tasks, queue));
 }
 
-/// `queue_internal.announce_extension`: this database has the extension from now on.
+/// `queue_internal.announce_extension`: notifies the launcher at commit that this database has the extension.
 #[pg_extern(sql = false)]
 fn announce_extension() {
     if shared::get().is_some() {
@@ -265,20 +263,20 @@ fn announce_extension() {
     }
 }
 
-unsafe fn row_of(tuple: pg_sys::HeapTuple, shape: pg_sys::TupleDesc) -> Seen {
-    let mut row = Seen::empty();
-    // SAFETY: the first columns are the extension's own, whatever a user has added behind them.
+unsafe fn row_of(tuple: pg_sys::HeapTuple, descriptor: pg_sys::TupleDesc) -> Columns {
+    let mut row = Columns::empty();
+    // SAFETY: the first columns are those of the extension, whatever a user has added after them.
     unsafe {
         let Row { values, nulls } = &mut *row;
         for (column, (value, null)) in values.iter_mut().zip(nulls).enumerate() {
-            *value = pg_sys::heap_getattr(tuple, column as i32 + 1, shape, null);
+            *value = pg_sys::heap_getattr(tuple, column as i32 + 1, descriptor, null);
         }
     }
     row
 }
 
-/// Notes what a new row or version means to its queue.
-unsafe fn tell(tasks: pg_sys::Oid, row: &Seen, moment: i64) {
+/// Publishes a new row or a new version of a row.
+unsafe fn publish(tasks: pg_sys::Oid, row: &Columns, moment: i64) {
     let Some(name) = row.get(task::QUEUE) else { return };
     // SAFETY: the queue of a task is a text.
     let queue = Queue::new(tasks, unsafe { text_of(name) });
@@ -290,8 +288,8 @@ unsafe fn tell(tasks: pg_sys::Oid, row: &Seen, moment: i64) {
     }
 }
 
-/// Notes that an old row or version counts no more; if `withdrawn`, because the task is blocked in its group now.
-unsafe fn forget(tasks: pg_sys::Oid, row: &Seen, withdrawn: bool) {
+/// Publishes that an old version of a row is gone. With `withdrawn`, the task is now blocked in its group.
+unsafe fn publish_removal(tasks: pg_sys::Oid, row: &Columns, withdrawn: bool) {
     let Some(name) = row.get(task::QUEUE) else { return };
     // SAFETY: the queue of a task is a text.
     let queue = Queue::new(tasks, unsafe { text_of(name) });

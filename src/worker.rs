@@ -1,13 +1,13 @@
-//! The worker: one process per database that has the extension. It keeps time.
+//! The background worker: one process for each database that has the extension.
 //!
-//! It puts back tasks whose lease ran out, runs the schedules, tells listeners of tasks that can be
-//! claimed, and keeps the history in its partitions. Nothing depends on it for correctness: claims
-//! take over expired leases by themselves, and `CALL queue.maintain()` does the rest by hand.
+//! It requeues tasks whose lease has expired, runs schedules, notifies listeners, and creates and drops the partitions of
+//! the history. Correctness does not depend on it: claims end expired leases themselves, and `CALL queue.maintain()` does
+//! the other steps.
 //!
-//! Each round takes what sessions announced in shared memory, does what is due in short
-//! transactions, and sleeps until the next thing is due. What nobody could announce is found by a
-//! sweep. No step does more than a batch or reads more than a piece in a round, or waits for a lock for long, so that one
-//! thing is in no other's way; and schedules that are due run before any other step. A step that fails is a WARNING, and is tried again after a pause that grows.
+//! Each round reads what sessions announced in shared memory, runs the steps that are due in short transactions, and
+//! sleeps until the next step is due. A sweep finds changes that no session announced. A step processes one batch, or
+//! reads one piece of a table, and waits for locks only briefly, so that no step delays the others for long. Due schedules
+//! run before every other step. If a step fails, the worker logs a WARNING and repeats the step after a pause that grows.
 
 mod core;
 mod events;
@@ -31,18 +31,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use installed::{Installed, Step};
-use leases::LeaseLook;
+use leases::LeaseScan;
 
-/// How many tasks one transaction of the worker touches at most.
+/// The largest number of tasks that one transaction of the worker changes.
 const BATCH: i32 = 1000;
-/// The longest time without a look for expired leases that no session announced.
+/// How often to scan for expired leases that no session announced.
 const LEASE_SCAN_EVERY: i64 = 60_000_000;
-/// How often partitions and retention are looked after.
-const UPKEEP_EVERY: i64 = 60_000_000;
-/// After a step failed, it is tried again: after this time, which doubles with each failure up to the second.
+/// How often to create partitions and to apply retention.
+const HISTORY_EVERY: i64 = 60_000_000;
+/// The pause after a step failed. It doubles with each failure, up to the second of these.
 const FIRST_PAUSE: i64 = 1_000_000;
 const LONGEST_PAUSE: i64 = 60_000_000;
-/// How soon to look again while somebody else holds the extension locked.
+/// The pause while another session holds a lock on the extension.
 const RETRY_LOCKED: Duration = Duration::from_millis(200);
 
 /// The worker's main function; the argument is the database's OID.
@@ -54,7 +54,7 @@ pub extern "C-unwind" fn worker_main(argument: pg_sys::Datum) {
     let Some(shared) = shared::get() else { return };
     let Some(database) = shared.database(oid) else { return };
     if !database.worker.try_enter() {
-        // The worker of an earlier launcher has not left yet.
+        // The worker of an earlier launcher is still running.
         return;
     }
     // SAFETY: the function only touches atomics in shared memory, which outlives the process.
@@ -64,7 +64,7 @@ pub extern "C-unwind" fn worker_main(argument: pg_sys::Datum) {
     Worker::new(shared, database).run();
 }
 
-/// Runs at every exit of the process, also after an ERROR.
+/// An exit callback, which also runs after an ERROR.
 #[pg_guard]
 unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
     let oid = pg_sys::Oid::from(argument.value() as u32);
@@ -80,55 +80,56 @@ fn microseconds(time: Duration) -> i64 {
 struct Worker {
     shared: &'static Shared,
     database: &'static Database,
-    /// The launcher that started this worker. When it is gone, so must this worker be: the next
-    /// launcher starts its own.
+    /// The launcher that started this worker. The worker exits after its launcher, because the next launcher starts its
+    /// own workers.
     launcher_pid: i32,
-    /// When something is to be done in a lane.
+    /// When the next lane needs maintenance.
     next_lane: i64,
-    /// The lane with which the next round begins.
+    /// The lane with which the next round starts.
     lane_from: usize,
-    /// The earliest expiry among the leases seen by the last look.
+    /// The earliest expiry among the leases that the last scan read.
     next_lease: i64,
-    /// How far the look for expired leases has come, unless it is between two.
-    lease_look: Option<LeaseLook>,
-    /// Not before this time is the next look for expired leases worth its cost.
+    /// The state of the current scan for expired leases; none between two scans.
+    lease_scan: Option<LeaseScan>,
+    /// The earliest start of the next scan, which bounds the share of time that scans take.
     lease_scan_from: i64,
-    /// What a look takes, in microseconds.
+    /// How long a scan takes, in microseconds.
     lease_scan_cost: i64,
-    /// Not after this time is the next look, whatever is known.
+    /// The latest start of the next scan.
     lease_scan_by: i64,
     /// The earliest run_at beyond `due_until`.
     next_run: i64,
-    /// Tasks that came due up to here have been told.
+    /// Listeners have been notified of all tasks that became due up to this time.
     due_until: i64,
     /// When the next schedule is due, as far as this worker knows.
     next_schedule: i64,
-    /// When schedules ran last, and the queue behind which the next ones are.
+    /// When schedules last ran, and the queue after which the next call continues.
     schedules_ran: Instant,
     schedules_after: Vec<u8>,
-    /// When everything was last looked at.
+    /// When all queues were last checked.
     swept_at: i64,
-    next_upkeep: i64,
-    /// When to begin to apply retention, even if partitions cannot be made.
-    next_retirement: i64,
-    /// Whether there was no task yet for which to make partitions.
-    history_awaited: bool,
-    /// What there may be more of to delete right now.
+    /// When to create partitions next.
+    next_partitions: i64,
+    /// When to apply retention next, even if no partition can be created.
+    next_retention: i64,
+    /// Whether there is no partition yet because there has been no task.
+    awaits_first_task: bool,
+    /// The parts of retention that may have more rows to delete now.
     to_retire: Vec<fn(i32) -> bool>,
-    /// Whether there may be more events to process right now.
+    /// Whether there may be more events to process now.
     more_events: bool,
-    /// Whether a turn of the sweep for lost events has begun, and not ended.
+    /// Whether a turn of the sweep for lost events has begun and not ended.
     sweeping: bool,
-    /// How far that sweep has come; nothing where everything has been looked at.
-    sweep_place: Option<Vec<u8>>,
-    /// When its next turn begins.
+    /// The position of that sweep; none if everything has been checked.
+    sweep_position: Option<Vec<u8>>,
+    /// When its next turn starts.
     next_lost: i64,
     /// How long this turn has taken so far.
     swept_for: Duration,
-    /// Queues to notify, and when.
+    /// The queues to notify, and the earliest time to do so.
     to_notify: BTreeSet<Vec<u8>>,
     notify_from: i64,
-    /// What became of each step lately.
+    /// The pause of each step.
     pauses: [Pause; STEPS.len()],
 }
 
@@ -143,7 +144,7 @@ const STEPS: [StepOf; 10] = [
     Worker::run_schedules,
     Worker::find_lost_events,
     Worker::process_events,
-    Worker::look_for_due,
+    Worker::find_due_queues,
     Worker::notify,
     Worker::keep_history,
     Worker::retire,
@@ -154,12 +155,12 @@ const REAP: usize = 2;
 const RUN_SCHEDULES: usize = 3;
 const FIND_LOST_EVENTS: usize = 4;
 const PROCESS_EVENTS: usize = 5;
-const LOOK_FOR_DUE: usize = 6;
+const FIND_DUE_QUEUES: usize = 6;
 const NOTIFY: usize = 7;
 const KEEP_HISTORY: usize = 8;
 const RETIRE: usize = 9;
 
-/// A step that fails is left alone for a while.
+/// The pause of a step that failed.
 #[derive(Clone, Copy)]
 struct Pause {
     failures: u32,
@@ -175,8 +176,8 @@ impl Pause {
         self.until = moment + longer.min(LONGEST_PAUSE);
     }
 
-    /// Whether the log is to say so, should it fail again: the first times, then more and more rarely.
-    fn is_news(&self) -> bool {
+    /// Whether the next failure is logged: the first ones, then every power of two.
+    fn is_logged(&self) -> bool {
         (self.failures + 1).is_power_of_two()
     }
 }
@@ -190,7 +191,7 @@ impl Worker {
             next_lane: NEVER,
             lane_from: 0,
             next_lease: NEVER,
-            lease_look: None,
+            lease_scan: None,
             lease_scan_from: AT_ONCE,
             lease_scan_cost: 0,
             lease_scan_by: AT_ONCE,
@@ -200,13 +201,13 @@ impl Worker {
             schedules_ran: Instant::now(),
             schedules_after: Vec::new(),
             swept_at: i64::MIN,
-            next_upkeep: AT_ONCE,
-            next_retirement: AT_ONCE,
-            history_awaited: false,
+            next_partitions: AT_ONCE,
+            next_retention: AT_ONCE,
+            awaits_first_task: false,
             to_retire: Vec::new(),
             more_events: false,
             sweeping: false,
-            sweep_place: None,
+            sweep_position: None,
             next_lost: AT_ONCE,
             swept_for: Duration::ZERO,
             to_notify: BTreeSet::new(),
@@ -218,8 +219,8 @@ impl Worker {
     fn run(mut self) {
         installed::attempt(c"comparing versions", true, core::compare_versions);
         while self.may_stay() {
-            if self.is_of_the_future(now()) {
-                // The clock was put back, and what this worker had planned may be years ahead.
+            if self.clock_went_back(now()) {
+                // The clock was set back, and the times at which this worker planned its steps may be years ahead.
                 self = Self::new(self.shared, self.database);
             }
             let pause = match self.round() {
@@ -240,15 +241,15 @@ impl Worker {
         }
     }
 
-    /// Whether it has done something at a time that is still to come.
-    fn is_of_the_future(&self, moment: i64) -> bool {
+    /// Whether the clock shows an earlier time than at a previous step.
+    fn clock_went_back(&self, moment: i64) -> bool {
         let notified = self.notify_from.saturating_sub(microseconds(settings::notify_interval()));
         let done = [
             self.swept_at,
             self.due_until,
             notified,
             self.lease_scan_by - LEASE_SCAN_EVERY,
-            self.next_upkeep - UPKEEP_EVERY,
+            self.next_partitions - HISTORY_EVERY,
         ];
         done.into_iter().any(|time| time > moment)
     }
@@ -259,27 +260,27 @@ impl Worker {
             && self.database.kept_out(now()) == 0
     }
 
-    /// Does what is due.
+    /// Runs the steps that are due.
     fn round(&mut self) -> Installed {
-        // Not more often than it may be told: under load there is something new at any time.
-        let heard = now() >= self.notify_from;
-        let pushed = if heard { self.database.pushed.take() } else { QueueBits::default() };
-        // Sessions announce a schedule's next run as they do a task for later. Taken before any
-        // transaction's snapshot, and kept, because not every round looks for the next ones anew.
+        // At most once in notify_interval: under load there are always new tasks.
+        let takes_pushed = now() >= self.notify_from;
+        let pushed = if takes_pushed { self.database.pushed.take() } else { QueueBits::default() };
+        // Sessions announce the next run of a schedule like a scheduled task. Read before any snapshot is taken, and kept,
+        // because not every round searches for the next ones.
         let announced = self.database.next_run.take();
         self.next_run = self.next_run.min(announced);
         self.next_schedule = self.next_schedule.min(announced);
         for index in 0..STEPS.len() {
             self.wake_due();
             let mut installed = Installed::Yes;
-            if self.schedules_are_pressing() {
+            if self.schedules_run_first() {
                 installed = self.take(RUN_SCHEDULES, &pushed);
             }
             if installed == Installed::Yes {
                 installed = self.take(index, &pushed);
             }
             if installed != Installed::Yes {
-                // Not done yet: hand back what the sessions said.
+                // The announcements were not processed: put them back.
                 self.database.pushed.insert(&pushed);
                 return installed;
             }
@@ -287,7 +288,7 @@ impl Worker {
         Installed::Yes
     }
 
-    /// Takes a step, unless it failed a short time ago. That it fails is in no other's way.
+    /// Runs a step, unless it is paused. A failed step does not affect the others.
     fn take(&mut self, index: usize, pushed: &QueueBits) -> Installed {
         if self.pauses[index].until > now() {
             return Installed::Yes;
@@ -296,7 +297,7 @@ impl Worker {
             Installed::Yes => self.pauses[index] = Pause::NONE,
             Installed::Failed => {
                 self.pauses[index].failed(now());
-                // What sessions announced is looked at in a sweep.
+                // A sweep finds what sessions announced and this step has not processed.
                 self.swept_at = i64::MIN;
             }
             otherwise => return otherwise,
@@ -305,34 +306,34 @@ impl Worker {
     }
 
     fn attempt<R>(&self, step: usize, activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
-        installed::attempt(activity, self.pauses[step].is_news(), body)
+        installed::attempt(activity, self.pauses[step].is_logged(), body)
     }
 
-    /// Writes how far tokens may go from now on, and publishes it, so that claims need not be durable.
+    /// Stores an upper bound of tokens and publishes it, so that claims can commit asynchronously.
     fn raise_tokens(&mut self, _pushed: &QueueBits) -> Installed {
         if !self.database.tokens.wanted() {
             return Installed::Yes;
         }
-        let step = self.attempt(RAISE_TOKENS, c"raising the mark of tokens", core::raise_tokens);
-        // The mark is on disk now, and not before.
+        let step = self.attempt(RAISE_TOKENS, c"raising the token mark", core::raise_tokens);
+        // The transaction has committed, so the mark is on disk.
         if let Some(Some(raised)) = step.result {
             self.database.tokens.publish(raised.mark, raised.base);
         }
         step.installed
     }
 
-    /// How long nothing is due. What sessions announce from now on wakes the worker.
+    /// How long to sleep. An announcement from now on wakes the worker.
     fn until_next(&self) -> Duration {
         self.database.worker.sleep_until(self.next_time());
-        // Once more: a session may have spoken before it could know when the worker wakes.
+        // Computed again: a session may have announced something before it could see when the worker wakes.
         let next = self.next_time();
-        // Rounded up to the clock's step, or the worker would wake just before the time.
+        // Rounded up to milliseconds, or the worker would wake just before that time.
         let pause = Duration::from_micros((next - now()).max(0).unsigned_abs().saturating_add(999));
-        // Sleep is not measured by the clock, which may have been put back since the round began.
+        // A bound, because the clock may have been set back since the round started.
         pause.min(settings::sweep_interval())
     }
 
-    /// Computed anew each time, so that a changed setting counts at once.
+    /// Computed at each use, so that a changed setting applies at once.
     fn next_sweep(&self) -> i64 {
         self.swept_at.saturating_add(microseconds(settings::sweep_interval()))
     }
@@ -351,11 +352,11 @@ impl Worker {
         times[RUN_SCHEDULES] = self.next_schedule.min(self.database.next_run.get());
         times[FIND_LOST_EVENTS] = more(self.sweeping).min(self.next_lost);
         times[PROCESS_EVENTS] = more(self.more_events);
-        times[LOOK_FOR_DUE] = run.max(self.notify_from).min(self.next_sweep());
+        times[FIND_DUE_QUEUES] = run.max(self.notify_from).min(self.next_sweep());
         times[NOTIFY] = notify;
-        times[KEEP_HISTORY] = self.next_upkeep;
+        times[KEEP_HISTORY] = self.next_partitions;
         times[RETIRE] = more(!self.to_retire.is_empty());
-        // What failed waits for the end of its pause.
+        // A step that failed waits for the end of its pause.
         let due = times.iter().zip(&self.pauses).map(|(time, pause)| (*time).max(pause.until));
         due.fold(NEVER, i64::min)
     }

@@ -1,28 +1,26 @@
-//! Refuses at once what PostgreSQL would refuse only after it has a lock.
+//! Refuses commands for lack of a right before PostgreSQL waits for a lock.
 //!
-//! For most commands PostgreSQL looks at the right first and takes the lock then. For those here it is the other way round:
-//! CREATE RULE asks for an exclusive lock on the table and then for its owner. While such a command waits behind an open
-//! transaction, everybody who comes later waits behind the command, though it is going to be refused. A role with a right to
-//! push could stop all the others in that way, with two sessions. So what PostgreSQL is going to check is checked here
-//! beforehand, for the tables of the extension and for the catalogues, which all sessions need.
+//! Most commands check the right first and then take the lock. The commands here do it the other way round: CREATE RULE
+//! waits for an exclusive lock on the table, and then checks that the user owns it. While it waits for an open transaction,
+//! all later sessions wait behind it. With two sessions, a role that may push could stop all others. So the right is
+//! checked here beforehand, for the tables of the extension and for the system catalogs.
 //!
-//! Names are resolved as PostgreSQL does it, but without a lock. What was found is written into a copy of the statement, which
-//! PostgreSQL then runs (`relations`).
+//! Names are resolved as PostgreSQL resolves them, but without a lock. The result is written into a copy of the statement,
+//! which PostgreSQL then runs (`relations`).
 
 use super::relations::{Right, check, check_unless, find, is_protected};
 use crate::guard::elements;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char};
 
-/// Raises what PostgreSQL would raise for the lack of a right, before it takes a lock. Returns the statement to run: a
-/// private copy, or the same if it is not one of these. Guarded, because that is an ERROR, and because to look a name up
-/// can fail.
+/// Raises the ERROR that PostgreSQL would raise for lack of a right, before it takes a lock. Returns the statement to run: a
+/// private copy, or the statement itself if it is not one of these. With pgrx's guard, because catalog lookups can raise.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn refuse_early(
     statement: *mut pg_sys::PlannedStmt,
 ) -> *mut pg_sys::PlannedStmt {
     use pg_sys::NodeTag::*;
-    // SAFETY: a utility statement is a node, and its tag tells its type and that of what its lists hold.
+    // SAFETY: each cast follows the node's tag, which also determines the type of the elements of its lists.
     unsafe {
         match (*(*statement).utilityStmt).type_ {
             T_RuleStmt
@@ -65,7 +63,7 @@ pub unsafe extern "C-unwind" fn refuse_early(
     }
 }
 
-/// The node of a name.
+/// The parser's node for a name.
 #[cfg(not(feature = "pg14"))]
 type NodeString = pg_sys::String;
 #[cfg(feature = "pg14")]
@@ -81,9 +79,10 @@ unsafe fn text_of(name: *mut NodeString) -> *const c_char {
     }
 }
 
-/// For the owner of this extension. Every transaction of the worker and every look of `queue.wait` holds a lock on it, for
-/// which DROP and ALTER EXTENSION wait before they look at the right. ALTER FUNCTION ... DEPENDS ON EXTENSION takes the same lock and asks
-/// PostgreSQL for no right on the extension: a role that repeats it would delay all sessions that wait for a task.
+/// Raises an ERROR unless the user owns the extension. Every transaction of the worker and every check of `queue.wait`
+/// locks the extension, and DROP and ALTER EXTENSION wait for that lock before they check the right. ALTER FUNCTION ...
+/// DEPENDS ON EXTENSION takes the same lock without any right on the extension: a role that repeats it would delay all
+/// sessions that wait for a task.
 unsafe fn check_extension(name: *const c_char) {
     // SAFETY: a name that the parser made, and catalog lookups.
     unsafe {
@@ -104,12 +103,12 @@ unsafe fn check_extension(name: *const c_char) {
 
 unsafe fn check_command(node: *mut pg_sys::Node) {
     use pg_sys::NodeTag::*;
-    // SAFETY: as above; the node belongs to a private copy.
+    // SAFETY: each cast follows the node's tag; the node belongs to a private copy.
     unsafe {
         match (*node).type_ {
             T_RuleStmt => check((*node.cast::<pg_sys::RuleStmt>()).relation, Right::Owner),
             T_CreateTrigStmt => check((*node.cast::<pg_sys::CreateTrigStmt>()).relation, Right::Trigger),
-            // Its foreign keys come as an ALTER TABLE of their own. CREATE FOREIGN TABLE begins with the same fields.
+            // Foreign keys are added by a separate ALTER TABLE. CreateForeignTableStmt starts with the same fields.
             T_CreateStmt | T_CreateForeignTableStmt => {
                 let statement = node.cast::<pg_sys::CreateStmt>();
                 let exists = || (*statement).if_not_exists && is_taken((*statement).relation);
@@ -118,14 +117,14 @@ unsafe fn check_command(node: *mut pg_sys::Node) {
                 }
             }
             T_AlterTableStmt => alter_table(node.cast()),
-            // For a function there is no relation.
+            // The relation is null if the object is a function.
             T_AlterObjectDependsStmt => {
                 let statement = node.cast::<pg_sys::AlterObjectDependsStmt>();
                 check((*statement).relation, Right::Owner);
                 check_extension(text_of((*statement).extname));
             }
-            // From here on the lock is one that pushes and claims do not wait for, but that ends a vacuum of the table
-            // which autovacuum is at.
+            // Pushes and claims do not wait for the locks of the following commands, but an autovacuum of the table is
+            // cancelled for them.
             T_CreateStatsStmt => check_all((*node.cast::<pg_sys::CreateStatsStmt>()).relations),
             T_CommentStmt => {
                 let statement = node.cast::<pg_sys::CommentStmt>();
@@ -144,18 +143,18 @@ unsafe fn check_command(node: *mut pg_sys::Node) {
                 #[cfg(feature = "pg14")]
                 check_all((*statement).tables);
                 #[cfg(not(feature = "pg14"))]
-                publish((*statement).pubobjects);
+                check_published((*statement).pubobjects);
             }
             T_AlterPublicationStmt => {
                 let statement = node.cast::<pg_sys::AlterPublicationStmt>();
-                // Who owns a publication may drop any table from it.
+                // The owner of a publication may drop any table from it.
                 #[cfg(feature = "pg14")]
                 if (*statement).tableAction != pg_sys::DefElemAction::DEFELEM_DROP {
                     check_all((*statement).tables);
                 }
                 #[cfg(not(feature = "pg14"))]
                 if (*statement).action != pg_sys::AlterPublicationAction::AP_DropObjects {
-                    publish((*statement).pubobjects);
+                    check_published((*statement).pubobjects);
                 }
             }
             _ => {}
@@ -163,14 +162,14 @@ unsafe fn check_command(node: *mut pg_sys::Node) {
     }
 }
 
-/// What a command on one table does to another one.
+/// ALTER TABLE, which can lock other tables than the one that it alters.
 unsafe fn alter_table(statement: *mut pg_sys::AlterTableStmt) {
     use pg_sys::NodeTag::*;
-    // SAFETY: as above; the commands of ALTER TABLE are a list of AlterTableCmd.
+    // SAFETY: each cast follows the node's tag; the commands of ALTER TABLE are a list of AlterTableCmd.
     unsafe {
         let altered = find((*statement).relation, (*statement).missing_ok);
-        // On one of those that are protected, PostgreSQL looks for the owner first; and the owner may move partitions
-        // that belong to others.
+        // If the altered table is protected, PostgreSQL checks the owner first, who may also attach and detach partitions of
+        // other owners.
         if is_protected(altered) {
             return;
         }
@@ -181,7 +180,7 @@ unsafe fn alter_table(statement: *mut pg_sys::AlterTableStmt) {
                 continue;
             }
             match (*what).type_ {
-                T_Constraint => refer(is_missing, what.cast()),
+                T_Constraint => check_foreign_key(is_missing, what.cast()),
                 T_ColumnDef => {
                     let column = what.cast::<pg_sys::ColumnDef>();
                     // ADD COLUMN IF NOT EXISTS.
@@ -191,13 +190,13 @@ unsafe fn alter_table(statement: *mut pg_sys::AlterTableStmt) {
                             && pg_sys::get_attnum(altered, (*column).colname) != 0
                     };
                     for constraint in elements((*column).constraints) {
-                        refer(|| is_missing() || exists(), constraint);
+                        check_foreign_key(|| is_missing() || exists(), constraint);
                     }
                 }
                 T_PartitionCmd => {
                     check_unless(is_missing, (*what.cast::<pg_sys::PartitionCmd>()).name, Right::Owner)
                 }
-                // Not NO INHERIT, which needs no right on the parent.
+                // NO INHERIT needs no right on the parent.
                 T_RangeVar if (*command).subtype == pg_sys::AlterTableType::AT_AddInherit => {
                     check_unless(is_missing, what.cast(), Right::Owner)
                 }
@@ -207,8 +206,8 @@ unsafe fn alter_table(statement: *mut pg_sys::AlterTableStmt) {
     }
 }
 
-/// A constraint may be a foreign key. ALTER CONSTRAINT gives one without a table.
-unsafe fn refer(does_nothing: impl Fn() -> bool, constraint: *mut pg_sys::Constraint) {
+/// Checks a constraint if it is a foreign key. That of ALTER CONSTRAINT has no table.
+unsafe fn check_foreign_key(does_nothing: impl Fn() -> bool, constraint: *mut pg_sys::Constraint) {
     // SAFETY: the caller's node.
     unsafe {
         if (*constraint).type_ == pg_sys::NodeTag::T_Constraint
@@ -220,8 +219,8 @@ unsafe fn refer(does_nothing: impl Fn() -> bool, constraint: *mut pg_sys::Constr
 }
 
 #[cfg(not(feature = "pg14"))]
-unsafe fn publish(objects: *mut pg_sys::List) {
-    // SAFETY: what is published is a list of PublicationObjSpec, which have a table or a schema.
+unsafe fn check_published(objects: *mut pg_sys::List) {
+    // SAFETY: the objects are a list of PublicationObjSpec, which have a table or a schema.
     unsafe {
         for object in elements::<pg_sys::PublicationObjSpec>(objects) {
             if !(*object).pubtable.is_null() {
@@ -231,9 +230,9 @@ unsafe fn publish(objects: *mut pg_sys::List) {
     }
 }
 
-/// For the owner of each relation in a list.
+/// Checks that the user owns each relation in a list.
 unsafe fn check_all(relations: *mut pg_sys::List) {
-    // SAFETY: the caller's list. In that of CREATE STATISTICS may stand what is refused as no relation.
+    // SAFETY: the caller's list. That of CREATE STATISTICS may have other nodes, which PostgreSQL refuses.
     unsafe {
         for relation in elements::<pg_sys::RangeVar>(relations) {
             if (*relation).type_ == pg_sys::NodeTag::T_RangeVar {
@@ -243,7 +242,7 @@ unsafe fn check_all(relations: *mut pg_sys::List) {
     }
 }
 
-/// For the owner of what has a name in parts, if it is a relation or a column of one.
+/// Checks that the user owns the object with a qualified name, if it is a relation or a column of one.
 unsafe fn check_named(kind: pg_sys::ObjectType::Type, name: &mut *mut pg_sys::Node) {
     use pg_sys::ObjectType::*;
     // SAFETY: objects of these kinds are named by a list of strings, of the private copy.
@@ -253,7 +252,7 @@ unsafe fn check_named(kind: pg_sys::ObjectType::Type, name: &mut *mut pg_sys::No
             _ if list.is_null() => 0,
             OBJECT_TABLE | OBJECT_INDEX | OBJECT_SEQUENCE | OBJECT_VIEW | OBJECT_MATVIEW
             | OBJECT_FOREIGN_TABLE => (*list).length,
-            // The last part is the column. Without another one it is refused as no name of a column.
+            // The last part is the column. PostgreSQL refuses a name without another part.
             OBJECT_COLUMN => (*list).length - 1,
             _ => 0,
         };
@@ -268,7 +267,7 @@ unsafe fn check_named(kind: pg_sys::ObjectType::Type, name: &mut *mut pg_sys::No
     }
 }
 
-/// Whether there is a relation already where CREATE would put one of this name.
+/// Whether the name of a relation to create is already taken.
 unsafe fn is_taken(name: *const pg_sys::RangeVar) -> bool {
     // SAFETY: catalog lookups in a transaction.
     unsafe {

@@ -1,4 +1,4 @@
-//! The relations that commands name: finding them without a lock, and checking what PostgreSQL checks only with one.
+//! Finds the relations that commands name without a lock, and checks rights that PostgreSQL checks only with one.
 //!
 //! PostgreSQL resolves a name, waits for the lock, and resolves the name again if anything changed meanwhile. An
 //! unqualified name may then stand for another relation: with `search_path = mine, queue`, tasks is mine.tasks, and
@@ -6,7 +6,7 @@
 
 use pgrx::prelude::*;
 
-/// What PostgreSQL asks for.
+/// The right that PostgreSQL checks.
 #[derive(Clone, Copy)]
 pub enum Right {
     Owner,
@@ -14,14 +14,15 @@ pub enum Right {
     References,
 }
 
-/// Raises if the name is that of a protected relation and the current user lacks the right.
+/// Raises an ERROR if the relation is protected and the current user does not have the right.
 pub unsafe fn check(name: *mut pg_sys::RangeVar, right: Right) {
     // SAFETY: the caller's name.
     unsafe { check_unless(|| false, name, right) }
 }
 
-/// The same, unless the command does nothing, as IF NOT EXISTS can say. By the time that PostgreSQL looks, this may have changed. The
-/// name is then replaced with one that no relation can have: PostgreSQL ignores it or raises an error, and locks nothing.
+/// As `check`, unless the command does nothing because of IF NOT EXISTS or IF EXISTS. That may change before PostgreSQL
+/// resolves the name. So the name is replaced with one that no relation can have: PostgreSQL ignores it or raises an ERROR,
+/// and takes no lock.
 pub unsafe fn check_unless(does_nothing: impl Fn() -> bool, name: *mut pg_sys::RangeVar, right: Right) {
     // SAFETY: catalog lookups in a transaction, by a name in the private copy of a statement.
     unsafe {
@@ -34,7 +35,7 @@ pub unsafe fn check_unless(does_nothing: impl Fn() -> bool, name: *mut pg_sys::R
             return;
         }
         let called = pg_sys::get_rel_name(relation);
-        // Without a name it was dropped just now.
+        // A null means that it has just been dropped.
         if called.is_null() || does_nothing() {
             (*name).relname = pg_sys::pstrdup(c"".as_ptr());
         } else {
@@ -53,7 +54,7 @@ unsafe fn result_of(relation: pg_sys::Oid, right: Right) -> pg_sys::AclResult::T
             Right::Owner if owns(relation, user) => ACLCHECK_OK,
             Right::Owner => ACLCHECK_NOT_OWNER,
             Right::Trigger => pg_sys::pg_class_aclcheck(relation, user, pg_sys::ACL_TRIGGER as _),
-            // A foreign key needs the privilege on its columns only.
+            // A foreign key needs the privilege only on its columns.
             Right::References => {
                 let references = pg_sys::ACL_REFERENCES as _;
                 match pg_sys::pg_class_aclcheck(relation, user, references) {
@@ -70,14 +71,14 @@ unsafe fn result_of(relation: pg_sys::Oid, right: Right) -> pg_sys::AclResult::T
     }
 }
 
-/// The relation of this name, without a lock, and the name qualified. InvalidOid if there is none and that may be. A
-/// name that is not found stays as it is: only who may create tables in a protected schema can give it a meaning there.
+/// Finds the relation of this name without a lock, and qualifies the name. Returns InvalidOid if it does not exist and
+/// `missing_ok` is set. Such a name stays unqualified: only a role that may create tables in a protected schema could make
+/// it refer to one there.
 pub unsafe fn find(name: *mut pg_sys::RangeVar, missing_ok: bool) -> pg_sys::Oid {
     if name.is_null() {
         return pg_sys::InvalidOid;
     }
-    // SAFETY: a catalog lookup in a transaction, of which the first command may be long ago; the name is in the private copy
-    // of a statement.
+    // SAFETY: a catalog lookup in a transaction; the name is in the private copy of a statement.
     unsafe {
         let flags = if missing_ok { pg_sys::RVROption::RVR_MISSING_OK } else { 0 };
         let no_lock = pg_sys::NoLock as i32;
@@ -88,7 +89,7 @@ pub unsafe fn find(name: *mut pg_sys::RangeVar, missing_ok: bool) -> pg_sys::Oid
             if relation == pg_sys::InvalidOid || !(*name).schemaname.is_null() {
                 return relation;
             }
-            // "pg_temp" for the session's own temporary schema. Null if the relation was dropped just now.
+            // "pg_temp" for the session's own temporary schema. Null if the relation has just been dropped.
             (*name).schemaname = pg_sys::get_namespace_name_or_temp(pg_sys::get_rel_namespace(relation));
             if !(*name).schemaname.is_null() {
                 return relation;
@@ -97,7 +98,7 @@ pub unsafe fn find(name: *mut pg_sys::RangeVar, missing_ok: bool) -> pg_sys::Oid
     }
 }
 
-/// Whether it is one of the extension's relations, or a catalogue.
+/// Whether the relation belongs to the extension or is a system catalog.
 pub unsafe fn is_protected(relation: pg_sys::Oid) -> bool {
     // SAFETY: catalog lookups in a transaction.
     unsafe {

@@ -1,4 +1,4 @@
-//! The worker's calls into the core: what they mean is written in `sql/`.
+//! The worker's calls of SQL functions, which `sql/` documents.
 
 use crate::clock::now;
 use crate::names::{Name, Names};
@@ -12,27 +12,27 @@ use std::ffi::CStr;
 /// Settings of the worker's own session.
 const SESSION: &[(&CStr, &CStr)] = &[
     (c"search_path", c"pg_catalog, pg_temp"),
-    // Against ALTER EXTENSION the worker loses a deadlock, and soon.
+    // In a deadlock with ALTER EXTENSION, the worker's transaction is soon cancelled.
     (c"deadlock_timeout", c"100ms"),
     (c"statement_timeout", c"0"),
-    // What somebody else keeps locked is left for later: there is other work, and that of other queues.
+    // A locked row or table is left for a later round, so that it does not delay other queues.
     (c"lock_timeout", c"200ms"),
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     (c"transaction_timeout", c"0"),
-    // Otherwise the triggers that count would be silent.
+    // With another value, the triggers that count would not fire.
     (c"session_replication_role", c"origin"),
     (c"default_transaction_isolation", c"read committed"),
     (c"default_transaction_read_only", c"off"),
     (c"jit", c"off"),
 ];
 
-/// How many priorities of a queue are read at a time.
+/// How many priorities of a queue one refill reads.
 const PRIORITIES: usize = 1000;
 
-/// Shields the worker's session from the settings of the server and the database.
+/// Makes the worker's session independent of the settings of the server and the database.
 pub fn prepare_session() {
     for (name, value) in SESSION {
-        // SAFETY: static zero-terminated strings; a superuser's session, which may set them all.
+        // SAFETY: static zero-terminated strings; a superuser may set all of these.
         unsafe {
             pg_sys::SetConfigOption(
                 name.as_ptr(),
@@ -44,8 +44,8 @@ pub fn prepare_session() {
     }
 }
 
-/// Says so if the library was made for another version of the extension than this database has: what fails
-/// here may fail because of that.
+/// Logs a WARNING if the version of the library and that of the extension in this database differ, because a later
+/// failure may have that cause.
 pub fn compare_versions() {
     const LIBRARY: &str = env!("CARGO_PKG_VERSION");
     let query =
@@ -64,10 +64,10 @@ pub fn compare_versions() {
     }
 }
 
-/// Raises the mark of tokens; what it returns counts once the transaction has committed.
+/// Raises the token mark. The result is valid once the transaction has committed.
 pub fn raise_tokens() -> Option<tokens::Raised> {
     let raised = tokens::raised()?;
-    // On this server's disk, without waiting for a standby: for its promotion the timeline stands (src/tokens.rs).
+    // Waits for this server's disk but for no standby: after a promotion, the new timeline raises tokens (src/tokens.rs).
     let query = "WITH before AS (DELETE FROM queue_internal.token_mark)
                  INSERT INTO queue_internal.token_mark (reached, timeline) VALUES ($1, $2)
                  RETURNING set_config('synchronous_commit', 'local', true)";
@@ -75,17 +75,17 @@ pub fn raise_tokens() -> Option<tokens::Raised> {
     Some(raised)
 }
 
-/// What became of a piece of queue.tasks in which expired leases were looked for.
+/// The result of scanning a piece of queue.tasks for expired leases.
 pub struct Reaped {
     pub reaped: u64,
     pub next_expiry: i64,
     /// For how many microseconds it read.
     pub reading: i64,
-    /// The id behind which to go on; nothing at the end of the table.
+    /// The id after which to continue; none at the end of the table.
     pub last: Option<i64>,
 }
 
-/// Puts back up to `max_tasks` tasks whose lease ran out, among the first `max_rows` behind an id.
+/// Requeues up to `max_tasks` tasks whose lease has expired, among the first `max_rows` after an id.
 pub fn reap(max_tasks: i32, after: i64, max_rows: i32) -> Reaped {
     let query = "SELECT reaped, next_expiry, (extract(epoch FROM reading) * 1000000)::bigint, last
                  FROM queue_internal.reap($1, $2, $3)";
@@ -102,12 +102,12 @@ pub fn reap(max_tasks: i32, after: i64, max_rows: i32) -> Reaped {
     })
 }
 
-/// Ends the attempts of those of the tasks whose lease ran out; returns how many.
+/// Ends the attempts of those of the tasks whose lease has expired; returns how many.
 pub fn expire(lane: u64, ids: &[i64]) -> u64 {
     expiry::end(lane, ids).unwrap_or_else(|error| error!("expired leases could not be ended: {error}"))
 }
 
-/// Reads a queue's tasks anew for its lane.
+/// Refills the lane of a queue from the table.
 pub fn reread(queue: &lanes::Queue<'_>) {
     let Ok(tables) = heap::open(heap::Use::Claim) else { return };
     // SAFETY: a plain read of a constant of the process.
@@ -127,9 +127,9 @@ pub fn next_schedule() -> i64 {
     })
 }
 
-/// Pushes about `max_tasks` tasks of the schedules that are due, first those of the queues behind `after`, leaving alone
-/// for a while those that failed; returns how many, when the next schedule is due, and the queue at which it stopped
-/// before each schedule had its turn.
+/// Pushes about `max_tasks` tasks of due schedules, first those of the queues after `after`; schedules that failed are
+/// paused. Returns how many, when the next schedule is due, and the queue at which it stopped before each schedule had its
+/// turn.
 pub fn fire_schedules(max_tasks: i32, after: &[u8]) -> (u64, i64, Option<Vec<u8>>) {
     let query = "SELECT fired, next_run_at, last FROM queue_internal.fire_schedules($1, '1 minute', $2)";
     write(query, &[max_tasks.into(), Name(after.to_vec()).into()], |row| {
@@ -140,7 +140,7 @@ pub fn fire_schedules(max_tasks: i32, after: &[u8]) -> (u64, i64, Option<Vec<u8>
     })
 }
 
-/// The queues in which a task came due after `since` and up to `until`, and the next run_at.
+/// The queues in which a task became due after `since` and up to `until`, and the next run_at.
 pub fn due_queues(since: i64, until: i64) -> (Vec<Vec<u8>>, i64) {
     let query = "SELECT ready, next_run_at FROM queue_internal.due_queues($1, $2)";
     read(query, &[timestamp(since), timestamp(until)], |row| {
@@ -162,7 +162,7 @@ pub fn open_queues(bits: &QueueBits) -> Vec<Vec<u8>> {
     names
 }
 
-/// Makes the partitions of the coming days; returns whether they are all there, nothing before the first task.
+/// Creates the partitions of the coming days; returns whether all of them exist, none before the first task.
 pub fn extend_history() -> Option<bool> {
     write("SELECT queue_internal.extend_history()", &[], |row| row.get(1))
 }
@@ -179,34 +179,34 @@ pub fn retire_dead_letters(max_tasks: i32) -> bool {
     write(query, &[max_tasks.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
 }
 
-/// Deletes keys whose time is over; returns whether there may be more.
+/// Deletes expired keys; returns whether there may be more.
 pub fn retire_keys(max_keys: i32) -> bool {
     let query = "SELECT queue_internal.retire_keys($1)";
     write(query, &[max_keys.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
 }
 
-/// Processes about `max_events` events; returns how many it looked at.
+/// Processes about `max_events` events; returns how many it checked.
 pub fn process_events(max_events: i32) -> i64 {
     let query = "SELECT queue_internal.process_all_events($1)";
     write(query, &[max_events.into()], |row| Ok(row.get(1)?.unwrap_or(0)))
 }
 
-/// How far a sweep for lost events has come.
+/// The result of a piece of the sweep for lost events.
 pub struct Swept {
-    /// Names are in it. Nothing where everything has been looked at.
-    pub place: Option<Vec<u8>>,
-    /// Whether this turn has looked at a piece of everything.
+    /// Where to continue, in the encoding of the database; none if everything has been checked.
+    pub position: Option<Vec<u8>>,
+    /// Whether this turn has checked a piece of each table.
     pub turn_is_over: bool,
 }
 
-/// Creates the events that were lost, for a piece of the tables from a place on.
-pub fn sweep(place: Option<&[u8]>, max_rows: i32) -> Swept {
+/// Creates the missing events for a piece of the tables, starting at a position.
+pub fn sweep(position: Option<&[u8]>, max_rows: i32) -> Swept {
     let query = "SELECT CASE WHEN NOT s IS NULL THEN s::text END, s.queue IS NULL
                  FROM queue_internal.sweep($1::queue_internal.sweep_position, $2, true) AS s";
-    let place = place.map(|place| Name(place.to_vec()));
-    write(query, &[place.into(), max_rows.into()], |row| {
-        let place: Option<Name> = row.get(1)?;
-        Ok(Swept { place: place.map(|place| place.0), turn_is_over: row.get(2)?.unwrap_or(true) })
+    let position = position.map(|position| Name(position.to_vec()));
+    write(query, &[position.into(), max_rows.into()], |row| {
+        let position: Option<Name> = row.get(1)?;
+        Ok(Swept { position: position.map(|position| position.0), turn_is_over: row.get(2)?.unwrap_or(true) })
     })
 }
 
@@ -218,7 +218,7 @@ pub fn notify(queues: Vec<Vec<u8>>) {
 }
 
 fn timestamp<'a>(time: i64) -> DatumWithOid<'a> {
-    // i64::MIN and i64::MAX are Postgres's -infinity and infinity.
+    // i64::MIN and i64::MAX are -infinity and infinity.
     // SAFETY: a timestamptz is its microseconds, by value.
     unsafe { DatumWithOid::new(time, pg_sys::TIMESTAMPTZOID) }
 }

@@ -1,4 +1,4 @@
-//! Events: what unblocks tasks that wait for a predecessor or for their turn, in case no claim comes.
+//! Events: the worker processes them in case no claim does, and sweeps for lost ones.
 
 use super::installed::Installed;
 use super::{BATCH, FIND_LOST_EVENTS, PROCESS_EVENTS, Worker, core, microseconds};
@@ -7,15 +7,15 @@ use crate::settings;
 use crate::shared::QueueBits;
 use std::time::{Duration, Instant};
 
-/// The sweep for lost events may take one part in so many of the time.
+/// The sweep for lost events takes at most one in so many parts of the time.
 const LOST_SHARE: i64 = 10;
-/// How many rows a piece of the sweep for lost events has.
+/// The number of rows in a piece of the sweep.
 const SWEEP_PIECE: i32 = 50;
-/// For how long a round sweeps. After it the schedules and the leases have their turn.
+/// How long a round sweeps, before schedules and leases get their turn.
 const SWEEP_TIME: Duration = Duration::from_millis(50);
 
 impl Worker {
-    /// Leaves events about waiting tasks and groups of which no event tells, a piece of the tables in each round.
+    /// Creates the missing events for a piece of the tables.
     pub(super) fn find_lost_events(&mut self, _pushed: &QueueBits) -> Installed {
         if !self.sweeping {
             if now() < self.next_lost {
@@ -25,24 +25,25 @@ impl Worker {
             self.swept_for = Duration::ZERO;
             self.sweeping = true;
         }
-        // Not by the clock, which may be put forward by years meanwhile.
+        // Monotonic, because the clock may be set meanwhile.
         let started = Instant::now();
-        let place = self.sweep_place.as_deref();
+        let position = self.sweep_position.as_deref();
         let step = self.attempt(FIND_LOST_EVENTS, c"looking for lost events", || {
-            let mut swept = core::sweep(place, SWEEP_PIECE);
+            let mut swept = core::sweep(position, SWEEP_PIECE);
             while !swept.turn_is_over && started.elapsed() < SWEEP_TIME {
-                swept = core::sweep(swept.place.as_deref(), SWEEP_PIECE);
+                swept = core::sweep(swept.position.as_deref(), SWEEP_PIECE);
             }
             swept
         });
         let Some(swept) = step.result else { return step.installed };
         self.swept_for += started.elapsed();
-        self.sweep_place = swept.place;
+        self.sweep_position = swept.position;
         self.sweeping = !swept.turn_is_over;
         if swept.turn_is_over {
-            // A long turn is not repeated at once, and one that left something out is not waited for longer than that.
+            // After a long turn, the next one waits in proportion. If this one did not check everything, the next one
+            // waits no longer than that.
             let rested = now() + LOST_SHARE * microseconds(self.swept_for);
-            self.next_lost = if self.sweep_place.is_some() { rested } else { self.next_lost.max(rested) };
+            self.next_lost = if self.sweep_position.is_some() { rested } else { self.next_lost.max(rested) };
         }
         self.more_events = true;
         Installed::Yes
@@ -51,13 +52,13 @@ impl Worker {
     /// Unblocks tasks that waited for a predecessor or for their turn, in case no claim comes.
     pub(super) fn process_events(&mut self, pushed: &QueueBits) -> Installed {
         let moment = now();
-        // An event that was postponed is announced as a task for later is.
+        // A postponed event is announced like a scheduled task.
         let due = moment >= self.next_sweep().min(self.next_run);
         if !due && *pushed == [0; 4] && !self.more_events {
             return Installed::Yes;
         }
         let step = self.attempt(PROCESS_EVENTS, c"processing events", || core::process_events(BATCH));
-        self.more_events = step.result.is_none_or(|looks| looks > 0);
+        self.more_events = step.result.is_none_or(|checked| checked > 0);
         step.installed
     }
 }

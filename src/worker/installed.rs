@@ -1,4 +1,4 @@
-//! Transactions in which the extension is known to be there, and to stay.
+//! Transactions in which the extension is installed and cannot be dropped.
 
 use super::owner;
 use crate::extension;
@@ -8,29 +8,27 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
 
-/// What a look at the extension found.
+/// Whether the extension is installed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Installed {
-    /// It is here.
     Yes,
-    /// It is being created, altered or dropped by somebody right now.
+    /// Another session is creating, altering or dropping it.
     Locked,
-    /// It is not here.
     No,
-    /// The extension is here, but the step failed: the log says why, and its transaction was rolled back.
+    /// It is installed, but the step failed: the error is in the log, and the transaction was rolled back.
     Failed,
 }
 
-/// What became of a step of the worker.
+/// The result of a step of the worker.
 pub struct Step<R> {
-    /// Whether the step could run.
+    /// Whether the step ran.
     pub installed: Installed,
     /// What it returned, if it ran.
     pub result: Option<R>,
 }
 
-/// Runs `body` in a transaction, as the owner of the tables, unless the extension is absent or about to go. An ERROR
-/// rolls it back, and with `report` it is logged. DROP EXTENSION waits for one short transaction at most.
+/// Runs `body` in a transaction, as the owner of the tables, unless the extension is absent or locked. An ERROR rolls the
+/// transaction back and is logged if `report` is set. DROP EXTENSION waits for one short transaction at most.
 pub fn attempt<R>(activity: &CStr, report: bool, body: impl FnOnce() -> R) -> Step<R> {
     PgTryBuilder::new(AssertUnwindSafe(|| transaction(activity, body)))
         .catch_others(|error| {
@@ -62,8 +60,8 @@ fn warn(activity: &CStr, error: &CaughtError) {
     | CaughtError::ErrorReport(error)
     | CaughtError::RustPanic { ereport: error, .. }) = error;
     let message = format!("{} failed: {}", activity.to_string_lossy(), error.message());
-    // Without its detail, which may show a row.
-    let hint = error.hint().unwrap_or("The background worker tries again, after pauses of up to a minute.");
+    // Without the detail, which may contain a row.
+    let hint = error.hint().unwrap_or("The background worker repeats it, after pauses of up to a minute.");
     ErrorReport::new(error.sql_error_code(), message, "queue_ext").set_hint(hint).report(PgLogLevel::WARNING);
 }
 

@@ -1,4 +1,4 @@
-//! What the worker does in the lanes, which are in shared memory.
+//! The maintenance of the lanes by the worker.
 
 use super::installed::Installed;
 use super::{MAINTAIN_LANES, Worker, core, microseconds};
@@ -9,9 +9,9 @@ use crate::shared::{NEVER, QueueBits};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// After the maintenance of so many lanes failed, the others wait for the next round: each may have waited for a lock.
+/// After so many lanes failed, the others wait for the next round, because each may have waited for a lock.
 const FAILED_LANES: usize = 3;
-/// For how long a round maintains lanes, not counting what the last of them takes.
+/// How long a round maintains lanes, without the time of the last one.
 const LANES_MOST: Duration = Duration::from_millis(50);
 
 impl Worker {
@@ -23,12 +23,12 @@ impl Worker {
         }
     }
 
-    /// Ends expired leases, wakes the sessions that wait for a task that became due, and reads the table for changes that
-    /// no session could publish.
+    /// Ends expired leases, wakes the sessions that wait for a task that became due, and refills lanes after changes that no
+    /// session could publish.
     pub(super) fn maintain_lanes(&mut self, _pushed: &QueueBits) -> Installed {
         let moment = now();
         self.next_lane = self.next_lane.min(self.database.next_lane.take());
-        // With every sweep as well: a lane may have been taken since, or a reading may be due.
+        // With every sweep as well: a queue may have been assigned a lane since, or a refill may be due.
         if moment < self.next_lane.min(self.next_sweep()) {
             return Installed::Yes;
         }
@@ -46,7 +46,7 @@ impl Worker {
                 self.database.counters.leases_reaped.fetch_add(expired, Ordering::Relaxed);
                 if step.installed != Installed::Yes {
                     left.hand_back();
-                    // The lane may have gone to another queue.
+                    // The lane may have been assigned to another queue.
                     self.next_lease = moment;
                     installed = step.installed;
                     failed += 1;
@@ -59,13 +59,13 @@ impl Worker {
                     failed += 1;
                 }
             }
-            // It goes through all lanes.
+            // Only then, because it visits all lanes.
             if takes_time {
                 lanes::wake_due(now());
             }
             failed < FAILED_LANES && started.elapsed() < LANES_MOST
         });
-        // Those that were not looked at come first in the next round.
+        // The next round starts with the lanes that this one did not reach.
         self.next_lane = if stopped.is_some() { moment } else { next };
         self.lane_from = stopped.unwrap_or(0);
         installed

@@ -1,4 +1,4 @@
-//! Leases that ran out, and that no lane knows: they are looked for in the table, a piece of it in each round.
+//! The scan for expired leases that are not cached in a lane: a piece of queue.tasks in each round.
 
 use super::installed::Installed;
 use super::{LEASE_SCAN_EVERY, REAP, Worker, core, microseconds};
@@ -7,20 +7,20 @@ use crate::shared::{AT_ONCE, NEVER, QueueBits};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Looking for expired leases reads the whole of queue.tasks. Between two looks is so many times what one took.
+/// A scan reads the whole of queue.tasks. The time between two scans is so many times that of the last one.
 const LEASE_SCAN_SHARE: i64 = 8;
-/// What a look may take without being rarer for it, in microseconds.
+/// A scan that takes less, in microseconds, is repeated as if it had taken that long.
 const LEASE_SCAN_LEAST: i64 = 5_000;
-/// How many attempts are ended at a time: each of them costs as much as reading hundreds of tasks.
+/// How many attempts one transaction ends. Each costs as much as reading hundreds of tasks.
 const LEASE_BATCH: i32 = 500;
-/// How many tasks a piece of a look has, and for how long a step goes on with one piece after the other.
+/// The number of tasks in a piece of the scan, and how long a step reads one piece after the other.
 const LEASE_PIECE: i32 = 4_000;
 const LEASE_STEP: Duration = Duration::from_millis(50);
 
-/// How far a look for expired leases has come.
+/// The state of a scan for expired leases.
 #[derive(Clone, Copy)]
-pub(super) struct LeaseLook {
-    /// The id behind which it goes on.
+pub(super) struct LeaseScan {
+    /// The id after which it continues.
     after: i64,
     /// The earliest expiry so far.
     next: i64,
@@ -29,14 +29,14 @@ pub(super) struct LeaseLook {
 }
 
 impl Worker {
-    /// Puts back tasks whose lease ran out: some pieces of the table, so that the rest of the round is in time however
-    /// many tasks there are.
+    /// Requeues tasks whose lease has expired, in some pieces of the table. So the other steps run in time however many
+    /// tasks there are.
     pub(super) fn reap(&mut self, _pushed: &QueueBits) -> Installed {
         let started = Instant::now();
         loop {
             let installed = self.reap_piece();
-            let goes_on = installed == Installed::Yes && self.lease_look.is_some();
-            if !goes_on || started.elapsed() >= LEASE_STEP {
+            let is_unfinished = installed == Installed::Yes && self.lease_scan.is_some();
+            if !is_unfinished || started.elapsed() >= LEASE_STEP {
                 return installed;
             }
         }
@@ -46,43 +46,44 @@ impl Worker {
         if self.lease_scan_due() > now() {
             return Installed::Yes;
         }
-        let look = self.lease_look.unwrap_or_else(|| {
-            // Before the first snapshot of the look, which finds them all: what is told from now on is a reason for another.
+        let scan = self.lease_scan.unwrap_or_else(|| {
+            // Before the first snapshot of the scan, which finds all leases up to now. Leases that are announced from now
+            // on need another scan.
             self.database.next_lease.take();
             self.next_lease = NEVER;
-            LeaseLook { after: i64::MIN, next: NEVER, cost: 0 }
+            LeaseScan { after: i64::MIN, next: NEVER, cost: 0 }
         });
-        self.lease_look = Some(look);
-        // Not by the server's clock alone, which may be put forward by years meanwhile.
+        self.lease_scan = Some(scan);
+        // Monotonic, because the clock may be set meanwhile.
         let started = Instant::now();
         let step = self
-            .attempt(REAP, c"reaping expired leases", || core::reap(LEASE_BATCH, look.after, LEASE_PIECE));
+            .attempt(REAP, c"reaping expired leases", || core::reap(LEASE_BATCH, scan.after, LEASE_PIECE));
         let Some(piece) = step.result else { return step.installed };
         self.database.counters.leases_reaped.fetch_add(piece.reaped, Ordering::Relaxed);
-        let look = LeaseLook {
+        let scan = LeaseScan {
             after: piece.last.unwrap_or(i64::MAX),
-            // Unless the piece is read once more.
-            next: if piece.last == Some(look.after) { look.next } else { look.next.min(piece.next_expiry) },
-            cost: look.cost + piece.reading.min(microseconds(started.elapsed())),
+            // Unless the piece is read again.
+            next: if piece.last == Some(scan.after) { scan.next } else { scan.next.min(piece.next_expiry) },
+            cost: scan.cost + piece.reading.min(microseconds(started.elapsed())),
         };
         if piece.last.is_some() {
-            self.lease_look = Some(look);
+            self.lease_scan = Some(scan);
             return Installed::Yes;
         }
-        self.lease_look = None;
-        self.next_lease = self.next_lease.min(look.next);
+        self.lease_scan = None;
+        self.next_lease = self.next_lease.min(scan.next);
         let ended = now();
-        // A busy machine can make one of them take long, but not several in a row.
+        // At most doubled, because on a busy machine a single scan may take unusually long.
         let twice = 2 * self.lease_scan_cost.max(LEASE_SCAN_LEAST);
-        self.lease_scan_cost = look.cost.min(twice);
+        self.lease_scan_cost = scan.cost.min(twice);
         self.lease_scan_from = ended + LEASE_SCAN_SHARE * self.lease_scan_cost;
         self.lease_scan_by = ended + LEASE_SCAN_EVERY;
         Installed::Yes
     }
 
-    /// When the next look for expired leases begins, or goes on.
+    /// When the scan for expired leases starts or continues.
     pub(super) fn lease_scan_due(&self) -> i64 {
-        if self.lease_look.is_some() {
+        if self.lease_scan.is_some() {
             return AT_ONCE;
         }
         let expiry = self.next_lease.min(self.database.next_lease.get());

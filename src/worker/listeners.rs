@@ -1,26 +1,26 @@
-//! Whom the worker tells that there is something to claim.
+//! Notifications for sessions that LISTEN for tasks to claim.
 
 use super::installed::Installed;
-use super::{LOOK_FOR_DUE, NOTIFY, Worker, core, microseconds};
+use super::{FIND_DUE_QUEUES, NOTIFY, Worker, core, microseconds};
 use crate::clock::now;
 use crate::settings;
 use crate::shared::QueueBits;
 use std::sync::atomic::Ordering;
 
 impl Worker {
-    /// Finds the queues that listeners must hear of.
-    pub(super) fn look_for_due(&mut self, pushed: &QueueBits) -> Installed {
+    /// Finds the queues whose listeners have to be notified.
+    pub(super) fn find_due_queues(&mut self, pushed: &QueueBits) -> Installed {
         let moment = now();
         let sweep = moment >= self.next_sweep();
-        // Not more often than listeners are told, however many tasks come due one after the other.
-        let came_due = moment >= self.next_run.max(self.notify_from);
-        if !sweep && !came_due && *pushed == [0; 4] {
+        // At most once in notify_interval, however many tasks become due one after the other.
+        let became_due = moment >= self.next_run.max(self.notify_from);
+        if !sweep && !became_due && *pushed == [0; 4] {
             return Installed::Yes;
         }
-        // A sweep repeats what is already waiting, for listeners that missed it.
+        // A sweep repeats notifications of tasks that were due before, for listeners that missed them.
         let since = if sweep { i64::MIN } else { self.due_until };
-        let step = self.attempt(LOOK_FOR_DUE, c"looking for due tasks", || {
-            let due = (sweep || came_due).then(|| core::due_queues(since, moment));
+        let step = self.attempt(FIND_DUE_QUEUES, c"looking for due tasks", || {
+            let due = (sweep || became_due).then(|| core::due_queues(since, moment));
             (due, core::open_queues(pushed))
         });
         let Some((due, pushed)) = step.result else { return step.installed };

@@ -1,8 +1,8 @@
-//! With whose rights the worker works: it is connected as a superuser, but does its work as the owner of the tables.
+//! The worker is connected as a superuser, but runs its steps as the owner of the tables.
 
 use pgrx::prelude::*;
 
-/// Works as the owner of queue.tasks from here on, who must not become anybody else.
+/// Switches to the owner of queue.tasks, without the right to SET ROLE.
 pub fn become_owner() {
     // SAFETY: catalog lookups in a transaction.
     unsafe {
@@ -18,7 +18,7 @@ pub fn become_owner() {
     }
 }
 
-/// Is again who it was when it connected. Not before the end of the transaction, which runs triggers too.
+/// Switches back to the role of the session, after the end of the transaction, which runs deferred triggers.
 pub fn become_itself() {
     // SAFETY: outside a transaction.
     unsafe { pg_sys::SetUserIdAndSecContext(pg_sys::GetSessionUserId(), 0) };

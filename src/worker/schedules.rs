@@ -1,4 +1,4 @@
-//! Schedules, which run in time whatever else there is to do.
+//! Schedules: due ones run before every other step, so that they are in time.
 
 use super::installed::Installed;
 use super::{BATCH, RUN_SCHEDULES, Worker, core};
@@ -6,32 +6,32 @@ use crate::clock::now;
 use crate::shared::QueueBits;
 use std::time::{Duration, Instant};
 
-/// How soon to look again for schedules that are due and that somebody else holds locked.
+/// The pause before due schedules are tried again that another session has locked.
 const RETRY_SCHEDULES: i64 = 1_000_000;
-/// For how long other steps have their turn, while there are always schedules that are due.
-const SCHEDULES_REST: Duration = Duration::from_millis(100);
+/// How long other steps run before schedules come first again, if there are always due ones.
+const SCHEDULES_PAUSE: Duration = Duration::from_millis(100);
 
 impl Worker {
-    /// Whether schedules are due, and have rested since they ran last: then they run before any other step, because no
-    /// step knows how long the next one takes. Without the rest, those that are far behind would take all the time.
-    pub(super) fn schedules_are_pressing(&self) -> bool {
-        self.next_schedule.min(self.next_sweep()) <= now() && self.schedules_ran.elapsed() >= SCHEDULES_REST
+    /// Whether schedules run before the next step: they are due, and their pause is over. Without the pause, schedules that
+    /// are far behind would take all the time.
+    pub(super) fn schedules_run_first(&self) -> bool {
+        self.next_schedule.min(self.next_sweep()) <= now() && self.schedules_ran.elapsed() >= SCHEDULES_PAUSE
     }
 
-    /// Pushes what the schedules have due.
+    /// Pushes the tasks of due schedules.
     pub(super) fn run_schedules(&mut self, _pushed: &QueueBits) -> Installed {
         let moment = now();
         if moment < self.next_schedule.min(self.next_sweep()) {
             return Installed::Yes;
         }
         let step = self.attempt(RUN_SCHEDULES, c"running schedules", || {
-            // Only reads, as long as none is due.
+            // Read-only if none is due.
             let next = core::next_schedule();
             if next > moment { (0, next, None) } else { core::fire_schedules(BATCH, &self.schedules_after) }
         });
         self.schedules_ran = Instant::now();
         let Some((fired, next, last)) = step.result else { return step.installed };
-        // Those that come next have waited for others that could not be pushed.
+        // If none was pushed, the due schedules are locked or failing, and are tried again later.
         let earliest = if fired > 0 || last.is_some() { moment } else { moment + RETRY_SCHEDULES };
         self.schedules_after = last.unwrap_or_default();
         self.next_schedule = if next > moment { next } else { earliest };
