@@ -1,5 +1,5 @@
-//! The numbers behind `queue.stats`: read from the counters of the lanes. Where these are not known yet, after a start, the
-//! first session that asks counts the tables with a snapshot.
+//! The numbers of `queue.stats`, from the counters of the lanes. If they are unknown, as after a start, the first
+//! session that reads them counts the tables with a snapshot.
 
 use crate::clock::now;
 use crate::datum::text;
@@ -18,19 +18,20 @@ use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 use std::collections::HashMap;
 
-/// The tables are counted again when the counters know no better than this which tasks are due.
+/// The tables are counted again if the counters leave it open for more tasks than this whether they are due.
 const NEAR: i64 = 100_000;
-/// How often a session tries to begin a count while no transaction publishes anything.
+/// How often a session tries to take a snapshot while no transaction publishes anything.
 const TRIES: usize = 1000;
 const HOUR: i64 = 3_600_000_000;
-/// How many priorities of a queue are read in the table.
+/// How many priorities of a queue are read from the table.
 const PRIORITIES: usize = 1000;
 
 /// A row of `queue_internal.counted`.
 type Numbers = (Vec<u8>, i64, i64, i64, i64, i64, i64, Option<TimestampWithTimeZone>, i64, i64, i64, f64);
 
-/// `queue_internal.counted`: the totals of these queues. A queue is left out if it has no lane, and all queues are where
-/// there are no lanes or the user may not see the numbers. pgrx passes a bytea as bytes, and a text is laid out as one.
+/// `queue_internal.counted`: the totals of these queues. Queues without a lane are left out, and so are all queues if
+/// there are no lanes or the user may not see the numbers. A name is a text, which has the layout of the bytea that
+/// pgrx passes as bytes.
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
 fn counted(
@@ -65,7 +66,7 @@ fn counted(
         }
     };
     let Some(tables) = tables else { return TableIterator::empty() };
-    // SAFETY: in a transaction, and the table is there.
+    // SAFETY: in a transaction, and the table exists.
     let names: Vec<_> = names.iter().flatten().filter(|name| unsafe { may_know_of(&tables, name) }).collect();
     let queues: Vec<_> = names.iter().map(|name| Queue::new(tables.tasks, name)).collect();
     let moment = now();
@@ -90,18 +91,18 @@ fn counted(
     TableIterator::new(numbers.collect::<Vec<_>>())
 }
 
-/// Whether the caller may know the numbers of a queue's tasks.
+/// Whether the caller may see the numbers of a queue's tasks.
 ///
 /// # Safety
 /// In a transaction.
 pub unsafe fn may_know_of_queue(queue: &[u8]) -> bool {
-    // SAFETY: the caller's promise; the tables are there.
+    // SAFETY: the caller's promise; the tables exist.
     unsafe { heap::find().is_none_or(|tables| may_know_of(&tables, queue)) }
 }
 
-/// Whether the current user may know the numbers of this queue.
+/// Whether the current user may see the numbers of this queue.
 unsafe fn may_know_of(tables: &Tables, queue: &[u8]) -> bool {
-    // SAFETY: a catalog lookup, of a table that is there.
+    // SAFETY: a catalog lookup, of a table that exists.
     unsafe {
         let table = pg_sys::relation_open(tables.tasks, pg_sys::AccessShareLock as i32);
         let owner = (*(*table).rd_rel).relowner;
@@ -140,10 +141,10 @@ fn numbers_of(tables: &Tables, queue: &Queue<'_>, totals: Totals, moment: i64) -
     )
 }
 
-/// The run_at of the oldest task that is due, and how many become due between now and `edge`, among the tasks of the first
-/// priorities: a queue with very many priorities must not make the others wait.
+/// The run_at of the oldest task that is due, and how many become due between now and `edge`. Only the first priorities
+/// are read, so that a queue with very many priorities does not delay the others.
 fn look(tables: &Tables, queue: &Queue<'_>, moment: i64, edge: i64) -> (Option<i64>, i64) {
-    // No claimable task stands before it in its priority.
+    // No claimable task of its priority comes before it.
     let first = lanes::with(queue.hash(), |slot| slot.lane.first()).flatten();
     let (mut oldest, mut near) = (None::<i64>, 0);
     // SAFETY: in a transaction; the table is locked until its end.
@@ -193,7 +194,7 @@ fn count(tables: &Tables, queues: &mut HashMap<&[u8], (u64, Counts)>) {
                 lanes::with(*lane, |slot| slot.counters.finish(pg_sys::MyProcPid, counts));
             }
         } else {
-            // Some may have begun.
+            // Some counts may have been started.
             lanes::stop_counting();
         }
         transaction::counting(false);
@@ -201,13 +202,13 @@ fn count(tables: &Tables, queues: &mut HashMap<&[u8], (u64, Counts)>) {
     }
 }
 
-/// Begins the count with a snapshot, taken while no transaction published anything.
+/// Starts the count, with a snapshot that was taken while no transaction published anything.
 unsafe fn begin(queues: &HashMap<&[u8], (u64, Counts)>) -> Option<(pg_sys::Snapshot, i64)> {
     let published = |lane: u64| lanes::with(lane, |slot| slot.counters.published());
     for _ in 0..TRIES {
         pgrx::check_for_interrupts!();
         let before: Vec<_> = queues.values().map(|(lane, _)| (*lane, published(*lane))).collect();
-        // SAFETY: in a transaction. The next snapshot of this kind takes the place of this one.
+        // SAFETY: in a transaction. The next latest snapshot replaces this one.
         let (snapshot, horizon) = unsafe {
             let snapshot = pg_sys::GetLatestSnapshot();
             (snapshot, horizon_of(&*snapshot)?)
@@ -229,9 +230,9 @@ unsafe fn begin(queues: &HashMap<&[u8], (u64, Counts)>) -> Option<(pg_sys::Snaps
     None
 }
 
-/// Which transactions a snapshot sees, by their full ids: those do not repeat.
+/// The transactions that a snapshot sees, by their full transaction ids, which do not wrap around.
 unsafe fn horizon_of(snapshot: &pg_sys::SnapshotData) -> Option<Horizon> {
-    // SAFETY: a snapshot of this process, and so its array is as long as it says.
+    // SAFETY: a snapshot of this process, whose array has `xcnt` elements.
     unsafe {
         let next = pg_sys::ReadNextFullTransactionId().value;
         let full = |id: u32| next - u64::from((next as u32).wrapping_sub(id));
@@ -261,11 +262,11 @@ unsafe fn count_tasks(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64,
     }
 }
 
-/// Counts the dead letters, and the tasks that ended in the last hour. As the owner of the tables: a role that can read
-/// queue.stats need not have any right on the tables.
+/// Counts the dead letters, and the tasks that ended in the last hour, as the owner of the tables, because a role that
+/// can read queue.stats need not have privileges on the tables.
 unsafe fn count_ends(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64, Counts)>, since: i64) {
     let (mut user, mut context) = (pg_sys::InvalidOid, 0);
-    // SAFETY: an ERROR in between puts the user back, as it does in the server's own functions.
+    // SAFETY: an ERROR in between restores the user at the end of the (sub)transaction.
     unsafe {
         pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
         let restricted = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
@@ -288,7 +289,7 @@ unsafe fn count_ends(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64, 
         }
         Ok::<_, pgrx::spi::Error>(())
     });
-    // SAFETY: what was read above.
+    // SAFETY: the user and the context that were read above.
     unsafe { pg_sys::SetUserIdAndSecContext(user, context) };
     result.unwrap_or_else(|error| error!("the ends of tasks could not be counted: {error}"));
 }

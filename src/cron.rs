@@ -1,7 +1,7 @@
-//! Cron expressions, on a clock that knows no time zone.
+//! Cron expressions in local time.
 //!
-//! What becomes of a local time that a zone skips or repeats is decided in SQL, by the server's own
-//! zones (`queue_internal.next_run`). Nothing here needs the library to be preloaded.
+//! SQL handles local times that a time zone skips or repeats (`queue_internal.next_run`). This module does not need the
+//! library to be preloaded.
 
 use croner::Cron;
 use croner::errors::CronError;
@@ -11,7 +11,7 @@ use pgrx::datum::Timestamp;
 use pgrx::prelude::*;
 use std::cmp::Ordering;
 
-/// The fields in order, and what each is made of. The seconds may be left out.
+/// The fields in order, and their contents. The seconds are optional.
 const FIELDS: [(&str, &str); 6] = [
     ("second", "numbers from 0 to 59"),
     ("minute", "numbers from 0 to 59"),
@@ -29,12 +29,12 @@ const DAYS: &str = "SUN MON TUE WED THU FRI SAT";
 const SECOND: i64 = 1_000_000;
 const DAY: i64 = 86_400 * SECOND;
 
-/// `queue_internal.cron_next`: the first local time after `after` that the expression names; nothing
-/// if there is none before the year 5000.
+/// `queue_internal.cron_next`: the first local time after `after` that the expression matches; none if there is none
+/// before the year 5000.
 #[pg_extern(sql = false)]
 fn cron_next(cron: &[u8], after: Timestamp) -> Option<Timestamp> {
     let cron = read(cron).unwrap_or_else(|reason| {
-        // Only what was written past queue.schedule() can be wrong here.
+        // Only a row that queue.schedule() did not write can have an invalid expression.
         ereport!(ERROR, PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "invalid cron expression", reason);
     });
     let after = Local(after.into());
@@ -45,13 +45,13 @@ fn cron_next(cron: &[u8], after: Timestamp) -> Option<Timestamp> {
     Timestamp::try_from(next.0).ok()
 }
 
-/// `queue_internal.cron_error`: what is wrong with the expression; nothing if it can be read.
+/// `queue_internal.cron_error`: what is wrong with the expression; none if it is valid.
 #[pg_extern(sql = false)]
 fn cron_error(cron: &[u8]) -> Option<String> {
     read(cron).err()
 }
 
-/// A text in the encoding of the database: pgrx passes a bytea as bytes, and a text is laid out as one.
+/// A text in the encoding of the database, which has the layout of the bytea that pgrx passes as bytes.
 fn read(cron: &[u8]) -> Result<Cron, String> {
     let cron = std::str::from_utf8(cron).map_err(|_| "A field may only have ASCII characters.".to_owned())?;
     parse(cron)
@@ -87,7 +87,7 @@ fn parse(cron: &str) -> Result<Cron, String> {
     {
         return Ok(cron);
     }
-    // Which of the fields is it?
+    // Find the field with the error.
     let mut wrong = numbered().filter(|(position, field)| {
         let mut alone = ["*"; 6];
         alone[*position] = field;
@@ -100,8 +100,8 @@ fn parse(cron: &str) -> Result<Cron, String> {
     ))
 }
 
-/// The parser replaces names wherever they stand, so that 1MON would be 11, and passes over what is
-/// missing in a list. A field without any value would make it search for very long.
+/// The parser replaces names anywhere in a field, so that 1MON would be 11, and ignores missing elements of a list.
+/// With a field without any value it would search for very long.
 fn is_well_formed(field: &str, position: usize) -> bool {
     let number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     let name = |word: &str, names: &str| names.split(' ').any(|name| name == word);
@@ -120,13 +120,13 @@ fn is_well_formed(field: &str, position: usize) -> bool {
     })
 }
 
-/// A local time, in Postgres's microseconds.
+/// A local time, in microseconds since 2000.
 #[derive(Clone)]
 struct Local(i64);
 
 impl Local {
     fn julian_day(&self) -> i32 {
-        // The days of 64 bits of microseconds fit.
+        // The days of any 64-bit timestamp fit.
         self.0.div_euclid(DAY) as i32 + pg_sys::POSTGRES_EPOCH_JDATE as i32
     }
 

@@ -11,8 +11,8 @@ const LOCKED_MOST: i64 = 5_000_000;
 /// The pause before an attempt that cannot be ended is tried again.
 const FAILED: i64 = 60_000_000;
 
-/// Ends those of the attempts whose lease has expired, in SQL, and returns how many. The lane with this hash has dropped
-/// their leases; it gets back those that still run.
+/// Ends those of the attempts whose lease has expired, in SQL, and returns how many. The lane with this hash has
+/// dropped their leases; it gets back those that still run.
 pub fn end(lane: u64, ids: &[i64]) -> Result<u64, pgrx::spi::Error> {
     transaction::ending(lane, ids);
     point!(ExpiryNoted);

@@ -1,11 +1,11 @@
 //! Prevents DROP EXTENSION during a transaction of the worker or a check of queue.wait().
 //!
-//! DROP EXTENSION locks the extension before anything else. So a session that has locked it first cannot deadlock with a
-//! drop. But other commands take that lock too: ALTER FUNCTION ... DEPENDS ON EXTENSION holds it to the end of its
+//! DROP EXTENSION locks the extension before anything else. So a session that has locked it first cannot deadlock with
+//! a drop. But other commands take that lock too: ALTER FUNCTION ... DEPENDS ON EXTENSION holds it to the end of its
 //! transaction. If the library is preloaded, such commands are refused unless the user owns the extension
-//! (hooks/refusals.rs). If the lock is not released in the time that a drop needs to lock the other objects, this session
-//! locks queue.tasks instead, which other roles cannot prevent. Then the session and a later drop may deadlock, which a
-//! timeout ends.
+//! (hooks/refusals.rs). If the lock is not released in the time that a drop needs to lock the other objects, this
+//! session locks queue.tasks instead, which other roles cannot prevent. Then the session and a later drop may deadlock,
+//! which a timeout ends.
 
 use crate::process::{self, Sleep};
 use pgrx::pg_sys;
@@ -29,8 +29,8 @@ pub fn oid() -> pg_sys::Oid {
     unsafe { pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true) }
 }
 
-/// Locks the extension until the end of the transaction. Returns false if it is being dropped; with `patient` it waits for
-/// the drop instead. The caller has to check whether the extension still exists.
+/// Locks the extension until the end of the transaction. Returns false if it is being dropped; with `patient` it waits
+/// for the drop instead. The caller has to check whether the extension still exists.
 pub fn hold(extension: pg_sys::Oid, patient: bool) -> bool {
     let gave_up = GAVE_UP_AT.get().is_some_and(|since| since.elapsed() < GIVE_UP_FOR);
     let started = Instant::now();

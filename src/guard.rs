@@ -1,8 +1,8 @@
-//! Whose triggers run with the rights of the owner.
+//! Prevents triggers of other roles from running with the rights of the owner.
 //!
-//! The verbs and the worker write to the extension's tables as their owner. The privilege TRIGGER is enough to put
-//! a trigger on a table, and its function and its WHEN would run with all the rights of the owner. So what the verbs and
-//! the worker write fires no trigger that somebody else may have put there: the statement is refused instead.
+//! The public functions and the worker write to the extension's tables as their owner. A role with the privilege
+//! TRIGGER can create a trigger, whose function and WHEN condition would run with all rights of the owner. So a
+//! statement that would fire such a trigger is refused.
 
 use crate::heap::partitions_of;
 use crate::names::shown;
@@ -18,28 +18,28 @@ thread_local! {
     static ALWAYS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has every statement that a verb writes with checked first.
+/// Installs the check of every statement that a public function runs.
 pub fn install() {
-    // SAFETY: while the library is loaded, in one thread.
+    // SAFETY: called once when the library is loaded; a backend has one thread.
     unsafe {
         PREVIOUS = pg_sys::ExecutorCheckPerms_hook;
         pg_sys::ExecutorCheckPerms_hook = Some(check);
     }
 }
 
-/// Has every statement of this process checked: for the worker.
+/// Checks every statement of this process, which is the worker.
 pub fn always() {
     ALWAYS.set(true);
 }
 
-/// Whether what is written to the table runs with the rights of the owner: in the worker, in a verb, or in a
-/// SECURITY DEFINER function of the owner's, as a trigger of the extension is that works for an INSERT.
+/// Whether a write to the table runs with the rights of the owner: in the worker, in a public function, or in a
+/// SECURITY DEFINER function of the owner, such as a trigger of the extension that an INSERT fires.
 unsafe fn is_on(table: pg_sys::Oid) -> bool {
     // SAFETY: plain reads, and catalog lookups in a transaction.
     unsafe { ALWAYS.get() || rights::in_verb() || pg_sys::InLocalUserIdChange() && is_own(table) }
 }
 
-/// Whether this is a table of the extension's that belongs to the current user.
+/// Whether the table belongs to the extension and to the current user.
 unsafe fn is_own(table: pg_sys::Oid) -> bool {
     // SAFETY: catalog lookups in a transaction; the row has the layout of FormData_pg_class.
     unsafe {
@@ -59,7 +59,7 @@ unsafe fn is_own(table: pg_sys::Oid) -> bool {
 
 const WRITES: u32 = pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE;
 
-/// Called with the tables of each statement, which has them locked.
+/// ExecutorCheckPerms_hook, called with the range table of each statement, which has the tables locked.
 #[cfg(any(feature = "pg14", feature = "pg15"))]
 #[pg_guard]
 unsafe extern "C-unwind" fn check(tables: *mut pg_sys::List, raise: bool) -> bool {
@@ -69,14 +69,14 @@ unsafe extern "C-unwind" fn check(tables: *mut pg_sys::List, raise: bool) -> boo
             let writes =
                 (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION && (*entry).requiredPerms & WRITES != 0;
             if writes && is_on((*entry).relid) {
-                look_at((*entry).relid);
+                check_triggers((*entry).relid);
             }
         }
         (*&raw const PREVIOUS).is_none_or(|previous| previous(tables, raise))
     }
 }
 
-/// The same; what is to be done with each table stands in a list of its own.
+/// ExecutorCheckPerms_hook from PostgreSQL 16 on, which has the required permissions in a list of their own.
 #[cfg(not(any(feature = "pg14", feature = "pg15")))]
 #[pg_guard]
 unsafe extern "C-unwind" fn check(
@@ -88,14 +88,14 @@ unsafe extern "C-unwind" fn check(
     unsafe {
         for entry in elements::<pg_sys::RTEPermissionInfo>(permissions) {
             if (*entry).requiredPerms as u32 & WRITES != 0 && is_on((*entry).relid) {
-                look_at((*entry).relid);
+                check_triggers((*entry).relid);
             }
         }
         (*&raw const PREVIOUS).is_none_or(|previous| previous(tables, permissions, raise))
     }
 }
 
-/// What a list of the server's holds.
+/// The elements of a List of pointers.
 ///
 /// # Safety
 /// A list of pointers to T, or null, that is not changed meanwhile.
@@ -107,9 +107,9 @@ pub unsafe fn elements<T>(list: *mut pg_sys::List) -> impl Iterator<Item = *mut 
     }
 }
 
-/// Raises if the table, or a partition to which a row may go, has a trigger that is not to be trusted.
-unsafe fn look_at(table: pg_sys::Oid) {
-    // SAFETY: with this lock nobody can make a trigger; it is kept to the end of the transaction.
+/// Raises an ERROR if the table, or a partition to which a row may be routed, has a trigger that is not trusted.
+unsafe fn check_triggers(table: pg_sys::Oid) {
+    // SAFETY: the lock, kept until the end of the transaction, conflicts with CREATE TRIGGER.
     unsafe {
         let relation = pg_sys::try_relation_open(table, pg_sys::RowExclusiveLock as i32);
         if relation.is_null() {
@@ -118,19 +118,19 @@ unsafe fn look_at(table: pg_sys::Oid) {
         let triggers = (*relation).trigdesc;
         if !triggers.is_null() {
             let all = std::slice::from_raw_parts((*triggers).triggers, (*triggers).numtriggers as usize);
-            if let Some(stranger) = all.iter().find(|trigger| !is_trusted(relation, trigger)) {
-                refuse(relation, stranger);
+            if let Some(untrusted) = all.iter().find(|trigger| !is_trusted(relation, trigger)) {
+                refuse(relation, untrusted);
             }
         }
         if (*(*relation).rd_rel).relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE {
-            partitions_of(relation).iter().for_each(|partition| look_at(*partition));
+            partitions_of(relation).iter().for_each(|partition| check_triggers(*partition));
         }
         pg_sys::relation_close(relation, pg_sys::NoLock as i32);
     }
 }
 
-/// Whether the trigger does nothing that somebody else than the owner of the table, or a superuser, has
-/// decided on. Who made it is noted nowhere; but only the owner can have it fire ALWAYS.
+/// Whether only the owner of the table or a superuser determined what the trigger does. The catalog does not record who
+/// created a trigger, but only the owner can enable one as ALWAYS or REPLICA.
 unsafe fn is_trusted(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> bool {
     // SAFETY: catalog lookups.
     unsafe {
@@ -148,7 +148,7 @@ unsafe fn is_trusted(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> b
             return false;
         }
         let form = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_proc>(function);
-        // Those of the extension may be attached by nobody else, and have conditions.
+        // Other roles cannot execute the extension's trigger functions, and so cannot create triggers with them.
         let own = form.pronamespace == pg_sys::get_namespace_oid(c"queue_internal".as_ptr(), true);
         let trusted = own || trigger.tgqual.is_null() && trigger.tgnargs == 0 && trusts(form.proowner);
         pg_sys::ReleaseSysCache(function);
@@ -157,7 +157,7 @@ unsafe fn is_trusted(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> b
 }
 
 unsafe fn refuse(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> ! {
-    // SAFETY: names of the server's, zero-terminated.
+    // SAFETY: the names are zero-terminated.
     let (trigger, schema, table) = unsafe {
         let class = &*(*relation).rd_rel;
         let schema = pg_sys::get_namespace_name(class.relnamespace);

@@ -1,10 +1,9 @@
-//! The storage layer: the extension's tables, and how the native verbs read and write their rows without the
+//! The storage layer: how the native fast path reads and writes the rows of the extension's tables without the
 //! executor.
 //!
-//! The verbs read and write through the table and index access methods, and so past everything that
-//! the executor would do for others: triggers, row-level security, constraints, columns, rules. So a verb is
-//! served natively only where none of that matters (`eligibility`). The verdict is kept until the server invalidates
-//! the cache entry of one of these tables.
+//! It calls the table and index access methods directly, which bypasses triggers, row-level security, constraints,
+//! rules and columns that users added. So it is used only if none of these has an effect (`eligibility`). The result of
+//! that check is cached until the server sends an invalidation message for one of the tables.
 
 pub mod columns;
 mod eligibility;
@@ -30,14 +29,14 @@ pub use tables::{Tables, Use, find};
 
 struct Known {
     registered: bool,
-    /// Something changed since.
+    /// An invalidation has arrived since.
     stale: bool,
-    /// Something about the history or its partition changed since that was sought.
+    /// An invalidation for the history or its partition has arrived since the partition was looked up.
     rerouted: bool,
-    /// They were sought, and found.
+    /// The tables were looked up and exist.
     found: bool,
     tables: Tables,
-    /// For whom the verdicts were found.
+    /// The user for whom eligibility was checked.
     user: pg_sys::Oid,
     verdicts: [Option<Result<(), Reason>>; 4],
 }
@@ -60,17 +59,17 @@ fn known() -> *mut Known {
     KNOWN.with(UnsafeCell::get)
 }
 
-/// The tables, their own lock taken, if a native verb may use them so.
+/// The tables, with `tasks` locked, if the native fast path may use them in this way.
 pub fn open(purpose: Use) -> Result<Tables, Reason> {
-    // SAFETY: one thread, and no reference is held while the server is called, which may call the
-    // callbacks below. The lock is kept to the end of the transaction, as the executor keeps its own.
+    // SAFETY: a backend has one thread, and no reference is held during calls of the server, which may call the
+    // callbacks below. The lock is kept until the end of the transaction, as the executor does.
     unsafe {
         let known = known();
         if !(*known).registered {
             (*known).registered = true;
             pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
             use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID};
-            // The owner of the database is a member of pg_database_owner.
+            // The owner of the database is an implicit member of pg_database_owner.
             for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID] {
                 pg_sys::CacheRegisterSyscacheCallback(
                     cache as i32,
@@ -79,10 +78,10 @@ pub fn open(purpose: Use) -> Result<Tables, Reason> {
                 );
             }
         }
-        // Until a round in which nothing changed: a lock is what makes the server deliver invalidations.
+        // Repeated until no invalidation arrives, because taking a lock processes pending invalidations.
         for _ in 0..10 {
             if (*known).stale || !(*known).found {
-                // What changes while they are sought makes them stale again; an ERROR leaves them not found.
+                // An invalidation during the lookup makes them stale again; an ERROR leaves `found` false.
                 ((*known).stale, (*known).found) = (false, false);
                 (*known).verdicts = [None; 4];
                 (*known).tables = find().ok_or(Reason::Absent)?;
@@ -116,19 +115,18 @@ pub fn open(purpose: Use) -> Result<Tables, Reason> {
     }
 }
 
-/// Makes `partition` the partition of the history for this time, its own lock taken; fails if there is none that
-/// is plain.
+/// Sets `partition` to the partition of the history for this time and locks it. Fails if there is none that the native
+/// fast path can write to.
 ///
-/// ATTACH PARTITION does not conflict with the lock that is held on the history, but it does with the one on
-/// the default partition, whose rows it must not take away. So what was found holds once the partition is
-/// locked and no change of the history was reported with that lock.
+/// ATTACH PARTITION does not conflict with the lock on the history, but with that on the default partition. So the
+/// partition is the right one if no invalidation of the history arrived while it was locked.
 pub fn history_at(tables: &mut Tables, time: i64) -> Result<(), Reason> {
     // SAFETY: see `open`.
     unsafe {
         let known = known();
         for _ in 0..10 {
-            let anew = !tables.partition.takes(time) || (*known).rerouted;
-            if anew {
+            let again = !tables.partition.takes(time) || (*known).rerouted;
+            if again {
                 (*known).rerouted = false;
                 tables.partition = partitions::partition_at(tables.history, time)?;
             }
@@ -137,7 +135,7 @@ pub fn history_at(tables: &mut Tables, time: i64) -> Result<(), Reason> {
             if (*known).rerouted {
                 continue;
             }
-            if anew {
+            if again {
                 partitions::check_partition(tables.partition.table)?;
             }
             if (*known).rerouted {
@@ -152,7 +150,7 @@ pub fn history_at(tables: &mut Tables, time: i64) -> Result<(), Reason> {
     }
 }
 
-/// Called by the server when a relation changed, or with an invalid OID when any may have.
+/// A relcache callback. An invalid OID means all relations.
 unsafe extern "C-unwind" fn relation_changed(_argument: pg_sys::Datum, relation: pg_sys::Oid) {
     // SAFETY: see `open`.
     unsafe {
@@ -164,7 +162,7 @@ unsafe extern "C-unwind" fn relation_changed(_argument: pg_sys::Datum, relation:
         {
             (*known).rerouted = true;
         }
-        // Any of them may get another OID: REINDEX CONCURRENTLY makes a new index of the old name.
+        // REINDEX CONCURRENTLY creates an index with a new OID and the old name.
         if relation == pg_sys::InvalidOid
             || relation == partition.table
             || (*known).tables.all().contains(&relation)
@@ -174,7 +172,7 @@ unsafe extern "C-unwind" fn relation_changed(_argument: pg_sys::Datum, relation:
     }
 }
 
-/// Called by the server when roles or memberships changed.
+/// A syscache callback for roles and memberships.
 unsafe extern "C-unwind" fn roles_changed(_argument: pg_sys::Datum, _cache: i32, _hash: u32) {
     // SAFETY: see `open`.
     unsafe { (*known()).stale = true };

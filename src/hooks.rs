@@ -5,9 +5,10 @@
 //! - notifies the launcher of an extension that was created in a prepared transaction;
 //! - refuses commands of roles without the right before PostgreSQL waits for a lock (`refusals`).
 //!
-//! DROP DATABASE, CREATE DATABASE ... TEMPLATE, and renaming or moving a database fail while another session is connected
-//! to it, such as the worker. Before such a command runs, the worker of that database exits and is kept out until the
-//! command has its locks. Not for a command that will be refused, because any role could keep the worker out with those.
+//! DROP DATABASE, CREATE DATABASE ... TEMPLATE, and renaming or moving a database fail while another session is
+//! connected to it, such as the worker. Before such a command runs, the worker of that database exits and is kept out
+//! until the command has its locks. Not for a command that will be refused, because any role could keep the worker out
+//! with those.
 
 mod refusals;
 mod relations;
@@ -62,8 +63,8 @@ pub fn install() {
     }
 }
 
-/// Without pgrx's guard, for the reason given at `run_utility`: an ERROR of the statement jumps over this frame, which holds
-/// nothing that has to be dropped.
+/// Without pgrx's guard, for the reason given at `run_utility`: an ERROR of the statement jumps over this frame, which
+/// holds nothing that has to be dropped.
 unsafe extern "C-unwind" fn process_utility(
     statement: *mut pg_sys::PlannedStmt,
     query: *const c_char,
@@ -74,8 +75,8 @@ unsafe extern "C-unwind" fn process_utility(
     destination: *mut pg_sys::DestReceiver,
     completion: *mut pg_sys::QueryCompletion,
 ) {
-    // SAFETY: the arguments are those of the server, except that the statement may be a copy. PREVIOUS was set once by the
-    // postmaster.
+    // SAFETY: the arguments are those of the server, except that the statement may be a copy. PREVIOUS was set once by
+    // the postmaster.
     unsafe {
         let statement = refusals::refuse_early(statement);
         if concerns_a_database((*statement).utilityStmt) {
@@ -157,8 +158,8 @@ fn is_idle(name: u64, ask: impl FnOnce(&IdleTransactions, u64) -> bool) -> bool 
     shared::get().is_some_and(|shared| ask(&shared.idle, name))
 }
 
-/// Whether changes of tasks may be published no longer, or again, after the statement: it disables or enables triggers of
-/// the extension's tables, or changes a subscription. With pgrx's guard, because a catalog lookup can raise.
+/// Whether changes of tasks may be published no longer, or again, after the statement: it disables or enables triggers
+/// of the extension's tables, or changes a subscription. With pgrx's guard, because a catalog lookup can raise.
 #[pg_guard]
 unsafe extern "C-unwind" fn disables_triggers(node: *mut pg_sys::Node) -> bool {
     use pg_sys::AlterTableType::{AT_DisableTrigUser, AT_EnableTrig};
@@ -240,7 +241,7 @@ unsafe extern "C-unwind" fn disconnect_worker(node: *mut pg_sys::Node, top_level
 /// Whether the server will refuse the statement: in a transaction block, or for lack of a right on the database.
 unsafe fn is_refused(node: *mut pg_sys::Node, database: pg_sys::Oid, top_level: bool) -> bool {
     use pg_sys::NodeTag::*;
-    // SAFETY: catalog lookups; the node's tag tells its type.
+    // SAFETY: catalog lookups; each cast follows the node's tag.
     unsafe {
         let user = pg_sys::GetUserId();
         #[cfg(any(feature = "pg14", feature = "pg15"))]

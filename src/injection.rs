@@ -1,11 +1,11 @@
-//! Faults on purpose: an ERROR or a panic at any of these points must leave nothing behind
-//! (pgrx-tests/tests/injection.rs). Only with the feature `injection`, which is in no library that is
-//! installed; without it a point is nothing.
+//! Fault injection: after an ERROR or a panic at any of these points, shared memory and tables must be consistent
+//! (pgrx-tests/tests/injection.rs). Only with the feature `injection`, which installed libraries do not have; without
+//! it, a point is empty.
 //!
-//! There is no point where nothing may fail by design: under a lane's lock, in the callbacks at a
-//! transaction's end, and between a lane giving something away and the transaction's note of it.
+//! There are no points where nothing may fail by design: under the lock of a lane, in the callbacks at the end of a
+//! transaction, and between a lane handing out something and the transaction recording that.
 
-/// A point, by its name alone.
+/// A point, by its name.
 macro_rules! point {
     ($name:ident) => {
         $crate::injection::reached($crate::injection::Point::$name)
@@ -18,7 +18,8 @@ macro_rules! point {
 pub enum Point {
     #[cfg(feature = "injection")]
     Nowhere,
-    // verbs.rs, verbs/sql.rs: the native fast path is done; the function in SQL is found; its rows follow the native ones.
+    // verbs.rs, verbs/sql.rs: the native fast path is done; the function in SQL is found; its rows follow the native
+    // ones.
     VerbServed,
     CoreFound,
     CoreAppended,
@@ -28,8 +29,8 @@ pub enum Point {
     HistoryLocked,
     // verbs/queue.rs
     QueueRead,
-    // verbs/claim.rs, verbs/events.rs, verbs/grant.rs: from `ClaimAsked` on this process has reserved candidates, and may
-    // have begun a refill.
+    // verbs/claim.rs, verbs/events.rs, verbs/grant.rs: from `ClaimAsked` on this process has reserved candidates, and
+    // may have begun a refill.
     ClaimOpened,
     ClaimAsked,
     ClaimAwaits,
@@ -51,7 +52,7 @@ pub enum Point {
     RefillRow,
     RefillRead,
     RefillTold,
-    // heap/write.rs, heap/insert.rs: rows are written, their index entries not yet.
+    // heap/write.rs, heap/insert.rs: rows are written, but not yet their index entries.
     InsertWritten,
     RowUnlocked,
     RowLocked,
@@ -74,13 +75,13 @@ pub enum Point {
     // verbs/push.rs, verbs/push_many.rs
     PushNoted,
     PushNext,
-    // counting.rs: the count has begun.
+    // counting.rs: the count has been started.
     CountBegun,
     CountRow,
     CountEnds,
     CountRead,
-    // wait.rs, wait/call.rs, wait/sleep.rs: a waiting session is in the lists from `WaitEntered` to `WaitLeft`, and has no
-    // transaction while it sleeps.
+    // wait.rs, wait/call.rs, wait/sleep.rs: a waiting session is in the lists from `WaitEntered` to `WaitLeft`, and has
+    // no transaction while it sleeps.
     WaitPrepared,
     WaitFound,
     WaitSees,
@@ -96,7 +97,7 @@ pub enum Point {
 #[inline(always)]
 pub fn reached(_point: Point) {}
 
-/// Whether a rollback shall forget what the transaction took from lanes.
+/// Whether a rollback does not return to lanes what the transaction took from them.
 #[cfg(not(feature = "injection"))]
 #[inline(always)]
 pub fn forgets() -> bool {
@@ -115,25 +116,25 @@ mod faults {
     use std::ffi::{CString, c_char, c_int};
     use std::time::Duration;
 
-    /// What happens there.
+    /// The fault.
     #[derive(Clone, Copy, PostgresGucEnum)]
     enum Fault {
         /// Nothing.
         None,
-        /// The client is told of every point that is reached.
+        /// A NOTICE names every point that is reached.
         Tell,
         /// The server raises an ERROR.
         Error,
         /// Rust panics.
         Panic,
-        /// The session goes no further until it is cancelled.
+        /// The session waits until it is cancelled.
         Stop,
-        /// The session takes 20 ms longer.
+        /// The session sleeps for 20 ms.
         Linger,
-        /// The session waits until no other one holds the advisory lock 4711.
+        /// The session waits until no other session holds the advisory lock 4711.
         Gate,
-        /// Everywhere: a rollback forgets what the transaction had taken from lanes. What the torture's
-        /// account must see.
+        /// At every point: a rollback does not return to lanes what the transaction took from them. The suite torture
+        /// must detect that.
         Forget,
     }
 
@@ -160,7 +161,7 @@ mod faults {
         );
     }
 
-    /// Makes the fault happen, if it is to happen here.
+    /// Triggers the fault, if it is set for this point.
     pub fn reached(point: Point) {
         let here = FAULT_AT.get() == point;
         match FAULT.get() {
@@ -191,7 +192,7 @@ mod faults {
         fn errfinish(file: *const c_char, line: c_int, function: *const c_char);
     }
 
-    /// As C code does it: with a long jump, which pgrx catches.
+    /// Raises the ERROR like C code, with a long jump, which pgrx catches.
     fn raise(point: Point) {
         let message = CString::new(format!("error at {point:?}")).unwrap_or_default();
         let nowhere = std::ptr::null();

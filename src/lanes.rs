@@ -1,8 +1,8 @@
-//! Lanes: shared memory that knows, for each queue, which tasks are next.
+//! Lanes: a cache in shared memory of the next tasks of each queue.
 //!
-//! The server has `queue.lanes` of them, and a queue takes one when a session first claims from it or waits for it. With
-//! more queues than lanes, they are shared fairly ([`shares`]), and claims from queues that find none fall back to SQL. Each
-//! lane has a lock, which is held for a few memory operations and never while anything can fail.
+//! The server has `queue.lanes` of them. A queue is assigned a lane when a session first claims from it or waits for
+//! it. If there are more queues than lanes, lanes are shared fairly ([`shares`]), and claims from queues without a lane
+//! fall back to SQL. Each lane has a lock, which is held for a few memory operations and never while anything can fail.
 
 mod assignment;
 mod counters;
@@ -35,16 +35,16 @@ use directory::{hashes, locked};
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
 
-/// A lane that nobody used for so long can be given to another queue, in microseconds.
+/// A lane that was not used for so long, in microseconds, can be assigned to another queue.
 const IDLE: i64 = 60_000_000;
 
-/// Runs `act` with the lane of the queue with this hash, if there is one.
+/// Runs `act` with the lane of the queue with this hash; none if it has no lane.
 pub fn with<R>(hash: u64, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
     let index = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash)?;
     locked(index, |slot| (slot.hash == hash).then(|| act(slot)))
 }
 
-/// The same, with a lane that is taken now if need be; nothing if all are taken.
+/// As `with`, but assigns a lane if the queue has none; none if all are in use.
 pub fn with_or_new<R>(queue: &Queue<'_>, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
     let mut act = Some(act);
     let mut visit = |slot: &mut Slot| {
@@ -59,7 +59,7 @@ pub fn with_or_new<R>(queue: &Queue<'_>, act: impl FnOnce(&mut Slot) -> R) -> Op
     }
 }
 
-/// The same, with a lane that nobody has if need be; nothing if there is none.
+/// As `with`, but assigns a free lane if the queue has none; none if no lane is free.
 pub fn with_or_free<R>(queue: &Queue<'_>, act: impl Fn(&mut Slot) -> R) -> Option<R> {
     let visit = |slot: &mut Slot| slot.is_of(queue).then(|| act(slot));
     match with(queue.hash, visit) {
@@ -68,7 +68,7 @@ pub fn with_or_free<R>(queue: &Queue<'_>, act: impl Fn(&mut Slot) -> R) -> Optio
     }
 }
 
-/// What `act` returns of each lane of this database, with its queue's name.
+/// The results of `act` for each lane of this database, with the name of its queue.
 pub fn each<R>(act: impl Fn(&Slot) -> R) -> Vec<(Vec<u8>, R)> {
     // SAFETY: a plain read of a constant of the process.
     let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
@@ -81,7 +81,7 @@ pub fn each<R>(act: impl Fn(&Slot) -> R) -> Vec<(Vec<u8>, R)> {
     (0..hashes().len()).filter_map(look).collect()
 }
 
-/// Invalidates the lanes of this database: something may have changed in any queue that was not published.
+/// Invalidates the lanes of this database, after changes in unknown queues that were not published.
 #[pg_guard]
 pub extern "C-unwind" fn invalidate() {
     all(|slot| {
@@ -113,7 +113,7 @@ fn all(act: impl Fn(&mut Slot) -> Option<Wake>) {
     }
 }
 
-/// Invalidates the counters of this database: the numbers of tasks may have changed in any queue.
+/// Invalidates the counters of this database, after changes in unknown queues that were not counted.
 #[pg_guard]
 pub extern "C-unwind" fn invalidate_counters() {
     all(|slot| {
@@ -132,7 +132,7 @@ pub fn stop_counting() {
     });
 }
 
-/// Gives back the lanes of a database that is gone.
+/// Frees the lanes of a database that was dropped.
 pub fn forget(database: pg_sys::Oid) {
     for (index, hash) in hashes().iter().enumerate() {
         locked(index, |slot| {

@@ -1,8 +1,9 @@
-//! The launcher: one process per server, which keeps a background worker running in each database that has the extension.
+//! The launcher: one process per server, which keeps a background worker running in each database that has the
+//! extension.
 //!
-//! It is connected to no database, so that it does not prevent DROP DATABASE. Only a process connected to a database can
-//! see whether it has the extension. So the launcher starts a worker in each database once, which exits if the extension
-//! is absent. Later, CREATE EXTENSION notifies the launcher.
+//! It is connected to no database, so that it does not prevent DROP DATABASE. Only a process connected to a database
+//! can see whether it has the extension. So the launcher starts a worker in each database once, which exits if the
+//! extension is absent. Later, CREATE EXTENSION notifies the launcher.
 
 use crate::clock::now;
 use crate::lanes;
@@ -66,8 +67,8 @@ pub extern "C-unwind" fn launcher_main(_argument: pg_sys::Datum) {
     }
 }
 
-/// An exit callback. The workers exit with their launcher, and the next launcher starts its own, so that every worker has a
-/// launcher that restarts it.
+/// An exit callback. The workers exit with their launcher, and the next launcher starts its own, so that every worker
+/// has a launcher that restarts it.
 #[pg_guard]
 unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
     if let Some(shared) = shared::get() {
@@ -191,8 +192,10 @@ impl Launcher {
     }
 
     fn warn_once(&mut self) {
-        let is_there = |refusal: &Refusal| self.databases.values().any(|known| known.refused == Some(*refusal));
-        let refusals: Vec<_> = [Refusal::WorkerSlot, Refusal::SharedMemory].into_iter().filter(is_there).collect();
+        let is_there =
+            |refusal: &Refusal| self.databases.values().any(|known| known.refused == Some(*refusal));
+        let refusals: Vec<_> =
+            [Refusal::WorkerSlot, Refusal::SharedMemory].into_iter().filter(is_there).collect();
         refusals.iter().filter(|refusal| !self.warned.contains(refusal)).for_each(|refusal| refusal.warn());
         self.warned = refusals;
     }
@@ -274,8 +277,8 @@ fn start_worker(oid: pg_sys::Oid) -> Option<DynamicBackgroundWorker> {
         .ok()
 }
 
-/// DATCONNLIMIT_INVALID_DB, the connection limit of a database whose DROP DATABASE was interrupted. Older minor versions
-/// do not define it.
+/// DATCONNLIMIT_INVALID_DB, the connection limit of a database whose DROP DATABASE was interrupted. Older minor
+/// versions do not define it.
 const INVALID: i32 = -2;
 
 /// The databases that allow connections, without templates, where a worker would prevent CREATE DATABASE.

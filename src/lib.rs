@@ -1,8 +1,8 @@
 //! A job queue that lives inside Postgres.
 //!
 //! The functions are implemented in SQL (`sql/`, listed in [`schema`]). This library adds what SQL cannot do, or not as
-//! fast: lanes, which cache the next tasks of each queue in shared memory; a native fast path for the functions on the hot
-//! path; waiting without a transaction; and a background worker.
+//! fast: lanes, which cache the next tasks of each queue in shared memory; a native fast path for the functions on the
+//! hot path; waiting without a transaction; and a background worker.
 
 #[macro_use]
 mod injection;

@@ -1,5 +1,5 @@
-//! Names as bytes in the encoding of the database, which need not be UTF-8. pgrx would read a text as a Rust string, and
-//! panic if it is not UTF-8.
+//! Names as bytes in the encoding of the database, which need not be UTF-8. pgrx would read a text as a Rust string,
+//! and panic if it is not UTF-8.
 
 use crate::datum::{text, text_of};
 use pgrx::prelude::*;
@@ -10,7 +10,7 @@ pub struct Name(pub Vec<u8>);
 
 impl FromDatum for Name {
     unsafe fn from_polymorphic_datum(value: pg_sys::Datum, null: bool, _kind: pg_sys::Oid) -> Option<Self> {
-        // SAFETY: the caller's datum is a text, as `type_oid` says.
+        // SAFETY: the caller's datum is a text, by `type_oid`.
         (!null).then(|| Self(unsafe { text_of(value) }.to_vec()))
     }
 }
@@ -30,7 +30,7 @@ pub struct Names(pub Vec<Vec<u8>>);
 
 impl FromDatum for Names {
     unsafe fn from_polymorphic_datum(value: pg_sys::Datum, null: bool, _kind: pg_sys::Oid) -> Option<Self> {
-        // SAFETY: the caller's datum is an array of texts, as `type_oid` says.
+        // SAFETY: the caller's datum is an array of texts, by `type_oid`.
         (!null).then(|| Self(unsafe { elements(value) }.map(<[u8]>::to_vec).collect()))
     }
 }
@@ -76,8 +76,8 @@ pub unsafe fn elements<'a>(array: pg_sys::Datum) -> impl Iterator<Item = &'a [u8
     }
 }
 
-/// A name for a message, which is a Rust string. Unless the encoding of the database is UTF-8, other characters than ASCII
-/// are escaped.
+/// A name for a message, which is a Rust string. Unless the encoding of the database is UTF-8, other characters than
+/// ASCII are escaped.
 pub fn shown(name: &[u8]) -> String {
     // SAFETY: reads a property of the database.
     let utf8 = unsafe { pg_sys::GetDatabaseEncoding() } == pg_sys::pg_enc::PG_UTF8 as i32;

@@ -13,8 +13,8 @@ unsafe extern "C-unwind" {
 /// Connects the process to the database `oid`, or only to the shared catalogs if it is invalid, and unblocks signals.
 /// Reads the settings again, because a SIGHUP may have come before that.
 pub fn start(oid: pg_sys::Oid) {
-    // SAFETY: called first in a background worker, with the handlers of the server's own processes: `die` ends the process
-    // at the next CHECK_FOR_INTERRUPTS.
+    // SAFETY: called first in a background worker, with the handlers of the server's own processes: `die` ends the
+    // process at the next CHECK_FOR_INTERRUPTS.
     unsafe {
         handle(pg_sys::SIGHUP as i32, note_reload);
         handle(pg_sys::SIGTERM as i32, die);

@@ -1,8 +1,8 @@
 //! Refilling a lane: reads from queue.tasks which tasks are ready, which are scheduled next, and which run.
 //!
-//! A refill scans the order index one priority at a time, as a claim in SQL does. It begins where the last one ended, and so
-//! does not read the index entries of finished tasks again, however many of them a long transaction keeps from being
-//! vacuumed.
+//! A refill scans the order index one priority at a time, as a claim in SQL does. It begins where the last one ended,
+//! and so does not read the index entries of finished tasks again, however many of them a long transaction keeps from
+//! being vacuumed.
 
 use crate::clock::now;
 use crate::datum::text;
@@ -15,16 +15,16 @@ use crate::shared;
 use crate::transaction;
 use pgrx::prelude::*;
 
-/// Refills the lane of the queue as the lane has asked this process to.
+/// Refills the lane of the queue. The lane has recorded this process as the one that refills it.
 ///
 /// # Safety
-/// In a transaction that may take snapshots, with the tables found plain and `tasks` locked.
+/// In a transaction that can take snapshots, with eligible tables and `tasks` locked.
 pub unsafe fn run(tables: &Tables, queue: &Queue<'_>, plan: RefillPlan) {
     // SAFETY: the caller's promise.
     unsafe { run_bounded(tables, queue, plan, usize::MAX) };
 }
 
-/// The same, for the worker, which has other queues to serve: it reads so many priorities at most.
+/// As `run`, for the worker: reads at most so many priorities, so that one queue does not delay the others.
 ///
 /// # Safety
 /// As for `run`.
@@ -61,7 +61,7 @@ pub unsafe fn run_bounded(tables: &Tables, queue: &Queue<'_>, plan: RefillPlan, 
     point!(RefillTold);
 }
 
-/// This process does not refill the lane after all.
+/// Ends the refill without result.
 pub fn give_up(queue: &Queue<'_>) {
     transaction::refilling(0);
     lanes::with(queue.hash(), |slot| slot.lane.give_up());

@@ -1,9 +1,8 @@
-//! Rights: what the role that called a verb may do.
+//! Rights: what the role that called a public function may do.
 //!
-//! The public verbs are entry points in C. Each notes its caller and then works with the rights of the
-//! extension's owner, as a SECURITY DEFINER function does; but PostgreSQL forgets who called such a function, and
-//! the verbs have to check what their caller may do. What each kind of right means is written in
-//! `sql/internal/rights.sql`.
+//! The public functions are entry points in C. Each records its caller and then runs with the rights of the extension's
+//! owner, like a SECURITY DEFINER function. PostgreSQL does not record the caller of such a function, but the public
+//! functions have to check its rights. `sql/internal/rights.sql` documents the kinds of rights.
 
 mod caller;
 mod functions;
@@ -18,15 +17,15 @@ use pgrx::prelude::*;
 pub struct Kinds(u8);
 
 impl Kinds {
-    /// Pushing.
+    /// To push tasks.
     pub const PRODUCER: Self = Self(1);
-    /// Claiming and ending tasks.
+    /// To claim and to end tasks.
     pub const WORKER: Self = Self(2);
-    /// Seeing and managing, and what the other two may.
+    /// To read and to manage queues, and the other two.
     pub const OPERATOR: Self = Self(4);
     const ANY: Self = Self(7);
 
-    /// What suffices where this kind is needed: an operator may do everything.
+    /// The kinds that include this one: an operator has every right.
     fn sufficing(self) -> Self {
         Self(self.0 | Self::OPERATOR.0)
     }
@@ -74,8 +73,8 @@ unsafe fn is_allowed(owner: pg_sys::Oid, kind: Kinds, queue: Option<&[u8]>) -> b
     }
 }
 
-/// The queues for which the caller has this kind of right; nothing where it has it for all. A member of pg_monitor sees the
-/// numbers of all queues.
+/// The queues for which the caller has this kind of right; none if it has it for all. A member of pg_monitor may see
+/// the numbers of all queues.
 unsafe fn visible(owner: pg_sys::Oid, kind: &[u8]) -> Option<Vec<Vec<u8>>> {
     // SAFETY: catalog lookups in a transaction.
     unsafe {
@@ -91,10 +90,10 @@ unsafe fn visible(owner: pg_sys::Oid, kind: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// pg_monitor, whose OID is the same in every server.
+/// The OID of pg_monitor, which is fixed.
 const MONITOR: pg_sys::Oid = pg_sys::Oid::from_u32(pg_sys::ROLE_PG_MONITOR);
 
-/// Whether the caller may know the numbers of a queue's tasks.
+/// Whether the caller may see the numbers of a queue's tasks.
 ///
 /// # Safety
 /// In a transaction, in a function whose owner is `owner`.

@@ -1,7 +1,7 @@
-//! Every setting, alphabetically: default, unit, bounds, and why one would change it.
+//! Every setting, alphabetically, with its default, unit and bounds.
 //!
-//! The SQL core reads the same names with `queue_internal.setting()`, which repeats the defaults
-//! for sessions in which this library is not loaded.
+//! SQL functions read the same settings with `queue_internal.setting()`, whose callers repeat the defaults for sessions
+//! in which this library is not loaded.
 
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::time::Duration;
@@ -18,17 +18,17 @@ static NOTIFY_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(100);
 static SWEEP_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(10);
 static WORKER_ENABLED: GucSetting<bool> = GucSetting::<bool>::new(true);
 
-/// The least time between two notifications for one queue.
+/// The shortest time between two notifications for one queue.
 pub fn notify_interval() -> Duration {
     Duration::from_millis(NOTIFY_INTERVAL.get().unsigned_abs().into())
 }
 
-/// The longest the worker sleeps: the bound on finding what no session told it of.
+/// The longest sleep of the worker, which bounds how late an unannounced change is noticed.
 pub fn sweep_interval() -> Duration {
     Duration::from_secs(SWEEP_INTERVAL.get().unsigned_abs().into())
 }
 
-/// Whether the native verbs serve what they can.
+/// Whether calls use the native fast path if they can.
 pub fn fast_path() -> bool {
     FAST_PATH.get()
 }
@@ -43,17 +43,17 @@ pub fn max_lease() -> i64 {
     i64::from(MAX_LEASE.get()) * 60_000_000
 }
 
-/// Whether workers should run at all.
+/// Whether background workers run.
 pub fn worker_enabled() -> bool {
     WORKER_ENABLED.get()
 }
 
-/// Defines what can only be set when the server starts.
+/// Defines the settings that apply only when the server starts.
 pub fn define_for_preload() {
     GucRegistry::define_int_guc(
         c"queue.lanes",
-        c"How many queues of the whole server have their next tasks at hand in shared memory.",
-        c"Queues beyond that are served by the functions in SQL, slower. Each takes about 85 kB.",
+        c"How many queues of the whole server have their next tasks cached in shared memory.",
+        c"Further queues use the SQL implementation, which is slower. Each lane takes about 85 kB.",
         &LANES,
         0,
         65_536,
@@ -76,16 +76,16 @@ pub fn define() {
     );
     GucRegistry::define_bool_guc(
         c"queue.fast_path",
-        c"Whether push, claim, complete and extend are served natively where they can be.",
-        c"Off sends everything to the functions in SQL, which do the same, slower.",
+        c"Whether push, claim, complete and extend use the native fast path where they can.",
+        c"If off, all calls use the SQL implementation, which does the same but is slower.",
         &FAST_PATH,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_int_guc(
         c"queue.history_ahead",
-        c"How many days ahead of today the partitions of queue.history are made.",
-        c"Raise it where the worker may be stopped for longer than that.",
+        c"How many days in advance the partitions of queue.history are created.",
+        c"Raise it if the background worker may be stopped for longer than that.",
         &HISTORY_AHEAD,
         1,
         366,
@@ -95,7 +95,7 @@ pub fn define() {
     GucRegistry::define_int_guc(
         c"queue.history_retention",
         c"How long completed and cancelled tasks are kept in queue.history.",
-        c"Whole days are dropped, so up to a day more is kept. -1 keeps history for ever.",
+        c"Whole days are dropped, so tasks are kept up to a day longer. -1 keeps them for ever.",
         &HISTORY_RETENTION,
         -1,
         i32::MAX,
@@ -105,7 +105,7 @@ pub fn define() {
     GucRegistry::define_int_guc(
         c"queue.max_lease",
         c"The longest lease that a worker may ask for.",
-        c"A task whose worker died silently stays out of reach for as long as its lease.",
+        c"If a worker dies, its task is not claimed again before the lease expires.",
         &MAX_LEASE,
         1,
         i32::MAX,
@@ -114,8 +114,8 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"queue.notify_interval",
-        c"The least time between two notifications for one queue.",
-        c"All pushes in between are told by one NOTIFY. Lower it for latency, raise it for load.",
+        c"The shortest time between two notifications for one queue.",
+        c"One NOTIFY stands for all pushes in between. Lower it for latency, raise it to reduce load.",
         &NOTIFY_INTERVAL,
         1,
         60_000,
@@ -124,8 +124,8 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"queue.sweep_interval",
-        c"The longest that the worker sleeps before it looks for due tasks by itself.",
-        c"It bounds the delay of what no session could announce, such as COMMIT PREPARED.",
+        c"The longest time after which the background worker checks for due tasks by itself.",
+        c"Upper bound on how late an unannounced change is noticed, such as a COMMIT PREPARED.",
         &SWEEP_INTERVAL,
         1,
         3600,

@@ -1,7 +1,7 @@
-//! The shared memory through which sessions, the launcher and the workers find one another.
+//! The shared memory through which sessions, the launcher and the background workers communicate.
 //!
-//! It holds hints, never truth: losing all of it costs a bounded delay and nothing else. So plain atomics are enough, and a
-//! commit callback can use it: nothing in here locks, allocates or raises.
+//! It contains only hints: losing all of it causes a bounded delay and nothing else. So plain atomics are enough, and
+//! commit callbacks can use it, because nothing in here locks, allocates memory or raises an ERROR.
 
 mod database;
 pub mod idle;
@@ -19,14 +19,14 @@ use result_waiters::ResultWaiters;
 use sleeper::Sleeper;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// How many databases of one server can have a worker. A few hundred bytes each.
+/// How many databases of a server can have a worker. Each takes a few hundred bytes.
 pub const MAX_DATABASES: usize = 64;
 
-/// "Not before anything else": the time of something that is not known to come.
+/// After every time: for events that are not expected.
 pub const NEVER: i64 = i64::MAX;
 
-/// Before any time that a clock can show, one that is wrong and earlier than 2000 included, where Postgres's times are
-/// negative. Far enough from the smallest number for a pause to be taken from it.
+/// Before every time that a clock can show, even one before 2000, which is negative. Far enough from the smallest
+/// number to subtract a pause.
 pub const AT_ONCE: i64 = i64::MIN / 2;
 
 // SAFETY: the name is this extension's own.
@@ -37,9 +37,9 @@ static SHARED: PgAtomic<Shared> = unsafe { PgAtomic::new(c"queue_ext") };
 pub struct Shared {
     /// The launcher's latch.
     pub launcher: Sleeper,
-    /// Databases in which the extension was just created, for the launcher to look into.
+    /// Databases in which the extension has just been created, for the launcher.
     created: [AtomicU32; 16],
-    /// There were more of them than places.
+    /// There were more of them than entries.
     created_elsewhere: AtomicBool,
     databases: Databases,
     /// The sessions that wait for the end of a task.
@@ -48,7 +48,7 @@ pub struct Shared {
     pub idle: idle::IdleTransactions,
 }
 
-// SAFETY: nothing but atomics and arrays of atomics, no pointer into one process's own memory.
+// SAFETY: it consists of atomics, without pointers into the memory of a process.
 unsafe impl PGRXSharedMemory for Shared {}
 
 /// Array without the 32-element limit of `Default` for arrays.
@@ -67,15 +67,15 @@ pub fn request() {
     LOADED.store(true, Ordering::Relaxed);
 }
 
-/// Whether this process was forked from a postmaster that has the memory. Plain process memory.
+/// Whether the postmaster has requested the memory. In process memory, inherited by fork.
 static LOADED: AtomicBool = AtomicBool::new(false);
 
-/// The shared memory, or nothing where the library was not preloaded.
+/// The shared memory; none if the library was not preloaded.
 pub fn get() -> Option<&'static Shared> {
     LOADED.load(Ordering::Relaxed).then(|| SHARED.get())
 }
 
-/// Has the worker of a database scan for expired leases that are not in a lane, from this time on, unless that is never.
+/// Requests a scan of the worker for expired leases that are not in a lane, from this time on, unless it is NEVER.
 pub fn leases_until(database: pg_sys::Oid, time: i64) {
     if time != NEVER
         && let Some(database) = get().and_then(|shared| shared.database(database))
@@ -92,8 +92,8 @@ impl Shared {
         known.iter().find(|place| place.oid.load(Ordering::Acquire) == oid.to_u32())
     }
 
-    /// The slot of the database `oid`, taken now if needed; nothing if all are taken. Only the
-    /// launcher calls it, so no two processes take the same slot.
+    /// The slot of the database `oid`, assigned now if needed; none if all are taken. Only the launcher calls it, so no
+    /// two processes assign the same slot.
     pub fn database_or_new(&self, oid: pg_sys::Oid) -> Option<&Database> {
         self.database(oid).or_else(|| {
             let free = self.databases.0.iter().find(|d| d.oid.load(Ordering::Acquire) == 0)?;
@@ -113,12 +113,12 @@ impl Shared {
         self.launcher.wake();
     }
 
-    /// Wakes every worker, so that it sees what changed.
+    /// Wakes every worker.
     pub fn wake_workers(&self) {
         self.databases.0.iter().for_each(|database| database.worker.wake());
     }
 
-    /// Takes the databases that [`Shared::announce_created`] left.
+    /// Takes the databases that [`Shared::announce_created`] announced.
     pub fn take_created(&self) -> Created {
         let taken = self.created.iter().map(|place| place.swap(0, Ordering::AcqRel));
         let databases = taken.filter(|oid| *oid != 0).map(pg_sys::Oid::from).collect();
@@ -128,8 +128,8 @@ impl Shared {
 
 /// Where the extension was created.
 pub struct Created {
-    /// In these databases.
+    /// These databases have the extension.
     pub databases: Vec<pg_sys::Oid>,
-    /// And in others.
+    /// Others may have it too.
     pub others: bool,
 }

@@ -1,4 +1,4 @@
-//! `queue.engine_stats()`: what the native part sees of itself in this database.
+//! `queue.engine_stats()`: the internal statistics of the library for this database.
 
 use crate::clock::now;
 use crate::counting;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 struct EngineStats {
     /// Of the library.
     version: &'static str,
-    /// Whether the library was preloaded, without which there is no worker and no lane.
+    /// Whether the library was preloaded. Otherwise there is no worker and no lane.
     loaded: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     launcher_pid: Option<i32>,
@@ -32,14 +32,14 @@ struct EngineStats {
 #[derive(Serialize)]
 struct WorkerStats {
     pid: i32,
-    /// Milliseconds until the worker means to wake by itself; 0 while it works.
+    /// Milliseconds until the worker wakes by itself; 0 while it runs a step.
     sleeps_for_ms: i64,
     rounds: u64,
     leases_reaped: u64,
     notifications: u64,
 }
 
-/// What became of calls of the native verbs.
+/// How many calls used the native fast path.
 #[derive(Serialize)]
 struct VerbStats {
     served: u64,

@@ -1,28 +1,28 @@
 //! The base of tokens: a claim hands out `greatest(row.token + 1, base)`.
 //!
-//! A claim that a crash or a failover takes back has handed out a token all the same, and its row does not tell of it. So
-//! the first token after a start is larger than any that a lost claim can have handed out. A *life* of a database is the
-//! time for which shared memory lives: it ends with a crash or a stop, and a promoted standby begins one too, since nobody
-//! claims during recovery.
+//! A claim that a crash or a failover has lost has handed out a token that is not in its row. So the first token after
+//! a start must be larger than any that a lost claim can have handed out. Here a *life* of a database is the lifetime
+//! of shared memory: it ends with a crash or a stop, and a promotion starts one too, because there are no claims during
+//! recovery.
 //!
-//! The unit is a microsecond, and the epoch 2025: the clock fits into 52 bits until 2167 and leaves as much again above
-//! it, so tokens are exact in a double. Within a life the tokens of a task go up by one with each claim. No task can
-//! be claimed more than once in a microsecond, since a claim takes several and must be ended before the next one: tokens
-//! never overtake the clock by counting.
+//! Tokens are counted in microseconds since 2025. The clock fits into 52 bits until 2167, and tokens may be twice as
+//! large and are still exact in a double. Within a life the token of a task increases by one with each claim. A task
+//! cannot be claimed more than once in a microsecond, because a claim takes several and has to end before the next one.
+//! So tokens never overtake the clock.
 //!
-//! Two things tell how far earlier lives have come. Each is enough where the other one fails:
+//! Two upper bounds of earlier tokens are known. Each is enough if the other one fails:
 //!
-//! - the row of queue_internal.token_mark. A worker writes it before any claim of its life may be lost; lost claims have
-//!   tokens between `base` and `reached`, because those beyond are made durable. A clock that was set back does not
-//!   matter to it. It is a row as others: crash recovery, standbys and base backups have it, but maybe an older version.
-//! - the clock, where the mark is older than the tokens: on an asynchronous standby, in a base backup. A new timeline tells
-//!   of it, and the clock may then lag behind that of the lost server by [`SKEW`].
+//! - The row of queue_internal.token_mark. The worker writes it before any claim of its life can be lost. Lost claims
+//!   have tokens from `base` to `reached`, because claims with larger tokens are made durable. The row does not depend
+//!   on the clock. Crash recovery, standbys and base backups have it, but perhaps an older version.
+//! - The clock, if the row may be older than the tokens: on an asynchronous standby and in a base backup, which a new
+//!   timeline shows. The clock may be behind that of the lost server by [`SKEW`].
 //!
-//! As long as nobody has published the base of this life, each claim makes its own commit synchronous. It computes the
-//! base from the mark and the clock as the worker would, and its token is then in the row. That is how it stays where there
-//! is no worker and where the library is not preloaded.
+//! Until the base of this life is published, each claim makes its commit synchronous and computes the base from the
+//! mark and the clock as the worker would, so that its token is durable. Without a worker, or if the library is not
+//! preloaded, the base is never published.
 //!
-//! A mark of 0 says that no claim could be lost so far: then tokens begin at 1.
+//! A mark of 0 means that no claim could be lost so far. Then tokens start at 1.
 
 use crate::clock::now;
 use crate::heap::columns::{self, token_mark};
@@ -31,31 +31,31 @@ use pgrx::prelude::*;
 
 /// The largest token: 2^53 - 1.
 const LARGEST: i64 = (1 << 53) - 1;
-/// A clock that says more than this is wrong, and the mark alone counts: 2^52 microseconds, the year 2167.
+/// The largest time of the clock that is used: 2^52 microseconds, the year 2167. Beyond it only the mark counts.
 const LATEST: i64 = 1 << 52;
 /// 2025-01-01, in microseconds since 2000-01-01.
 const EPOCH: i64 = 9_132 * 86_400_000_000;
-/// How many tokens beyond the base may be handed out in claims that can be lost: more than a task is ever claimed.
-/// Written in sql/internal/claim_from.sql, too.
+/// How many tokens above the base may be handed out by claims that can be lost: more than a task is ever claimed. The
+/// same number is in sql/internal/claim_from.sql.
 const RESERVE: i64 = 1_000_000;
-/// How far the clock of a promoted standby may be behind: an hour.
+/// How far the clock of a promoted standby may be behind that of the lost server: an hour.
 const SKEW: i64 = 3_600_000_000;
 
 /// Which tokens a claim may hand out.
 #[derive(Clone, Copy)]
 pub struct Range {
     base: i64,
-    /// A larger token must not be lost.
+    /// Claims with larger tokens must be durable.
     reached: i64,
 }
 
 impl Range {
-    /// The token that comes after this one, if there is one.
+    /// The token after this one; none if it is the largest.
     pub fn after(&self, token: i64) -> Option<i64> {
         Some(token.saturating_add(1).max(self.base)).filter(|token| *token <= LARGEST)
     }
 
-    /// Makes sure that the claim that hands out this token is not lost, if it must not be.
+    /// Makes the commit synchronous if the claim with this token must be durable.
     pub fn keep(&self, token: i64) {
         if token > self.reached {
             make_durable();
@@ -63,7 +63,7 @@ impl Range {
     }
 }
 
-/// A base for the rest of this life, and the mark that goes with it.
+/// A base for this life, with its mark.
 pub struct Raised {
     pub mark: pg_sys::Oid,
     pub base: i64,
@@ -76,7 +76,7 @@ impl Raised {
     }
 }
 
-/// Which tokens a claim may hand out now; the mark is a table, if there is any. In a transaction.
+/// Which tokens a claim may hand out now. `mark` is the table of the mark, if any. In a transaction.
 pub fn range(mark: pg_sys::Oid) -> Range {
     // SAFETY: a plain read of a constant of the process.
     let database = shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
@@ -94,7 +94,7 @@ pub fn range(mark: pg_sys::Oid) -> Range {
     Range { base: base(mark), reached: 0 }
 }
 
-/// What the worker raises the mark to; nothing without a mark, or if that is done.
+/// The value to which the worker raises the mark; none without a mark, or if it was raised already.
 pub fn raised() -> Option<Raised> {
     let mark = mark()?;
     // SAFETY: a plain read of a constant of the process.
@@ -111,14 +111,14 @@ fn base(mark: pg_sys::Oid) -> i64 {
     if reached == 0 && same {
         return 1;
     }
-    // Where the mark decides, two servers that lost their clocks, or a server and its restored copy, do not
-    // choose the same base.
+    // The low bits of the clock make it unlikely that a server and its restored copy, or two servers with wrong clocks,
+    // choose the same base if the mark decides.
     let beyond = reached + 1 + (moment & 0xf_ffff);
     let by_clock = Some(moment - EPOCH).filter(|time| (0..LATEST).contains(time)).unwrap_or(0);
     by_clock.max(beyond) + if same { 0 } else { SKEW }
 }
 
-/// The table with the mark.
+/// The OID of queue_internal.token_mark.
 fn mark() -> Option<pg_sys::Oid> {
     // SAFETY: a catalog lookup in a transaction.
     let found = unsafe {
@@ -128,7 +128,7 @@ fn mark() -> Option<pg_sys::Oid> {
     (found != pg_sys::InvalidOid).then_some(found)
 }
 
-/// The mark as it is now, whatever the transaction's snapshot. Whoever claims need not have the right to read it.
+/// Reads the current mark, independently of the transaction's snapshot and of the caller's privileges.
 fn read(mark: pg_sys::Oid) -> Option<(i64, i64)> {
     if mark == pg_sys::InvalidOid {
         return None;
@@ -165,9 +165,9 @@ fn read(mark: pg_sys::Oid) -> Option<(i64, i64)> {
     }
 }
 
-/// The timeline of the WAL that is written.
+/// The timeline to which WAL is written.
 fn timeline() -> i64 {
-    // SAFETY: no transaction that may write is in recovery.
+    // SAFETY: a transaction that can write is not in recovery.
     unsafe {
         #[cfg(feature = "pg14")]
         let timeline = pg_sys::ThisTimeLineID;
@@ -177,11 +177,11 @@ fn timeline() -> i64 {
     }
 }
 
-/// Makes the commit of this transaction synchronous, unless a rollback to a savepoint takes back what it is for. Not by
-/// the setting alone, which ends with a function that sets it for itself; and not by the flag alone, which does not wait for
-/// a synchronous standby.
+/// Makes the commit of this transaction synchronous, unless a rollback to a savepoint undoes the claim. It sets both
+/// the setting, which a function may set and restore, and the flag (forceSyncCommit), which does not wait for a
+/// synchronous standby.
 fn make_durable() {
-    // SAFETY: in a transaction; as SET LOCAL does it.
+    // SAFETY: in a transaction; as SET LOCAL.
     unsafe {
         pg_sys::ForceSyncCommit();
         if pg_sys::synchronous_commit < pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_REMOTE_FLUSH as i32 {
@@ -199,7 +199,7 @@ fn make_durable() {
     }
 }
 
-/// The smallest token of a claim by the core. See sql/engine.sql.
+/// `queue_internal.token_base`: see sql/engine.sql.
 #[pg_extern(sql = false)]
 fn token_base() -> i64 {
     let range = range(mark().unwrap_or(pg_sys::InvalidOid));

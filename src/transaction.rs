@@ -1,11 +1,11 @@
-//! What the current transaction did to tasks, which it publishes to the lanes and the worker at its end.
+//! The changes of the current transaction to tasks, which it publishes to the lanes and the worker at its end.
 //!
-//! Other sessions see the rows only after the commit, so the callback publishes then. An ERROR in it would take the whole
-//! server down: it only copies numbers from this process's memory to shared memory, and holds only the lock of a lane, one
-//! at a time.
+//! Other sessions see the rows only after the commit, so the transaction callback publishes then. An ERROR in the
+//! callback would be a PANIC of the server. So it only copies numbers from process memory to shared memory, and holds
+//! only the lock of a lane, one at a time.
 //!
-//! There is room for so many changes. Of those beyond, only the positions are kept to which the watermarks of the lanes have
-//! to be lowered, which is always correct and costs a reading of the table.
+//! The number of changes is limited. Of further ones, only the positions are kept to which the watermarks of the lanes
+//! have to be lowered, which is always correct and costs a scan of the table.
 
 mod pending;
 mod publish;
@@ -25,10 +25,10 @@ thread_local! {
     static PENDING: UnsafeCell<Pending> = const { UnsafeCell::new(Pending::NOTHING) };
 }
 
-/// Runs `act` with what is pending.
+/// Runs `act` with the pending changes.
 fn with_pending<R>(act: impl FnOnce(&mut Pending) -> R) -> R {
     PENDING.with(|pending| {
-        // SAFETY: a backend has one thread, and none of the functions given here calls back.
+        // SAFETY: a backend has one thread, and no `act` calls this function.
         let pending = unsafe { &mut *pending.get() };
         if !pending.registered {
             // SAFETY: the callbacks live as long as the process, since the library is never unloaded.
@@ -59,13 +59,13 @@ pub fn leased(queue: &Queue<'_>, key: Key, until: i64) {
     with_pending(|pending| pending.change(queue.hash(), key, What::Leased { until }));
 }
 
-/// The lease of a task ends at another time.
+/// This transaction changed the end of a lease.
 pub fn extended(queue: &Queue<'_>, key: Key, until: i64) {
     with_pending(|pending| pending.change(queue.hash(), key, What::Extended { until }));
 }
 
-/// The leases of these tasks were taken from the lane because they expired. Should the transaction roll
-/// back, they still have to be ended.
+/// The leases of these tasks have expired and were removed from the lane. If the transaction rolls back, they still
+/// have to be ended.
 pub fn ending(lane: u64, ids: &[i64]) {
     let until = now();
     with_pending(|pending| {
@@ -73,28 +73,28 @@ pub fn ending(lane: u64, ids: &[i64]) {
     });
 }
 
-/// A task whose lease had expired, as far as the lane knew, runs on: expiry is checked again at `until`.
+/// A task whose lease had expired according to the lane still runs: check its expiry again at `until`.
 pub fn runs_on(lane: u64, id: i64, until: i64) {
     with_pending(|pending| pending.change(lane, lease_of(id), What::RunsOn { until }));
 }
 
-/// A key for a change of a lease alone.
+/// The key for a change that concerns only the lease.
 const fn lease_of(id: i64) -> Key {
     Key { id, ..Key::LAST }
 }
 
-/// A task can no longer be claimed, or runs no more, and had its lease until then.
+/// A task can no longer be claimed, or no longer runs. Its lease was until then.
 pub fn removed(queue: &Queue<'_>, key: Key, until: i64) {
     with_pending(|pending| pending.change(queue.hash(), key, What::Removed { until }));
 }
 
-/// A task that could be claimed is blocked in its group. It stays in the lane, where the claim that meets it drops it:
-/// to take it out could hide it, since another transaction may admit it again and publish that first.
+/// A claimable task is now blocked in its group. It stays in the lane until a claim finds it blocked: removing it could
+/// hide it, because another transaction may admit it again and publish that first.
 pub fn withdrawn(queue: &Queue<'_>, key: Key) {
     with_pending(|pending| pending.change(queue.hash(), key, What::Withdrawn));
 }
 
-/// The queue has a new event, which SQL processes before the next claim, or a free slot.
+/// The queue has a new event, which the next claim processes, or a free slot.
 pub fn event_added(queue: &Queue<'_>) {
     with_pending(|pending| {
         shared::set_bit(&mut pending.notices.queues, shared::queue_bit(queue.name()));
@@ -112,17 +112,17 @@ pub fn event_added(queue: &Queue<'_>) {
     });
 }
 
-/// Something becomes due at this time that the worker has to process.
+/// A task or a schedule becomes due at this time, which the worker has to process.
 pub fn due_at(time: i64) {
     with_pending(|pending| pending.notices.run = pending.notices.run.min(time));
 }
 
-/// There are so many more of an item in the queue.
+/// The number of an item in the queue has grown by `more`.
 pub fn counted(queue: &Queue<'_>, item: Item, more: i32) {
     with_pending(|pending| pending.count_item(queue.hash(), item, more));
 }
 
-/// It is not known what this transaction did to the numbers of tasks.
+/// This transaction changed the numbers of tasks in an unknown way.
 #[pg_guard]
 pub extern "C-unwind" fn uncounted() {
     with_pending(|pending| pending.tally.overflow());
@@ -134,7 +134,7 @@ pub extern "C-unwind" fn prepared_as(name: u64) {
     with_pending(|pending| pending.prepared_as = name);
 }
 
-/// Notes whether this process is counting, in case that ends with an ERROR.
+/// Records whether this process is counting, in case of an ERROR.
 pub fn counting(yes: bool) {
     with_pending(|pending| pending.counting = yes);
 }
@@ -144,8 +144,8 @@ pub fn created() {
     with_pending(|pending| pending.notices.created = true);
 }
 
-/// Whether this transaction itself changed something because of which a claim of its own may get tasks that the lane
-/// does not know.
+/// Whether a claim in this transaction may find tasks that the lane does not know, because of the transaction's own
+/// changes.
 pub fn has_own(lane: u64) -> bool {
     let now = now();
     with_pending(|pending| {
@@ -159,7 +159,7 @@ pub fn has_own(lane: u64) -> bool {
     })
 }
 
-/// Notes which lane this process is refilling, 0 for none, in case it ends with an ERROR.
+/// Records which lane this process is refilling, 0 for none, in case of an ERROR.
 pub fn refilling(lane: u64) {
     with_pending(|pending| pending.refilling = lane);
 }
@@ -176,7 +176,7 @@ pub fn refilled_before_commit(lane: u64) {
         if untouched || pending.refilled[..pending.refilled_count].contains(&lane) {
             return;
         }
-        // Where there is no room, the last entry means all lanes.
+        // If the array is full, the last entry means all lanes.
         let place = pending.refilled_count.min(SUMMARIES - 1);
         pending.refilled[place] = if pending.refilled_count < SUMMARIES { lane } else { 0 };
         pending.refilled_count = place + 1;
@@ -195,7 +195,7 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
                 pending.publish(now());
                 pending.notify_worker();
             }
-            // COMMIT PREPARED comes later and in another session, and invalidates all lanes, unless there is nothing to
+            // COMMIT PREPARED runs later in another session, and invalidates all lanes unless there is nothing to
             // publish (hooks.rs). But the worker can be notified of the times now.
             XACT_EVENT_PREPARE => {
                 if let Some(shared) = shared::get() {
@@ -212,8 +212,8 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
     });
 }
 
-/// Runs when a savepoint, or a block with an exception handler, ends. The ids of subtransactions grow: all from an aborted
-/// one on are aborted with it.
+/// Runs at the end of a subtransaction. Subtransaction ids increase, and all from an aborted one on are aborted with
+/// it.
 unsafe extern "C-unwind" fn at_end_of_subtransaction(
     event: pg_sys::SubXactEvent::Type,
     subtransaction: pg_sys::SubTransactionId,

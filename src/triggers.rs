@@ -49,7 +49,14 @@ macro_rules! trigger {
 
 trigger!(tasks_announced, pg_finfo_tasks_announced, inserted, c"tasks", READ, Needs::Rows);
 trigger!(task_changed, pg_finfo_task_changed, changed, c"tasks", READ, Needs::Row);
-trigger!(event_announced, pg_finfo_event_announced, event_inserted, c"events", columns::EVENT_QUEUE, Needs::Row);
+trigger!(
+    event_announced,
+    pg_finfo_event_announced,
+    event_inserted,
+    c"events",
+    columns::EVENT_QUEUE,
+    Needs::Row
+);
 trigger!(history_counted, pg_finfo_history_counted, archived, c"history", columns::HISTORY, Needs::Rows);
 trigger!(
     dead_letter_counted,
@@ -121,7 +128,9 @@ unsafe fn inserted(trigger: &pg_sys::TriggerData) {
     // SAFETY: the trigger has a transition table of new rows, which are tasks.
     unsafe {
         let tasks = (*trigger.tg_relation).rd_id;
-        for_each_row((trigger, trigger.tg_newtable), READ_COUNT, |slot| publish(tasks, &Task::of(slot), moment));
+        for_each_row((trigger, trigger.tg_newtable), READ_COUNT, |slot| {
+            publish(tasks, &Task::of(slot), moment)
+        });
     }
 }
 
@@ -175,7 +184,8 @@ unsafe fn event_inserted(trigger: &pg_sys::TriggerData) {
     unsafe {
         let mut null = false;
         let descriptor = (*trigger.tg_relation).rd_att;
-        let queue = pg_sys::heap_getattr(trigger.tg_trigtuple, event::QUEUE as i32 + 1, descriptor, &mut null);
+        let queue =
+            pg_sys::heap_getattr(trigger.tg_trigtuple, event::QUEUE as i32 + 1, descriptor, &mut null);
         transaction::event_added(&Queue::new(tasks(), text_of(queue)));
     }
 }
@@ -238,8 +248,8 @@ unsafe fn tasks() -> pg_sys::Oid {
     }
 }
 
-/// `queue_internal.announce_task`: now or from `run_at` on, claims may find more than the committed tasks show. The queue
-/// is a text, which has the layout of the bytea that pgrx passes as bytes.
+/// `queue_internal.announce_task`: now or from `run_at` on, claims may find more than the committed tasks show. The
+/// queue is a text, which has the layout of the bytea that pgrx passes as bytes.
 #[pg_extern(sql = false)]
 fn announce_task(queue: &[u8], run_at: TimestampWithTimeZone) {
     if shared::get().is_none() {

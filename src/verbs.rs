@@ -1,8 +1,8 @@
-//! The native fast path of the verbs that a worker's loop and its producers call.
+//! The native fast path of the functions that producers and the loops of workers call.
 //!
-//! Each verb does the plain case through the tables' access methods. In any other case it falls back to its SQL
-//! implementation, the function of the same name in schema queue_internal, which defines what the verb means. It can
-//! fall back as long as it has written nothing. [`Reason`] lists the cases that are not plain.
+//! The fast path handles the plain case through the table access methods. In any other case, listed in [`Reason`], the
+//! call falls back to the SQL implementation, the function of the same name in schema queue_internal, which defines the
+//! behaviour. It can fall back as long as it has written nothing.
 
 mod arguments;
 mod claim;
@@ -46,13 +46,13 @@ pub enum Outcome {
 
 type Verb = unsafe fn(&Arguments) -> Result<Outcome, Reason>;
 
-/// Defines the C functions of a verb: the entry point and the record that Postgres asks for.
+/// Defines the C functions of a verb: the entry point, and its record (PG_FUNCTION_INFO_V1).
 macro_rules! verb {
     ($name:ident, $info:ident, $verb:path, $signature:expr) => {
         declare_symbol!($info);
 
-        /// Not guarded by pgrx, whose guard would turn the SQLSTATEs of the SQL implementation into XX000: its
-        /// ERROR passes straight through this frame, which holds nothing to be dropped.
+        /// Without pgrx's guard, which would replace the SQLSTATEs of the SQL implementation with XX000. An ERROR jumps
+        /// over this frame, which holds nothing that has to be dropped.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
             // SAFETY: called by Postgres with the arguments that native.sql declares.
@@ -96,8 +96,8 @@ unsafe extern "C-unwind" fn queue_verb(fcinfo: pg_sys::FunctionCallInfo) -> pg_s
     }
 }
 
-/// How many arguments a verb takes, and the types of the columns that it returns rows of, as native.sql
-/// declares it. A later version of the extension may declare it otherwise while this library is still in use.
+/// The number of arguments and the types of the result columns with which native.sql declares a verb. A later version
+/// of the extension may declare it differently while this library is still in use.
 type Signature = (i16, &'static [pg_sys::Oid]);
 
 const ID: &[pg_sys::Oid] = &[INT8OID];
@@ -119,7 +119,7 @@ const CLAIMED: &[pg_sys::Oid] = &[
     TIMESTAMPTZOID,
 ];
 
-/// Tries the native fast path. Guarded, so that a panic becomes an ERROR. Called only by the functions above.
+/// Tries the native fast path. With pgrx's guard, so that a panic becomes an ERROR. Called only by the functions above.
 #[pg_guard]
 #[allow(improper_ctypes_definitions)]
 unsafe extern "C-unwind" fn serve(
@@ -140,7 +140,7 @@ unsafe extern "C-unwind" fn serve(
     }
 }
 
-/// Whether the native fast path can be tried at all in this transaction.
+/// Whether the native fast path can be tried in this transaction.
 fn permitted() -> Result<(), Reason> {
     if !settings::fast_path() {
         return Err(Reason::Off);
@@ -173,7 +173,7 @@ fn count(outcome: &Outcome) {
     };
 }
 
-/// Returns what was served, or what the SQL implementation returns.
+/// Returns the result of the fast path or of the SQL implementation.
 unsafe fn finish(fcinfo: pg_sys::FunctionCallInfo, outcome: &Outcome) -> pg_sys::Datum {
     // SAFETY: the functions in SQL take these arguments.
     unsafe {

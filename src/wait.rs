@@ -1,12 +1,13 @@
 //! Waiting without a transaction: queue.wait and queue.wait_result.
 //!
 //! `pg_sleep` runs in a query, and a query holds a snapshot: a session that waits in it keeps vacuum from removing dead
-//! tuples. But a procedure can commit if it was called outside a transaction block. After the commit these procedures wait on
-//! the latch without a snapshot, and without a transaction if the client itself sent the CALL.
+//! tuples. But a procedure can commit if it was called outside a transaction block. After the commit these procedures
+//! wait on the latch without a snapshot, and without a transaction if the client itself sent the CALL.
 //!
-//! A session first enters a list of waiters, then checks once more, and then sleeps: a transaction that commits after the
-//! check finds it in the list. Waking a session removes it from the list; if it then finds nothing, because another one was
-//! quicker, it enters again. Nothing depends on being woken: waiting sessions check again by themselves, too.
+//! A session first enters a list of waiters, then checks once more, and then sleeps: a transaction that commits after
+//! the check finds it in the list. Waking a session removes it from the list; if it then finds nothing, because another
+//! one was quicker, it enters again. Correctness does not depend on being woken, because waiting sessions also check by
+//! themselves.
 
 mod call;
 mod lists;
@@ -23,8 +24,8 @@ use call::{Call, Kind, begin_check, prepare, row_of};
 use pgrx::prelude::*;
 use std::cell::Cell;
 
-/// Without the lists, for instance without the library preloaded: how long the first pause is, and how
-/// long those after it become, each half as long again as the one before. In microseconds.
+/// The first and the longest pause of a session that is not in the lists, such as without preloading, in microseconds.
+/// Each pause is half as long again as the one before.
 const FIRST_PAUSE: i64 = 5_000;
 const LONGEST_PAUSE: i64 = 200_000;
 
@@ -33,19 +34,19 @@ declare_symbol!(pg_finfo_queue_wait_any);
 declare_symbol!(pg_finfo_queue_wait_result);
 
 thread_local! {
-    /// When something becomes available that the last check found missing: see `retry_at`.
+    /// The time that the last check set with `retry_at`.
     static RETRY_AT: Cell<i64> = const { Cell::new(NEVER) };
-    /// What SQL found for the last wait of this session, and the pause before it is returned once more.
+    /// What SQL found for the last wait of this session, and the pause before it is returned again.
     static LAST: Cell<Option<(i64, i64)>> = const { Cell::new(None) };
 }
 
-/// What this session waits for becomes available at that time, and nobody will wake it: a rate bucket.
+/// Sets the time at which a rate bucket has a start again, because no session will wake this one then.
 pub fn retry_at(time: i64) {
     RETRY_AT.set(RETRY_AT.get().min(time));
 }
 
-/// `queue.wait(queue, timeout, INOUT ready)`. Not guarded by pgrx, for the reason given in verbs.rs: the checks in SQL raise
-/// errors with their own SQLSTATEs, which pass through these frames; nothing in them has to be dropped.
+/// `queue.wait(queue, timeout, INOUT ready)`. Without pgrx's guard, for the reason given in verbs.rs: the checks in SQL
+/// raise errors with their own SQLSTATEs, which jump over these frames; nothing in them has to be dropped.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn queue_wait(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
     // SAFETY: called by Postgres as the procedure that wait.sql declares.
@@ -140,7 +141,7 @@ unsafe extern "C-unwind" fn wait_step(call: *mut Call, over: bool, deadline: i64
         );
         return false;
     }
-    // SAFETY: the first argument, as declared. With the owner's rights, as every check: the caller has none on the tables.
+    // SAFETY: the first argument, as declared. With the rights of the owner: the caller has none on the tables.
     let standing = unsafe {
         let entered = rights::enter(call.fcinfo);
         let standing = lists::enter(call);
@@ -154,9 +155,9 @@ unsafe extern "C-unwind" fn wait_step(call: *mut Call, over: bool, deadline: i64
     // A session in all lists is usually woken, and rarely has to check by itself.
     let sweep = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(LONGEST_PAUSE);
     let next = lists::next_time();
-    // Without a worker, nobody reads scheduled tasks into the lane of a queue whose claims fall back to SQL.
+    // Without a worker, the lane of a queue whose claims fall back to SQL is not refilled.
     let pause = if standing.everywhere && next > moment && !call.repeated { sweep } else { call.pause };
-    // Many sessions may wait for the same one: those that find nothing then pause longer and longer.
+    // Many sessions may wait for the same task: those that do not get it pause longer each time.
     let retry_at = match RETRY_AT.get() {
         NEVER => NEVER,
         time => time.max(moment.saturating_add(call.pause)),
@@ -181,7 +182,7 @@ unsafe extern "C-unwind" fn is_final(outcome: pg_sys::Datum) -> bool {
     }
 }
 
-/// What the lanes know of queues.
+/// Whether the lanes of the queues have a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 enum Hint {

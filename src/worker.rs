@@ -1,13 +1,14 @@
 //! The background worker: one process for each database that has the extension.
 //!
-//! It requeues tasks whose lease has expired, runs schedules, notifies listeners, and creates and drops the partitions of
-//! the history. Correctness does not depend on it: claims end expired leases themselves, and `CALL queue.maintain()` does
-//! the other steps.
+//! It requeues tasks whose lease has expired, runs schedules, notifies listeners, and creates and drops the partitions
+//! of the history. Correctness does not depend on it: claims end expired leases themselves, and `CALL queue.maintain()`
+//! does the other steps.
 //!
 //! Each round reads what sessions announced in shared memory, runs the steps that are due in short transactions, and
 //! sleeps until the next step is due. A sweep finds changes that no session announced. A step processes one batch, or
-//! reads one piece of a table, and waits for locks only briefly, so that no step delays the others for long. Due schedules
-//! run before every other step. If a step fails, the worker logs a WARNING and repeats the step after a pause that grows.
+//! reads one piece of a table, and waits for locks only briefly, so that no step delays the others for long. Due
+//! schedules run before every other step. If a step fails, the worker logs a WARNING and repeats the step after a pause
+//! that grows.
 
 mod core;
 mod events;
@@ -265,8 +266,8 @@ impl Worker {
         // At most once in notify_interval: under load there are always new tasks.
         let takes_pushed = now() >= self.notify_from;
         let pushed = if takes_pushed { self.database.pushed.take() } else { QueueBits::default() };
-        // Sessions announce the next run of a schedule like a scheduled task. Read before any snapshot is taken, and kept,
-        // because not every round searches for the next ones.
+        // Sessions announce the next run of a schedule like a scheduled task. Read before any snapshot is taken, and
+        // kept, because not every round searches for the next ones.
         let announced = self.database.next_run.take();
         self.next_run = self.next_run.min(announced);
         self.next_schedule = self.next_schedule.min(announced);

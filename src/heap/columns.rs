@@ -1,5 +1,5 @@
-//! The columns that this library knows, by name, type and number. Tables that have others are a user's, or those of
-//! another version of the extension, and not a single row of them may be read or written natively.
+//! The columns that this library knows, by name, type and number. A table with other columns was altered by a user or
+//! belongs to another version of the extension; the native fast path does not read or write it.
 
 use crate::datum::attribute;
 use pg_sys::{BOOLOID, FLOAT8OID, INT2OID, INT4OID, INT8OID, INTERVALOID, JSONBOID, TEXTOID, TIMESTAMPTZOID};
@@ -9,7 +9,7 @@ use std::ffi::CStr;
 /// A column: its name and type.
 pub type Column = (&'static CStr, pg_sys::Oid);
 
-/// Whether a table or an index begins with these columns, whatever comes behind them.
+/// Whether these are the first columns of a table or an index.
 ///
 /// # Safety
 /// The descriptor of an open relation.
@@ -19,7 +19,7 @@ pub unsafe fn begins_with(descriptor: pg_sys::TupleDesc, columns: &[Column]) -> 
         (*descriptor).natts as usize >= columns.len()
             && columns.iter().enumerate().all(|(i, (name, kind))| {
                 let attribute = attribute(descriptor, i);
-                // One that was dropped has no type.
+                // A dropped column has no type.
                 (*attribute).atttypid == *kind && CStr::from_ptr((*attribute).attname.data.as_ptr()) == *name
             })
     }
@@ -112,7 +112,7 @@ columns! {
         KEEP_HISTORY c"keep_history" BOOLOID,
         CREATED_AT c"created_at" TIMESTAMPTZOID,
     }
-    /// The columns of `queue.dead_letters`, as far as triggers read them.
+    /// The first columns of `queue.dead_letters`, which triggers read.
     DEAD_LETTERS, dead_letter: {
         ID c"id" INT8OID,
         QUEUE c"queue" TEXTOID,
@@ -131,7 +131,7 @@ columns! {
         REACHED c"reached" INT8OID,
         TIMELINE c"timeline" INT8OID,
     }
-    /// The columns of `queue_internal.events`, as far as claims read them.
+    /// The first columns of `queue_internal.events`, which claims read.
     EVENTS, event: {
         ID c"id" INT8OID,
         QUEUE c"queue" TEXTOID,
@@ -141,9 +141,9 @@ columns! {
     }
 }
 
-/// The columns of an event that triggers read, too.
+/// The columns of an event that triggers read.
 pub const EVENT_QUEUE: &[Column] = EVENTS.split_at(event::QUEUE + 1).0;
-/// What the primary key of the events begins with.
+/// The first columns of the primary key of the events.
 pub const EVENTS_KEY: [Column; 2] = [(c"queue", TEXTOID), (c"due_at", TIMESTAMPTZOID)];
-/// What the primary key of the dependencies begins with.
+/// The first column of the primary key of the dependencies.
 pub const DEPENDENCIES_KEY: [Column; 1] = [(c"predecessor_id", INT8OID)];

@@ -1,4 +1,4 @@
-//! Whether a verb may use the tables natively: they are as the extension made them.
+//! Whether the native fast path may use the tables, because they are as the extension created them.
 
 use super::columns::{self, Column};
 use super::indexes::indexes_of;
@@ -10,7 +10,7 @@ use crate::ffi::guarded;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char};
 
-/// The columns of tasks and of the history in which native verbs may leave a null.
+/// The columns of tasks and of the history that may be null on the native fast path.
 const NULLABLE: &[&CStr] = &[
     c"max_attempts",
     c"lease_until",
@@ -36,11 +36,11 @@ const TASK_TRIGGERS: &[&CStr] = &[
     c"tasks_inserted",
     c"tasks_restored",
 ];
-/// Those that report to shared memory what is not done natively.
+/// The triggers that publish changes which the native fast path did not make.
 const REPORTING_TRIGGERS: &[&CStr] = &[c"table_emptied", c"task_changed", c"tasks_announced"];
 const HISTORY_TRIGGERS: &[&CStr] = &[c"history_counted", c"history_uncounted", c"table_emptied"];
-/// What the native verbs know of the indexes of tasks that they read by, or write conditionally: how the
-/// definition of each begins and ends. Storage parameters may stand in between.
+/// The indexes of tasks that the native fast path scans, or that have a condition: how the definition of each starts
+/// and ends. Storage parameters may be in between.
 const INDEXES: [(&str, &str); 3] = [
     ("CREATE UNIQUE INDEX tasks_pkey ON queue.tasks USING btree (id)", ""),
     (
@@ -52,12 +52,12 @@ const INDEXES: [(&str, &str); 3] = [
         " WHERE (group_key IS NOT NULL)",
     ),
 ];
-/// The one check constraint of the tasks, as the server shows it.
+/// The check constraint of the tasks, as pg_get_constraintdef() returns it.
 const LEASE_CHECK: (&CStr, &[u8]) =
     (c"tasks_lease_check", b"CHECK (((state = 'running'::text) = (lease_until IS NOT NULL)))");
-/// Whether the verb can be served natively.
+/// Whether the native fast path can be used.
 pub fn check(tables: &Tables, purpose: Use) -> Result<(), Reason> {
-    // SAFETY: the tables exist, and `tasks` is locked; the others are locked here for the look.
+    // SAFETY: the tables exist, and `tasks` is locked; the others are locked here.
     unsafe {
         check_table(tables.tasks, columns::TASKS, TASK_TRIGGERS, 1)?;
         has_no_foreign_constraint(tables.tasks)?;
@@ -71,7 +71,7 @@ pub fn check(tables: &Tables, purpose: Use) -> Result<(), Reason> {
             Use::Claim | Use::Extend => replicates(tables.tasks, pg_sys::CmdType::CMD_UPDATE),
             Use::Complete => replicates(tables.tasks, pg_sys::CmdType::CMD_DELETE),
         }
-        // Only ever read.
+        // Read only.
         check_table(tables.queues, columns::QUEUES, ANY, usize::MAX)?;
         if let Use::Complete = purpose {
             check_table(tables.history, columns::HISTORY, HISTORY_TRIGGERS, 0)?;
@@ -84,13 +84,12 @@ pub fn check(tables: &Tables, purpose: Use) -> Result<(), Reason> {
     }
 }
 
-/// Whether the tasks can be read, whatever a user has added to them, and each change is reported to shared
-/// memory.
+/// Whether the tasks can be read, in spite of additions by users, and each change is published to shared memory.
 ///
 /// # Safety
 /// In a transaction.
 pub unsafe fn are_known(tables: &Tables) -> bool {
-    // SAFETY: a table is open while it is looked at; the lock is kept to the end of the transaction.
+    // SAFETY: the table is open while it is checked; the lock is kept until the end of the transaction.
     unsafe {
         let known = |table, columns, triggers| {
             let relation = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
@@ -105,7 +104,7 @@ pub unsafe fn are_known(tables: &Tables) -> bool {
     }
 }
 
-/// Whether all of these triggers are there and not disabled.
+/// Whether all of these triggers exist and are enabled.
 unsafe fn fire(found: *mut pg_sys::TriggerDesc, expected: &[&CStr]) -> bool {
     // SAFETY: the caller's open relation.
     unsafe {
@@ -121,8 +120,8 @@ unsafe fn fire(found: *mut pg_sys::TriggerDesc, expected: &[&CStr]) -> bool {
     }
 }
 
-/// Whether the table has these columns and no others but dropped ones behind them, no enabled triggers but
-/// these, no rules, at most so many check constraints, and only indexes that [`super::indexes`] can fill.
+/// Whether the table has these columns, followed only by dropped ones, no other enabled triggers than these, no rules,
+/// at most so many check constraints, and only indexes that [`super::indexes`] can insert into.
 pub(super) unsafe fn check_table(
     table: pg_sys::Oid,
     columns: &[Column],
@@ -143,10 +142,10 @@ pub(super) unsafe fn check_table(
     }
 }
 
-/// Raises what the executor would: a publication has a row filter or a list of columns for which such a
-/// change of the table does not tell enough.
+/// Raises the ERROR of the executor if the replica identity of the table does not cover the row filter or the column
+/// list of a publication.
 unsafe fn replicates(table: pg_sys::Oid, command: pg_sys::CmdType::Type) {
-    // SAFETY: the table is locked, and open while it is looked at.
+    // SAFETY: the table is locked, and open while it is checked.
     unsafe {
         let relation = pg_sys::table_open(table, pg_sys::NoLock as i32);
         pg_sys::CheckCmdReplicaIdentity(relation, command);
@@ -164,11 +163,11 @@ unsafe fn has_columns(
     unsafe {
         let constraints = (*descriptor).constr;
         columns::begins_with(descriptor, columns)
-            // A dropped column stays in the table for good, as a null.
+            // A dropped column stays in the tuple descriptor, as a null.
             && (columns.len()..(*descriptor).natts as usize).all(|i| (*attribute(descriptor, i)).attisdropped)
             && columns.iter().enumerate().all(|(i, (name, _))| {
                 let attribute = attribute(descriptor, i);
-                // Native verbs read a column that is not in NULLABLE without checking for a null.
+                // The native fast path reads a column that is not in NULLABLE without checking for a null.
                 !(written
                     && ((*attribute).attnotnull == NULLABLE.contains(name) || (*attribute).attgenerated != 0))
             })
@@ -191,9 +190,9 @@ unsafe fn has_triggers(found: *mut pg_sys::TriggerDesc, expected: &[&CStr]) -> b
     }
 }
 
-/// Plain columns in every index, and a condition only in those of the extension itself.
+/// Whether every index has only plain columns, and only the extension's own indexes have a condition.
 unsafe fn has_plain_indexes(relation: pg_sys::Relation) -> bool {
-    // SAFETY: the caller's open relation; each index is open while it is looked at.
+    // SAFETY: the caller's open relation; each index is open while it is checked.
     unsafe {
         let indexes = indexes_of(relation);
         indexes.into_iter().all(|oid| {
@@ -203,7 +202,7 @@ unsafe fn has_plain_indexes(relation: pg_sys::Relation) -> bool {
             let own = [&c"tasks_order", &c"tasks_group"];
             let name = CStr::from_ptr((*(*index).rd_rel).relname.data.as_ptr());
             let conditional = !pg_sys::RelationGetIndexPredicate(index).is_null();
-            // One that is still being built may not take entries yet.
+            // An index that is being built may not take entries yet.
             let plain = keys.iter().all(|key| *key > 0)
                 && (*form).indisready
                 && (*form).indimmediate
@@ -215,11 +214,11 @@ unsafe fn has_plain_indexes(relation: pg_sys::Relation) -> bool {
     }
 }
 
-/// Whether an index is what the extension of this version makes under that name.
+/// Whether an index has the definition that this version of the extension gives it.
 unsafe fn is_defined_as(index: pg_sys::Oid, (begin, end): (&str, &str)) -> Result<(), Reason> {
     // SAFETY: a catalog lookup.
     let found = unsafe { definition(pg_sys::pg_get_indexdef, index) };
-    // One that is not valid lacks entries: it is being built or dropped, or that failed.
+    // An index that is not valid lacks entries: it is being built or dropped, or that has failed.
     // SAFETY: a catalog lookup.
     let valid = found.is_some() && unsafe { pg_sys::get_index_isvalid(index) };
     let same =
@@ -236,10 +235,10 @@ unsafe extern "C-unwind" {
     ) -> pg_sys::Oid;
 }
 
-/// Whether the check constraint of the tasks, if they have one, is the extension's own, which native verbs
-/// keep without checking it.
+/// Whether the check constraint of the tasks, if any, is that of the extension, which the native fast path satisfies
+/// without checking it.
 unsafe fn has_no_foreign_constraint(tasks: pg_sys::Oid) -> Result<(), Reason> {
-    // SAFETY: the relation is open while it is looked at; a catalog lookup.
+    // SAFETY: the relation is open while it is checked; a catalog lookup.
     unsafe {
         let relation = pg_sys::table_open(tasks, pg_sys::NoLock as i32);
         let constraints = (*(*relation).rd_att).constr;
@@ -256,7 +255,7 @@ unsafe fn has_no_foreign_constraint(tasks: pg_sys::Oid) -> Result<(), Reason> {
     }
 }
 
-/// What one of the server's functions that take an OID says of an object, in the encoding of the database.
+/// The result of a function of the server that takes an OID and returns a text, in the encoding of the database.
 pub(super) unsafe fn definition(
     function: unsafe fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
     object: pg_sys::Oid,
@@ -268,7 +267,7 @@ pub(super) unsafe fn definition(
     }
 }
 
-/// Whether row-level security leaves the table alone for the current user.
+/// Whether row-level security does not apply to the table for the current user.
 unsafe fn check_no_row_security(table: pg_sys::Oid) -> Result<(), Reason> {
     // SAFETY: a catalog lookup.
     let verdict = unsafe { pg_sys::check_enable_rls(table, pg_sys::InvalidOid, true) };

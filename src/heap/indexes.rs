@@ -23,10 +23,10 @@ pub unsafe fn indexes_of(relation: pg_sys::Relation) -> Vec<pg_sys::Oid> {
 pub struct Indexes(Vec<pg_sys::Relation>);
 
 impl Indexes {
-    /// Opens them. One that REINDEX CONCURRENTLY has begun to make is no index yet, and not written to.
+    /// Opens them, without indexes that are not ready for inserts, such as a new one of REINDEX CONCURRENTLY.
     ///
     /// # Safety
-    /// The relation is locked, and its indexes have been found plain.
+    /// The relation is locked, and its indexes are eligible.
     pub unsafe fn open(relation: pg_sys::Relation) -> Self {
         // SAFETY: closed below, or by the end of the transaction.
         unsafe {
@@ -44,8 +44,7 @@ impl Indexes {
         }
     }
 
-    /// Those among them that summarize blocks: an update within its block that changes only columns of theirs
-    /// concerns no other.
+    /// The summarizing indexes (BRIN): a HOT update that changes only columns of these inserts into no other.
     #[cfg(not(any(feature = "pg14", feature = "pg15")))]
     pub(super) fn summarizing(self) -> Self {
         // SAFETY: opened above.
@@ -55,7 +54,7 @@ impl Indexes {
         Self(kept)
     }
 
-    /// Makes the entries of a row. `wanted` says of an index with a condition whether the row fits it.
+    /// Inserts the entries of a row. `wanted` returns whether the row satisfies the condition of a partial index.
     pub(super) unsafe fn insert(
         &self,
         relation: pg_sys::Relation,
@@ -75,7 +74,7 @@ impl Indexes {
                     values[i] = row[*key as usize - 1];
                     nulls[i] = missing[*key as usize - 1];
                 }
-                // All that the index methods look at: where they may keep notes during this call.
+                // Index access methods use only these fields of an IndexInfo.
                 let mut info = pg_sys::IndexInfo {
                     type_: pg_sys::NodeTag::T_IndexInfo,
                     ii_Context: pg_sys::CurrentMemoryContext,
@@ -102,7 +101,7 @@ impl Indexes {
         }
     }
 
-    /// Closes them; their locks stay to the end of the transaction.
+    /// Closes them; their locks are kept until the end of the transaction.
     pub fn close(self) {
         // SAFETY: opened above.
         self.0.into_iter().for_each(|index| unsafe { pg_sys::index_close(index, pg_sys::NoLock as i32) });

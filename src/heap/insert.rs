@@ -1,11 +1,11 @@
-//! Storing new rows many at a time.
+//! Inserts new rows in batches, as COPY does.
 
 use super::indexes::Indexes;
 use super::row::Row;
 use crate::ffi::guarded;
 use pgrx::prelude::*;
 
-/// Stores new rows many at a time.
+/// Inserts new rows in batches.
 pub struct Inserter {
     relation: pg_sys::Relation,
     left_out: pg_sys::Oid,
@@ -14,13 +14,13 @@ pub struct Inserter {
     count: usize,
 }
 
-/// How many rows are stored at a time.
+/// The number of rows in a batch.
 const AT_ONCE: usize = 64;
 
 impl Inserter {
     /// # Safety
-    /// The relation was found plain. No row that is added fits the condition of the index `left_out`, and
-    /// all fit those of the others.
+    /// The relation is eligible. No row that is added satisfies the condition of the index `left_out`, and all satisfy
+    /// those of the other indexes.
     pub unsafe fn open(table: pg_sys::Oid, left_out: pg_sys::Oid) -> Self {
         // SAFETY: closed by `close`, or by the end of the transaction.
         unsafe {
@@ -29,10 +29,10 @@ impl Inserter {
         }
     }
 
-    /// Adds a row, which is stored now or later. Its values are copied.
+    /// Adds a row to the batch, which is inserted when it is full. The values are copied.
     ///
     /// # Safety
-    /// The row fits the relation.
+    /// The row has the columns of the relation.
     pub unsafe fn add<const N: usize>(&mut self, row: &mut Row<N>) {
         // SAFETY: the caller's promise; a slot owns its copy.
         unsafe {
@@ -44,7 +44,7 @@ impl Inserter {
             let tuple = if (*descriptor).natts as usize == N {
                 pg_sys::heap_form_tuple(descriptor, row.values.as_mut_ptr(), row.nulls.as_mut_ptr())
             } else {
-                // Dropped columns behind those of the row are null.
+                // Dropped columns after those of the row are null.
                 let (mut values, mut nulls) = (row.values.to_vec(), row.nulls.to_vec());
                 values.resize((*descriptor).natts as usize, pg_sys::Datum::null());
                 nulls.resize((*descriptor).natts as usize, true);
@@ -59,7 +59,7 @@ impl Inserter {
         }
     }
 
-    /// Stores what was added.
+    /// Inserts the batch.
     pub fn store(&mut self) {
         if self.count == 0 {
             return;
@@ -87,9 +87,9 @@ impl Inserter {
         self.count = 0;
     }
 
-    /// Ends it; nothing that was added is left to be stored.
+    /// Closes the table and its indexes, after the last batch was inserted.
     pub fn close(self) {
-        // SAFETY: opened in `open`; the locks stay to the end of the transaction.
+        // SAFETY: opened in `open`; the locks are kept until the end of the transaction.
         unsafe {
             self.slots.into_iter().for_each(|slot| pg_sys::ExecDropSingleTupleTableSlot(slot));
             self.indexes.close();

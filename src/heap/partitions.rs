@@ -1,4 +1,4 @@
-//! The partitions of the history: which takes the rows of a time, and whether native verbs may write to it.
+//! The partitions of the history: which one takes the rows of a time, and whether the native fast path may write to it.
 
 use super::columns;
 use super::eligibility::{check_table, definition};
@@ -6,8 +6,8 @@ use super::tables::Partition;
 use crate::fallback::Reason;
 use pgrx::prelude::*;
 
-/// The partition that takes the rows of the history for this time, and for how long around it. The default
-/// one takes them where no other partition does.
+/// The partition of the history for this time, and the range of times that goes to it. The default partition takes the
+/// times of no other partition.
 pub fn partition_at(history: pg_sys::Oid, time: i64) -> Result<Partition, Reason> {
     // SAFETY: the history is locked, and open while its bounds are read.
     unsafe {
@@ -22,13 +22,13 @@ pub fn partition_at(history: pg_sys::Oid, time: i64) -> Result<Partition, Reason
     }
 }
 
-/// Finds the partition as the executor does, by the bounds in the partition descriptor: those of all
-/// partitions in ascending order, and for each range between two of them its partition, if any.
+/// Finds the partition as the executor does, in the partition descriptor, which has all bounds in ascending order, and
+/// the partition of each range between two bounds, if any.
 unsafe fn route(history: pg_sys::Relation, time: i64) -> Option<Partition> {
     use pg_sys::PartitionRangeDatumKind::{PARTITION_RANGE_DATUM_MAXVALUE, PARTITION_RANGE_DATUM_MINVALUE};
     // SAFETY: the descriptor is that of an open relation, partitioned by the range of one timestamptz.
     unsafe {
-        // At READ COMMITTED, one that is being detached takes no more rows.
+        // At READ COMMITTED, a partition that is being detached takes no more rows.
         let partitions = &*pg_sys::RelationGetPartitionDesc(history, true);
         if partitions.nparts == 0 {
             return None;
@@ -49,11 +49,11 @@ unsafe fn route(history: pg_sys::Relation, time: i64) -> Option<Partition> {
     }
 }
 
-/// Whether native verbs may write to this partition of the history, which is locked.
+/// Whether the native fast path may write to this partition of the history, which is locked.
 pub fn check_partition(partition: pg_sys::Oid) -> Result<(), Reason> {
     // SAFETY: catalog lookups.
     unsafe {
-        // One with partitions of its own, and a foreign table, are for the executor.
+        // The executor handles foreign tables and partitions that are partitioned themselves.
         if pg_sys::get_rel_relkind(partition) as u8 != pg_sys::RELKIND_RELATION {
             return Err(Reason::Partition);
         }
@@ -66,7 +66,7 @@ pub fn check_partition(partition: pg_sys::Oid) -> Result<(), Reason> {
 /// # Safety
 /// The relation is open as long as the result is used.
 pub unsafe fn partitions_of<'a>(relation: pg_sys::Relation) -> &'a [pg_sys::Oid] {
-    // SAFETY: as many as it says; without any, it has no array.
+    // SAFETY: the array has `nparts` elements; it is null if there are none.
     unsafe {
         let partitions = &*pg_sys::RelationGetPartitionDesc(relation, true);
         match partitions.nparts {

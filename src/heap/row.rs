@@ -15,7 +15,7 @@ impl<const N: usize> Row<N> {
         Self { values: [pg_sys::Datum::from(0); N], nulls: [true; N] }
     }
 
-    /// What the slot holds. The values by reference stay the slot's.
+    /// The values in the slot. Values by reference belong to the slot.
     ///
     /// # Safety
     /// The slot has been deformed and has at least as many columns.

@@ -1,19 +1,19 @@
-//! Reading rows through an index, as the executor's index scan does, without the executor.
+//! Index scans and sequential scans without the executor.
 
 use super::columns::{self, Column};
 use crate::fallback::Reason;
 use crate::ffi::guarded;
 use pgrx::prelude::*;
 
-/// The visible rows behind the entries of a B-tree index that fit its keys, in order.
+/// A scan of a B-tree index: the visible rows that satisfy the scan keys, in order.
 pub struct Scan {
     scan: pg_sys::IndexScanDesc,
     index: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
 }
 
-/// Opens a table to be read by its primary key, which is found once the table is locked: until then, REINDEX
-/// CONCURRENTLY may put another in its place. Fails if the key does not begin with these columns.
+/// Locks a table and finds its primary key after that, because REINDEX CONCURRENTLY may replace the index before. Fails
+/// if the key does not start with these columns.
 ///
 /// # Safety
 /// There is such a table.
@@ -43,7 +43,7 @@ pub unsafe fn open_by_key(
     }
 }
 
-/// A condition on a column of an index: which, how it is to compare, and with what.
+/// A scan key: a column of an index, an operator, and a value.
 pub struct Condition {
     pub column: i16,
     pub compare: Compare,
@@ -51,13 +51,13 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// What finds a row by its id, in an index that begins with a bigint.
+    /// The scan key for an id, in an index whose first column is a bigint.
     pub fn id(id: i64) -> [Self; 1] {
         [Self { column: 1, compare: Compare::BigintEquals, value: pg_sys::Datum::from(id) }]
     }
 }
 
-/// How a column compares with a value; each with the comparison function.
+/// The operator of a scan key, with its function.
 #[derive(Clone, Copy)]
 pub enum Compare {
     TextEquals,
@@ -84,8 +84,8 @@ impl Scan {
     /// Begins a scan with the active snapshot.
     ///
     /// # Safety
-    /// The table is locked, and the index is a B-tree index of it with the columns that the conditions
-    /// mean. Values by reference must live as long as the scan.
+    /// The table is locked, and the index is a B-tree index of it with the columns of the scan keys. Values by
+    /// reference must live as long as the scan.
     pub unsafe fn begin(table: pg_sys::Relation, index: pg_sys::Oid, conditions: &[Condition]) -> Self {
         // SAFETY: the caller's promise; closed by `end`, or by the end of the transaction.
         unsafe {
@@ -105,10 +105,10 @@ impl Scan {
         }
     }
 
-    /// Begins anew, with other values.
+    /// Restarts the scan with other values.
     ///
     /// # Safety
-    /// As for `begin`, and as many conditions as there.
+    /// As for `begin`, with as many scan keys.
     pub unsafe fn restart(&mut self, conditions: &[Condition]) {
         // SAFETY: the caller's promise; the keys are copied by the scan.
         unsafe {
@@ -123,7 +123,7 @@ impl Scan {
         }
     }
 
-    /// The next row, deformed; nothing behind the last. It is there until the next call.
+    /// The next row, deformed and valid until the next call; none after the last.
     pub fn next(&mut self) -> Option<*mut pg_sys::TupleTableSlot> {
         // SAFETY: the scan and the slot are open.
         unsafe {
@@ -147,7 +147,7 @@ impl Scan {
     }
 }
 
-/// All visible rows of a table, in no order, as a sequential scan has them.
+/// A sequential scan.
 pub struct SeqScan {
     table: pg_sys::Relation,
     scan: pg_sys::TableScanDesc,
@@ -163,8 +163,7 @@ impl SeqScan {
     pub unsafe fn begin(table: pg_sys::Relation, columns: usize) -> Self {
         use pg_sys::ScanOptions::{SO_ALLOW_PAGEMODE, SO_ALLOW_STRAT, SO_ALLOW_SYNC, SO_TYPE_SEQSCAN};
         const FLAGS: u32 = SO_TYPE_SEQSCAN | SO_ALLOW_STRAT | SO_ALLOW_SYNC | SO_ALLOW_PAGEMODE;
-        // SAFETY: the caller's promise. The method is called as `table_beginscan` would; every table
-        // access method has it.
+        // SAFETY: the caller's promise. The method is called as by `table_beginscan`.
         unsafe {
             let begin = (*(*table).rd_tableam).scan_begin.unwrap_unchecked();
             let (nothing, parallel) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -173,7 +172,7 @@ impl SeqScan {
         }
     }
 
-    /// The next row, deformed; nothing behind the last. It is there until the next call.
+    /// The next row, deformed and valid until the next call; none after the last.
     pub fn next(&mut self) -> Option<*mut pg_sys::TupleTableSlot> {
         // SAFETY: the scan and the slot are open; see `begin`.
         unsafe {
@@ -218,8 +217,8 @@ unsafe fn keys(index: pg_sys::Relation, conditions: &[Condition]) -> [pg_sys::Sc
     keys
 }
 
-/// The priorities in the order index, read from its entries alone: those of finished tasks count, but
-/// need not be passed over one by one.
+/// The priorities in the order index, read from its entries only. Entries of finished tasks count, but the scan skips
+/// to the next priority.
 pub struct Priorities {
     scan: pg_sys::IndexScanDesc,
     index: pg_sys::Relation,
@@ -249,7 +248,7 @@ impl Priorities {
         }
     }
 
-    /// The first priority that is this or comes behind.
+    /// The first priority that is at least this one.
     pub fn at_least(&mut self, level: i32) -> Option<i32> {
         let conditions = [
             Condition { column: 1, compare: Compare::TextEquals, value: self.queue },

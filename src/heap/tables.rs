@@ -1,4 +1,4 @@
-//! Where the extension's tables are.
+//! The OIDs of the extension's tables and indexes.
 
 use super::columns::task as column;
 use super::task::Task;
@@ -18,7 +18,7 @@ pub struct Tables {
     pub dependencies: pg_sys::Oid,
     pub events: pg_sys::Oid,
     pub token_mark: pg_sys::Oid,
-    /// The partition of the history that rows go to now.
+    /// The partition of the history for the current time.
     pub partition: Partition,
 }
 
@@ -32,21 +32,21 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// What stands for no partition.
+    /// No partition.
     pub const NONE: Self = Self { table: pg_sys::InvalidOid, since: 0, until: 0 };
 
-    /// Whether the rows of this time go to this partition.
+    /// Whether this partition takes the rows of this time.
     pub fn takes(&self, time: i64) -> bool {
         self.table != pg_sys::InvalidOid && (self.since..self.until).contains(&time)
     }
 
-    /// The time, or the one nearest to it that this partition takes.
+    /// The time, or the nearest one that this partition takes.
     pub fn within(&self, time: i64) -> i64 {
         time.clamp(self.since, self.until - 1)
     }
 }
 
-/// What a verb does with the tables.
+/// How a call uses the tables.
 #[derive(Clone, Copy)]
 pub enum Use {
     Push,
@@ -55,7 +55,7 @@ pub enum Use {
     Extend,
 }
 
-/// The extension's tables, looked up anew; nothing without the extension.
+/// Looks up the extension's tables; none without the extension.
 ///
 /// # Safety
 /// In a transaction.
@@ -85,7 +85,7 @@ pub unsafe fn find() -> Option<Tables> {
 }
 
 impl Tables {
-    /// What stands for no tables.
+    /// No tables.
     pub const NONE: Self = Self {
         tasks: pg_sys::InvalidOid,
         tasks_pkey: pg_sys::InvalidOid,
@@ -100,7 +100,7 @@ impl Tables {
         partition: Partition::NONE,
     };
 
-    /// Whether a task has an entry in this index of `queue.tasks`: whether it satisfies the index's condition.
+    /// Whether a task satisfies the condition of this index of `queue.tasks`.
     pub fn indexed(&self, task: &Task, index: pg_sys::Oid) -> bool {
         if index == self.tasks_order {
             task.is_admitted()
@@ -111,7 +111,7 @@ impl Tables {
         }
     }
 
-    /// All but the partition, which need not exist.
+    /// Whether all of them exist, except the partition, which need not.
     pub fn all(&self) -> [pg_sys::Oid; 10] {
         [
             self.tasks,

@@ -1,4 +1,4 @@
-//! A row of `queue.tasks`, and the questions that all native code asks of one.
+//! A row of `queue.tasks`, and its properties.
 
 use super::columns::task;
 use super::row::Row;
@@ -31,7 +31,7 @@ impl<const N: usize> Task<N> {
         Self(Row::empty())
     }
 
-    /// The task in the slot. Its values by reference stay the slot's.
+    /// The task in the slot. Values by reference belong to the slot.
     ///
     /// # Safety
     /// The slot holds a row of `queue.tasks`, deformed as far as these columns.
@@ -44,18 +44,18 @@ impl<const N: usize> Task<N> {
     /// The name of its queue.
     ///
     /// # Safety
-    /// The row is as long in place as the result, and its queue is not null.
+    /// The row lives as long as the result, and its queue is not null.
     pub unsafe fn queue<'a>(&self) -> &'a [u8] {
         // SAFETY: the column is a text; the rest is the caller's promise.
         unsafe { text_of(self.values[task::QUEUE]) }
     }
 
-    /// Its place in the order of claims.
+    /// Its position in the order of claims.
     pub fn key(&self) -> Key {
         Key { priority: self.int(task::PRIORITY), run_at: self.long(task::RUN_AT), id: self.long(task::ID) }
     }
 
-    /// Whether its group does not keep it from being claimed.
+    /// Whether its group does not prevent that it is claimed.
     pub fn is_admitted(&self) -> bool {
         self.int(task::ADMISSION) < 2
     }
@@ -80,7 +80,7 @@ impl<const N: usize> Task<N> {
         self.is_running() && self.long(task::TOKEN) == token
     }
 
-    /// How the counters of its queue count it.
+    /// The item of the counters of its queue.
     pub fn item(&self) -> Option<Item> {
         if self.is_running() {
             Some(Item::RUNNING)
@@ -97,7 +97,7 @@ impl<const N: usize> Task<N> {
 }
 
 impl Task {
-    /// Its lease, if it runs.
+    /// Its lease, if it is running.
     pub fn lease(&self) -> Lease {
         Lease { id: self.long(task::ID), until: self.long(task::LEASE_UNTIL) }
     }

@@ -1,10 +1,10 @@
-//! Reading rows by TID, and the TIDs that this session remembers.
+//! Fetches rows by TID, and remembers the TIDs of tasks that this session wrote.
 
 use crate::ffi::guarded;
 use pgrx::prelude::*;
 use std::cell::RefCell;
 
-/// Reads rows by the TID at which they were last seen, which saves the way through an index.
+/// Fetches rows by TID, which saves an index scan.
 pub struct ByTid {
     table: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
@@ -13,7 +13,7 @@ pub struct ByTid {
 
 impl ByTid {
     /// # Safety
-    /// The table is locked, so that it cannot become shorter, and its first column is a bigint, the id.
+    /// The table is locked against truncation, and its first column is a bigint, the id.
     pub unsafe fn open(table: pg_sys::Relation) -> Self {
         // SAFETY: the caller's promise.
         unsafe {
@@ -22,7 +22,7 @@ impl ByTid {
         }
     }
 
-    /// The row at this TID, deformed, if the snapshot sees it and it has this id.
+    /// The row at this TID, deformed, if it is visible to the snapshot and has this id.
     ///
     /// # Safety
     /// The snapshot is valid.
@@ -32,8 +32,8 @@ impl ByTid {
         id: i64,
         snapshot: pg_sys::Snapshot,
     ) -> Option<*mut pg_sys::TupleTableSlot> {
-        // SAFETY: the block is there, and the method checks whether there is a row in it. It is called as
-        // `table_tuple_fetch_row_version` would.
+        // SAFETY: the block exists, and the method checks whether it has the tuple. It is called as by
+        // `table_tuple_fetch_row_version`.
         unsafe {
             if pgrx::itemptr::item_pointer_get_block_number_no_check(tid) >= self.blocks {
                 return None;
@@ -59,7 +59,7 @@ impl ByTid {
 const RECENT: usize = 1024;
 
 thread_local! {
-    /// The TIDs at which this session's claims wrote their tasks.
+    /// The TIDs of the tasks that this session's claims wrote.
     static REMEMBERED: RefCell<[(i64, pg_sys::ItemPointerData); RECENT]> =
         const { RefCell::new([(0, NO_TID); RECENT]) };
 }

@@ -1,20 +1,20 @@
-//! Writing rows through the access methods, with their index entries.
+//! Writes rows through the table and index access methods.
 
 use super::indexes::Indexes;
 use super::row::Row;
 use crate::ffi::guarded;
 use pgrx::prelude::*;
 
-/// What became of a row that was to be changed.
+/// The result of changing a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was.
+    /// The row was changed.
     Done,
-    /// Somebody else has it locked.
+    /// Another transaction has it locked.
     Locked,
-    /// Somebody else has changed or deleted it since it was read.
+    /// Another transaction has changed or deleted it since it was read.
     Stale,
-    /// The statement that calls has changed or deleted it, and does not see that yet.
+    /// The calling statement itself has changed or deleted it, which its snapshot does not show.
     Own,
 }
 
@@ -30,17 +30,17 @@ impl From<pg_sys::TM_Result::Type> for Change {
     }
 }
 
-/// A slot to store rows from.
+/// A slot for rows to insert.
 ///
 /// # Safety
 /// The relation is open as long as the slot.
 pub unsafe fn slot_for(relation: pg_sys::Relation) -> *mut pg_sys::TupleTableSlot {
-    // SAFETY: dropped by the caller, or with its memory.
+    // SAFETY: dropped by the caller, or with its memory context.
     unsafe { pg_sys::MakeSingleTupleTableSlot((*relation).rd_att, &raw const pg_sys::TTSOpsVirtual) }
 }
 
 unsafe fn fill<const N: usize>(slot: *mut pg_sys::TupleTableSlot, row: &Row<N>) {
-    // SAFETY: the slot has the columns of the row, as its table was found to have, and behind them dropped ones alone.
+    // SAFETY: the table is eligible, so the slot has the columns of the row, followed only by dropped ones.
     unsafe {
         if let Some(clear) = (*(*slot).tts_ops).clear {
             clear(slot);
@@ -53,10 +53,10 @@ unsafe fn fill<const N: usize>(slot: *mut pg_sys::TupleTableSlot, row: &Row<N>) 
     }
 }
 
-/// Stores a new row and its index entries.
+/// Inserts a row and its index entries.
 ///
 /// # Safety
-/// The relation and the indexes are its own and open, and the row has its shape.
+/// The relation and its indexes are open, and the row has the columns of its tuple descriptor.
 pub unsafe fn insert<const N: usize>(
     relation: pg_sys::Relation,
     indexes: &Indexes,
@@ -64,7 +64,7 @@ pub unsafe fn insert<const N: usize>(
     row: &Row<N>,
     wanted: impl Fn(pg_sys::Oid) -> bool,
 ) {
-    // SAFETY: the caller's promise. The method is called as `table_tuple_insert` would.
+    // SAFETY: the caller's promise. The method is called as by `table_tuple_insert`.
     unsafe {
         fill(slot, row);
         let command = pg_sys::GetCurrentCommandId(true);
@@ -79,16 +79,16 @@ pub unsafe fn insert<const N: usize>(
     }
 }
 
-/// Changes the row in a slot without waiting for anybody; `tid` becomes that of its new version. A lock
-/// that an update of no key column need not wait for, FOR KEY SHARE, keeps nobody from it.
+/// Updates the row in a slot without waiting for a lock; `tid` becomes that of the new version. A FOR KEY SHARE lock,
+/// which does not conflict with an update of no key column, does not prevent the update.
 ///
-/// An update that must not wait stops at any lock, compatible or not, and at one of a row that somebody has
-/// locked since it was read: there it is an assertion of the server that it does not happen. So a row that
-/// may be locked is locked first, which may skip it; after that nothing is left that the update could wait for.
-/// A row that nobody had locked when it was read is not, since that costs a WAL record.
+/// heap_update() without waiting fails at any lock, even a compatible one, and a server with assertions asserts that
+/// nobody has locked the row since it was read. So a row that may be locked is first locked with SKIP LOCKED; after
+/// that the update cannot wait. A row that was not locked when it was read is not, because a lock costs a WAL record.
 ///
 /// # Safety
-/// As for `insert`; only the columns `changed` differ, and the slot is one of the table's own kind, in which the row was read with the active snapshot.
+/// As for `insert`; only the columns `changed` differ, and the slot is of the kind of the table, in which the row was
+/// read with the active snapshot.
 pub unsafe fn update_at_once<const N: usize>(
     relation: pg_sys::Relation,
     found: *mut pg_sys::TupleTableSlot,
@@ -113,11 +113,11 @@ pub unsafe fn update_at_once<const N: usize>(
     }
 }
 
-/// Whether the row in a slot may be locked by anybody, or could be before it is updated, in a server that
-/// checks its assertions.
+/// Whether a transaction may have locked the row in a slot or, if the server checks assertions, may lock it before the
+/// update.
 unsafe fn may_be_locked(found: *mut pg_sys::TupleTableSlot) -> bool {
     thread_local!(static ASSERTS: bool = has_assertions());
-    // SAFETY: the slots of a heap are of this kind, and hold a row.
+    // SAFETY: the slots of a heap are of this kind, and the slot is not empty.
     unsafe {
         if !std::ptr::eq((*found).tts_ops, &raw const pg_sys::TTSOpsBufferHeapTuple) {
             return true;
@@ -130,15 +130,14 @@ unsafe fn may_be_locked(found: *mut pg_sys::TupleTableSlot) -> bool {
 
 /// Whether the server was built with assertions.
 fn has_assertions() -> bool {
-    // SAFETY: reads a setting that every server has; the string is the server's.
+    // SAFETY: reads a setting that exists in every server; the string belongs to the server.
     unsafe {
         let setting = pg_sys::GetConfigOption(c"debug_assertions".as_ptr(), true, false);
         !setting.is_null() && std::ffi::CStr::from_ptr(setting) == c"on"
     }
 }
 
-/// Locks the row at a TID as an update of it does, unless somebody else has it locked so that the update
-/// would have to wait.
+/// Locks the row at a TID in the mode of an update, with SKIP LOCKED.
 unsafe fn lock_at_once(
     relation: pg_sys::Relation,
     tid: pg_sys::ItemPointerData,
@@ -146,9 +145,9 @@ unsafe fn lock_at_once(
 ) -> Change {
     use pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_KEY;
     use pg_sys::LockTupleMode::{LockTupleExclusive, LockTupleNoKeyExclusive};
-    // SAFETY: the caller's promise. The method is called as `table_tuple_lock` would.
+    // SAFETY: the caller's promise. The method is called as by `table_tuple_lock`.
     unsafe {
-        // As the executor chooses it; somebody may have made a unique index of a column that changes.
+        // The mode that the executor would choose: a user may have created a unique index on a changed column.
         let keys = pg_sys::RelationGetIndexAttrBitmap(relation, INDEX_ATTR_BITMAP_KEY);
         let changes = changed.iter().any(|column| {
             pg_sys::bms_is_member(*column as i32 + 1 - pg_sys::FirstLowInvalidHeapAttributeNumber, keys)
@@ -171,8 +170,7 @@ unsafe fn lock_at_once(
     }
 }
 
-/// Changes the row at a TID, without waiting for anybody unless `wait` says so; if that is done, `tid` becomes that of
-/// its new version.
+/// Updates the row at a TID, and waits for locks only if `wait` is set; `tid` becomes that of the new version.
 ///
 /// # Safety
 /// As for `insert`; `tid` was read with the active snapshot.
@@ -183,7 +181,7 @@ pub unsafe fn update<const N: usize>(
     wait: bool,
     wanted: impl Fn(pg_sys::Oid) -> bool,
 ) -> Change {
-    // SAFETY: the caller's promise. The method is called as `table_tuple_update` would.
+    // SAFETY: the caller's promise. The method is called as by `table_tuple_update`.
     unsafe {
         let slot = slot_for(relation);
         fill(slot, row);
@@ -226,8 +224,8 @@ pub unsafe fn update<const N: usize>(
             indexes.close();
         }
         point!(UpdateIndexed);
-        // A slot whose tuple was not stored has an invalid TID. Its block number is P_NEW, with which PostgreSQL extends the
-        // table.
+        // A slot whose tuple was not stored has an invalid TID. Its block number is P_NEW, with which PostgreSQL
+        // extends the table.
         if result == pg_sys::TM_Result::TM_Ok {
             *tid = (*slot).tts_tid;
         }
@@ -241,7 +239,7 @@ pub unsafe fn update<const N: usize>(
 /// # Safety
 /// As for `update`.
 pub unsafe fn delete(relation: pg_sys::Relation, tid: pg_sys::ItemPointerData) -> Change {
-    // SAFETY: the caller's promise. The method is called as `table_tuple_delete` would.
+    // SAFETY: the caller's promise. The method is called as by `table_tuple_delete`.
     unsafe {
         let command = pg_sys::GetCurrentCommandId(true);
         let snapshot = pg_sys::GetActiveSnapshot();
@@ -250,8 +248,8 @@ pub unsafe fn delete(relation: pg_sys::Relation, tid: pg_sys::ItemPointerData) -
         let method = (*(*relation).rd_tableam).tuple_delete;
         guarded(|| {
             if let Some(delete) = method {
-                let nobody = std::ptr::null_mut();
-                result = delete(relation, &mut tid, command, snapshot, nobody, true, &mut failure, false);
+                let crosscheck = std::ptr::null_mut();
+                result = delete(relation, &mut tid, command, snapshot, crosscheck, true, &mut failure, false);
             }
         });
         point!(DeleteWritten);

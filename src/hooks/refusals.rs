@@ -1,20 +1,21 @@
 //! Refuses commands for lack of a right before PostgreSQL waits for a lock.
 //!
 //! Most commands check the right first and then take the lock. The commands here do it the other way round: CREATE RULE
-//! waits for an exclusive lock on the table, and then checks that the user owns it. While it waits for an open transaction,
-//! all later sessions wait behind it. With two sessions, a role that may push could stop all others. So the right is
-//! checked here beforehand, for the tables of the extension and for the system catalogs.
+//! waits for an exclusive lock on the table, and then checks that the user owns it. While it waits for an open
+//! transaction, all later sessions wait behind it. With two sessions, a role that may push could stop all others. So
+//! the right is checked here beforehand, for the tables of the extension and for the system catalogs.
 //!
-//! Names are resolved as PostgreSQL resolves them, but without a lock. The result is written into a copy of the statement,
-//! which PostgreSQL then runs (`relations`).
+//! Names are resolved as PostgreSQL resolves them, but without a lock. The result is written into a copy of the
+//! statement, which PostgreSQL then runs (`relations`).
 
 use super::relations::{Right, check, check_unless, find, is_protected};
 use crate::guard::elements;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char};
 
-/// Raises the ERROR that PostgreSQL would raise for lack of a right, before it takes a lock. Returns the statement to run: a
-/// private copy, or the statement itself if it is not one of these. With pgrx's guard, because catalog lookups can raise.
+/// Raises the ERROR that PostgreSQL would raise for lack of a right, before it takes a lock. Returns the statement to
+/// run: a private copy, or the statement itself if it is not one of these. With pgrx's guard, because catalog lookups
+/// can raise.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn refuse_early(
     statement: *mut pg_sys::PlannedStmt,
@@ -168,8 +169,8 @@ unsafe fn alter_table(statement: *mut pg_sys::AlterTableStmt) {
     // SAFETY: each cast follows the node's tag; the commands of ALTER TABLE are a list of AlterTableCmd.
     unsafe {
         let altered = find((*statement).relation, (*statement).missing_ok);
-        // If the altered table is protected, PostgreSQL checks the owner first, who may also attach and detach partitions of
-        // other owners.
+        // If the altered table is protected, PostgreSQL checks the owner first, who may also attach and detach
+        // partitions of other owners.
         if is_protected(altered) {
             return;
         }

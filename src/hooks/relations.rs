@@ -21,8 +21,8 @@ pub unsafe fn check(name: *mut pg_sys::RangeVar, right: Right) {
 }
 
 /// As `check`, unless the command does nothing because of IF NOT EXISTS or IF EXISTS. That may change before PostgreSQL
-/// resolves the name. So the name is replaced with one that no relation can have: PostgreSQL ignores it or raises an ERROR,
-/// and takes no lock.
+/// resolves the name. So the name is replaced with one that no relation can have: PostgreSQL ignores it or raises an
+/// ERROR, and takes no lock.
 pub unsafe fn check_unless(does_nothing: impl Fn() -> bool, name: *mut pg_sys::RangeVar, right: Right) {
     // SAFETY: catalog lookups in a transaction, by a name in the private copy of a statement.
     unsafe {
@@ -72,8 +72,8 @@ unsafe fn result_of(relation: pg_sys::Oid, right: Right) -> pg_sys::AclResult::T
 }
 
 /// Finds the relation of this name without a lock, and qualifies the name. Returns InvalidOid if it does not exist and
-/// `missing_ok` is set. Such a name stays unqualified: only a role that may create tables in a protected schema could make
-/// it refer to one there.
+/// `missing_ok` is set. Such a name stays unqualified: only a role that may create tables in a protected schema could
+/// make it refer to one there.
 pub unsafe fn find(name: *mut pg_sys::RangeVar, missing_ok: bool) -> pg_sys::Oid {
     if name.is_null() {
         return pg_sys::InvalidOid;

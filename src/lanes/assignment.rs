@@ -1,4 +1,4 @@
-//! Which queue has which lane.
+//! The assignment of lanes to queues.
 
 use super::directory::{alone, hashes, locked, stamp};
 use super::shares::{self, Taker};
@@ -12,8 +12,8 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 
-/// Which queue a lane is for. A hash stands for it where there is no room for the name; two queues of
-/// one hash cannot both have a lane.
+/// The queue of a lane. Where there is no space for the name, a hash identifies it; two queues with the same hash
+/// cannot both have a lane.
 #[derive(Clone, Copy)]
 pub struct Queue<'a> {
     pub(super) hash: u64,
@@ -30,7 +30,7 @@ impl<'a> Queue<'a> {
         // Without random keys: every process must find the same lane.
         let mut hasher = DefaultHasher::new();
         (database, relation, name).hash(&mut hasher);
-        // 0 stands for a free lane.
+        // 0 means a free lane.
         Self { hash: hasher.finish().max(1), database, relation, name }
     }
 
@@ -45,14 +45,15 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// Gives a lane to the queue; returns the hash. One process at a time does this: two processes that do it for one queue find
-/// the same lane, or none.
+/// Assigns a lane to the queue; returns the hash. One process at a time does this, so that two processes find the same
+/// lane for a queue.
 pub fn take_lane(queue: &Queue<'_>, idle_too: bool) -> Option<u64> {
     let moment = now();
-    // A free lane, or one that nobody has used for long, or one of a role that has more.
+    // A free lane, one that was not used for long, or one of a role that has more lanes.
     // Lanes taken only for statistics are evicted first.
     let used_at = if idle_too { moment } else { moment - IDLE - 1 };
-    // The next lease of the former queue, which the worker has to end from now on; and its waiters, who have to check again.
+    // The earliest lease of the previous queue, which the worker has to end from now on, and its waiters, which have to
+    // check again.
     let left = Cell::new((0, NEVER));
     let woken = RefCell::new(Vec::new());
     let give = |index: usize, wanted: &dyn Fn(&Slot) -> bool| {

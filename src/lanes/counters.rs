@@ -1,20 +1,20 @@
 //! How many tasks of a queue are in which state.
 //!
 //! The counters start with a count of the tables as one snapshot sees them, and from then on add what each transaction
-//! publishes at its commit. The count includes the transactions that the snapshot sees, so these are left out, and every
-//! other one is added, whether it publishes during the count or after it. So the counters are exact as of the last commit
-//! that was published.
+//! publishes at its commit. The count includes the transactions that the snapshot sees, so these are left out, and
+//! every other one is added, whether it publishes during the count or after it. So the counters are exact as of the
+//! last commit that was published.
 //!
-//! Scheduled tasks become due by time alone, which no transaction publishes. They are therefore counted by their run_at,
-//! in steps that are the wider the farther they are from the time of the count.
+//! Scheduled tasks become due by time alone, which no transaction publishes. They are therefore counted by their
+//! run_at, in steps that are the wider the farther they are from the time of the count.
 
 /// Microseconds in a step of run_at, as a power of two: about a second.
 const RUN_STEP: u32 = 20;
 /// The same for the times at which tasks ended: about 17 seconds.
 const END_STEP: u32 = 24;
-/// How many of the narrowest steps of run_at have one width, before the next ones are twice as wide.
+/// How many steps of run_at have the same width, before the next ones are twice as wide.
 const PER_WIDTH: u64 = 8;
-/// Enough for the last time that Postgres knows.
+/// Enough for the latest timestamp.
 const STEPS: usize = 340;
 /// A little more than an hour.
 const ENDS: usize = 216;
@@ -27,7 +27,7 @@ pub const RUNNING: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Item {
     kind: Kind,
-    /// The time that goes with it, in steps.
+    /// Its time, in steps.
     step: i64,
 }
 
@@ -48,7 +48,7 @@ impl Item {
     pub const BLOCKED: Self = Self { kind: Kind::Blocked, step: 0 };
     /// A task that waits for its predecessors.
     pub const WAITING: Self = Self { kind: Kind::Waiting, step: 0 };
-    /// A task that runs.
+    /// A running task.
     pub const RUNNING: Self = Self { kind: Kind::Running, step: 0 };
     /// A dead letter.
     pub const DEAD: Self = Self { kind: Kind::Dead, step: 0 };
@@ -58,8 +58,8 @@ impl Item {
         Self { kind: Kind::Queued, step: run_at >> RUN_STEP }
     }
 
-    /// The end of a task, by the name of its last state. A time in the future counts as now, or it would displace what the
-    /// counters have of the last hour.
+    /// The end of a task, by the name of its last state. A time in the future counts as now, or it would replace the
+    /// entries of the last hour.
     pub fn ended(state: &[u8], at: i64, now: i64) -> Option<Self> {
         let kind = match state {
             b"completed" => Kind::Completed,
@@ -71,7 +71,7 @@ impl Item {
     }
 }
 
-/// Which transactions a snapshot sees.
+/// The transactions that a snapshot sees.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Horizon {
@@ -84,7 +84,7 @@ pub struct Horizon {
 }
 
 impl Horizon {
-    /// From the transactions that were running; nothing if they are too many.
+    /// From the transactions that were running; none if they are too many.
     pub fn new(oldest: u64, next: u64, all: impl ExactSizeIterator<Item = u64>) -> Option<Self> {
         let mut horizon = Self { oldest, next, count: all.len(), running: [0; RUNNING] };
         let places = horizon.running.get_mut(..horizon.count)?;
@@ -103,7 +103,7 @@ impl Horizon {
     }
 }
 
-/// How many there are of each quantity: in the counters, or in a snapshot count.
+/// The number of each item: in the counters, or in a snapshot count.
 #[repr(C)]
 #[derive(Clone)]
 pub struct Counts {
@@ -118,7 +118,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Nothing, so far.
+    /// All zero.
     pub const NONE: Self = Self {
         queued: [0; STEPS],
         blocked: 0,
@@ -150,7 +150,7 @@ impl Counts {
         }
     }
 
-    /// Makes room for ends in this step, and forgets those of an hour before.
+    /// Provides an entry for ends in this step, and removes those of an hour before.
     fn advance(&mut self, step: i64) {
         for free in (self.last_end + 1).max(step - ENDS as i64 + 1)..=step {
             self.ends[free.rem_euclid(ENDS as i64) as usize] = [0; 3];
@@ -188,11 +188,11 @@ impl Counts {
 pub struct Totals {
     /// Tasks that can be claimed now or later.
     pub queued: i64,
-    /// Those of them whose time is beyond `edge`.
+    /// Those of them that become due after `edge`.
     pub later: i64,
-    /// How many of them are due between now and this time only the table can tell.
+    /// The end of the current step: only the table shows how many tasks become due between now and this time.
     pub edge: i64,
-    /// How many those are at most.
+    /// An upper bound of these.
     pub near: i64,
     /// Tasks that are blocked in their groups.
     pub blocked: i64,
@@ -207,14 +207,14 @@ pub struct Totals {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// No session has counted yet.
+    /// The tables have not been counted yet.
     Unknown,
     /// A session is counting, and `counts` is what was published since.
     Counting,
     Known,
 }
 
-/// See the head of this file.
+/// The counters of a queue: see the top of this file.
 #[repr(C)]
 pub struct TaskCounters {
     state: State,
@@ -229,24 +229,24 @@ pub struct TaskCounters {
 }
 
 impl TaskCounters {
-    /// Makes the counters unknown: the tables have to be counted again.
+    /// Invalidates the counters, so that the tables are counted again.
     pub fn invalidate(&mut self) {
         self.state = State::Unknown;
     }
 
-    /// A number that changes when a transaction publishes something.
+    /// A number that changes whenever a transaction publishes something.
     pub fn published(&self) -> u64 {
         self.published
     }
 
-    /// Process `me` counts the tables at this horizon from now on.
+    /// Process `me` starts to count the tables with this snapshot.
     pub fn begin(&mut self, me: i32, horizon: Horizon, now: i64) {
         (self.state, self.counter, self.since) = (State::Counting, me, now);
         (self.horizon, self.counts) = (horizon, Counts::NONE);
         self.counts.last_end = (now >> END_STEP) - ENDS as i64;
     }
 
-    /// Adds what a transaction that has committed publishes.
+    /// Adds the changes of a committed transaction.
     pub fn publish(&mut self, transaction: u64, items: impl Iterator<Item = (Item, i32)>) {
         self.published += 1;
         if self.state != State::Unknown && !self.horizon.sees(transaction) {
@@ -282,7 +282,7 @@ impl TaskCounters {
         let Self { since, counts, .. } = self;
         let here = index_of(now >> RUN_STEP, *since);
         let sum = |steps: &[i32]| steps.iter().map(|count| i64::from(*count)).sum::<i64>().max(0);
-        // The steps of the count are as wide as this, and what ended before it is not in them.
+        // The counted ends are rounded to steps of this width, and earlier ones were not counted.
         let minute_from = ((now - MINUTE) >> END_STEP) << END_STEP;
         let [lately, ..] = counts.ended_since(minute_from);
         Some(Totals {
@@ -300,8 +300,8 @@ impl TaskCounters {
     }
 }
 
-/// The index of a step of run_at. The first holds all up to the time of the
-/// count, then come `PER_WIDTH` of one step each, as many of two, of four, and so on.
+/// The index of the interval of a step of run_at. The first interval has everything up to the time of the count. It is
+/// followed by `PER_WIDTH` intervals of one step, as many of two steps, of four, and so on.
 fn index_of(step: i64, since: i64) -> usize {
     let distance = match u64::try_from(step.saturating_sub(since >> RUN_STEP)) {
         Ok(distance) if distance > 0 => distance,
@@ -313,7 +313,7 @@ fn index_of(step: i64, since: i64) -> usize {
     (place as usize).min(STEPS - 1)
 }
 
-/// The time at which the steps of a place begin.
+/// The time at which an interval starts.
 fn start_of(place: usize, since: i64) -> i64 {
     let place = place as u64;
     let shift = (place / PER_WIDTH).saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Where the lanes are in shared memory, and their locks.
+//! The lanes in shared memory, and their locks.
 
 use super::{Slot, with};
 use crate::settings;
@@ -11,13 +11,13 @@ const TRANCHE: &std::ffi::CStr = c"queue_ext lane";
 struct Directory {
     count: usize,
     locks: *mut pg_sys::LWLockPadded,
-    /// The hash of each lane's queue, 0 for a free lane: found without a lock, and trusted under it.
+    /// The hash of each lane's queue, 0 for a free lane. Searched without a lock, and checked again under it.
     hashes: *const AtomicU64,
     /// The role that has taken each lane: see [`super::shares`]. Written under the lock for assigning lanes.
     takers: *const AtomicU64,
     slots: *mut Slot,
-    /// For each lane, the processes that wait for it to be refilled. Not in its slot: the server changes them at any time,
-    /// and not under the lane's lock.
+    /// For each lane, the processes that wait for it to be refilled. Not in its slot: the server changes them at any
+    /// time, and not under the lane's lock.
     refilled: *mut pg_sys::ConditionVariable,
     stamps: *const AtomicU64,
 }
@@ -37,12 +37,12 @@ static mut PREVIOUS_STARTUP: pg_sys::shmem_startup_hook_type = None;
 #[cfg(not(feature = "pg14"))]
 static mut PREVIOUS_REQUEST: pg_sys::shmem_request_hook_type = None;
 
-/// Asks the postmaster for the memory. Only while it preloads libraries.
+/// Requests the memory, while the postmaster preloads libraries.
 pub fn request() {
     if settings::lanes() == 0 {
         return;
     }
-    // SAFETY: single-threaded start-up, before any backend exists.
+    // SAFETY: the postmaster is single-threaded, and no backend exists yet.
     unsafe {
         #[cfg(feature = "pg14")]
         reserve();
@@ -62,12 +62,12 @@ fn size(count: usize) -> usize {
     size_of::<AtomicU64>() + each * count
 }
 
-// They follow one another in memory, in the order of `size`.
+// The parts follow each other in memory, in the order of `size`.
 const _: () = assert!(align_of::<Slot>() == align_of::<AtomicU64>());
 const _: () = assert!(align_of::<pg_sys::ConditionVariable>() <= align_of::<Slot>());
 
 unsafe fn reserve() {
-    // SAFETY: called while the server collects such requests.
+    // SAFETY: called in shmem_request_hook.
     unsafe {
         pg_sys::RequestAddinShmemSpace(size(settings::lanes()));
         // One for each lane, and one for assigning them.
@@ -89,8 +89,8 @@ unsafe extern "C-unwind" fn on_request() {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn on_startup() {
-    // SAFETY: the postmaster runs it alone, before any backend can look, also after a crash; the memory
-    // is as large as `size` says, and starts on a cache line.
+    // SAFETY: the postmaster runs it before any backend exists, also after a crash; the memory has the size that was
+    // requested, and starts on a cache line.
     unsafe {
         if let Some(previous) = PREVIOUS_STARTUP {
             previous();
@@ -126,12 +126,12 @@ fn directory() -> &'static Directory {
     unsafe { &*&raw const DIRECTORY }
 }
 
-/// Whether there are lanes at all.
+/// Whether there are lanes.
 pub fn available() -> bool {
     directory().count > 0
 }
 
-/// A number that was never returned before, and is not 0.
+/// A new number, which was never returned before and is not 0.
 pub fn stamp() -> u64 {
     // SAFETY: see `on_startup`; callers have found a lane.
     unsafe { (*directory().stamps).fetch_add(1, Ordering::Relaxed) + 1 }
@@ -177,21 +177,21 @@ pub fn alone<R>(index: usize, act: impl FnOnce() -> R) -> R {
 
 /// Waits until another process has refilled the lane with this hash; returns whether it has. Can be interrupted.
 ///
-/// That process may itself wait for a lock that this session holds, and the server's deadlock detector does not
-/// see a wait here. So this gives up after deadlock_timeout.
+/// That process may itself wait for a lock that this session holds, and the deadlock detector does not know of this
+/// wait. So it ends after deadlock_timeout.
 pub fn await_refill(hash: u64) -> bool {
     let Some(index) = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash) else {
         return true;
     };
     let started = Instant::now();
-    // SAFETY: the condition variable lives in shared memory and was set up in `on_startup`; an ERROR in
-    // the wait leaves its list by way of the server's own clean-up. The setting is this process's own.
+    // SAFETY: the condition variable is in shared memory and was initialized in `on_startup`; after an ERROR,
+    // transaction abort cancels the sleep. The setting is a variable of this process.
     unsafe {
         let limit = Duration::from_millis(u64::from(pg_sys::DeadlockTimeout.unsigned_abs()));
         let refilled = directory().refilled.add(index);
         pg_sys::ConditionVariablePrepareToSleep(refilled);
         let done = loop {
-            // The lane may have gone to another queue meanwhile.
+            // The lane may have been assigned to another queue meanwhile.
             if !with(hash, |slot| slot.lane.refiller() != 0).unwrap_or(false) {
                 break true;
             }

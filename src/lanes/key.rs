@@ -11,7 +11,7 @@ pub const LEASES: usize = 2048;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// Smaller is sooner.
+    /// Smaller is earlier.
     pub priority: i32,
     /// Then by time, in microseconds since 2000.
     pub run_at: i64,
@@ -22,7 +22,7 @@ pub struct Key {
 impl Key {
     /// Before every task.
     pub const FIRST: Self = Self { priority: i32::MIN, run_at: i64::MIN, id: i64::MIN };
-    /// Behind every task.
+    /// After every task.
     pub const LAST: Self = Self { priority: i32::MAX, run_at: i64::MAX, id: i64::MAX };
 }
 

@@ -1,4 +1,4 @@
-//! What shared memory knows of the tasks of one queue.
+//! The cached tasks of one queue.
 //!
 //! All of it is hints: every claim checks the row, and losing a lane costs one scan of the order index.
 //! But a hint must not hide a task. So a lane guarantees, as of the last commit that was published to it:
@@ -8,9 +8,9 @@
 //! - A task that is still to become due, and does so before the scheduled watermark, is among the scheduled tasks.
 //! - A running task before the ready watermark has its lease in `leases`, or counts in their `unknown`.
 //!
-//! Where there is no room, or after something that was not published, the two watermarks are lowered, which is always
-//! correct. A refill raises them. While it reads the table, transactions commit: what they publish beyond the watermarks
-//! lowers the missed low-water marks, beyond which the refill must not raise the watermarks.
+//! If there is no space, or after a change that was not published, the two watermarks are lowered, which is always
+//! correct. A refill raises them. If a transaction commits while the refill reads the table, what it publishes beyond
+//! the watermarks lowers the missed low-water marks, beyond which the refill must not raise the watermarks.
 
 use super::NEVER;
 use super::key::{Key, LEASES, READY, SCHEDULED, Scheduled};
@@ -18,15 +18,15 @@ use super::leases::{Lease, Leases};
 use super::ordered::{Added, Ordered};
 use super::refill_plan::{Findings, RefillPlan};
 
-/// A claim that finds fewer tasks in the ready buffer refills it, while other claims go on.
+/// A claim that finds fewer tasks in the ready buffer refills it, while other claims continue.
 const LOW: usize = READY / 4;
 
-/// The longest time that counts for reading the table.
+/// The longest time that is counted for one reading of the table.
 const LONGEST_READING: i64 = 60_000_000;
-/// Complete readings of the table take at most one part in so many of the time.
+/// Complete readings of the table take at most one of so many parts of the time.
 const READING_SHARE: i64 = 50;
 
-/// See the head of this file.
+/// A lane: see the top of this file.
 #[repr(C)]
 pub struct Lane {
     /// The ready watermark: every claimable task before it is known.
@@ -51,7 +51,7 @@ pub struct Lane {
 /// What a claim gets from a lane.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// There is no further task.
+    /// There are no further tasks.
     Complete,
     /// There may be more: the process that gets this answer has to refill the lane.
     Refill(RefillPlan),
@@ -60,7 +60,7 @@ pub enum Answer {
 }
 
 impl Lane {
-    /// Knows nothing, as of now.
+    /// An empty lane, which has to be refilled.
     pub fn clear(&mut self, now: i64) {
         self.ready.clear();
         self.scheduled.clear();
@@ -78,8 +78,8 @@ impl Lane {
         (self.missed, self.missed_time) = (Key::FIRST, i64::MIN);
     }
 
-    /// When the table is to be read again from the first task on, for changes that nobody published: every
-    /// `interval`, but at most a share of the time. At once, if the clock was set back since the last time.
+    /// When to read the table again from the first task on, for changes that no transaction published: every
+    /// `interval`, but at most for a share of the time. At once if the clock was set back since the last time.
     pub fn next_reading(&self, interval: i64, now: i64) -> i64 {
         if self.read_at > now {
             return now;
@@ -177,7 +177,7 @@ impl Lane {
         self.ready.len()
     }
 
-    /// Makes the tasks ready that were locked when a claim tried them, before their time.
+    /// Makes the tasks ready at once that were locked when a claim tried them.
     pub fn retry(&mut self) -> bool {
         let mut some = false;
         while let Some(due) =
@@ -235,8 +235,8 @@ impl Lane {
         )
     }
 
-    /// Begins to read the table from the first task on, unless another process reads already. The tasks that are known
-    /// can be claimed meanwhile.
+    /// Starts to read the table from the first task on, unless another process is reading it. Cached tasks can be
+    /// claimed meanwhile.
     pub fn reread(&mut self, now: i64, me: i32) -> Option<RefillPlan> {
         let scheduled_from = Some(self.scheduled_watermark.min(now));
         (self.refiller == 0)
@@ -254,20 +254,20 @@ impl Lane {
         self.refiller
     }
 
-    /// A refill ended without findings.
+    /// A refill ended without result.
     pub fn give_up(&mut self) {
         self.refiller = 0;
     }
 
-    /// Adds what a refill has found. Returns the time at which a lease may end that the lane knew of and
-    /// that the refill did not reach: the worker has to look for it then.
+    /// Adds the result of a refill. Returns the earliest end of a lease that the lane knew only by its time and that
+    /// the refill did not reach. The worker has to scan for it then.
     pub fn refilled(&mut self, plan: RefillPlan, found: &Findings, now: i64) -> i64 {
         self.refiller = 0;
         let mut forgotten = NEVER;
         if plan.from == Key::FIRST {
             // The clock may have been set forward meanwhile.
             (self.read_at, self.read_for) = (now, (now - plan.began).clamp(0, LONGEST_READING));
-            // Behind what it read may be tasks that became due, and running ones, that are not known.
+            // After the last task that it read, there may be unknown tasks that became due or are running.
             self.lower(found.due_below);
             forgotten = self.leases.forget_unknown();
         }
@@ -287,7 +287,7 @@ impl Lane {
         due.for_each(|key| self.add_ready(*key));
         found.came_due_cut.into_iter().for_each(|key| self.lower(key));
         if plan.scheduled_from.is_some() {
-            // A task that became due behind what was read is not known, whatever was known before.
+            // A task that became due after the last task that was read is unknown, whatever was known before.
             self.lower(found.due_below);
         }
         if found.due_below < Key::LAST { forgotten } else { NEVER }
@@ -324,15 +324,15 @@ impl Lane {
     }
 }
 
-/// For the test of the guarantees at the head of this file (pgrx-tests/tests/lane_model.rs).
+/// For the test of the guarantees at the top of this file (pgrx-tests/tests/lane_model.rs).
 #[cfg(test)]
 impl Lane {
-    /// Whether the lane forgot a task that can be claimed.
+    /// Whether the lane has lost a task that can be claimed.
     pub fn hides(&self, key: Key) -> bool {
         key < self.ready_watermark && key.run_at < self.scheduled_watermark && !self.knows(key)
     }
 
-    /// Whether it forgot a scheduled task.
+    /// Whether it has lost a scheduled task.
     pub fn hides_scheduled(&self, key: Key) -> bool {
         key.run_at < self.scheduled_watermark && !self.knows(key)
     }

@@ -12,17 +12,16 @@ pub struct Lease {
     pub until: i64,
 }
 
-/// How far from its own slot a lease may lie.
+/// How far from its own slot a lease may be stored.
 const REACH: usize = 32;
 
-/// A hash table of `N` slots. Where no slot near its own is free, the lease that ends last is dropped, and only the time
-/// at which it ends is kept: then the table of tasks has to be read. So a short lease has a slot however many long ones
-/// there are.
+/// A hash table of `N` slots. If no slot near its own is free, the lease that ends last is dropped, and only its end is
+/// kept: at that time queue.tasks has to be read. So a short lease has a slot however many long ones there are.
 #[repr(C)]
 pub struct Leases<const N: usize> {
     slots: [Lease; N],
-    /// Whether the lease in a slot was published while a process reads the table, and so is newer than what that process
-    /// finds.
+    /// Whether the lease in a slot was published while a process reads the table, and so is newer than what that
+    /// process reads.
     fresh: [bool; N],
     /// No lease in a slot ends before this.
     next: i64,
@@ -30,7 +29,7 @@ pub struct Leases<const N: usize> {
     unknown: i64,
     /// The same, of those that were published while a process reads.
     unknown_since: i64,
-    /// Tasks may have ended without a note here, and still take up slots.
+    /// Tasks may have ended without being removed, and still occupy slots.
     stale: bool,
 }
 
@@ -67,7 +66,7 @@ impl<const N: usize> Leases<N> {
         self.unknown_since = self.unknown_since.min(until);
     }
 
-    /// A process begins to read the table.
+    /// A process starts to read the table.
     pub fn begin_reading(&mut self) {
         self.fresh.fill(false);
         self.unknown_since = NEVER;
@@ -78,8 +77,8 @@ impl<const N: usize> Leases<N> {
         self.stale = true;
     }
 
-    /// A reading of the whole table finds the leases that were in no slot when it began, or all leases where tasks ended
-    /// without a note. Returns the earliest end of the former.
+    /// Prepares for the result of reading the whole table, which has the leases that were in no slot when it started,
+    /// or all leases if tasks ended without being removed. Returns the earliest end of the former.
     pub fn forget_unknown(&mut self) -> i64 {
         let forgotten = std::mem::replace(&mut self.unknown, self.unknown_since);
         if std::mem::take(&mut self.stale) {
@@ -97,9 +96,9 @@ impl<const N: usize> Leases<N> {
         }
     }
 
-    /// Takes back one that [`Leases::take_expired`] gave out and that did not come to its end. Of two ends the
-    /// earlier counts: looking too early costs little, and finds the right one. The lease may be newer than what a
-    /// session that is reading the table finds there.
+    /// Adds a lease again that [`Leases::take_expired`] removed and whose attempt was not ended. Of two ends the
+    /// earlier one is kept, because checking too early costs little. The lease may be newer than what a session that is
+    /// reading the table finds there.
     pub fn take_back(&mut self, lease: Lease) {
         let known = self.reach(lease.id).find(|slot| self.slots[*slot].id == lease.id);
         if known.is_none_or(|slot| lease.until < self.slots[slot].until) {
@@ -135,8 +134,8 @@ impl<const N: usize> Leases<N> {
         }
     }
 
-    /// A task no longer runs with this lease. If it has another one by now, that one stays: transactions may publish
-    /// in another order than they committed.
+    /// Removes a lease. If the task has another one by now, that one stays, because transactions may publish in another
+    /// order than they committed.
     pub fn remove(&mut self, lease: Lease) {
         let known = self.reach(lease.id).find(|slot| self.slots[*slot] == lease);
         if let Some(slot) = known {
@@ -144,7 +143,7 @@ impl<const N: usize> Leases<N> {
         }
     }
 
-    /// Takes out leases that ended, as many as fit into `ids`; returns how many.
+    /// Removes leases that have expired, as many as fit into `ids`; returns how many.
     pub fn take_expired(&mut self, now: i64, ids: &mut [i64]) -> usize {
         if self.next > now {
             return 0;

@@ -1,4 +1,4 @@
-//! Maintenance of the lanes: what becomes due by time alone, and what of that the worker has to do.
+//! Maintenance of the lanes: tasks that become due, leases that expire, and refills that the worker has to run.
 
 use super::directory::{hashes, locked};
 use super::leases::Lease;
@@ -7,7 +7,7 @@ use super::{IDLE, Queue, Slot, Wake};
 use crate::clock::now;
 use pgrx::prelude::*;
 
-/// How many expired leases of a lane the worker ends before it goes on to the next lane.
+/// How many expired leases of a lane the worker ends before it continues with the next lane.
 const EXPIRED_AT_ONCE: usize = 64;
 
 /// What the worker has to do for a lane.
@@ -27,12 +27,12 @@ impl Maintenance {
         self.lane
     }
 
-    /// The tasks whose lease expired.
+    /// The tasks whose lease has expired.
     pub fn expired(&self) -> &[i64] {
         &self.ids[..self.expired]
     }
 
-    /// Returns the leases to the lane, since the worker could not end them. A claim that finds nothing else will.
+    /// Returns the leases to the lane, because the worker could not end them. A claim that finds no other task will.
     pub fn hand_back(&self) {
         let until = now();
         super::with(self.lane, |slot| {
@@ -40,20 +40,21 @@ impl Maintenance {
         });
     }
 
-    /// When there is more to do after this.
+    /// When the next maintenance is due.
     pub fn next(&self) -> i64 {
         if self.expired == EXPIRED_AT_ONCE { 0 } else { self.next }
     }
 
-    /// The queue that has to be read again. The reader announces it to the lane: until it ends, claims may wait for it.
+    /// The queue that has to be read again. The worker registers with the lane, because claims may wait until it has
+    /// finished.
     pub fn reread(&self) -> Option<Queue<'_>> {
         let (name, length) = self.reread.as_ref()?;
         Some(Queue::new(self.relation.into(), &name[..*length]))
     }
 }
 
-/// Does what is due in the lanes of this database, from the lane with the number `from` on, and passes what is left for
-/// the worker to `act`, until that returns false. Returns the number of the lane at which to go on then.
+/// Maintains the lanes of this database, starting with the lane number `from`, and passes the rest of the work to
+/// `act`, until that returns false. Returns the number of the lane at which to continue then.
 pub fn maintain(
     from: usize,
     now: i64,
@@ -77,14 +78,14 @@ pub fn maintain(
     None
 }
 
-/// Wakes the sessions that wait for a task that has just become due, in all lanes of this database. This takes microseconds,
-/// and so must not wait for the other steps of the worker.
+/// Wakes the sessions that wait for a task that has just become due, in all lanes of this database. This takes
+/// microseconds, so it is done between the steps of the worker.
 pub fn wake_due(now: i64) {
     super::all(|slot| if slot.lane.move_due(now) > 0 { slot.wake_in_turn() } else { None });
 }
 
 impl Slot {
-    /// Does what is due; returns what the worker has to do.
+    /// Maintains the lane; returns what the worker has to do.
     fn maintain(&mut self, now: i64, sweep_interval: i64) -> Maintenance {
         let mut ids = [0; EXPIRED_AT_ONCE];
         let expired = self.lane.leases.take_expired(now, &mut ids);
@@ -96,7 +97,7 @@ impl Slot {
         let reread = (unknown || sweep) && self.lane.refiller() == 0;
         self.lane.move_due(now);
         let wake = if self.lane.ready_count() > 0 { self.wake_in_turn() } else { None };
-        // A reading publishes its end itself, and is not repeated at once if it fails.
+        // A refill records its end itself, and is not repeated at once if it fails.
         let next = self.next_time().max(if reread { now + 100_000 } else { now + 1000 });
         let next = if in_use { next.min(self.lane.next_reading(sweep_interval, now)) } else { next };
         let reread = reread.then_some((self.name, self.name_length));

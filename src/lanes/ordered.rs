@@ -1,7 +1,7 @@
-//! A bounded, ordered set in one flat array, fit for shared memory.
+//! A bounded, ordered set in one flat array, for shared memory.
 
-/// Up to `N` different items in ascending order. Taking the first and adding behind the last cost the
-/// same however many there are; anything else moves the items behind it.
+/// Up to `N` different items in ascending order. Removing the first and appending take constant time; all other
+/// operations move the following items.
 #[repr(C)]
 pub struct Ordered<T, const N: usize> {
     start: usize,
@@ -9,19 +9,19 @@ pub struct Ordered<T, const N: usize> {
     items: [T; N],
 }
 
-/// What became of an item that was to be added.
+/// The result of adding an item.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Added<T> {
-    /// It is there now.
+    /// It was added.
     Yes,
-    /// It was there already.
+    /// It was in the set already.
     Before,
-    /// There was no room, and the greatest of all, perhaps the item itself, is left out.
+    /// The set was full, and the largest item, perhaps this one, was dropped.
     Without(T),
 }
 
 impl<T: Copy + Ord, const N: usize> Ordered<T, N> {
-    /// Forgets everything.
+    /// Removes all items.
     pub fn clear(&mut self) {
         (self.start, self.len) = (0, 0);
     }

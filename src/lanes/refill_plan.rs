@@ -1,4 +1,4 @@
-//! What a refill reads of a queue, in which order, and what it has found. It does not know where the tasks are stored.
+//! What a refill reads of a queue, in which order, and its result, independently of how tasks are stored.
 
 use super::NEVER;
 use super::key::{Key, LEASES, READY, SCHEDULED, Scheduled};
@@ -12,20 +12,20 @@ pub struct RefillPlan {
     pub from: Key,
     /// Every task that becomes due before it is known.
     pub scheduled_from: Option<i64>,
-    /// How many due tasks there is room for.
+    /// How many due tasks fit into the ready buffer.
     pub room: usize,
     /// When the refill began.
     pub began: i64,
 }
 
-/// What a refill has read.
+/// The result of a refill.
 #[derive(Debug)]
 pub struct Findings {
     /// Claimable tasks in the order.
     pub due: Vec<Key>,
     /// There is no further one from `RefillPlan::from` up to here.
     pub due_below: Key,
-    /// Tasks that became due lately, and stand before `RefillPlan::from`.
+    /// Tasks that became due recently, and come before `RefillPlan::from`.
     pub came_due: Vec<Key>,
     /// From here on there may be further ones.
     pub came_due_cut: Option<Key>,
@@ -33,17 +33,17 @@ pub struct Findings {
     pub scheduled: Vec<Scheduled>,
     /// There is no further one before this time.
     pub scheduled_before: i64,
-    /// Leases of tasks that run, those that end first.
+    /// Leases of running tasks, those that end first.
     pub leases: Vec<Lease>,
     /// No lease that was left out ends before this.
     pub leases_before: i64,
 }
 
-/// What a row of the table means to a lane.
+/// A row of the table.
 pub enum Meaning {
     /// It can be claimed from its run_at on.
     Due(Key),
-    /// It runs.
+    /// It is running.
     Runs(Lease),
     /// Neither.
     Neither,
@@ -59,7 +59,7 @@ pub trait Source {
     fn next(&mut self) -> Option<Meaning>;
 }
 
-/// Reads what the plan asks for, as of `moment`, of `most_priorities` priorities at most.
+/// Reads the tasks of the plan as of `moment`, from at most `most_priorities` priorities.
 pub fn read(source: &mut impl Source, plan: RefillPlan, moment: i64, most_priorities: usize) -> Findings {
     let mut reading = Reading { source, plan, moment, full: false, found: Findings::default() };
     let RefillPlan { from, scheduled_from, .. } = plan;
@@ -107,7 +107,7 @@ impl Findings {
         }
     }
 
-    /// Drops the leases for which a lane has no room, here and not while the lane is locked.
+    /// Drops the leases for which a lane has no space, here and not while the lane is locked.
     fn keep_first_leases(&mut self) {
         if self.leases.len() > LEASES {
             let (_, left_out, _) = self.leases.select_nth_unstable_by_key(LEASES, |lease| lease.until);
@@ -121,7 +121,7 @@ struct Reading<'a, S> {
     source: &'a mut S,
     plan: RefillPlan,
     moment: i64,
-    /// There is no room for more due tasks.
+    /// No further due task fits into the ready buffer.
     full: bool,
     found: Findings,
 }
@@ -155,7 +155,7 @@ impl<S: Source> Reading<'_, S> {
         self.found.scheduled_before = self.plan.scheduled_from.unwrap_or(NEVER);
     }
 
-    /// Tasks that stand before `from`, and became due since they were last read.
+    /// Tasks that come before `from` and became due since they were last read.
     fn read_came_due(&mut self, priority: i32, since: i64) {
         self.source.go_to(priority, since);
         while let Some(row) = self.source.next() {

@@ -1,7 +1,7 @@
-//! Which lane is given to another queue where none is free or idle.
+//! Which lane is assigned to another queue if no lane is free or idle.
 //!
-//! Lanes are shared fairly between databases, and in each database between the roles that claim and wait. So a role that
-//! works for many queues has as many lanes as no other role needs. A lane belongs to the role that took it.
+//! Lanes are shared fairly between databases, and in each database between the roles that claim and wait. So a role
+//! with many queues gets the lanes that no other role needs. A lane belongs to the role that first used it.
 
 use super::directory::{hashes, takers};
 use crate::rights;
@@ -23,7 +23,7 @@ impl Taker {
         Self { database: unsafe { pg_sys::MyDatabaseId }.to_u32(), role: rights::caller().to_u32() }
     }
 
-    /// Notes that it has taken this lane. Under the lock for giving lanes away.
+    /// Records that the lane belongs to it. Under the lock for assigning lanes.
     pub fn note(self, index: usize) {
         let taker = u64::from(self.database) << 32 | u64::from(self.role);
         takers()[index].store(taker, Ordering::Relaxed);
@@ -35,8 +35,8 @@ impl Taker {
     }
 }
 
-/// The lanes one of which `taker` may have: those of the role that has most, in the database that has most. None, if it
-/// would then have more than those it takes from. Under the lock for giving lanes away.
+/// The lanes of which `taker` may have one: those of the role with most lanes, in the database with most lanes. None if
+/// `taker` would then have more than that role. Under the lock for assigning lanes.
 pub fn to_give_up(taker: Taker) -> Vec<usize> {
     let taken = || (0..hashes().len()).filter(|index| hashes()[*index].load(Ordering::Acquire) != 0);
     let (mut databases, mut roles) = (HashMap::new(), HashMap::new());

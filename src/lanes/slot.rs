@@ -8,7 +8,7 @@ use super::waiters::{Waiters, Wake};
 /// The longest name of a queue, in bytes.
 pub const NAME: usize = 128;
 
-/// A lane and what goes with it.
+/// A lane with the counters and the waiters of its queue.
 #[repr(C)]
 pub struct Slot {
     /// The queue's tasks.
@@ -21,7 +21,7 @@ pub struct Slot {
     pub events: u64,
     /// A session that finds a task has to wake the next one.
     pub(super) in_turn: bool,
-    /// What happened here since the server started.
+    /// Statistics since the server started.
     pub activity: Activity,
     pub(super) hash: u64,
     pub(super) database: u32,
@@ -34,7 +34,7 @@ pub struct Slot {
 // As queue.lanes and docs/engine.md document it.
 const _: () = assert!(size_of::<Slot>() > 80_000 && size_of::<Slot>() < 86_000);
 
-/// What happened in a lane, for queue.engine_stats().
+/// The statistics of a lane, for queue.engine_stats().
 #[repr(C)]
 #[derive(Clone, Copy, Default, serde::Serialize)]
 pub struct Activity {
@@ -46,28 +46,29 @@ pub struct Activity {
     pub sweeps: u64,
     /// Waiters that were woken.
     pub wakes: u64,
-    /// Leases that expired.
+    /// Leases that have expired.
     pub expired: u64,
 }
 
 impl Slot {
-    /// Takes out the process that has waited longest, for one ready task. The caller wakes it after it has released the lock.
+    /// Removes the process that has waited longest, for one ready task. The caller wakes it after it has released the
+    /// lock.
     pub fn wake(&mut self) -> Option<Wake> {
         let next = self.waiters.next();
         self.activity.wakes += u64::from(next.is_some());
         next
     }
 
-    /// The same where the number of tasks is not known: each process that finds one wakes the next.
+    /// The same for an unknown number of tasks: each process that finds one wakes the next.
     pub fn wake_in_turn(&mut self) -> Option<Wake> {
         let next = self.wake();
-        // Where nobody waits there is no next one: a process that comes later checks the lane itself.
+        // If no process waits, there is no next one: a process that starts to wait later checks the lane itself.
         self.in_turn |= next.is_some();
         next
     }
 
-    /// Takes the calling process out of the list. `takes`: it is going to claim one of the tasks. Returns the next process, if
-    /// that one has to be woken instead.
+    /// Removes the calling process from the list. `takes` means that it is going to claim one of the tasks. Returns the
+    /// next process if that one has to be woken instead.
     pub fn leave(&mut self, takes: bool) -> Option<Wake> {
         let woken = !self.waiters.leave();
         let left = self.lane.ready_count() > usize::from(takes) || !takes && self.events != 0;

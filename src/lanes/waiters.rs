@@ -3,7 +3,7 @@
 use crate::shared::Place;
 use pgrx::prelude::*;
 
-/// How many a lane can know. Those beyond that check again by themselves every now and then.
+/// How many a lane can have. Further sessions check again by themselves from time to time.
 const ROOM: usize = 512;
 
 /// A waiting process.
@@ -28,8 +28,8 @@ pub struct Wake(usize);
 impl Wake {
     /// Wakes it.
     pub fn now(self) {
-        // SAFETY: latches live in shared memory as long as the server runs, at the same address in every
-        // process. At worst the process has exited, and its successor wakes in vain.
+        // SAFETY: latches are in shared memory as long as the server runs, at the same address in every process. If the
+        // process has exited, a new process with its PGPROC wakes spuriously.
         unsafe { pg_sys::SetLatch(self.0 as *mut pg_sys::Latch) };
     }
 }
@@ -40,7 +40,7 @@ impl Waiters {
         (self.start, self.len) = (0, 0);
     }
 
-    /// Whether nobody waits.
+    /// Whether no process waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -50,7 +50,7 @@ impl Waiters {
         self.len
     }
 
-    /// Puts the calling process at the end, unless it is here.
+    /// Adds the calling process at the end, unless it is in the list.
     pub fn enter(&mut self) -> Place {
         // SAFETY: plain reads of what belongs to this process.
         let (pid, latch) = unsafe { (pg_sys::MyProcPid, pg_sys::MyLatch as usize) };
@@ -64,7 +64,7 @@ impl Waiters {
         Place::New
     }
 
-    /// Takes the calling process out; false if another one has taken it out to wake it.
+    /// Removes the calling process; false if another one has removed it in order to wake it.
     pub fn leave(&mut self) -> bool {
         // SAFETY: a plain read of a constant of the process.
         let me = unsafe { pg_sys::MyProcPid };
@@ -78,7 +78,7 @@ impl Waiters {
         true
     }
 
-    /// Takes out the process that has waited longest, for the caller to wake.
+    /// Removes and returns the process that has waited longest, which the caller has to wake.
     pub fn next(&mut self) -> Option<Wake> {
         if self.len == 0 {
             return None;

@@ -1,7 +1,7 @@
-//! Who called a verb, and switching to the rights of the owner.
+//! The caller of a public function, and the switch to the rights of the owner.
 //!
-//! An ERROR leaves a verb without passing its end. PostgreSQL then restores the user itself, and the callbacks here remove
-//! the callers of the verbs that were cut off.
+//! After an ERROR a function does not reach its end. PostgreSQL then restores the user, and the callbacks here remove
+//! the callers of the aborted functions.
 
 use super::owner_of;
 use pgrx::prelude::*;
@@ -15,7 +15,7 @@ struct Running {
     subtransaction: pg_sys::SubTransactionId,
 }
 
-/// How deep verbs can be nested, each called by a function of somebody else's that the one before it called.
+/// How deep public functions can be nested, through functions of users that they call.
 const DEEPEST: usize = 32;
 
 struct State {
@@ -38,17 +38,17 @@ fn state() -> *mut State {
     STATE.with(UnsafeCell::get)
 }
 
-/// What `leave` restores.
+/// What `leave` has to restore.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Entered {
     user: pg_sys::Oid,
     context: i32,
-    /// Not where a verb calls another one.
+    /// None if a public function called another one.
     switched: bool,
 }
 
-/// Switches to the rights of the owner of the function that is called, and notes who called it.
+/// Switches to the rights of the owner of the called function, and records its caller.
 ///
 /// # Safety
 /// In a call that PostgreSQL makes, which ends with `leave` or with an ERROR.
@@ -81,8 +81,8 @@ pub unsafe extern "C-unwind" fn enter(fcinfo: pg_sys::FunctionCallInfo) -> Enter
         (*state).running[(*state).depth] = Running { caller: entered.user, owner, subtransaction };
         (*state).depth += 1;
         entered.switched = true;
-        // As a SECURITY DEFINER function: nothing in it can change the role. Not as a security-restricted operation,
-        // which refuses to queue a deferred trigger or foreign key of a user's table.
+        // Like a SECURITY DEFINER function, in which the role cannot be changed. Not a security-restricted operation,
+        // in which no deferred trigger or foreign key of a user's table can be queued.
         pg_sys::SetUserIdAndSecContext(owner, entered.context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
         entered
     }
@@ -91,7 +91,7 @@ pub unsafe extern "C-unwind" fn enter(fcinfo: pg_sys::FunctionCallInfo) -> Enter
 /// Restores the rights of the caller.
 ///
 /// # Safety
-/// `entered` is what the last `enter` returned that was not left.
+/// `entered` is the result of the last `enter` without a `leave`.
 pub unsafe fn leave(entered: &Entered) {
     if entered.switched {
         // SAFETY: sets two variables of the process.
@@ -108,8 +108,8 @@ pub fn in_verb() -> bool {
     unsafe { caller_of(pg_sys::GetUserId()).is_some() }
 }
 
-/// The verb that is running as this user. A user's function that a verb calls, and that runs as its own owner, is not part
-/// of the verb.
+/// The public function that is running as this user. It does not include a function of a user that it calls and that
+/// runs as its own owner.
 fn caller_of(user: pg_sys::Oid) -> Option<Running> {
     // SAFETY: one thread.
     let state = unsafe { &*state() };
@@ -132,7 +132,7 @@ unsafe extern "C-unwind" fn transaction_ended(
     unsafe { (*state()).depth = 0 };
 }
 
-/// The numbers of subtransactions grow: those of a level that is aborted are at least its own.
+/// Ids of subtransactions increase, so those started within an aborted one are larger than its own.
 unsafe extern "C-unwind" fn subtransaction_ended(
     event: pg_sys::SubXactEvent::Type,
     subtransaction: pg_sys::SubTransactionId,

@@ -1,4 +1,4 @@
-//! The functions in SQL about rights.
+//! The SQL functions about rights.
 
 use super::caller::caller;
 use super::known::forget;
@@ -83,7 +83,7 @@ unsafe extern "C-unwind" fn queue_announce_rights(_fcinfo: pg_sys::FunctionCallI
         if table != pg_sys::InvalidOid {
             pg_sys::CacheInvalidateRelcacheByRelid(table);
         }
-        // Those of this session, which the message reaches only at the end of the statement.
+        // In this session at once, because it processes its own invalidation message only at the end of the statement.
         forget();
         pg_sys::Datum::from(0)
     }

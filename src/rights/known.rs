@@ -1,4 +1,4 @@
-//! The rights of roles, as this session remembers them until something about them changes.
+//! The rights of roles, which a session caches until an invalidation arrives.
 
 use super::Kinds;
 use crate::datum::text_of;
@@ -6,14 +6,14 @@ use pgrx::prelude::*;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 
-/// How many roles' rights are remembered, and how often they are read again at once because they change.
+/// How many roles are cached, and how often rights are read again if they change meanwhile.
 const MOST_KNOWN: usize = 64;
 const MOST_READINGS: usize = 10;
 
 /// The rights of a role that does not own the extension.
 pub struct Known {
     role: pg_sys::Oid,
-    /// Something may have changed while they were read.
+    /// An invalidation arrived while they were read.
     outdated: bool,
     pub everywhere: Kinds,
     pub queues: HashMap<Vec<u8>, Kinds>,
@@ -21,11 +21,11 @@ pub struct Known {
 
 struct State {
     registered: bool,
-    /// Whose rights are known, unless something changed since.
+    /// The cached rights.
     known: Vec<Known>,
-    /// The OID of queue.rights, once it was read.
+    /// The OID of queue.rights, once it is known.
     table: pg_sys::Oid,
-    /// How often rights or roles may have changed.
+    /// The number of invalidations.
     changes: u64,
 }
 
@@ -53,8 +53,8 @@ pub unsafe fn known<'a>(role: pg_sys::Oid) -> &'a Known {
             }
             let changes = (*state).changes;
             let mut read = read(role);
-            // Reading takes locks, and each lock delivers invalidations. Where these do not end, what was read last serves
-            // this once.
+            // Reading takes locks, which process invalidations. If they do not end, the last result is used once and
+            // not cached.
             read.outdated = changes != (*state).changes;
             rounds += 1;
             let known = &mut (*state).known;
@@ -71,7 +71,7 @@ pub unsafe fn known<'a>(role: pg_sys::Oid) -> &'a Known {
     }
 }
 
-/// Reads queue.rights, with a snapshot of now: what was revoked is revoked for older transactions, too.
+/// Reads queue.rights with a current snapshot, so that a revoke applies to older transactions too.
 unsafe fn read(role: pg_sys::Oid) -> Known {
     let mut known = Known { role, outdated: false, everywhere: Kinds::default(), queues: HashMap::new() };
     // SAFETY: the table has the columns role, kind and queue, as tables.sql declares it; a role's OID is not toasted.
@@ -83,8 +83,8 @@ unsafe fn read(role: pg_sys::Oid) -> Known {
         }
         (*state()).table = table;
         let relation = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
-        // Without a snapshot it takes one as for a catalog, which for this table is one of now; GetLatestSnapshot
-        // cannot be called while parallel workers run.
+        // Without a snapshot, systable_beginscan takes a catalog snapshot, which is current; GetLatestSnapshot cannot
+        // be called in parallel mode.
         let (snapshot, keys) = (std::ptr::null_mut(), std::ptr::null_mut());
         let scan = pg_sys::systable_beginscan(relation, pg_sys::InvalidOid, false, snapshot, 0, keys);
         loop {
@@ -115,7 +115,7 @@ unsafe fn read(role: pg_sys::Oid) -> Known {
     known
 }
 
-/// Has the server call back when rights or roles change.
+/// Registers the callbacks for changes of rights and roles.
 unsafe fn register() {
     // SAFETY: the callbacks live as long as the process, since the library is never unloaded.
     unsafe {
@@ -124,7 +124,7 @@ unsafe fn register() {
             (*state).registered = true;
             pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
             use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID};
-            // The owner of the database is a member of pg_database_owner.
+            // The owner of the database is an implicit member of pg_database_owner.
             for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID] {
                 pg_sys::CacheRegisterSyscacheCallback(
                     cache as i32,
@@ -136,7 +136,7 @@ unsafe fn register() {
     }
 }
 
-/// Called by the server when a relation changed, or with an invalid OID when any may have.
+/// A relcache callback. An invalid OID means all relations.
 unsafe extern "C-unwind" fn relation_changed(_argument: pg_sys::Datum, relation: pg_sys::Oid) {
     // SAFETY: one thread.
     unsafe {
@@ -150,7 +150,7 @@ unsafe extern "C-unwind" fn roles_changed(_argument: pg_sys::Datum, _cache: i32,
     forget();
 }
 
-/// Drops what is known of all roles.
+/// Drops the cached rights of all roles.
 pub fn forget() {
     // SAFETY: one thread. A reference that `known` gave is not in use while the server calls back.
     let state = unsafe { &mut *state() };

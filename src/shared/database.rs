@@ -1,4 +1,4 @@
-//! What the sessions and the worker of one database share.
+//! What the sessions and the background worker of one database share.
 
 use super::NEVER;
 use super::queue_set::{QueueBits, QueueSet};
@@ -7,8 +7,8 @@ use super::token_base::TokenBase;
 use crate::fallback::REASONS;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-/// How long the worker stays away after it has left for a command. The command locks the database long before this is
-/// over, and from then on a new worker waits for that lock.
+/// How long the worker is kept out after it has exited for a command. The command locks the database long before that
+/// time has passed, and from then on a new worker waits for that lock.
 pub const KEEP_OUT_MICROSECONDS: i64 = 3_000_000;
 
 /// What the sessions of one database announce to its worker, and what it publishes to them. Times are
@@ -26,17 +26,17 @@ pub struct Database {
     pub next_run: Earliest,
     /// The queues that got a task to claim since the worker last checked.
     pub pushed: QueueSet,
-    /// Until when the worker must stay away, because a session wants to drop the database.
+    /// Until when the worker is kept out, because a session runs a command on the whole database.
     pub keep_out_until: AtomicI64,
     /// The worker found that the database does not have the extension.
     pub absent: AtomicBool,
     /// The base of this database's tokens.
     pub tokens: TokenBase,
-    /// What the worker did so far.
+    /// The counters for queue.engine_stats().
     pub counters: Counters,
 }
 
-/// What one database's workers did since the server started.
+/// Counters of one database since the server started.
 #[derive(Default)]
 pub struct Counters {
     /// Rounds of the worker's loop in which it found the extension.
@@ -45,7 +45,7 @@ pub struct Counters {
     pub leases_reaped: AtomicU64,
     /// NOTIFYs sent.
     pub notifications: AtomicU64,
-    /// Calls that the native verbs served.
+    /// Calls that the native fast path served.
     pub served: AtomicU64,
     /// Calls that fell back to SQL, by [`crate::fallback::Reason`].
     pub fallbacks: [AtomicU64; REASONS],
@@ -71,10 +71,10 @@ impl Database {
         self.oid.store(0, Ordering::Release);
     }
 
-    /// For how many microseconds the worker is still to stay away.
+    /// For how many microseconds the worker is still kept out.
     pub fn kept_out(&self, moment: i64) -> i64 {
         match self.keep_out_until.load(Ordering::SeqCst) {
-            // Much later than any session asks for: the clock was set back. Twice, since `moment` may be from before that.
+            // Later than any session sets it: the clock was set back. Twice, because `moment` may be older than that.
             until if (1..=2 * KEEP_OUT_MICROSECONDS).contains(&(until - moment)) => until - moment,
             _ => 0,
         }

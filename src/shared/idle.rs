@@ -1,8 +1,8 @@
-//! Prepared transactions that did nothing of which the lanes would have to be told, so that their ends do not make all
-//! lanes and counters of the database read anew: anybody may prepare such a transaction, again and again.
+//! Prepared transactions that have nothing to publish to the lanes. Their ends do not invalidate the lanes and counters
+//! of the database, because any role could prepare such transactions again and again.
 //!
-//! Known by their names. Of one that is not here nobody knows what it did: after a restart, and once so many others
-//! were prepared that its place was taken.
+//! They are found by the hash of their names. A transaction that is not here may have changed tasks: after a restart,
+//! or after its entry was reused for a later one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const PLACES: usize = 256;
 
-/// The keys of the hash. The postmaster makes them, and its children have the same. Random, so that nobody finds a name
+/// The keys of the hash, which all processes inherit from the postmaster. Random, so that no role can choose a name
 /// with the hash of another one.
 static KEYS: OnceLock<RandomState> = OnceLock::new();
 
-/// Makes the keys. Only while the postmaster preloads libraries.
+/// Creates the keys, while the postmaster preloads libraries.
 pub fn make_keys() {
     let _ = KEYS.set(RandomState::new());
 }
@@ -26,7 +26,7 @@ pub fn hash(name: &[u8]) -> u64 {
 
 /// See the head of this file.
 pub struct IdleTransactions {
-    /// The place that the next one takes if none is free.
+    /// The entry that is reused next if none is free.
     next: AtomicUsize,
     places: [AtomicU64; PLACES],
 }
@@ -38,7 +38,7 @@ impl Default for IdleTransactions {
 }
 
 impl IdleTransactions {
-    /// A transaction has been prepared under this name, and nobody can end it yet.
+    /// Adds a transaction that has been prepared under this name and cannot have ended yet.
     pub fn prepared(&self, name: u64, is_idle: bool) {
         // An earlier one of the same name.
         while self.forget(name) {}

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const QUEUE_BITS: usize = 256;
 
-/// A set of queues as bits chosen by a hash of their names. Two queues may share a bit: a set
-/// can name a queue too many, never one too few.
+/// A set of queues, as bits that a hash of their names chooses. Two queues may share a bit, so a set may contain too
+/// many queues, but never too few.
 pub type QueueBits = [u64; QUEUE_BITS / 64];
 
 /// The bit of the queue `name`.
@@ -44,7 +44,7 @@ impl QueueSet {
         self.0.iter().all(|word| word.load(Ordering::SeqCst) == 0)
     }
 
-    /// The queues, forgotten from now on.
+    /// Returns the queues and empties the set.
     pub fn take(&self) -> QueueBits {
         std::array::from_fn(|i| self.0[i].swap(0, Ordering::SeqCst))
     }

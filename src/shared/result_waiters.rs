@@ -4,18 +4,18 @@ use crate::rights;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicUsize, Ordering};
 
-/// How many sessions can be woken by the end of a task; others check by themselves. A role has at most as many slots as
-/// are left for other roles.
+/// How many sessions the end of a task can wake; others check by themselves. A role has at most as many slots as remain
+/// for other roles.
 const RESULT_WAITERS: usize = 512;
 
-/// Whether a process that wants to wait has a place in a list.
+/// Whether a process that wants to wait is in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// It has one now.
+    /// It has been added.
     New,
-    /// It had one before.
+    /// It was in the list before.
     Before,
-    /// There is no room.
+    /// The list is full.
     None,
 }
 

@@ -64,9 +64,9 @@ impl Sleeper {
     pub fn wake(&self) {
         let latch = self.latch.load(Ordering::Acquire) as *mut pg_sys::Latch;
         if !latch.is_null() {
-            // SAFETY: latches live in shared memory as long as the server runs, at the same
-            // address in every process. At worst the process has exited and its successor in the
-            // same slot wakes in vain, which every latch user must expect.
+            // SAFETY: latches are in shared memory as long as the server runs, at the same address in every process. If
+            // the process has exited, a new process with its PGPROC wakes spuriously, which every user of a latch must
+            // expect.
             unsafe { pg_sys::SetLatch(latch) };
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 pub struct TokenBase {
     mark: AtomicU32,
     base: AtomicI64,
-    /// A claim has met another table.
+    /// A claim found no base for its table.
     unknown: AtomicBool,
 }
 
@@ -25,19 +25,19 @@ impl TokenBase {
         self.mark.load(Ordering::Acquire) == 0 || self.unknown.swap(false, Ordering::AcqRel)
     }
 
-    /// Lets claims go by this base.
+    /// Publishes the base.
     pub fn publish(&self, mark: pg_sys::Oid, base: i64) {
         self.mark.store(0, Ordering::Release);
         self.base.store(base, Ordering::Release);
         self.mark.store(mark.to_u32(), Ordering::Release);
     }
 
-    /// Notes that a claim found nothing published for its table; whether it is the first to.
+    /// Records that a claim found no base for its table; returns whether it is the first to.
     pub fn ask(&self) -> bool {
         !self.unknown.swap(true, Ordering::AcqRel)
     }
 
-    /// Forgets it.
+    /// Removes the base.
     pub fn clear(&self) {
         self.mark.store(0, Ordering::Release);
         self.unknown.store(false, Ordering::Release);

@@ -1,24 +1,24 @@
-//! What a transaction has pending until its end.
+//! The pending changes of a transaction, until its end.
 
 use super::tally::Tally;
 use crate::lanes::{Item, Key};
 use crate::shared::{NEVER, QueueBits};
 use pgrx::prelude::*;
 
-/// How many changes of tasks are kept one by one.
+/// How many changes of tasks are kept individually.
 pub(super) const CHANGES: usize = 2048;
-/// For how many lanes those beyond are summarized.
+/// For how many lanes further changes are summarized.
 pub(super) const SUMMARIES: usize = 8;
 
-/// What happened to a task.
+/// A change of a task.
 #[derive(Clone, Copy)]
 pub(super) enum What {
     /// It can be claimed from its run_at on.
     Added,
     /// This transaction leased it; it was ready before.
     Leased { until: i64 },
-    /// A claim of this transaction reserved it. If it could not be leased, that may be because of an earlier change of this
-    /// transaction, and so a rollback makes it ready again in any case.
+    /// A claim of this transaction reserved it. If it could not be leased, that may be because of an earlier change of
+    /// this transaction, and so a rollback makes it ready again in any case.
     Reserved,
     /// Its lease expired at that time, and this transaction ends the attempt, if it commits.
     Ending { until: i64 },
@@ -26,11 +26,11 @@ pub(super) enum What {
     RunsOn { until: i64 },
     /// Its lease ends at another time.
     Extended { until: i64 },
-    /// It can no longer be claimed, or runs no more, and had its lease until then.
+    /// It can no longer be claimed, or no longer runs. Its lease was until then.
     Removed { until: i64 },
     /// It is blocked in its group, and is not to be claimed until it is admitted again.
     Withdrawn,
-    /// Nothing, in the end.
+    /// No change, in the end.
     Nothing,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Change {
     pub(super) what: What,
 }
 
-/// The changes of one lane for which there is no room.
+/// The changes of one lane that are not kept individually.
 #[derive(Clone, Copy)]
 pub(super) struct Summary {
     pub(super) lane: u64,
@@ -69,7 +69,7 @@ pub(super) struct Summary {
     pub(super) removed: bool,
 }
 
-/// What is to be published that is not about one task.
+/// The changes that do not concern a single task.
 pub(super) struct Notices {
     pub(super) created: bool,
     /// The first end of a lease that is in no lane.
@@ -78,12 +78,12 @@ pub(super) struct Notices {
     pub(super) lane_time: i64,
     /// When the next scheduled task becomes due.
     pub(super) run: i64,
-    /// Queues that have something to claim.
+    /// Queues that have a task to claim.
     pub(super) queues: QueueBits,
     /// Lanes whose queues have a new event, or a free slot.
     pub(super) events: [u64; SUMMARIES],
     pub(super) event_count: usize,
-    /// There is no room for more of them: those of `queues`.
+    /// There are more of them: those of `queues`.
     pub(super) events_overflow: bool,
 }
 
@@ -125,7 +125,7 @@ const NO_SUMMARY: Summary =
     Summary { lane: 0, added: Key::LAST, added_from: NEVER, leased: Key::LAST, until: NEVER, removed: false };
 
 impl Pending {
-    /// Nothing happened yet.
+    /// No changes.
     pub(super) const NOTHING: Self = Self {
         registered: false,
         count: 0,

@@ -15,7 +15,7 @@ impl Pending {
         }
         let mut rest = &self.changes[..self.count];
         while let Some(first) = rest.first() {
-            // As many as are for one lane at a time, and at most so many wake-ups.
+            // The changes of one lane at a time, with at most so many wake-ups.
             const AT_ONCE: usize = 64;
             let same = rest.iter().take(AT_ONCE).take_while(|change| change.lane == first.lane).count();
             let mut wakes = [const { None }; AT_ONCE];
@@ -28,7 +28,7 @@ impl Pending {
             });
             match known {
                 Some(next) => self.notices.lane_time = self.notices.lane_time.min(next),
-                // The worker has to find them in the table.
+                // The worker has to scan the table for them.
                 None => {
                     self.notices.lease = rest[..same]
                         .iter()
@@ -38,7 +38,7 @@ impl Pending {
             wakes.into_iter().flatten().for_each(Wake::now);
             rest = &rest[same..];
         }
-        // Lanes with counts and no change, or with no room for their changes.
+        // Lanes that have only counts, or whose changes are not kept individually.
         while let Some(lane) = self.tally.lane() {
             lanes::with(lane, |slot| self.tally.publish(slot, lane, me));
             // Also where there is no such lane.

@@ -6,7 +6,7 @@ use crate::lanes::{Item, Key};
 use pgrx::prelude::*;
 
 /// The candidates that a claim has reserved in a lane, before it reads their rows. A rollback returns them to the lane.
-/// While it fills, nothing else may be noted.
+/// Until it is complete, no other change may be recorded.
 pub struct Reservation {
     lane: u64,
     first: usize,
@@ -21,12 +21,12 @@ impl Reservation {
         with_pending(|pending| Self { lane, first: pending.count, subtransaction })
     }
 
-    /// For how many more candidates there is room.
+    /// How many more candidates fit.
     pub fn room(&self) -> usize {
         with_pending(|pending| CHANGES - pending.count)
     }
 
-    /// Reserves a candidate, for which there is room.
+    /// Reserves a candidate, which must fit.
     pub fn add(&mut self, key: Key) {
         with_pending(|pending| {
             let Self { lane, subtransaction, .. } = *self;

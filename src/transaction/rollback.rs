@@ -14,7 +14,7 @@ impl Pending {
             lanes::stop_counting();
         }
         let moment = now();
-        // The next end of a lease that no lane takes back.
+        // The earliest end of a lease that cannot be returned to a lane.
         let mut lease = NEVER;
         for change in self.changes[..self.count].iter_mut().filter(|change| change.subtransaction >= from) {
             let taken = matches!(change.what, What::Leased { .. } | What::Reserved | What::Ending { .. })

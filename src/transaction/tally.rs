@@ -4,10 +4,10 @@ use crate::lanes::{Item, Slot};
 use pgrx::prelude::*;
 
 const ENTRIES: usize = 512;
-/// How far back an entry is looked for that more can be added to.
+/// How many of the last entries are searched for one to add to.
 const NEAR: usize = 4;
 
-/// So many more of an item, or fewer, in the queue of a lane.
+/// A change of the number of an item in the queue of a lane.
 #[derive(Clone, Copy)]
 struct Entry {
     lane: u64,
@@ -16,8 +16,7 @@ struct Entry {
     more: i32,
 }
 
-/// See the head of this file. There is room for so many different changes; where that is not enough, the
-/// tables have to be counted again.
+/// See the top of this file. If there are more different changes than fit, the tables have to be counted again.
 pub struct Tally {
     count: usize,
     overflown: bool,
@@ -25,19 +24,19 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Nothing changed.
+    /// No changes.
     pub const NOTHING: Self = Self {
         count: 0,
         overflown: false,
         entries: [Entry { lane: 0, subtransaction: 0, item: Item::RUNNING, more: 0 }; ENTRIES],
     };
 
-    /// Whether nothing changed.
+    /// Whether there are no changes.
     pub fn is_nothing(&self) -> bool {
         self.count == 0 && !self.overflown
     }
 
-    /// Notes that there are so many more of an item.
+    /// Adds a change of the number of an item.
     pub fn note(&mut self, lane: u64, subtransaction: pg_sys::SubTransactionId, item: Item, more: i32) {
         let entry = Entry { lane, subtransaction, item, more };
         let near = self.count.saturating_sub(NEAR)..self.count;
@@ -76,11 +75,11 @@ impl Tally {
             }
         }
         self.count = kept;
-        // Nearly full all the same: it must not be sorted again for every entry.
+        // If it is still nearly full, the changes count as unknown, so that it is not sorted again for every entry.
         self.overflown |= kept > ENTRIES - NEAR;
     }
 
-    /// What a subtransaction did belongs to its parent from now on.
+    /// Assigns the changes of a subtransaction to its parent.
     pub fn hand_up(&mut self, subtransaction: pg_sys::SubTransactionId, parent: pg_sys::SubTransactionId) {
         let entries = self.entries[..self.count].iter_mut();
         entries
@@ -88,7 +87,7 @@ impl Tally {
             .for_each(|entry| entry.subtransaction = parent);
     }
 
-    /// Forgets what the subtransactions from this one on did.
+    /// Drops the changes of the subtransactions from this one on.
     pub fn forget(&mut self, from: pg_sys::SubTransactionId) {
         let mut kept = 0;
         for i in 0..self.count {
@@ -126,17 +125,17 @@ impl Tally {
         self.count = kept;
     }
 
-    /// Whether there was no room for an entry.
+    /// Whether the changes are unknown.
     pub fn overflown(&self) -> bool {
         self.overflown
     }
 
-    /// It is not known what the transaction changed.
+    /// The transaction changed the numbers in an unknown way.
     pub fn overflow(&mut self) {
         self.overflown = true;
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     pub fn clear(&mut self) {
         (self.count, self.overflown) = (0, false);
     }

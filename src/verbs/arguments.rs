@@ -1,10 +1,10 @@
-//! What a verb was called with.
+//! The arguments of a call.
 
 use crate::datum::{attribute, text_of};
 use crate::fallback::Reason;
 use pgrx::prelude::*;
 
-/// The arguments of a call, by number.
+/// The arguments, by number.
 pub struct Arguments {
     fcinfo: pg_sys::FunctionCallInfo,
 }
@@ -18,7 +18,7 @@ impl Arguments {
 
     /// Whether the call has as many arguments as the verb, and returns rows of those columns, if any.
     pub fn fit(&self, (count, columns): &super::Signature) -> bool {
-        // SAFETY: the descriptor, if there is one, has as many attributes as it says.
+        // SAFETY: the descriptor, if there is one, has `natts` attributes.
         unsafe {
             let descriptor = self.result().map_or(std::ptr::null_mut(), |result| (*result).expectedDesc);
             let has = |(i, column): (usize, &pg_sys::Oid)| (*attribute(descriptor, i)).atttypid == *column;
@@ -55,8 +55,8 @@ impl Arguments {
         if (1..=128).contains(&name.len()) { Ok(name) } else { Err(Reason::Argument) }
     }
 
-    /// A length of time in microseconds, if it is more than nothing and at most so long, and has neither
-    /// days nor months, whose length depends on when.
+    /// An interval in microseconds, if it is greater than zero and at most so long, and has neither days nor months,
+    /// whose length varies.
     pub fn span(&self, number: usize, longest: i64) -> Result<Option<i64>, Reason> {
         let Some(value) = self.get(number) else { return Ok(None) };
         // SAFETY: declared as interval.
@@ -91,9 +91,9 @@ impl Arguments {
         }
     }
 
-    /// Where the call returns its rows, if it returns a set.
+    /// The ReturnSetInfo, if the call returns a set.
     pub fn result(&self) -> Option<*mut pg_sys::ReturnSetInfo> {
-        // SAFETY: a node's tag tells its type.
+        // SAFETY: the cast follows the node's tag.
         unsafe {
             let result = (*self.fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();
             (!result.is_null() && (*result).type_ == pg_sys::NodeTag::T_ReturnSetInfo).then_some(result)

@@ -82,7 +82,7 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
             pg_sys::CommandCounterIncrement();
         }
         match (result, claim.rows) {
-            // What was granted stays granted, and only the rest falls back to SQL.
+            // Granted leases stay granted, and only the rest falls back to SQL.
             (Err(reason), Some(rows)) if claim.granted > 0 => {
                 let rest = pg_sys::Datum::from((most - claim.granted) as i32);
                 let rest = pg_sys::NullableDatum { value: rest, isnull: false };
@@ -113,7 +113,7 @@ struct Claim<'a> {
     checked: u64,
 }
 
-/// How a claim handles expired leases, so that it ends whatever other sessions do.
+/// How a claim handles expired leases. The states bound its work, whatever other sessions do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leases {
     /// It can still read the table for expired leases of which the lane knows only the time.
@@ -161,7 +161,7 @@ impl Claim<'_> {
                     }
                     Offer::Candidates(answer) => {
                         if let Answer::Refill(_) = answer {
-                            // Should this transaction fail, the lane does not wait for this process.
+                            // If this transaction fails, its abort ends the refill.
                             transaction::refilling(self.queue.hash());
                         }
                         point!(ClaimAsked);
@@ -196,7 +196,7 @@ impl Claim<'_> {
                                     return Err(Reason::Busy);
                                 }
                             }
-                            // Before it returns nothing, the claim tries tasks again that were locked.
+                            // Before a claim returns no rows, it tries locked tasks again.
                             Answer::Complete if self.granted < self.most && reservation.len() == 0 => {
                                 let retry = || lanes::with(self.queue.hash(), |slot| slot.lane.retry());
                                 if std::mem::replace(&mut retried, true) || retry() != Some(true) {
@@ -238,7 +238,7 @@ impl Claim<'_> {
                         *leases = Leases::Read;
                         slot.lane.invalidate();
                     }
-                    // There are more than the lane has room for: SQL finds them.
+                    // There are more than the lane can hold: SQL finds them.
                     Leases::Read => return Offer::Expired(ids, 0),
                     Leases::Locked => {}
                 }

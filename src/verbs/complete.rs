@@ -28,7 +28,7 @@ pub(super) unsafe fn finish(arguments: &Arguments) -> Result<(), Reason> {
         match result {
             Step::Done => Ok(()),
             Step::Fallback(reason) => Err(reason),
-            // Which error that is, the SQL implementation decides.
+            // The SQL implementation raises the right error.
             Step::NotRunning | Step::Changed => Err(Reason::Lease),
         }
     }

@@ -12,12 +12,13 @@ use pgrx::prelude::*;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Fails if there are due events for SQL to process. If there are none at all, the lane's note of events is cleared, unless
-/// another event came meanwhile, or this transaction itself may have processed them and can still roll back. Returns the
-/// stamp, for which this call need not check again.
+/// Fails if there are due events, which SQL has to process. If there are no events at all, clears the stamp in the
+/// lane, unless a new event has set another one meanwhile, or this transaction may have processed them itself and can
+/// still roll back. Returns the stamp, for which this call need not check again.
 ///
-/// While an old snapshot keeps vacuum from removing processed events, this reads the entries of all of them. After that
-/// took long, SQL checks instead, for twenty times as long: it remembers where to begin (sql/internal/mark.sql).
+/// While an old snapshot prevents vacuum from removing processed events, this check reads the index entries of all of
+/// them. After a check that took long, SQL checks instead for twenty times as long, because it remembers where to start
+/// (sql/internal/scan_start.sql).
 pub unsafe fn check_events(tables: &Tables, queue: &Queue<'_>, stamp: u64) -> Result<u64, Reason> {
     thread_local!(static LEFT_TO_SQL: Cell<Option<Instant>> = const { Cell::new(None) });
     let started = Instant::now();

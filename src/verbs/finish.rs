@@ -16,14 +16,14 @@ use crate::rights::Kinds;
 use crate::transaction;
 use pgrx::prelude::*;
 
-/// What became of a task that was to be finished.
+/// The result of finishing a task.
 pub enum Step {
     Done,
-    /// It does not run with that token.
+    /// The task does not run with that token.
     NotRunning,
     /// Another session changed it since it was read.
     Changed,
-    /// Its end concerns other tasks, and nothing was written.
+    /// Its end has effects on other tasks. Nothing was written.
     Fallback(Reason),
 }
 
@@ -58,7 +58,7 @@ impl Finisher {
         unsafe { pg_sys::table_close(self.tasks, pg_sys::NoLock as i32) };
     }
 
-    /// The TIDs of the tasks that run with these tokens; fails if the end of any of them concerns other tasks.
+    /// The TIDs of the tasks that run with these tokens. Fails if the end of any of them has effects on other tasks.
     pub unsafe fn find(
         &mut self,
         tasks: impl Iterator<Item = (i64, i64)>,
@@ -141,7 +141,7 @@ impl Finisher {
         }
     }
 
-    /// Finishes the task in the slot, if it is still as the active snapshot has it.
+    /// Finishes the task in the slot, if the version in the active snapshot is still the current one.
     unsafe fn step(
         &mut self,
         slot: *mut pg_sys::TupleTableSlot,
@@ -167,7 +167,7 @@ impl Finisher {
         Step::Done
     }
 
-    /// Checks that the end of the task concerns no other task: no key, no group, no limit.
+    /// Checks that the end of the task has no effects on other tasks: no key, no group, no limit.
     unsafe fn check(&mut self, row: &Task) -> Result<(), Reason> {
         if row.get(task::KEY).is_some() || row.get(task::GROUP_KEY).is_some() {
             return Err(Reason::Policy);
@@ -192,7 +192,7 @@ impl Finisher {
             if self.settings.as_ref().is_none_or(|(_, settings)| settings.keep_history) {
                 let table = self.tables.partition.table;
                 let history = self.history.get_or_insert_with(|| Inserter::open(table, pg_sys::InvalidOid));
-                // Midnight may have passed since the call began.
+                // Midnight may have passed since the call started.
                 let finished_at = self.tables.partition.within(now());
                 let mut kept = in_history(row, finished_at, result);
                 let ended = Item::ended(b"completed", finished_at, finished_at);
@@ -206,7 +206,7 @@ impl Finisher {
         point!(FinishArchived);
     }
 
-    /// Stores the rows of the history that are not stored yet, and notifies the dependents of the finished tasks: after all
+    /// Inserts the remaining rows of the history, and notifies the dependents of the finished tasks: after all
     /// deletions, or it would miss a dependent that another session is adding.
     pub unsafe fn flush(&mut self) {
         self.history.iter_mut().for_each(Inserter::store);
@@ -217,7 +217,7 @@ impl Finisher {
             let (table, key) = open_by_key(self.tables.dependencies, &columns::DEPENDENCIES_KEY)
                 .unwrap_or_else(|_| error!("queue_internal.dependencies has lost its primary key"));
             let mut predecessors = Vec::new();
-            // Most databases never have any.
+            // Usually there are none.
             if pg_sys::RelationGetNumberOfBlocksInFork(table, pg_sys::ForkNumber::MAIN_FORKNUM) > 0 {
                 pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
                 let mut scan = Scan::begin(table, key, &Condition::id(0));
@@ -269,13 +269,12 @@ fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Ro
     kept
 }
 
-/// Has SQL write to the dependents of completed tasks how these ended. Nothing else of their end concerns other tasks: see
-/// [`Finisher::check`].
+/// Writes the outcome of completed tasks to their dependents, in SQL.
 fn notify_dependents(ids: Vec<i64>) {
     let query = "SELECT queue_internal.notify_dependents($1, 'completed')";
-    let told = Spi::connect_mut(|client| client.update(query, Some(1), &[ids.into()]).map(|_| ()));
-    if let Err(error) = told {
-        error!("the dependents of a task could not be told: {error}");
+    let notified = Spi::connect_mut(|client| client.update(query, Some(1), &[ids.into()]).map(|_| ()));
+    if let Err(error) = notified {
+        error!("the dependents of a task could not be notified: {error}");
     }
     point!(FinishDependents);
 }

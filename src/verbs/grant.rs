@@ -16,11 +16,11 @@ use crate::tokens::Range;
 use crate::transaction::Reservation;
 use pgrx::prelude::*;
 
-/// A task that another session has locked is tried again after a tenth of the time for which it has been due,
-/// within these bounds: a lock that is held for long is tried seldom.
+/// A task that another session has locked is tried again after a tenth of the time for which it has been due, within
+/// these bounds, so that a lock that is held for long is rarely tried.
 const POSTPONE: std::ops::RangeInclusive<i64> = 20_000..=1_000_000;
 
-/// What all leases of a claim have in common.
+/// The properties that all leases of a claim share.
 pub struct Grant<'a> {
     pub tables: &'a Tables,
     pub queue: &'a Queue<'a>,
@@ -91,7 +91,7 @@ impl Grant<'_> {
             if row.get(task::GROUP_KEY).is_some() && row.int(task::ADMISSION) == 0 {
                 return Err(Reason::Policy);
             }
-            // SQL handles a token without a successor.
+            // SQL handles a task whose token is the largest.
             let token = self.tokens.after(row.long(task::TOKEN)).ok_or(Reason::Policy)?;
             let until = moment.saturating_add(self.lease);
             row.set(task::STATE, text(b"running"));

@@ -49,7 +49,7 @@ pub unsafe fn push(arguments: &Arguments) -> Result<Outcome, Reason> {
     }
 }
 
-/// Makes tasks that differ in their payloads.
+/// Creates tasks that differ only in their payloads.
 pub(super) struct Pusher<'a> {
     pub tables: Tables,
     queue: Queue<'a>,
@@ -58,7 +58,7 @@ pub(super) struct Pusher<'a> {
 
 impl<'a> Pusher<'a> {
     pub unsafe fn open(arguments: &'a Arguments) -> Result<Self, Reason> {
-        // SAFETY: the arguments are where native.sql declares them; the tables are plain.
+        // SAFETY: the arguments are where native.sql declares them; the tables are eligible.
         unsafe {
             let row = plain_row(arguments)?;
             let name = arguments.name(argument::QUEUE)?;
@@ -68,7 +68,7 @@ impl<'a> Pusher<'a> {
         }
     }
 
-    /// Makes the row of the next task, which has to be stored; returns its id.
+    /// Creates the row of the next task, which is not inserted yet; returns its id.
     pub unsafe fn next(&mut self, payload: pg_sys::Datum) -> i64 {
         // SAFETY: found by `heap::open`.
         let id = unsafe { write::next_value(self.tables.tasks_id_seq) };
@@ -84,7 +84,7 @@ impl<'a> Pusher<'a> {
         id
     }
 
-    /// Stores the row.
+    /// Inserts the row.
     unsafe fn store_one(&self) {
         // SAFETY: the table is locked; what is opened is closed here, or by the end of the transaction.
         unsafe {

@@ -1,4 +1,4 @@
-//! A queue's settings, as far as the native verbs need them.
+//! The options of a queue that the native fast path needs.
 
 use crate::datum::text;
 use crate::fallback::Reason;
@@ -9,11 +9,11 @@ use crate::heap::scan::{Compare, Condition, Scan, open_by_key};
 use crate::rights::{self, Kinds};
 use pgrx::prelude::*;
 
-/// The settings of a queue that matter to native verbs.
+/// The options of a queue.
 pub struct Settings {
     /// Its lease in microseconds; 0 if it has days or months, whose length varies.
     pub lease: i64,
-    /// The attempts of a task that does not set its own number.
+    /// The number of attempts of a task without its own.
     pub max_attempts: i32,
     /// Whether it is paused.
     pub paused: bool,
@@ -25,7 +25,7 @@ pub struct Settings {
     pub keep_history: bool,
 }
 
-/// The settings of a queue, as the active snapshot sees them. Fails unless the caller has this kind of right.
+/// Reads the options of a queue with the active snapshot. Fails unless the caller has this kind of right.
 pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings, Reason> {
     // SAFETY: in a verb, in a transaction.
     if !unsafe { rights::allow(needed, name) } {

@@ -11,7 +11,7 @@ use crate::rights::Kinds;
 use crate::transaction;
 use pgrx::prelude::*;
 
-/// What a lane knows.
+/// Whether a lane has a task.
 enum Known {
     Ready,
     Events(u64),

@@ -14,7 +14,7 @@ pub struct Rows {
 impl Rows {
     /// Begins an empty set. Fails if the caller cannot take a tuplestore.
     pub fn new(arguments: &Arguments) -> Result<Self, Reason> {
-        // SAFETY: as a function that returns a set has to: the rows live as long as the query.
+        // SAFETY: as in materialize mode: the rows live as long as the query.
         unsafe {
             let result = arguments.result().ok_or(Reason::Argument)?;
             let usable = (*result).allowedModes & pg_sys::SetFunctionReturnMode::SFRM_Materialize as i32 != 0
@@ -45,7 +45,7 @@ impl Rows {
     }
 
     fn give(&self) {
-        // SAFETY: the caller reads them here, as it allowed.
+        // SAFETY: the caller allows materialize mode.
         unsafe {
             (*self.result).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
             (*self.result).setResult = self.store;
@@ -76,7 +76,7 @@ impl Rows {
 
     /// Frees the rows: the SQL implementation returns its own.
     pub fn discard(self) {
-        // SAFETY: nobody has seen the tuplestore.
+        // SAFETY: the tuplestore was not returned.
         unsafe { pg_sys::tuplestore_end(self.store) };
     }
 }

@@ -4,10 +4,10 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString};
 
-/// As many as any function may have.
+/// The largest number of arguments of a function.
 const MOST_ARGUMENTS: usize = pg_sys::FUNC_MAX_ARGS as usize;
 
-/// Calls a function of SQL by way of the function manager. An ERROR in it passes through.
+/// Calls an SQL function through the function manager. An ERROR in it is not caught.
 ///
 /// # Safety
 /// The function was looked up, takes these arguments, and returns no set.
@@ -21,7 +21,7 @@ pub unsafe fn call(
     (!call.isnull).then_some(result)
 }
 
-/// The same in the place of another call: with its place for a set of rows, and returning its nulls.
+/// As `call`, on behalf of another call: with its ReturnSetInfo, and setting its null flag.
 ///
 /// # Safety
 /// As for `call`; the function may return a set if the other call does.
@@ -36,7 +36,7 @@ pub unsafe fn call_for(
         header: pg_sys::FunctionCallInfoBaseData,
         arguments: [pg_sys::NullableDatum; MOST_ARGUMENTS],
     }
-    // SAFETY: the arguments stand right behind the header, whose last field is an array of no length.
+    // SAFETY: the arguments directly follow the header, whose last field is a flexible array.
     unsafe {
         let mut call = std::mem::MaybeUninit::<Call>::uninit();
         let header = call.as_mut_ptr().cast::<pg_sys::FunctionCallInfoBaseData>();
@@ -56,7 +56,7 @@ pub unsafe fn call_for(
     }
 }
 
-/// The SQL implementation of the entry point that is called, or queue_internal.claim; looked up once for each query.
+/// The SQL implementation of the called entry point, or queue_internal.claim; looked up once for each query.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn implementation_of(
     fcinfo: pg_sys::FunctionCallInfo,
@@ -80,8 +80,8 @@ pub unsafe extern "C-unwind" fn implementation_of(
     }
 }
 
-/// The function of the same name and argument types as an entry point, in schema queue_internal, or with core_ before its
-/// name where the entry point itself is in that schema.
+/// The function of the same name and argument types as an entry point, in schema queue_internal, or with core_ before
+/// its name where the entry point itself is in that schema.
 unsafe fn same_as(entry_point: pg_sys::Oid) -> pg_sys::Oid {
     // SAFETY: catalog lookups in a transaction; the types and the name are ours.
     unsafe {

@@ -12,7 +12,7 @@ pub struct Call {
     pub fcinfo: pg_sys::FunctionCallInfo,
     check: pg_sys::FmgrInfo,
     find: pg_sys::FmgrInfo,
-    /// The first argument in the form that `find` takes.
+    /// The first argument in the form for `find`.
     pub subject: pg_sys::NullableDatum,
     /// The memory of the CALL, which outlives its transactions.
     pub context: pg_sys::MemoryContext,
@@ -20,7 +20,7 @@ pub struct Call {
     scratch: pg_sys::MemoryContext,
     /// The extension that the procedure belongs to.
     extension: pg_sys::Oid,
-    /// The row that `queue.wait` returns. It cannot be looked up any more once the extension was dropped.
+    /// The row that `queue.wait` returns. After DROP EXTENSION it could not be looked up.
     pub descriptor: pg_sys::TupleDesc,
     pub kind: Kind,
     pub pause: i64,
@@ -33,7 +33,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Has SQL check the arguments; returns until when to wait.
+    /// Checks the arguments, in SQL; returns until when to wait.
     pub unsafe fn check_arguments(&mut self) -> i64 {
         // SAFETY: `prepare` has found the function, which takes the first two arguments.
         unsafe {
@@ -45,9 +45,9 @@ impl Call {
         }
     }
 
-    /// Has SQL find what the call waits for, with a new snapshot.
+    /// Searches for what the call waits for, in SQL with a new snapshot.
     pub unsafe fn find(&mut self) -> Option<pg_sys::Datum> {
-        // SAFETY: `prepare` has found the function. An ERROR in it takes the snapshot with it.
+        // SAFETY: `prepare` has found the function. After an ERROR, transaction abort releases the snapshot.
         unsafe {
             set_snapshot(true);
             let entered = rights::enter(self.fcinfo);
@@ -60,9 +60,10 @@ impl Call {
 
     /// Whether a claim would get a task, from queues whose claims fall back to SQL.
     ///
-    /// SQL cannot see whether another transaction has the task locked. If the last wait of this session returned because
-    /// of the same task or event, then the claim after it found nothing, most likely because of such a lock. So that a
-    /// session that waits and claims in turn does not spin, it pauses first, longer each time, unless it is woken.
+    /// SQL cannot see whether another transaction has the task locked. If the last wait of this session returned
+    /// because of the same task or event, then the claim after it found nothing, most likely because of such a lock. So
+    /// that a session that waits and claims in turn does not spin, it pauses first, longer each time, unless it is
+    /// woken.
     pub unsafe fn find_first(&mut self) -> bool {
         // SAFETY: `prepare` has found the function, which returns a bigint.
         let Some(first) = (unsafe { self.find() }).map(|first| first.value() as i64) else { return false };
@@ -77,8 +78,8 @@ impl Call {
     }
 }
 
-/// Frees the memory of the last check, since there may be many, and makes sure that the extension still exists and stays
-/// until the transaction ends.
+/// Frees the memory of the last check, because there may be many, and locks the extension until the end of the
+/// transaction.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn begin_check(call: *mut Call) {
     RETRY_AT.set(NEVER);
@@ -96,8 +97,8 @@ pub unsafe extern "C-unwind" fn begin_check(call: *mut Call) {
     }
 }
 
-/// Keeps the extension to the end of the transaction. Raises if it was dropped, also if there is another one by now: the
-/// procedure that runs here is gone with it.
+/// Locks the extension until the end of the transaction. Raises an ERROR if it was dropped, even if it was created
+/// again, because the running procedure was dropped with it.
 fn hold_extension(extension: pg_sys::Oid) {
     extension::hold(extension, true);
     if extension::oid() != extension {
@@ -212,7 +213,7 @@ pub unsafe fn descriptor_of(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::TupleDe
     }
 }
 
-/// Such a row of one column.
+/// A row of one column.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn row_of(descriptor: pg_sys::TupleDesc, value: bool) -> pg_sys::Datum {
     // SAFETY: the descriptor has the one column that the SQL declares.

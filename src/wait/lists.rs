@@ -1,4 +1,4 @@
-//! The lists of waiting sessions, in which other sessions find whom to wake.
+//! The lists of waiting sessions, which other sessions wake.
 
 use super::call::{Call, Kind};
 use crate::heap::{self, Use};
@@ -58,13 +58,12 @@ pub unsafe fn enter(call: &Call) -> Standing {
     }
 }
 
-/// Makes this process leave the lists when a transaction fails, and when the session is terminated while it sleeps without
-/// a transaction.
+/// Makes this process leave the lists when a transaction fails, and when the session is terminated while it sleeps
+/// without a transaction.
 fn leave_in_any_case() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the functions only touch shared memory, which is there until later; the library is never
-        // unloaded.
+        // SAFETY: the functions only touch shared memory, which is detached later; the library is never unloaded.
         unsafe {
             pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
             pg_sys::RegisterXactCallback(Some(at_end_of_transaction), std::ptr::null_mut());
@@ -85,7 +84,7 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
     }
 }
 
-/// Has the worker wake the waiters of a lane when a task comes due.
+/// Requests that the worker wakes the waiters of a lane when a task becomes due.
 fn expect(queue: &Queue<'_>) {
     let next = lanes::with(queue.hash(), |slot| slot.next_time());
     // SAFETY: a plain read of a constant of the process.
@@ -106,7 +105,7 @@ pub fn next_time() -> i64 {
     LISTS.with_borrow(|lists| lists.iter().map(next).min().unwrap_or(NEVER))
 }
 
-/// Leaves all lists. `served` says whether this process takes what it was woken for.
+/// Leaves all lists. `served` means that this process takes the task for which it was woken.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn leave(served: bool) {
     leave_lists(served);
@@ -119,8 +118,8 @@ pub fn leave_lists(served: bool) {
         shared.results.leave();
     }
     LISTS.with_borrow_mut(|lists| {
-        // A session that waits for several queues may claim from any of them, also from one that gets a task just now: in
-        // each queue the next waiter is woken instead, maybe in vain.
+        // A session that waits for several queues may claim from any of them, even from one that has just got a task.
+        // So the next waiter of each queue is woken instead, perhaps in vain.
         let takes = served && lists.len() == 1;
         for hash in lists.drain(..) {
             let next = lanes::with(hash, |slot| slot.leave(takes));

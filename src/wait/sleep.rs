@@ -1,4 +1,4 @@
-//! Sleeping without a transaction: ending one, waiting on the latch, and beginning another.
+//! Sleeping without a transaction: ends the current one, waits on the latch, and starts another.
 
 use super::call::{Call, descriptor_of, row_of};
 use super::lists;
@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::time::Duration;
 
 unsafe extern "C-unwind" {
-    /// Whether the client is still there; not among what pgrx exports.
+    /// Whether the client is still connected; pgrx does not export it.
     fn pq_check_connection() -> bool;
 }
 
@@ -31,10 +31,10 @@ unsafe extern "C-unwind" fn try_commit(fcinfo: pg_sys::FunctionCallInfo) -> pg_s
     }
 }
 
-/// Ends the transaction, sleeps until the time or until woken, and begins another one.
+/// Ends the transaction, sleeps until the time or until the latch is set, and starts another one.
 pub unsafe fn sleep(call: &Call, until: i64) {
-    // SAFETY: as a procedure may. If the client itself sent the CALL, nothing is in use of the transaction that SPI_commit
-    // has begun, and it can end as well; else an empty one stays open.
+    // SAFETY: a procedure may commit. If the client itself sent the CALL, nothing uses the transaction that SPI_commit
+    // has started, so it can end as well; otherwise an empty transaction stays open.
     unsafe {
         spi(pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32));
         pg_sys::SPI_commit();
@@ -67,7 +67,7 @@ impl Drop for Leaving {
     }
 }
 
-/// Sleeps until the latch is set or the time has come.
+/// Sleeps until the latch is set or the time has passed.
 fn sleep_until(time: i64) {
     let left = u64::try_from(time.saturating_sub(now())).unwrap_or(0);
     // The latch counts whole milliseconds.
@@ -77,7 +77,7 @@ fn sleep_until(time: i64) {
     );
 }
 
-/// Ends the session if its client is gone: another waiter gets the task for which it was woken.
+/// Ends the session if its client has disconnected, so that another waiter gets the task for which it was woken.
 fn end_if_client_is_gone() {
     // SAFETY: a check of the session's own socket, if it has one; the flags are what the server's own check
     // sets, and the interrupt raises the FATAL that goes with them.
@@ -93,7 +93,7 @@ fn end_if_client_is_gone() {
 /// Whether the procedure was called outside a transaction block, and by nothing but procedures
 /// that could commit themselves.
 pub unsafe fn can_commit(fcinfo: pg_sys::FunctionCallInfo) -> bool {
-    // SAFETY: a node's tag tells its type.
+    // SAFETY: the cast follows the node's tag.
     unsafe {
         let context = (*fcinfo).context;
         !context.is_null()

@@ -67,7 +67,8 @@ pub fn compare_versions() {
 /// Raises the token mark. The result is valid once the transaction has committed.
 pub fn raise_tokens() -> Option<tokens::Raised> {
     let raised = tokens::raised()?;
-    // Waits for this server's disk but for no standby: after a promotion, the new timeline raises tokens (src/tokens.rs).
+    // Waits for this server's disk but for no standby: after a promotion, the new timeline raises tokens
+    // (src/tokens.rs).
     let query = "WITH before AS (DELETE FROM queue_internal.token_mark)
                  INSERT INTO queue_internal.token_mark (reached, timeline) VALUES ($1, $2)
                  RETURNING set_config('synchronous_commit', 'local', true)";
@@ -128,8 +129,8 @@ pub fn next_schedule() -> i64 {
 }
 
 /// Pushes about `max_tasks` tasks of due schedules, first those of the queues after `after`; schedules that failed are
-/// paused. Returns how many, when the next schedule is due, and the queue at which it stopped before each schedule had its
-/// turn.
+/// paused. Returns how many, when the next schedule is due, and the queue at which it stopped before each schedule had
+/// its turn.
 pub fn fire_schedules(max_tasks: i32, after: &[u8]) -> (u64, i64, Option<Vec<u8>>) {
     let query = "SELECT fired, next_run_at, last FROM queue_internal.fire_schedules($1, '1 minute', $2)";
     write(query, &[max_tasks.into(), Name(after.to_vec()).into()], |row| {

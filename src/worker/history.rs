@@ -1,7 +1,7 @@
 //! The partitions of the history, and retention.
 
 use super::installed::Installed;
-use super::{BATCH, KEEP_HISTORY, RETIRE, HISTORY_EVERY, Worker, core};
+use super::{BATCH, HISTORY_EVERY, KEEP_HISTORY, RETIRE, Worker, core};
 use crate::clock::now;
 use crate::shared::QueueBits;
 

@@ -27,8 +27,8 @@ pub struct Step<R> {
     pub result: Option<R>,
 }
 
-/// Runs `body` in a transaction, as the owner of the tables, unless the extension is absent or locked. An ERROR rolls the
-/// transaction back and is logged if `report` is set. DROP EXTENSION waits for one short transaction at most.
+/// Runs `body` in a transaction, as the owner of the tables, unless the extension is absent or locked. An ERROR rolls
+/// the transaction back and is logged if `report` is set. DROP EXTENSION waits for one short transaction at most.
 pub fn attempt<R>(activity: &CStr, report: bool, body: impl FnOnce() -> R) -> Step<R> {
     PgTryBuilder::new(AssertUnwindSafe(|| transaction(activity, body)))
         .catch_others(|error| {

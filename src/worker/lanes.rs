@@ -23,8 +23,8 @@ impl Worker {
         }
     }
 
-    /// Ends expired leases, wakes the sessions that wait for a task that became due, and refills lanes after changes that no
-    /// session could publish.
+    /// Ends expired leases, wakes the sessions that wait for a task that became due, and refills lanes after changes
+    /// that no session could publish.
     pub(super) fn maintain_lanes(&mut self, _pushed: &QueueBits) -> Installed {
         let moment = now();
         self.next_lane = self.next_lane.min(self.database.next_lane.take());

@@ -47,8 +47,8 @@ impl Worker {
             return Installed::Yes;
         }
         let scan = self.lease_scan.unwrap_or_else(|| {
-            // Before the first snapshot of the scan, which finds all leases up to now. Leases that are announced from now
-            // on need another scan.
+            // Before the first snapshot of the scan, which finds all leases up to now. Leases that are announced from
+            // now on need another scan.
             self.database.next_lease.take();
             self.next_lease = NEVER;
             LeaseScan { after: i64::MIN, next: NEVER, cost: 0 }

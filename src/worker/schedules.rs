@@ -12,8 +12,8 @@ const RETRY_SCHEDULES: i64 = 1_000_000;
 const SCHEDULES_PAUSE: Duration = Duration::from_millis(100);
 
 impl Worker {
-    /// Whether schedules run before the next step: they are due, and their pause is over. Without the pause, schedules that
-    /// are far behind would take all the time.
+    /// Whether schedules run before the next step: they are due, and their pause is over. Without the pause, schedules
+    /// that are far behind would take all the time.
     pub(super) fn schedules_run_first(&self) -> bool {
         self.next_schedule.min(self.next_sweep()) <= now() && self.schedules_ran.elapsed() >= SCHEDULES_PAUSE
     }

@@ -1,7 +1,7 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
 -- A session whose claim passed over much that is of no use begins where it found something, for a while
--- (sql/internal/mark.sql). Here it is made to: nothing of priority 5 is said to be older than five minutes. What
+-- (sql/internal/scan_start.sql). Here it is made to: nothing of priority 5 is said to be older than five minutes. What
 -- it finds then is not tested here: it is not the same in all editions.
 CREATE FUNCTION pg_temp.mark(lasts interval, signal integer DEFAULT 1000000) RETURNS void
 LANGUAGE sql SET datestyle = 'ISO' AS $$
