@@ -3,16 +3,16 @@
 #   make                             build for the PostgreSQL of PG_CONFIG
 #   make install PG_CONFIG=...       install it there
 #   make deb PG_CONFIG=...           a Debian package for that server's version, in target
-#   make demo                        see it work, on a throw-away server
+#   make demo                        run the demo, on a throw-away server
 #   make portable                    make the SQL-only edition, for servers where no extension can be installed
-#   make yugabyte                    make the one for YugabyteDB (docs/yugabyte.md)
+#   make yugabyte                    make the edition for YugabyteDB (docs/yugabyte.md)
 #   make test                        run the tests, on throw-away servers of each version
-#   make conformance                 run what says what queue_ext means on every edition and version; print a table
-#   make dashboard                   build the page for whoever is on duty, and run it for DATABASE_URL
+#   make conformance                 run the tests that define the behaviour on every edition and version; print a table
+#   make dashboard                   build the dashboard, and run it for DATABASE_URL
 #   make torture                     break things under load and account for everything (10 minutes)
-#   make bench                       measure it against other queues (45 minutes; BENCH_SCALE=quick: 3)
+#   make bench                       compare it with other queues (45 minutes; BENCH_SCALE=quick: 3)
 #   make docs                        the site of the documentation, in target/site
-#   make reference                   docs/reference.md anew, after a COMMENT was changed
+#   make reference                   write docs/reference.md again, after a COMMENT was changed
 #   make demo-psql                   open psql on the demo's server
 #   make demo-stop                   stop the demo's server and delete it
 #   make freeze                      keep this version's install script, for the upgrade tests

@@ -1,43 +1,43 @@
-// What the buttons do: ask where it is not easily undone, say what came of it, and look again.
+// The actions of the buttons: ask for confirmation if an action cannot easily be undone, show the result, and refresh.
 
 import { children, h } from "./dom.js";
 import { act, Problem } from "./api.js";
 import { count } from "./format.js";
 
-// title and text: what is asked before; done: what is said after.
+// title and text: the confirmation; done: the message afterwards.
 const ACTIONS = {
   pause: {
     title: (name) => `Pause ${name}?`,
-    text: "Nothing is claimed from it until it is resumed. Running tasks finish, and pushes are taken.",
+    text: "No task is claimed from it until it is resumed. Running tasks finish, and tasks can be pushed.",
     verb: "Pause", done: (name) => `${name} is paused`,
   },
   resume: { done: (name) => `${name} is resumed` },
   cancel: {
     title: (id) => `Cancel task ${id}?`,
-    text: "A task that runs is asked to stop: its worker may still complete it. A cancelled task is not put back.",
+    text: "The worker of a running task is asked to stop, and may still complete it. A cancelled task cannot be restored.",
     verb: "Cancel the task", danger: true,
     done: (id, state) => (state === "cancelled" ? `Task ${id} is cancelled` : `The worker of task ${id} is asked to stop`),
   },
   retry: { done: (id) => `Task ${id} is back in its queue` },
   redrive: {
     title: (name) => `Redrive ${name}?`,
-    text: "Its dead letters go back into the queue, the oldest first: due at once, with their attempts counted anew.",
+    text: "Its dead letters go back into the queue, the oldest first. They are due at once, and their attempts start again from 0.",
     verb: "Redrive", number: "How many at most",
     done: (name, n) => (n === "1" ? `1 task is back in ${name}` : `${count(Number(n))} tasks are back in ${name}`),
   },
   run_schedule: {
-    title: (name) => `Run ${name} now?`, text: "It pushes one task at once. The plan stays as it is.",
+    title: (name) => `Run ${name} now?`, text: "It pushes one task at once. The next run stays the same.",
     verb: "Run now", done: (name, id) => `${name} pushed task ${id}`,
   },
   pause_schedule: {
-    title: (name) => `Pause the schedule ${name}?`, text: "What falls into the pause is not made up later.",
+    title: (name) => `Pause the schedule ${name}?`, text: "Runs during the pause are skipped.",
     verb: "Pause", done: (name) => `The schedule ${name} is paused`,
   },
   resume_schedule: { done: (name) => `The schedule ${name} is resumed` },
 };
 const MOST = 100000;
 
-// Resolves to what to do, or to nothing.
+// Resolves to the action, or to nothing if it was cancelled.
 function ask(action, target, offered) {
   const { title, text, verb, danger, number } = ACTIONS[action];
   if (!title) return Promise.resolve({ action, target });

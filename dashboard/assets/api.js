@@ -1,4 +1,4 @@
-// The way to the server. Answers that are none become a Problem, with what Postgres said.
+// Requests to the server. Errors become a Problem, with the message from Postgres.
 
 export class Problem extends Error {
   constructor(status, said) {

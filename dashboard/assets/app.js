@@ -1,4 +1,4 @@
-// Which page is shown, and asking for what it shows again and again.
+// Shows the current page and refreshes it.
 
 import { children, h, nodes } from "./dom.js";
 import { get, known, may, openSession, Problem, setToken } from "./api.js";
@@ -16,18 +16,18 @@ import * as health from "./pages/health.js";
 
 const PAGES = { queues, queue, tasks, task, dead, schedules, workers, health };
 const EVERY = 2000;
-// A page whose answer took long is asked for less often: a twentieth of the time at most.
+// A page whose answer took long is refreshed less often: requests take at most a twentieth of the time.
 const SHARE = 20;
-// Numbers that are older, because they cost much, are said to be so.
+// The age of the numbers is shown if they are old, because they are expensive.
 const OLD = 10;
 
 const $ = (id) => document.getElementById(id);
 let overview = null;
-let shown = null; // the address whose page is there
-let data = null; // what a page asked for itself
-let asker = null; // the address of that page
-let lost = null; // since when nothing comes, and why
-let turn = 0; // the last time anybody asked
+let shown = null; // the address of the page that is shown
+let data = null; // the data of that page
+let asker = null; // the address for which data was requested
+let lost = null; // since when requests fail, and why
+let turn = 0; // the number of the last request
 
 function route() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -44,7 +44,7 @@ async function look() {
   const began = performance.now();
   if (address !== shown) $("main").setAttribute("aria-busy", "true");
   try {
-    // Another process may serve the page by now.
+    // Another process may have started to serve the page.
     if (lost || !known()) await openSession();
     const own = page.load ? page.load(parameters).catch((error) => error) : null;
     const seen = await get("overview");
@@ -69,7 +69,7 @@ function take(seen, answer, address) {
   lost = trouble && { since: now() - (seen.clock - trouble.since), problem: trouble.problem };
   if (seen.queues.value) setClock(seen.queues.value.now + (seen.clock - seen.queues.at));
   if (answer instanceof Error && !(answer instanceof Problem)) throw answer;
-  // What cannot be had now leaves what was seen before.
+  // If a part fails, its last data stays.
   if (answer instanceof Problem && answer.unreachable && address === asker) return;
   data = answer;
   asker = address;
@@ -121,22 +121,22 @@ function bar(current) {
     const { problem: said, since } = lost;
     children($("stale"), [
       h("strong", {}, `${said.unreachable ? "No answer" : "Refused"} since ${clock(since)}. `),
-      // Not to be read out every two seconds.
+      // Not announced by screen readers every two seconds.
       h("span", { "aria-hidden": "true" }, `For ${span(Math.max(1, Math.round(now() - since)))}. `),
-      "What you see is from before. ", said.sqlstate ? h("code", { class: "sqlstate" }, said.sqlstate) : null,
+      "The page shows the last data. ", said.sqlstate ? h("code", { class: "sqlstate" }, said.sqlstate) : null,
       h("span", { class: "why" }, said.message), said.hint ? ` ${said.hint}` : null]);
   }
 }
 
-// Asks for the token; there is no cookie, so it is asked for once in each tab.
+// Asks for the token, once in each tab, because there is no cookie.
 function login(wrong) {
-  turn += 1; // nothing else is asked until then
+  turn += 1; // no other request until then
   const field = h("input", { id: "token", type: "password", autocomplete: "current-password", required: true });
-  const form = h("form", { class: "login" }, h("h1", {}, "Who goes there?"),
-    h("p", { class: "dim" }, "This page asks for the token that queue-dashboard was started with."),
+  const form = h("form", { class: "login" }, h("h1", {}, "Sign in"),
+    h("p", { class: "dim" }, "Enter the token with which queue-dashboard was started."),
     h("label", { for: "token" }, "Token"), field,
-    wrong ? h("p", { class: "bad", role: "alert" }, "That token was wrong.") : null,
-    h("button", { class: "button primary" }, "Show the page"));
+    wrong ? h("p", { class: "bad", role: "alert" }, "Wrong token.") : null,
+    h("button", { class: "button primary" }, "Sign in"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     setToken(field.value.trim());

@@ -1,5 +1,4 @@
-// Making elements, and changing those that are there into what they should be. Whatever comes from the database
-// becomes text or an attribute, and never HTML.
+// Creates elements, and updates the existing ones. Data from the database becomes text or an attribute, never HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -24,8 +23,8 @@ export const svg = (name, attributes, ...children) => build(document.createEleme
 const key = (node) => (node.dataset ? node.dataset.key : undefined);
 const alike = (a, b) => a.nodeName === b.nodeName && key(a) === key(b);
 
-// Changes as little as it can, so that focus, selection and what is open stay. What has the attribute data-keep
-// is in the hands of whoever types there.
+// Changes as little as possible, so that focus, selection and open elements stay. The value of an element with the
+// attribute data-keep belongs to the user.
 export function morph(have, want) {
   if (have.nodeType === Node.TEXT_NODE) {
     if (have.data !== want.data) have.data = want.data;

@@ -1,6 +1,6 @@
-// Numbers and times as they are read at three in the morning.
+// Formats numbers and times.
 
-// What the database's clock shows, whatever that of this machine does.
+// The time of the database's clock, independent of the browser's.
 let ahead = 0;
 export const setClock = (seconds) => { ahead = seconds - Date.now() / 1000; };
 export const now = () => Date.now() / 1000 + ahead;
@@ -11,7 +11,7 @@ const tenth = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
 export const count = (n) => whole.format(n || 0);
 export const rate = (n) => (n >= 100 ? whole.format(Math.round(n)) : tenth.format(n || 0));
 
-// 1234567 as 1.2 M, where there is little room.
+// 1234567 as 1.2 M, where there is little space.
 export function short(n) {
   if (n < 10000) return count(n);
   if (n < 999500) return `${tenth.format(n / 1e3)} k`;
@@ -23,7 +23,7 @@ export function bytes(n) {
   return n < 1048576 ? `${tenth.format(n / 1024)} kB` : `${tenth.format(n / 1048576)} MB`;
 }
 
-// A span in its two largest units.
+// A duration in its two largest units.
 export function span(seconds) {
   if (!Number.isFinite(seconds)) return "for ever";
   const s = Math.max(0, seconds);
@@ -46,7 +46,7 @@ export function ago(time) {
   return past > 0 ? `${span(rounded)} ago` : `in ${span(rounded)}`;
 }
 
-// A time to come, as in a timetable: "14:00", or "Mon 23 Nov 14:00" on another day than today.
+// A future time: "14:00", or "Mon 23 Nov 14:00" if it is not today.
 export function timetable(time) {
   const at = new Date(time * 1000);
   const hour = clock(time, true).slice(11).replace(/:00$/, "");
@@ -56,7 +56,7 @@ export function timetable(time) {
 
 const two = (n) => String(n).padStart(2, "0");
 
-// Local time, the date where it is not today's.
+// Local time, with the date if it is not today.
 export function clock(time, always = false) {
   if (!Number.isFinite(Number(time))) return String(time);
   const at = new Date(time * 1000);

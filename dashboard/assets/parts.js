@@ -1,4 +1,4 @@
-// What several pages are made of.
+// The components that several pages use.
 
 import { h, svg } from "./dom.js";
 import { may } from "./api.js";
@@ -25,7 +25,7 @@ export function when(time, text = ago) {
   return h("time", { datetime: new Date(time * 1000).toISOString(), title: clock(time, true) }, text(time));
 }
 
-// A button that is only there where the page may act. The table of actions is in actions.js.
+// A button, shown only if actions are allowed. The actions are in actions.js.
 export function button(action, target, label, more = {}) {
   if (!may()) return null;
   const { style = "", ...attributes } = more;
@@ -35,8 +35,8 @@ export function button(action, target, label, more = {}) {
   }, label);
 }
 
-// A table that turns into cards where it is narrow: each cell knows its column's title.
-// columns: [title, cell(row), class]; a title that starts with "." is for readers alone.
+// A table that becomes cards on narrow screens, so each cell has its column's title.
+// columns: [title, cell(row), class]; a title that starts with "." is only for screen readers.
 export function table(caption, columns, rows, keyOf, rowClass = () => null) {
   const title = ([text]) => text.replace(/^\./, "");
   const head = columns.map((column) => h("th", { scope: "col", class: column[2] },
@@ -58,13 +58,13 @@ export function problem(said) {
     said.detail ? h("p", {}, said.detail) : null, said.hint ? h("p", { class: "hint" }, said.hint) : null);
 }
 
-// What a part of the overview says: its rows, or why there are none.
+// A part of the overview: its rows, or why there are none.
 export function part({ value, trouble }, show) {
   if (value !== null) return show(value);
   return trouble ? problem(trouble.problem) : h("p", { class: "dim pad" }, "Asking Postgres…");
 }
 
-// The curve of the last ten minutes. `which` is 0 for what is due, 1 for what completed in a second.
+// The curve of the last ten minutes. `which` is 0 for due tasks, 1 for completions per second.
 export function curve(points, which, { width = 120, height = 28, large = false } = {}) {
   const values = (points || []).map((point) => (point ? point[which] : null));
   const seen = values.filter((value) => value !== null);
@@ -77,7 +77,7 @@ export function curve(points, which, { width = 120, height = 28, large = false }
   let last = -Infinity;
   values.forEach((value, i) => {
     if (value === null) return;
-    // While nobody looks, only every second or third step is known.
+    // While no page is open, only every second or third step is sampled.
     if (i - last > 3) runs.push([]);
     last = i;
     runs.at(-1).push(`${x(i).toFixed(1)},${y(value).toFixed(1)}`);
@@ -97,7 +97,7 @@ export function curve(points, which, { width = 120, height = 28, large = false }
   }));
 }
 
-// The curves of several queues added up.
+// The sum of the curves of several queues.
 export function total(curves) {
   const all = Object.values(curves.queues);
   if (!all.length) return [];

@@ -1,4 +1,4 @@
-//! What the page can change: one function of the extension each.
+//! The actions of the dashboard. Each calls one function of the extension.
 
 use serde_json::{Value, json};
 use tokio_postgres::types::Type;
@@ -6,7 +6,7 @@ use tokio_postgres::types::Type;
 use crate::database::Database;
 use crate::problem::Problem;
 
-/// Its name, the statement, and what it is about.
+/// The name, the statement, and the kind of its target.
 const ACTIONS: &[(&str, &str, About)] = &[
     ("pause", "SELECT 'paused' FROM queue.pause($1)", About::Name),
     ("resume", "SELECT 'resumed' FROM queue.resume($1)", About::Name),
@@ -21,13 +21,13 @@ const ACTIONS: &[(&str, &str, About)] = &[
 enum About {
     /// A queue or a schedule.
     Name,
-    /// So many of a queue.
+    /// A number of tasks of a queue.
     Some,
     /// A task.
     Id,
 }
 
-/// Does what was asked for, as {"action", "target", "tasks"}, and notes who did it: never a payload.
+/// Runs an action, given as {"action", "target", "tasks"}, and logs who ran it, without payloads.
 pub async fn act(database: &Database, wish: &Value, visitor: &str) -> Result<Value, Problem> {
     let name = wish["action"].as_str().unwrap_or_default();
     let target = wish["target"].as_str().ok_or(Problem::bad("an action needs a target"))?;
@@ -37,7 +37,7 @@ pub async fn act(database: &Database, wish: &Value, visitor: &str) -> Result<Val
         About::Name => database.act(statement, &[(&target, Type::TEXT)]).await,
         About::Some => {
             let tasks = wish["tasks"].as_i64().and_then(|tasks| i32::try_from(tasks).ok());
-            let tasks = tasks.ok_or(Problem::bad("say how many tasks"))?;
+            let tasks = tasks.ok_or(Problem::bad("the number of tasks is missing"))?;
             database.act(statement, &[(&target, Type::TEXT), (&tasks, Type::INT4)]).await
         }
         About::Id => {

@@ -1,4 +1,4 @@
-//! The files that make up the page, inside the program.
+//! The files for the browser, compiled into the program.
 
 macro_rules! files {
     ($($path:literal: $kind:literal, $file:literal;)*) => {
@@ -26,7 +26,7 @@ static FILES: &[(&str, &str, &str)] = files! {
     "/pages/health.js": "text/javascript; charset=utf-8", "pages/health.js";
 };
 
-/// The type and the text of a file.
+/// The content type and the contents of a file.
 pub fn find(path: &str) -> Option<(&'static str, &'static str)> {
     FILES.iter().find(|(known, ..)| *known == path).map(|(_, kind, text)| (*kind, *text))
 }

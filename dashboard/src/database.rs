@@ -1,4 +1,4 @@
-//! The way to Postgres: a few connections, kept while they last, and a transaction for each question.
+//! Access to Postgres: a small pool of connections, and one transaction for each request.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::problem::Problem;
 
-/// How many connections there are at most.
+/// The largest number of connections.
 const CONNECTIONS: usize = 4;
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-/// For what the network does to a question, beyond what Postgres may take for it.
+/// The time for the network, in addition to the statement timeout.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// In the transaction rather than in the session: a pooler may give each transaction another one. Whatever
-/// search_path the role has, no name is looked up in it.
+/// Set in each transaction and not in the session, because a pooler may give each transaction another session. The
+/// search_path of the role is not used.
 const READING: &str = "BEGIN TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY; SET LOCAL statement_timeout = 5000; \
     SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL timezone = 'UTC'; SET LOCAL jit = off";
 const ACTING: &str = "BEGIN TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL statement_timeout = 60000; \
@@ -44,7 +44,7 @@ impl Database {
         Self { config, places: Semaphore::new(CONNECTIONS), idle: Mutex::new(Vec::new()) }
     }
 
-    /// The first column of the one row that the query returns, in a transaction that can change nothing.
+    /// The first column of the only row of a query, in a read-only transaction.
     pub async fn read(&self, query: &str, arguments: Arguments<'_>) -> Result<Value, Problem> {
         let answer = self.transaction(READING, async |client| {
             let rows = client.query_typed(query, arguments).await?;
@@ -53,7 +53,7 @@ impl Database {
         within(READING_LIMIT + GRACE, answer).await.map(|value| value.unwrap_or(Value::Null))
     }
 
-    /// Runs a statement that changes something; returns who did it, and the text that it returned.
+    /// Runs a statement that changes something; returns the role that ran it, and the text that it returned.
     pub async fn act(&self, statement: &str, arguments: Arguments<'_>) -> (String, Result<String, Problem>) {
         let mut role = String::new();
         let answer = self.transaction(ACTING, async |client| {
@@ -84,7 +84,7 @@ impl Database {
         let _place = self.places.acquire().await.map_err(|_| Problem::unreachable("shutting down"))?;
         let client = self.begin(begin).await?;
         let result = work(&client).await;
-        // Whoever fails to end it, or is dropped before, takes the connection along.
+        // If the transaction is not ended, the connection is dropped with it.
         let end = client.batch_execute(if result.is_ok() { "COMMIT" } else { "ROLLBACK" }).await;
         if end.is_ok() {
             self.idle.lock().await.push(client);
@@ -94,7 +94,7 @@ impl Database {
         Ok(value)
     }
 
-    /// A connection in a fresh transaction. Of those that were kept, some may have died meanwhile.
+    /// A connection in a new transaction. Pooled connections may have broken meanwhile.
     async fn begin(&self, begin: &str) -> Result<Client, Problem> {
         loop {
             let kept = self.idle.lock().await.pop();
@@ -105,7 +105,7 @@ impl Database {
         }
         let (client, connection) =
             within(CONNECT_LIMIT, async { Ok(self.config.connect(NoTls).await?) }).await?;
-        // Ends with the connection; why, whoever uses the client is told.
+        // Ends with the connection; the client gets the error.
         tokio::spawn(connection);
         client.batch_execute(begin).await?;
         Ok(client)

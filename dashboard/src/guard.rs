@@ -1,5 +1,5 @@
-//! Who may ask. The page has no cookies: a visitor's token, and the key that every action has to show, come in
-//! headers, which no other site can make a browser send.
+//! Access control. There are no cookies: the token of a user, and the key that every action needs, are sent in headers,
+//! which another site cannot make a browser send.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::problem::Problem;
 /// The header that carries the key of this process.
 const KEY: &str = "x-queue-key";
 
-/// What requests are held against.
+/// The data to check requests.
 pub struct Guard {
     token: Option<String>,
     key: String,
@@ -19,7 +19,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// With a fresh key.
+    /// Creates a new key.
     pub fn new(token: Option<String>, hosts: Vec<String>) -> Result<Self, String> {
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(|error| format!("no random numbers: {error}"))?;
@@ -27,25 +27,25 @@ impl Guard {
         Ok(Self { token, key, hosts })
     }
 
-    /// What an action has to show. A page of another site cannot read it.
+    /// The key that an action needs. A page of another site cannot read it.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Lets a request through, or says why not.
+    /// Accepts a request, or returns why it is refused.
     pub fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
         let host = text(headers, HOST.as_str());
         if !self.knows(host) {
-            return Err(Problem::new(StatusCode::FORBIDDEN, "this name is not one of the page's")
+            return Err(Problem::new(StatusCode::FORBIDDEN, "this host name is not allowed")
                 .hint("Come by address or as localhost, or start queue-dashboard with --allow-host NAME."));
         }
         if !path.starts_with("/api/") {
             return Ok(());
         }
-        // Without a token, another site could have a browser ask, and see how long the answer takes.
+        // Without a token, another site could make a browser send requests and measure how long they take.
         let site = text(headers, "sec-fetch-site");
         if !["", "same-origin", "none"].contains(&site) {
-            return Err(Problem::new(StatusCode::FORBIDDEN, "another site asked for this"));
+            return Err(Problem::new(StatusCode::FORBIDDEN, "the request came from another site"));
         }
         if let Some(token) = &self.token {
             let shown = text(headers, AUTHORIZATION.as_str()).strip_prefix("Bearer ").unwrap_or_default();
@@ -54,21 +54,24 @@ impl Guard {
             }
         }
         if method == Method::POST {
-            // The origin's scheme may differ from ours behind a proxy that speaks TLS.
+            // Behind a proxy with TLS, the scheme of the origin may differ.
             let origin =
                 text(headers, ORIGIN.as_str()).split_once("://").map_or("", |(_, authority)| authority);
             let plain = text(headers, CONTENT_TYPE.as_str()) == "application/json";
             let here = origin == host && site != "none";
             if !here || !plain || !same(text(headers, KEY), &self.key) {
-                return Err(Problem::new(StatusCode::FORBIDDEN, "this did not come from the page")
-                    .hint("Load the page again."));
+                return Err(Problem::new(
+                    StatusCode::FORBIDDEN,
+                    "the request did not come from the dashboard",
+                )
+                .hint("Load the page again."));
             }
         }
         Ok(())
     }
 
-    /// An address, localhost, or a name that was allowed. Not any name that leads here: somebody else's, pointed
-    /// at this machine, would make his page one of ours.
+    /// An address, localhost, or a name that was allowed. Not any name that resolves to this machine: with DNS
+    /// rebinding, a page of another site would have the same origin.
     fn knows(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => rest.split(']').next(),
@@ -83,7 +86,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// Takes the same time wherever the two differ.
+/// Compares in constant time.
 fn same(shown: &str, right: &str) -> bool {
     shown.len() == right.len()
         && shown.bytes().zip(right.bytes()).fold(0, |differences, (a, b)| differences | (a ^ b)) == 0

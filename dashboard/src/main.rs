@@ -1,8 +1,8 @@
-//! A page for whoever is on duty: what is in the queues, and what became of each task.
+//! A web dashboard for operators: the tasks in each queue, and the events of each task.
 //!
-//! One process, which asks Postgres with the rights of the role in DATABASE_URL, and serves a page that calls the
-//! public functions and views of the extension, and nothing else. Unless told otherwise it changes nothing and
-//! listens on the loopback interface only. docs/dashboard.md tells the rest.
+//! One process, which connects to Postgres with the rights of the role in DATABASE_URL, and uses only the public
+//! functions and views of the extension. By default it is read-only and listens only on the loopback interface. See
+//! docs/dashboard.md.
 
 mod actions;
 mod assets;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // One thread is plenty: Postgres does the work.
+    // One thread is enough, because Postgres does the work.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = runtime
         .map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! What the command line and the environment say.
+//! The options of the command line and the environment.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -7,20 +7,20 @@ use std::str::FromStr;
 const SHORTEST_TOKEN: usize = 16;
 
 pub const USAGE: &str = "\
-queue-dashboard: a page for whoever is on duty for queue_ext
+queue-dashboard: a web dashboard for queue_ext
 
   DATABASE_URL=postgresql://oncall@host/database queue-dashboard [options]
 
-  --listen ADDRESS    where to serve the page; 127.0.0.1:8642 by default. Any address that others can
-                      reach needs a token
-  --token-file FILE   ask every visitor for the token in this file; or set QUEUE_DASHBOARD_TOKEN
-  --allow-actions     offer to pause, resume, cancel, retry, redrive, and run schedules; without it the
-                      page only shows
-  --hide-payloads     show and search no payloads, headers, progress and results
-  --allow-host NAME   a name by which browsers reach the page through a proxy; can be given several times
+  --listen ADDRESS    the address to listen on; default 127.0.0.1:8642. An address that other machines
+                      can reach needs a token
+  --token-file FILE   require the token in this file; or set QUEUE_DASHBOARD_TOKEN
+  --allow-actions     enable actions: pause, resume, cancel, retry, redrive, and run schedules.
+                      Read-only by default
+  --hide-payloads     neither show nor search payloads, headers, progress and results
+  --allow-host NAME   a host name under which a proxy serves the dashboard; can be given several times
 ";
 
-/// How to run.
+/// The options.
 pub struct Options {
     pub database: tokio_postgres::Config,
     pub listen: SocketAddr,
@@ -30,7 +30,7 @@ pub struct Options {
     pub hide_payloads: bool,
 }
 
-/// What was asked for.
+/// The result of parsing.
 pub enum Wish {
     Serve(Box<Options>),
     Help,
@@ -73,12 +73,12 @@ impl Options {
             .map_err(|_| format!("--listen {listen}: not an address and port, such as 127.0.0.1:8642"))?;
         if !listen.ip().is_loopback() && token.is_none() {
             return Err(format!(
-                "{listen} can be reached by others: give --token-file, or listen on 127.0.0.1 and come by way of ssh -L"
+                "other machines can reach {listen}: use --token-file, or listen on 127.0.0.1 and connect through ssh -L"
             ));
         }
         let url =
             variable("DATABASE_URL").ok_or("set DATABASE_URL, such as postgresql://oncall@localhost/shop")?;
-        // Not with what it says, which might be the password.
+        // Without the error, which might contain the password.
         let database = tokio_postgres::Config::from_str(&url).map_err(|_| "DATABASE_URL cannot be read")?;
         Ok(Wish::Serve(Box::new(Self { database, listen, token, hosts, allow_actions, hide_payloads })))
     }
@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn by_default_it_only_shows_and_only_here() {
+    fn by_default_it_is_read_only_and_local() {
         let options = parse(&[], None).expect("options");
         assert!(options.listen.ip().is_loopback() && !options.allow_actions && options.token.is_none());
     }
 
     #[test]
-    fn where_others_can_reach_it_a_token_is_needed() {
+    fn an_address_that_other_machines_can_reach_needs_a_token() {
         for address in ["0.0.0.0:80", "[::]:80", "192.0.2.1:80"] {
             assert!(parse(&["--listen", address], None).is_err_and(|why| why.contains("token")), "{address}");
             assert!(parse(&["--listen", address], Some("sixteen letters!")).is_ok(), "{address}");

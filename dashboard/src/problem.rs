@@ -1,11 +1,11 @@
-//! What went wrong, as the page shows it: with the SQLSTATE and the hint where Postgres gave them.
+//! Errors for the browser, with the SQLSTATE and the hint from Postgres.
 
 use std::error::Error;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-/// An answer that is not what was asked for.
+/// An error.
 #[derive(Clone, Debug)]
 pub struct Problem {
     pub status: StatusCode,
@@ -40,7 +40,7 @@ impl Problem {
         })
     }
 
-    /// In one line, for the log.
+    /// The error in one line, for the log.
     pub fn line(&self) -> String {
         match &self.sqlstate {
             Some(sqlstate) => format!("{sqlstate} {}", self.message),
@@ -59,7 +59,7 @@ impl From<tokio_postgres::Error> for Problem {
         let status = match sqlstate {
             "42501" => StatusCode::FORBIDDEN,
             "QX003" => StatusCode::NOT_FOUND,
-            // Starting, stopping, in recovery, or no connection to be had.
+            // Starting up, shutting down, in recovery, or out of connections.
             _ if sqlstate.starts_with("57P") || sqlstate.starts_with("08") || sqlstate == "53300" => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

@@ -1,5 +1,5 @@
-//! Lists of tasks. Every list walks along an index and looks at so many tasks at most, then says how far it came
-//! and where to go on: with millions of rows, no search reads more than it says.
+//! Lists of tasks. Every list scans an index, reads a bounded number of tasks, and returns how many it read and where
+//! to continue. So no search reads more rows than that, even of millions.
 
 use serde_json::{Value, json};
 use tokio_postgres::types::{ToSql, Type};
@@ -7,63 +7,71 @@ use tokio_postgres::types::{ToSql, Type};
 use crate::database::Database;
 use crate::problem::Problem;
 
-/// How many tasks a list shows, and how many it looks at for that: fewer where it has to read them whole.
+/// How many tasks a list shows, and how many it reads: fewer if it has to read payloads.
 const PAGE: usize = 50;
-const LOOKS: usize = 20_000;
-const LOOKS_INTO: usize = 5_000;
+const READ: usize = 20_000;
+const READ_WITH_PAYLOADS: usize = 5_000;
 
-/// What to look for, as the address says it; what is empty is not asked for.
+/// The search in the parameters of the address; empty ones are ignored.
 #[derive(Default)]
 pub struct Search {
     pub state: String,
     pub queue: String,
     pub text: String,
-    /// Where the list before this one ended.
+    /// Where the previous list ended.
     pub after: String,
 }
 
-/// Where tasks are looked for, and along which index.
+/// Which table and which index a list reads.
 struct Walk {
     relation: &'static str,
     state: &'static str,
     /// When the task left the queue, and until when it is leased.
     ended: &'static str,
     lease: &'static str,
-    /// What besides a task's words and errors its text is looked for in, unless payloads are hidden.
+    /// The columns that are searched in addition to names and errors, unless payloads are hidden.
     documents: &'static str,
     order: &'static Order,
-    /// The condition under which a task lies on the index at all.
+    /// The condition under which a task is in the index.
     on: &'static str,
 }
 
 struct Order {
     name: &'static str,
     by: &'static str,
-    /// A task's place in it, as text, and what is behind such a place.
-    place: &'static str,
-    behind: &'static str,
+    /// A task's position in the order as text, and the condition for tasks after a position.
+    position: &'static str,
+    after_position: &'static str,
 }
 
-static NEWEST: Order =
-    Order { name: "newest first", by: "t.id DESC", place: "t.id::text", behind: "t.id < $3::bigint" };
+static NEWEST: Order = Order {
+    name: "newest first",
+    by: "t.id DESC",
+    position: "t.id::text",
+    after_position: "t.id < $3::bigint",
+};
 static CLAIMS: Order = Order {
     name: "in the order of claims",
     by: "t.priority, t.run_at, t.id",
-    place: "concat_ws('|', t.priority, t.run_at, t.id)",
-    behind: "(t.priority, t.run_at, t.id) > (split_part($3, '|', 1)::integer, \
+    position: "concat_ws('|', t.priority, t.run_at, t.id)",
+    after_position: "(t.priority, t.run_at, t.id) > (split_part($3, '|', 1)::integer, \
              split_part($3, '|', 2)::timestamptz, split_part($3, '|', 3)::bigint)",
 };
 static FAILED: Order = Order {
     name: "last failed first",
     by: "t.failed_at DESC, t.id DESC",
-    place: "concat_ws('|', t.failed_at, t.id)",
-    behind: "(t.failed_at, t.id) < (split_part($3, '|', 1)::timestamptz, split_part($3, '|', 2)::bigint)",
+    position: "concat_ws('|', t.failed_at, t.id)",
+    after_position: "(t.failed_at, t.id) < (split_part($3, '|', 1)::timestamptz, split_part($3, '|', 2)::bigint)",
 };
-/// There is nothing behind it: it is one page.
-static LONGEST: Order =
-    Order { name: "running longest first", by: "t.claimed_at, t.id", place: "NULL", behind: "false" };
+/// Only one page.
+static LONGEST: Order = Order {
+    name: "running longest first",
+    by: "t.claimed_at, t.id",
+    position: "NULL",
+    after_position: "false",
+};
 
-// By the clock, not by the start of the transaction: what is pushed meanwhile is due, not for later.
+// By the clock and not by the start of the transaction: a task that was pushed meanwhile is due, not scheduled.
 static LIVE: Walk = Walk {
     relation: "queue.tasks",
     state: "CASE WHEN t.state <> 'queued' THEN t.state WHEN t.admission = 2 THEN 'blocked' \
@@ -74,9 +82,9 @@ static LIVE: Walk = Walk {
     order: &NEWEST,
     on: "true",
 };
-/// The tasks of one queue that claims come across.
+/// The tasks of one queue in the order of claims.
 static QUEUE: Walk = Walk { order: &CLAIMS, on: "t.queue = $1 AND t.admission < 2", ..LIVE };
-/// The head of each queue, where those that run are, however many are behind them.
+/// The first tasks of each queue, which include the running ones, however many follow.
 static HEADS: Walk = Walk {
     relation: "(SELECT h.* FROM queue.queues AS q CROSS JOIN LATERAL (
                    SELECT * FROM queue.tasks AS i WHERE i.queue = q.name AND i.admission < 2
@@ -120,10 +128,10 @@ impl Search {
         })
     }
 
-    /// A page of tasks, and where the next one begins.
+    /// A page of tasks, and where the next one starts.
     pub async fn run(&self, database: &Database, hide_payloads: bool) -> Result<Value, Problem> {
         let walk = self.walk()?;
-        let looks = if self.text.is_empty() { LOOKS } else { LOOKS_INTO };
+        let limit = if self.text.is_empty() { READ } else { READ_WITH_PAYLOADS };
         let state = if self.state == "live" { "" } else { &self.state };
         let arguments: [(&(dyn ToSql + Sync), Type); 4] = [
             (&self.queue, Type::TEXT),
@@ -131,15 +139,15 @@ impl Search {
             (&self.after, Type::TEXT),
             (&state, Type::TEXT),
         ];
-        let mut tasks = database.read(&self.list(walk, looks, hide_payloads), &arguments).await?;
+        let mut tasks = database.read(&self.list(walk, limit, hide_payloads), &arguments).await?;
         let found = tasks.as_array_mut().ok_or(Problem::bad("no list"))?;
         let (mut next, mut looked) = (Value::Null, None);
         if found.len() > PAGE {
             found.truncate(PAGE);
-            next = found[PAGE - 1]["place"].clone();
-        } else if walk.order.place != "NULL" {
-            next = database.read(&self.end(walk, looks), &arguments).await?;
-            looked = next.is_string().then_some(looks);
+            next = found[PAGE - 1]["position"].clone();
+        } else if walk.order.position != "NULL" {
+            next = database.read(&self.end(walk, limit), &arguments).await?;
+            looked = next.is_string().then_some(limit);
         }
         let exact = match self.text.parse::<i64>() {
             Ok(id) if id > 0 && self.after.is_empty() => {
@@ -150,45 +158,48 @@ impl Search {
         Ok(json!({"tasks": tasks, "order": walk.order.name, "next": next, "looked": looked, "exact": exact}))
     }
 
-    /// So many tasks from where the last list ended.
+    /// Tasks from where the previous list ended.
     fn window(&self, walk: &Walk, shown: &str, limit: &str) -> String {
         let Walk { relation, order, on, .. } = walk;
-        let behind = if self.after.is_empty() { "true" } else { order.behind };
-        format!("SELECT {shown} FROM {relation} AS t WHERE {on} AND {behind} ORDER BY {} {limit}", order.by)
+        let after_position = if self.after.is_empty() { "true" } else { order.after_position };
+        format!(
+            "SELECT {shown} FROM {relation} AS t WHERE {on} AND {after_position} ORDER BY {} {limit}",
+            order.by
+        )
     }
 
-    fn list(&self, walk: &Walk, looks: usize, hide_payloads: bool) -> String {
+    fn list(&self, walk: &Walk, limit: usize, hide_payloads: bool) -> String {
         let Walk { state, ended, lease, order, .. } = walk;
         let documents = if hide_payloads { "" } else { walk.documents };
         let separator = if hide_payloads { "" } else { ", " };
         let window = self.window(
             walk,
             &format!("t.*, {state} AS shown, {ended} AS ended, {lease} AS lease"),
-            &format!("LIMIT {looks}"),
+            &format!("LIMIT {limit}"),
         );
         format!(
             "SELECT coalesce(jsonb_agg(p.task), '[]') FROM (
-                 SELECT {} || jsonb_build_object('place', {}) AS task FROM ({window}) AS t
+                 SELECT {} || jsonb_build_object('position', {}) AS task FROM ({window}) AS t
                  WHERE ($1 = '' OR t.queue = $1) AND ($4 = '' OR t.shown = $4)
                    AND ($2 = '' OR strpos(lower(concat_ws(' ', t.key, t.group_key, t.worker, t.errors{separator}{documents})),
                                           lower($2)) > 0)
                  ORDER BY {} LIMIT {}) AS p",
             SHOWN,
-            order.place,
+            order.position,
             order.by,
             PAGE + 1,
         )
     }
 
-    fn end(&self, walk: &Walk, looks: usize) -> String {
+    fn end(&self, walk: &Walk, limit: usize) -> String {
         format!(
             "SELECT to_jsonb(({}))",
-            self.window(walk, walk.order.place, &format!("OFFSET {} LIMIT 1", looks - 1))
+            self.window(walk, walk.order.position, &format!("OFFSET {} LIMIT 1", limit - 1))
         )
     }
 }
 
-/// A task in a list. Ids are text: not every program that reads JSON knows numbers of 64 bits.
+/// A task in a list. Ids are text, because not every JSON parser supports 64-bit numbers.
 const SHOWN: &str = "jsonb_build_object(
     'id', t.id::text, 'queue', t.queue, 'state', t.shown, 'priority', t.priority, 'attempt', t.attempt,
     'max_attempts', coalesce(t.max_attempts, (SELECT q.max_attempts FROM queue.queues AS q WHERE q.name = t.queue)),

@@ -1,4 +1,4 @@
-//! The web server: a few paths, and headers that keep a browser from doing anything but what the page needs.
+//! The web server: a few paths, and headers that restrict the browser to what the page needs.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,16 +24,16 @@ use crate::search::Search;
 use crate::watch::Watch;
 use crate::{actions, assets, task};
 
-/// How many visitors' connections there can be, how long one may take to say what it wants, and how much.
+/// The largest number of client connections, and limits for the time and the size of a request.
 const VISITORS: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a connection, which is for one request, may last: a visitor who does not read the answer gives his place back.
+/// How long a connection, which is for one request, may last, even if the client does not read the response.
 const LONGEST_VISIT: Duration = Duration::from_secs(60);
 const LONGEST_WISH: usize = 16 * 1024;
-/// What a wrong token costs whoever tries tokens.
+/// The delay after a wrong token, against guessing.
 const WRONG_TOKEN: Duration = Duration::from_millis(500);
 
-/// No code and no style but our files, no other host, no frame around the page; and no string that becomes HTML.
+/// Only the dashboard's own scripts and styles, no other host, no frames, and no string as HTML.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 const HEADERS: &[(&str, &str)] = &[
@@ -60,14 +60,14 @@ pub async fn serve(app: App) -> Result<(), String> {
     eprintln!("queue-dashboard: http://{address} ({mode})");
     if !address.ip().is_loopback() {
         eprintln!(
-            "queue-dashboard: tokens and tasks cross the network in the clear; put a proxy with TLS before it"
+            "queue-dashboard: tokens and tasks are sent unencrypted; put a proxy with TLS in front of it"
         );
     }
     let (app, visitors) = (Rc::new(app), Arc::new(Semaphore::new(VISITORS)));
     loop {
         let Ok(place) = Arc::clone(&visitors).acquire_owned().await else { return Ok(()) };
         let Ok((stream, visitor)) = listener.accept().await else {
-            // Too many open files, most likely.
+            // Probably too many open files.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -75,7 +75,7 @@ pub async fn serve(app: App) -> Result<(), String> {
         tokio::task::spawn_local(async move {
             let service =
                 service_fn(|request| async { Ok::<_, Infallible>(app.answer(request, visitor).await) });
-            // What breaks here is the visitor's connection.
+            // An error here only affects this client's connection.
             let visit = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(PATIENCE)
@@ -131,19 +131,19 @@ impl App {
             (&Method::GET, "/api/queue") => task::queue(database, &asked("name")).await,
             (&Method::POST, "/api/act") => {
                 if !self.options.allow_actions {
-                    return Err(Problem::new(StatusCode::FORBIDDEN, "this page only shows")
+                    return Err(Problem::new(StatusCode::FORBIDDEN, "actions are disabled")
                         .hint("Start queue-dashboard with --allow-actions."));
                 }
                 let wish = Limited::new(request.into_body(), LONGEST_WISH).collect().await;
                 let wish =
-                    wish.map_err(|_| Problem::bad("the request is too long, or broke off"))?.to_bytes();
+                    wish.map_err(|_| Problem::bad("the request is too long or incomplete"))?.to_bytes();
                 let wish =
                     serde_json::from_slice(&wish).map_err(|_| Problem::bad("the request is not JSON"))?;
                 let done = actions::act(database, &wish, &visitor.to_string()).await?;
                 self.watch.look_again().await;
                 Ok(done)
             }
-            _ => Err(Problem::new(StatusCode::NOT_FOUND, "there is nothing here")),
+            _ => Err(Problem::new(StatusCode::NOT_FOUND, "not found")),
         }
     }
 }
@@ -153,7 +153,7 @@ fn page(method: &Method, path: &str) -> Response<Full<Bytes>> {
         Some((kind, text)) if method == Method::GET => {
             response(StatusCode::OK, kind, Bytes::from_static(text.as_bytes()))
         }
-        _ => response(StatusCode::NOT_FOUND, "text/plain", Bytes::from_static(b"there is nothing here\n")),
+        _ => response(StatusCode::NOT_FOUND, "text/plain", Bytes::from_static(b"not found\n")),
     }
 }
 
@@ -170,13 +170,13 @@ fn response(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Ful
     response
 }
 
-/// The value of a parameter in the query of an address, empty if it is not there.
+/// The value of a parameter in a query string; empty if it is missing.
 fn parameter(query: &str, name: &str) -> String {
     let value = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name);
     decoded(value.map_or("", |(_, value)| value))
 }
 
-/// What stands behind the percent signs. The page encodes a blank as one, too.
+/// Decodes percent signs. The browser encodes a blank as one, too.
 fn decoded(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().replace('\0', "")
 }

@@ -1,4 +1,4 @@
-//! One task with its whole story, and one queue with its options.
+//! One task with all its events, and one queue with its options.
 
 use serde_json::Value;
 use tokio_postgres::types::Type;
@@ -6,7 +6,7 @@ use tokio_postgres::types::Type;
 use crate::database::Database;
 use crate::problem::Problem;
 
-/// How much of a document, how many errors, and how much of each is shown.
+/// How much of a JSON value, how many errors, and how much of each error is shown.
 const TASK: &str = "
     SELECT jsonb_build_object(
         'id', g.id::text, 'queue', g.queue, 'priority', g.priority, 'token', g.token, 'attempt', g.attempt,

@@ -1,7 +1,7 @@
-//! What every page shows: asked for once, however many look, and kept for a while for the curves.
+//! The data that every page shows: queried once for all browsers, and kept for the curves.
 //!
-//! Each part is asked for again and again, but never for more than a twentieth of the time: on a server that has
-//! to count its tasks, the numbers are older instead of the server slower. While nobody looks, seldom.
+//! Each part is queried repeatedly, but for at most a twentieth of the time: if the server has to count its tasks, the
+//! numbers become older and the server not slower. While no page is open, the parts are queried rarely.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,10 +17,10 @@ use crate::problem::Problem;
 /// The curves: ten minutes, in steps of five seconds.
 const STEP: u64 = 5;
 const STEPS: usize = 120;
-/// How many queues have one each.
+/// How many queues have curves of their own.
 const CURVES: usize = 200;
 
-/// How long the page of who comes first may be kept waiting for something to show.
+/// How long the first request may wait for data.
 const FIRST: Duration = Duration::from_millis(700);
 const UNWATCHED: Duration = Duration::from_secs(10);
 const WATCHED_FOR: Duration = Duration::from_secs(60);
@@ -69,9 +69,9 @@ impl Part {
 
 #[derive(Default)]
 struct State {
-    /// What was seen last, and when, in seconds since 1970.
+    /// The last data, and its time in seconds since 1970.
     value: Option<(Value, f64)>,
-    /// Why it is not seen now, and since when.
+    /// The current error, and since when.
     trouble: Option<(Problem, f64)>,
 }
 
@@ -83,14 +83,14 @@ pub struct Watch {
     curves: RefCell<VecDeque<Sample>>,
 }
 
-/// How many were due in each queue, and how many completed in a second.
+/// The due tasks of each queue, and the completions per second.
 struct Sample {
     step: u64,
     queues: Map<String, Value>,
 }
 
 impl Watch {
-    /// Starts asking, for as long as the process runs.
+    /// Starts the queries, for as long as the process runs.
     pub fn start(database: Rc<Database>) -> Rc<Self> {
         let part = |name, query, seconds| Part {
             name,
@@ -114,7 +114,7 @@ impl Watch {
         watch
     }
 
-    /// All of it, as it was seen last.
+    /// The last data of all parts.
     pub async fn look(&self) -> Value {
         let unwatched = self.looked.replace(Some(Instant::now())).is_none_or(|at| at.elapsed() > WATCHED_FOR);
         if unwatched {
@@ -142,7 +142,7 @@ impl Watch {
         Value::Object(all)
     }
 
-    /// Asks anew for what an action may have changed.
+    /// Queries the parts again that an action may have changed.
     pub async fn look_again(&self) {
         for part in &self.parts {
             match part.name {
@@ -204,7 +204,7 @@ impl Watch {
         }
     }
 
-    /// For each queue the points of its two curves; null where nothing was seen.
+    /// For each queue the points of its two curves; null if there was no data.
     fn curves(&self) -> Value {
         let curves = self.curves.borrow();
         let Some(last) = curves.back() else { return json!({"step": STEP, "queues": {}}) };

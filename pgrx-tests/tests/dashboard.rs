@@ -1,4 +1,4 @@
-//! The page for whoever is on duty, in a real browser: what it shows, what it does, and what it refuses.
+//! The dashboard in a real browser: what it shows, its actions, and what it refuses.
 
 #[path = "dashboard/access.rs"]
 mod access;
@@ -114,7 +114,7 @@ fn every_page_shows_what_is_there_and_without_leave_no_more() {
     browser.fill("input[type=search]", &format!("{}{ENTER}", tasks.cancelled));
     browser.sees("tbody tr:first-child .badge", "cancelled");
     browser.fill("input[type=search]", &format!("no such text{ENTER}"));
-    browser.sees(".empty", "Nothing fits");
+    browser.sees(".empty", "No task matches");
 
     browser.open(&dashboard.page("dead"));
     browser.sees(".groups", "mail");
@@ -197,7 +197,7 @@ fn each_action_does_what_it_says_and_is_noted() {
     browser.click("[data-action=cancel]");
     browser.click(yes);
     browser.sees("#notes", "is asked to stop");
-    browser.sees(".story", "Asked to stop");
+    browser.sees(".story", "Cancellation requested");
 
     browser.open(&dashboard.page("schedules"));
     browser.click("[aria-label=\"Run now nightly report\"]");

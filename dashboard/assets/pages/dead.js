@@ -1,4 +1,4 @@
-// What failed for good, and putting it back.
+// Dead letters, and redriving them.
 
 import { h } from "../dom.js";
 import { get } from "../api.js";
@@ -22,7 +22,7 @@ export function render({ overview, data, parameters }) {
     groups.length ? h("div", { class: "groups" }, groups) : null,
     form(overview, "dead", parameters),
     data.tasks.length ? list(data, "Dead letters", { without: ["State"], act: retry })
-      : groups.length && (queue || text) ? empty("None of these", link("dead", {}, "All dead letters"))
+      : groups.length && (queue || text) ? empty("No matching dead letters", link("dead", {}, "All dead letters"))
         : empty("No dead letters", "Tasks that fail for good, after their last attempt, are kept here."),
     extent(data, "dead", { queue, text }),
   ];

@@ -1,4 +1,4 @@
-// What queue.health() says: what is wrong, and what to do about it.
+// The result of queue.health(): problems, and what to do about them.
 
 import { h } from "../dom.js";
 import { badge, heading, link, part, when } from "../parts.js";
@@ -10,7 +10,7 @@ const check = (row) => h("li", { class: row.status },
   h("div", { class: "event" }, badge(row.status), h("b", {}, row.name)),
   h("p", { class: "detail" }, row.detail), row.hint ? h("p", { class: "hint" }, row.hint) : null);
 
-// Only what is wrong, for the first page; the worst first, and not so much that the queues are out of sight.
+// The problems, for the first page: the worst first, and not so many that they hide the queues.
 const MOST = 3;
 export function troubles(part) {
   const wrong = (part.value || []).filter((row) => row.status !== "ok");
@@ -23,7 +23,7 @@ export function troubles(part) {
 
 export function render({ overview }) {
   return [
-    heading("Health", overview.health.at ? h("span", { class: "dim" }, "looked ", when(overview.health.at)) : null),
+    heading("Health", overview.health.at ? h("span", { class: "dim" }, "checked ", when(overview.health.at)) : null),
     part(overview.health, (rows) => h("ul", { class: "checks" },
       [...rows].sort((a, b) => (a.status === "ok") - (b.status === "ok")).map(check))),
   ];

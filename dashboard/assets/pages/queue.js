@@ -1,4 +1,4 @@
-// One queue: its numbers and curves, its options, what is next, and what died.
+// One queue: its numbers and curves, its options, the next tasks, and the last dead letters.
 
 import { h } from "../dom.js";
 import { get } from "../api.js";
@@ -55,10 +55,10 @@ export function render({ overview, data, parameters: { name } }) {
     h("h2", {}, "Next to be claimed"),
     data.next.tasks.length ? list(first(data.next), "Next to be claimed", { without: ["Queue", "State", "Worker"] })
       : h("p", { class: "dim pad" }, "Nothing is due."),
-    data.next.tasks.length > 8 ? h("p", { class: "more" }, link("tasks", { queue: name, state: "queued" }, "More of them")) : null,
+    data.next.tasks.length > 8 ? h("p", { class: "more" }, link("tasks", { queue: name, state: "queued" }, "More")) : null,
     h("h2", {}, "Failed last"),
     data.dead.tasks.length ? list(first(data.dead), "Failed last", { without: ["Queue", "State"] }) : h("p", { class: "dim pad" }, "No dead letters."),
-    data.dead.tasks.length > 8 ? h("p", { class: "more" }, link("dead", { queue: name }, "More of them")) : null,
+    data.dead.tasks.length > 8 ? h("p", { class: "more" }, link("dead", { queue: name }, "More")) : null,
     h("h2", {}, "Options"), options(data.options),
   ];
 }

@@ -1,4 +1,4 @@
-// All queues at a glance, and whatever is wrong above them.
+// All queues, with the problems above them.
 
 import { h } from "../dom.js";
 import { button, curve, dim, empty, heading, link, number, part, queueLink, table, total } from "../parts.js";
@@ -30,7 +30,7 @@ export function render({ overview }) {
           tile("due now", short(sum("queued")), "", "#/tasks?state=queued", {}, curve(all, 0, wide)),
           tile("completed a second", rate(sum("completed_per_second")), "", "#/tasks?state=completed", {}, curve(all, 1, wide)),
           tile("running", short(sum("running")), "", "#/tasks?state=running"),
-          tile("for later", short(later), "", "#/tasks?state=scheduled"),
+          tile("not ready", short(later), "", "#/tasks?state=scheduled"),
           tile("dead letters", short(sum("dead")), sum("dead") ? "bad" : "", "#/dead")),
         heading("Queues", h("span", { class: "dim" }, count(queues.length))),
         queues.length ? list(queues, overview.curves) : empty("No queue yet", "Create one: ", h("code", {}, "SELECT queue.create('mail')")),
@@ -46,7 +46,7 @@ function list(queues, curves) {
     [".Due, last ten minutes", (row) => curve(curves.queues[row.queue], 0), "chart"],
     ["Oldest due", (row) => (row.oldest_due > 0 ? h("span", { class: row.oldest_due > 600 ? "bad" : null }, span(row.oldest_due)) : dim()), "number"],
     ["Running", (row) => link("tasks", { queue: row.queue, state: "running" }, number(row.running)), "number"],
-    ["Later", (row) => later(row), "number"],
+    ["Not ready", (row) => later(row), "number"],
     ["Dead", (row) => link("dead", { queue: row.queue }, number(row.dead, "bad")), "number"],
     ["Per second", (row) => h("span", { class: row.completed_per_second ? null : "dim" }, rate(row.completed_per_second)), "number keep"],
     [".Completed a second, last ten minutes", (row) => curve(curves.queues[row.queue], 1), "chart"],

@@ -1,4 +1,4 @@
-// Recurring tasks: when they run next, and whether they can.
+// Schedules: their next runs, and their errors.
 
 import { h } from "../dom.js";
 import { badge, button, dim, empty, heading, named, part, queueLink, table, when } from "../parts.js";
@@ -33,7 +33,7 @@ export function render({ overview }) {
   return [
     heading("Schedules"),
     part(overview.schedules, (plans) => (plans.length
-      ? [table("Schedules", columns, plans, (plan) => plan.name), h("p", { class: "dim" }, "Times are this browser's.")]
-      : empty("No schedule yet", "Make one: ", h("code", {}, "SELECT queue.schedule('report', '0 9 * * MON-FRI', 'mail')")))),
+      ? [table("Schedules", columns, plans, (plan) => plan.name), h("p", { class: "dim" }, "Times are in the browser's time zone.")]
+      : empty("No schedule yet", "Create one: ", h("code", {}, "SELECT queue.schedule('report', '0 9 * * MON-FRI', 'mail')")))),
   ];
 }

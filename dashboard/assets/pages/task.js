@@ -1,4 +1,4 @@
-// One task and its whole story.
+// One task and its events.
 
 import { h } from "../dom.js";
 import { get, hidden } from "../api.js";
@@ -9,7 +9,7 @@ export const nav = "tasks";
 export const title = ({ id }) => `Task ${id}`;
 export const load = ({ id }) => get("task", { id });
 
-// What happened, the last first. Each event: time, kind, title, and what belongs to it.
+// The events of the task, the last first. Each event: time, kind, title, details.
 function story(task) {
   const events = [[task.created, "pushed", "Pushed", null]];
   for (const { at, attempt, worker, error } of task.errors || []) {
@@ -25,12 +25,12 @@ function story(task) {
     const took = task.claimed ? [", after ", span(task.ended - task.claimed)] : null;
     events.push([task.ended, "completed", ["Completed", worker, took], null]);
   }
-  if (task.cancel_requested) events.push([task.cancel_requested, "cancelled", "Asked to stop", null]);
+  if (task.cancel_requested) events.push([task.cancel_requested, "cancelled", "Cancellation requested", null]);
   if (task.state === "cancelled") events.push([task.ended, "cancelled", "Cancelled", null]);
   if (task.state === "failed") events.push([task.ended, "failed", "Failed for good", null]);
   if (task.state === "scheduled") events.push([task.run_at, "next", `Attempt ${task.attempt + 1} is due`, null]);
-  if (task.state === "queued") events.push([task.run_at, "next", "Due, and not claimed yet", null]);
-  if (task.state === "waiting") events.push([now(), "next", "Waits until others are done", null]);
+  if (task.state === "queued") events.push([task.run_at, "next", "Due, not claimed yet", null]);
+  if (task.state === "waiting") events.push([now(), "next", "Waiting for other tasks", null]);
   return events.map((event, i) => [...event, i]).sort((a, b) => b[0] - a[0] || b[4] - a[4]);
 }
 
@@ -60,9 +60,9 @@ export function render({ data: task }) {
 }
 
 function documents(task) {
-  if (hidden()) return [h("h2", {}, "Payload"), h("p", { class: "dim pad" }, "Payloads are hidden on this page.")];
+  if (hidden()) return [h("h2", {}, "Payload"), h("p", { class: "dim pad" }, "Payloads are hidden.")];
   return task.documents.map(({ name, text, bytes: size }) => [
     h("h2", {}, name, h("span", { class: "dim" }, ` ${bytes(size)}`)),
     h("pre", { class: `document ${name}`, tabindex: "0", "aria-label": name }, text),
-    text.length >= 100000 ? h("p", { class: "dim" }, "Only its beginning is shown.") : null]);
+    text.length >= 100000 ? h("p", { class: "dim" }, "Only the beginning is shown.") : null]);
 }

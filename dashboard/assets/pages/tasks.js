@@ -1,4 +1,4 @@
-// Tasks by state, and looking for some. Every list is bounded; it says how far it looked.
+// Tasks by state, and the search. Every list is bounded, and shows how far it has searched.
 
 import { h } from "../dom.js";
 import { get, hidden } from "../api.js";
@@ -13,7 +13,7 @@ const MEANING = { "": "all", live: "not finished" };
 
 export const load = ({ state, queue, text, after }) => get("tasks", { state, queue, text, after });
 
-// Where a filled-in form leads.
+// Opens the page for the values of the form.
 export function search(form) {
   const { page, state } = form.dataset;
   const { queue, text } = Object.fromEntries(new FormData(form));
@@ -33,7 +33,7 @@ export function form(overview, page, { state, queue, text }) {
     h("button", { class: "button" }, "Search"));
 }
 
-// A table of tasks, without the columns that would say the same in each row.
+// A table of tasks, without columns that would have the same value in each row.
 export function list(found, caption, { without = [], act = null } = {}) {
   const columns = [
     ["Task", (task) => taskLink(task.id), "main"],
@@ -69,11 +69,11 @@ function moment(task) {
   }
 }
 
-// What stands under a list: how much of everything it is.
+// The line under a list: how much of all tasks it shows.
 export function extent(found, page, parameters) {
-  const further = found.next && link(page, { ...parameters, after: found.next }, found.looked ? "Look further" : "Next page");
+  const further = found.next && link(page, { ...parameters, after: found.next }, found.looked ? "Search further" : "Next page");
   const said = found.looked
-    ? `Looked at ${count(found.looked)} tasks, ${found.order}; ${count(found.tasks.length)} of them fit. There are more.`
+    ? `Searched ${count(found.looked)} tasks, ${found.order}; ${count(found.tasks.length)} of them match. There are more.`
     : `${count(found.tasks.length)} shown, ${found.order}${found.next ? "" : "; no more"}.`;
   return h("p", { class: "extent" }, h("span", { class: "dim" }, said), " ", further);
 }
@@ -89,9 +89,9 @@ export function render({ overview, data, parameters }) {
     heading("Tasks"),
     form(overview, "tasks", parameters),
     h("nav", { class: "tabs", "aria-label": "States" }, tabs),
-    found.tasks.length ? list(found, "Tasks") : empty("No task here",
-      data.looked ? "None among those that were looked at. Look further, or name a queue or a state."
-        : text || queue || state ? "Nothing fits. Search in another state, or in every queue." : "Nothing was pushed yet."),
+    found.tasks.length ? list(found, "Tasks") : empty("No tasks",
+      data.looked ? "None among the tasks searched so far. Search further, or choose a queue or a state."
+        : text || queue || state ? "No task matches. Search in another state, or in all queues." : "No task has been pushed yet."),
     extent(data, "tasks", { state, queue, text }),
   ];
 }

@@ -1,4 +1,4 @@
-// Who holds leases now.
+// The workers that hold leases.
 
 import { h } from "../dom.js";
 import { dim, empty, heading, lease, link, named, number, part, queueLink, table } from "../parts.js";
@@ -20,8 +20,8 @@ export function render({ overview }) {
     part(overview.workers, (rows) => [
       heading("Workers", h("span", { class: "dim" }, count(new Set(rows.map((row) => row.worker)).size))),
       rows.length ? table("Workers", columns, rows, (row) => JSON.stringify([row.worker, row.queue]))
-        : empty("Nobody works", "No task is leased now. If tasks are due, the workers are down, or the queues paused."),
-      h("p", { class: "dim" }, "Those that hold a lease. A worker that waits for tasks is not seen."),
+        : empty("No running tasks", "No worker has a lease. If tasks are due, the workers are down or the queues are paused."),
+      h("p", { class: "dim" }, "Only workers with a lease are shown, not those that wait for tasks."),
     ]),
   ];
 }

@@ -39,7 +39,7 @@ fn requests_without_the_token_or_from_another_site_get_nothing() {
     let browser = browse("guard", &closed, "queues");
     browser.sees("main", "Token");
     browser.fill("#token", &format!("not the right token{ENTER}"));
-    browser.sees("main", "That token was wrong");
+    browser.sees("main", "Wrong token");
     browser.fill("#token", &format!("a token of many letters{ENTER}"));
     browser.sees("tbody", "thumbnails");
     drop(browser);
