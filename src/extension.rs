@@ -29,9 +29,9 @@ pub fn oid() -> pg_sys::Oid {
     unsafe { pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true) }
 }
 
-/// Locks the extension until the end of the transaction. Returns false if it is being dropped; with `patient` it waits
+/// Locks the extension until the end of the transaction. Returns false if it is being dropped; with `wait` it waits
 /// for the drop instead. The caller has to check whether the extension still exists.
-pub fn hold(extension: pg_sys::Oid, patient: bool) -> bool {
+pub fn hold(extension: pg_sys::Oid, wait: bool) -> bool {
     let gave_up = GAVE_UP_AT.get().is_some_and(|since| since.elapsed() < GIVE_UP_FOR);
     let started = Instant::now();
     loop {
@@ -52,7 +52,7 @@ pub fn hold(extension: pg_sys::Oid, patient: bool) -> bool {
     unsafe {
         let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), true);
         let tasks = pg_sys::get_relname_relid(c"tasks".as_ptr(), schema);
-        if patient && tasks != pg_sys::InvalidOid {
+        if wait && tasks != pg_sys::InvalidOid {
             pg_sys::LockRelationOid(tasks, SHARE);
             return true;
         }

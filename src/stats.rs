@@ -50,9 +50,9 @@ struct VerbStats {
 #[derive(Serialize)]
 struct LaneStats {
     /// Tasks in the ready buffer.
-    candidates: usize,
+    ready: usize,
     /// Scheduled tasks that it knows.
-    timed: usize,
+    scheduled: usize,
     /// Whether it knows all claimable and all scheduled tasks.
     complete: bool,
     waiters: usize,
@@ -90,8 +90,8 @@ fn engine_stats() -> Vec<u8> {
     };
     let mut json = to_json(&stats);
     let lanes: BTreeMap<_, _> = lanes::each(|slot| {
-        let (candidates, timed, complete) = slot.lane.sizes();
-        LaneStats { candidates, timed, complete, waiters: slot.waiters.len(), activity: slot.activity }
+        let (ready, scheduled, complete) = slot.lane.sizes();
+        LaneStats { ready, scheduled, complete, waiters: slot.waiters.len(), activity: slot.activity }
     })
     .into_iter()
     // SAFETY: in a transaction.

@@ -1,5 +1,5 @@
 //! Tables that users have made their own, and transactions of every kind: each call either works as the
-//! core has it, and says why it was handed over, or is refused with a clear error.
+//! SQL implementation has it, and counts why it fell back, or is refused with a clear error.
 
 #[path = "altered/history.rs"]
 mod history;
@@ -34,7 +34,7 @@ fn code(client: &mut Client, statement: &str) -> String {
     error.code().unwrap_or_else(|| panic!("{statement}: {error}")).code().to_owned()
 }
 
-/// How often the native verbs served, and how often they handed over for this reason.
+/// How many calls the native fast path served, and how many fell back for this reason.
 fn verbs(client: &mut Client, reason: &str) -> (u64, u64) {
     let stats: serde_json::Value =
         client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
@@ -64,7 +64,7 @@ BEGIN
     ASSERT NOT EXISTS (SELECT FROM queue.tasks);
 END $$";
 
-/// Plays a round, which is handed over for this reason; "" if it is to be served natively.
+/// Plays a round, whose calls fall back for this reason; "" if the native fast path is to serve them.
 fn round(client: &mut Client, what: &str, reason: &str) {
     let (served_before, handed_before) = verbs(client, reason);
     client.batch_execute(ROUND).unwrap_or_else(|error| panic!("{what}: {error:?}"));
@@ -72,7 +72,7 @@ fn round(client: &mut Client, what: &str, reason: &str) {
     if reason.is_empty() {
         assert!(served - served_before >= 7, "{what}: served {}", served - served_before);
     } else {
-        assert!(handed - handed_before >= 5, "{what}: handed over {} for {reason}", handed - handed_before);
+        assert!(handed - handed_before >= 5, "{what}: {} fell back for {reason}", handed - handed_before);
     }
 }
 
@@ -151,7 +151,7 @@ fn a_table_that_was_altered_is_served_by_the_core() {
         round_anyhow(&mut client, what);
         round_anyhow(&mut other, what);
         let (_, after) = verbs(&mut client, "altered");
-        assert!(after - before >= 6, "{what}: {} handed over", after - before);
+        assert!(after - before >= 6, "{what}: {} fell back", after - before);
         run(&mut client, undo);
         round(&mut other, &format!("without {what}"), "");
     }

@@ -268,7 +268,7 @@ impl<'a> Stage<'a> {
         let counted = self.of("SELECT count(*) FROM queue_internal.counted(ARRAY['Q'])");
         assert_eq!(number(self.other, &counted), 1, "somebody else can count");
         let lane = &stats(self.other)["lanes"][self.queue];
-        assert_eq!((&lane["candidates"], &lane["waiters"]), (&0.into(), &0.into()), "{lane}");
+        assert_eq!((&lane["ready"], &lane["waiters"]), (&0.into(), &0.into()), "{lane}");
     }
 
     /// The session that came to the fault goes on as if nothing had been.

@@ -60,7 +60,7 @@ fn stats(client: &mut Client) -> serde_json::Value {
     client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0)
 }
 
-/// How often the native verbs handed over for this reason.
+/// How many calls fell back for this reason.
 fn fallbacks(client: &mut Client, reason: &str) -> u64 {
     stats(client)["verbs"]["fallbacks"][reason].as_u64().unwrap_or(0)
 }

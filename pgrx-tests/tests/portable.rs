@@ -13,12 +13,12 @@ use queue_ext_tests::{Cluster, Edition, Settings, Worker};
 mod cron;
 #[path = "portable/install.rs"]
 mod install;
+#[path = "portable/maintenance.rs"]
+mod maintenance;
 #[path = "portable/moving.rs"]
 mod moving;
 #[path = "portable/rights.rs"]
 mod rights;
-#[path = "portable/maintenance.rs"]
-mod maintenance;
 
 /// A server without the library, with the SQL-only edition in the database `postgres`.
 fn started(name: &str) -> Cluster {

@@ -2,12 +2,12 @@
 -- The caller holds a lock on the task's row: FOR NO KEY UPDATE, or FOR UPDATE if the task is to end. A transaction that
 -- has pushed after the task conflicts only with FOR UPDATE (dependencies.sql).
 
--- Must run in a statement before the one that looks for dependents of the task. With "patient" it waits for
+-- Must run in a statement before the one that looks for dependents of the task. With "wait" it waits for
 -- transactions that have pushed after the task; otherwise it returns false.
-CREATE FUNCTION queue_internal.lock_to_end(task_id bigint, patient boolean) RETURNS boolean
+CREATE FUNCTION queue_internal.lock_to_end(task_id bigint, wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    IF patient THEN
+    IF wait THEN
         PERFORM FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE;
     ELSE
         PERFORM FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE SKIP LOCKED;
@@ -196,10 +196,10 @@ COMMENT ON FUNCTION queue_internal.move IS
     'Moves a task that is not running to another queue; false if its key is taken there.';
 
 -- Ends a failed attempt: cancels the task if that was requested; else requeues it or moves it to the dead letters. A
--- task that was replaced is cancelled instead of requeued. Without "patient" it returns null and does nothing if it
+-- task that was replaced is cancelled instead of requeued. Without "wait" it returns null and does nothing if it
 -- would have to wait for a transaction that has pushed after the task or is replacing it.
 CREATE FUNCTION queue_internal.end_attempt(
-    task queue.tasks, error text, retry_in interval, permanent boolean, patient boolean DEFAULT true)
+    task queue.tasks, error text, retry_in interval, permanent boolean, wait boolean DEFAULT true)
 RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -210,19 +210,19 @@ BEGIN
     task.errors := queue_internal.with_error(task, error);
     SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
     -- A dump may bring a task before its queue. Until then it is unknown whether this was the last attempt.
-    IF NOT patient AND source.name IS NULL THEN
+    IF NOT wait AND source.name IS NULL THEN
         RETURN NULL;
     END IF;
     is_last := permanent OR coalesce(task.attempt >= coalesce(task.max_attempts, source.max_attempts), false);
-    -- The first to lock the key decides whether a push replaces this task. A patient caller has locked a task with a
+    -- The first to lock the key decides whether a push replaces this task. A caller that waits has locked a task with a
     -- key FOR UPDATE, so that a push that replaces it comes before or after (leased_task).
-    IF NOT patient AND task.key IS NOT NULL AND NOT is_last AND NOT queue_internal.lock_key(task.queue, task.key, false) THEN
+    IF NOT wait AND task.key IS NOT NULL AND NOT is_last AND NOT queue_internal.lock_key(task.queue, task.key, false) THEN
         RETURN NULL;
     END IF;
     outcome := CASE WHEN task.cancel_requested_at IS NOT NULL THEN 'cancelled'
                     WHEN is_last THEN 'failed'
                     WHEN queue_internal.is_replaced(task) THEN 'cancelled' END;
-    IF outcome IS NOT NULL AND NOT queue_internal.lock_to_end(task.id, patient) THEN
+    IF outcome IS NOT NULL AND NOT queue_internal.lock_to_end(task.id, wait) THEN
         RETURN NULL;
     ELSIF outcome = 'cancelled' THEN
         PERFORM queue_internal.cancel_now(task);

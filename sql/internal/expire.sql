@@ -66,7 +66,7 @@ BEGIN
         ORDER BY t.id
         FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        CONTINUE WHEN queue_internal.end_attempt(task, 'lease expired', '0', false, patient => false) IS NULL;
+        CONTINUE WHEN queue_internal.end_attempt(task, 'lease expired', '0', false, wait => false) IS NULL;
         ended := ended + 1;
     END LOOP;
     RETURN ended;

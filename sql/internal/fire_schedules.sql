@@ -1,4 +1,4 @@
--- queue_internal.fire_schedules(max_tasks, patience, after)
+-- queue_internal.fire_schedules(max_tasks, max_pause, after)
 --
 --   Pushes the tasks of the schedules that are due, and returns when the next schedule is due.
 --   Promise:  one task for each run, because one transaction pushes the task and sets the next run, and the next run
@@ -12,13 +12,13 @@
 --   Stops:    after "max_tasks" pushes or 100 ms; with null after neither
 --   Restore:  pushes nothing while pg_restore is connected
 --   Failing:  a schedule whose push fails stays due and records the error. It is skipped for as long as it was overdue
---             when it failed, at most "patience", and does not delay others
+--             when it failed, at most "max_pause", and does not delay others
 --   Locks:    the rows of the schedules that are due; rows that others have locked are skipped. A push waits at most 50
 --             ms for a lock, such as that of a key which an open transaction holds. After the first that waited in
 --             vain, all others of the call wait 2 ms each, because many schedules may have the same key
 
 CREATE FUNCTION queue_internal.fire_schedules(
-    max_tasks bigint, patience interval, after text DEFAULT '',
+    max_tasks bigint, max_pause interval, after text DEFAULT '',
     OUT fired bigint, OUT next_run_at timestamptz, OUT last text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' AS $$
 DECLARE
@@ -50,7 +50,7 @@ BEGIN
                   FROM queue.schedules AS s
                   WHERE s.paused_at IS NULL AND s.next_run_at <= moment
                     AND (s.last_error_at <= moment
-                         AND s.last_error_at + queue_internal.schedule_pause(s.next_run_at, s.last_error_at, patience) > moment)
+                         AND s.last_error_at + queue_internal.schedule_pause(s.next_run_at, s.last_error_at, max_pause) > moment)
                         IS NOT TRUE) AS d
             ORDER BY NOT d.is_on_time, turn, d.queue <= after, d.queue
         LOOP
@@ -81,7 +81,7 @@ BEGIN
         END LOOP;
         EXIT WHEN max_tasks IS NULL;
     END LOOP;
-    next_run_at := queue_internal.next_schedule(patience);
+    next_run_at := queue_internal.next_schedule(max_pause);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.fire_schedules IS
@@ -137,23 +137,23 @@ $$;
 COMMENT ON FUNCTION queue_internal.push_scheduled IS 'Pushes the task of one run of a schedule.';
 
 -- The pause grows because it equals the time for which the run was overdue. So no state is needed for it.
-CREATE FUNCTION queue_internal.schedule_pause(due timestamptz, failed_at timestamptz, patience interval) RETURNS interval
+CREATE FUNCTION queue_internal.schedule_pause(due timestamptz, failed_at timestamptz, max_pause interval) RETURNS interval
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN CASE WHEN failed_at - due > patience THEN patience ELSE greatest(least(patience, '1 second'), failed_at - due) END;
+    RETURN CASE WHEN failed_at - due > max_pause THEN max_pause ELSE greatest(least(max_pause, '1 second'), failed_at - due) END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.schedule_pause IS
     'Returns for how long a schedule whose push failed is skipped.';
 
-CREATE FUNCTION queue_internal.next_schedule(patience interval) RETURNS timestamptz
+CREATE FUNCTION queue_internal.next_schedule(max_pause interval) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
 BEGIN
     RETURN (
         SELECT min(CASE WHEN s.last_error_at <= moment
-                        THEN greatest(s.next_run_at, s.last_error_at + queue_internal.schedule_pause(s.next_run_at, s.last_error_at, patience))
+                        THEN greatest(s.next_run_at, s.last_error_at + queue_internal.schedule_pause(s.next_run_at, s.last_error_at, max_pause))
                         ELSE s.next_run_at END)
         FROM queue.schedules AS s WHERE s.paused_at IS NULL);
 END

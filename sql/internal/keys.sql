@@ -61,11 +61,11 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_key IS
     'Takes a key for a task unless another task has it; returns whether the task has it now.';
 
--- Returns false if it would have to wait and "patient" is false. Returns true also if no task has the key.
-CREATE FUNCTION queue_internal.lock_key(queue text, key text, patient boolean) RETURNS boolean
+-- Returns false if it would have to wait and "wait" is false. Returns true also if no task has the key.
+CREATE FUNCTION queue_internal.lock_key(queue text, key text, wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    IF patient THEN
+    IF wait THEN
         PERFORM FROM queue_internal.keys AS k WHERE k.queue = lock_key.queue AND k.key = lock_key.key
         FOR NO KEY UPDATE;
         RETURN true;

@@ -102,7 +102,7 @@ fn a_task_whose_admission_is_withdrawn_is_dropped_by_the_claim_that_meets_it() {
     assert_eq!(first, ids[..1]);
     // The second claim is native, and refills the lane.
     assert_eq!(claim(&mut other, "q", 1), ids[1..2]);
-    let candidates = |client: &mut Client| stats(client)["lanes"]["q"]["candidates"].as_i64();
+    let candidates = |client: &mut Client| stats(client)["lanes"]["q"]["ready"].as_i64();
     assert_eq!(candidates(&mut one), Some(1));
     let mut limit = |limit: i32, admission: i64| {
         run(
@@ -110,7 +110,8 @@ fn a_task_whose_admission_is_withdrawn_is_dropped_by_the_claim_that_meets_it() {
             &format!("SELECT queue.configure('q', jsonb_build_object('max_running_per_group', {limit}))"),
         );
         eventually("the group is looked at", SOON, || {
-            count(&mut one, &format!("SELECT admission::bigint FROM queue.tasks WHERE id = {}", ids[2])) == admission
+            count(&mut one, &format!("SELECT admission::bigint FROM queue.tasks WHERE id = {}", ids[2]))
+                == admission
         });
     };
     // It stays: if the lane forgot it now, a later admission that is published first would be forgotten with it.

@@ -4,7 +4,7 @@ use super::lane::END;
 use super::memory::Broken;
 use super::protocol::Protocol;
 use super::rows::{
-    Event, Admission, Id, Key, Level, Lock, Note, Row, State, Strength, Table, Task, Token, task, tasks,
+    Admission, Event, Id, Key, Level, Lock, Note, Row, State, Strength, Table, Task, Token, task, tasks,
 };
 use super::rules::Rule;
 use super::scenario::RESERVE;
@@ -195,8 +195,9 @@ impl Protocol {
 
     /// A refill reads the table. refill::run
     pub fn read_table(&self, world: &mut World, session: usize, from: Id) -> bool {
-        let due =
-            |(id, row): &(Id, Task)| *id >= from && row.state == State::Queued && row.admission != Admission::Blocked;
+        let due = |(id, row): &(Id, Task)| {
+            *id >= from && row.state == State::Queued && row.admission != Admission::Blocked
+        };
         let found = tasks(&world.view(session)).filter(due).map(|row| row.0).collect();
         let open = world.transaction(session);
         // A task that this transaction has deleted or blocked is missing from what it reads.
@@ -220,7 +221,8 @@ impl Protocol {
     pub fn lease(&self, world: &mut World, session: usize, id: Id) -> bool {
         world.sessions[session].step = Step::Ask;
         let Some(seen) = task(&world.view(session), id).filter(|row| {
-            !self.has(Rule::ClaimChecksRow) || row.state == State::Queued && row.admission != Admission::Blocked
+            !self.has(Rule::ClaimChecksRow)
+                || row.state == State::Queued && row.admission != Admission::Blocked
         }) else {
             return true;
         };

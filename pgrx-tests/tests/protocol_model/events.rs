@@ -3,7 +3,7 @@
 
 use super::protocol::Protocol;
 use super::rows::{
-    Event, Admission, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Table, Task, dependencies,
+    Admission, Event, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Table, Task, dependencies,
     outcome_of, task, tasks,
 };
 use super::rules::Rule;
@@ -173,7 +173,9 @@ impl Protocol {
             return self.next_item(world, session, number);
         };
         match world.lock(session, Key::Task(id), Strength::NoKeyUpdate) {
-            Lock::Granted(Some(Row::Task(row))) if row.admission != admission && row.state == State::Queued => {
+            Lock::Granted(Some(Row::Task(row)))
+                if row.admission != admission && row.state == State::Queued =>
+            {
                 world.write(session, Key::Task(id), Row::Task(Task { admission, ..row }));
                 let open = world.transaction(session);
                 open.only_leases = false;
@@ -194,8 +196,10 @@ impl Protocol {
 
     /// Which task of the group to admit next, or whose admission to withdraw. next_admission
     pub fn next_admission(&self, view: &Table, admitted: usize) -> Option<(Id, Admission)> {
-        let first = tasks(view).find(|(id, row)| self.scenario.grouped(*id) && row.admission == Admission::Blocked);
-        let ready = |(_, row): &(Id, Task)| row.admission == Admission::Admitted && row.state == State::Queued;
+        let first =
+            tasks(view).find(|(id, row)| self.scenario.grouped(*id) && row.admission == Admission::Blocked);
+        let ready =
+            |(_, row): &(Id, Task)| row.admission == Admission::Admitted && row.state == State::Queued;
         let latest = tasks(view).filter(ready).map(|row| row.0).last();
         let (id, row) = first?;
         // One that still waits for its predecessors holds up those behind it.

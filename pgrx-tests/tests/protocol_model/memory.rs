@@ -153,8 +153,9 @@ impl Protocol {
     pub fn check_limits(&self, world: &mut World) {
         let running = || tasks(&world.committed).filter(|(_, task)| task.state == State::Running);
         let all = running().count();
-        let grouped =
-            running().filter(|(id, task)| self.scenario.grouped(*id) && task.admission != Admission::Open).count();
+        let grouped = running()
+            .filter(|(id, task)| self.scenario.grouped(*id) && task.admission != Admission::Open)
+            .count();
         if self.scenario.max_running > 0 && all > usize::from(self.scenario.max_running) {
             world.broke(Broken::OverLimit);
         }

@@ -8,7 +8,7 @@
 
 use super::memory::Broken;
 use super::protocol::Protocol;
-use super::rows::{Event, Admission, Key, Row, State, Task, dependencies, task, tasks};
+use super::rows::{Admission, Event, Key, Row, State, Task, dependencies, task, tasks};
 use super::world::World;
 use stateright::Property;
 
@@ -79,7 +79,8 @@ impl Protocol {
     fn groups_are_admitted(&self, world: &World) -> bool {
         let grouped = || tasks(&world.committed).filter(|(id, _)| self.scenario.grouped(*id));
         let admitted = grouped().filter(|(_, row)| row.admission == Admission::Admitted).count();
-        let blocked = |(_, row): (u8, Task)| row.admission == Admission::Blocked && row.state == State::Queued;
+        let blocked =
+            |(_, row): (u8, Task)| row.admission == Admission::Blocked && row.state == State::Queued;
         let first = grouped().find(|(_, row)| row.admission == Admission::Blocked);
         admitted >= self.scenario.group_limit
             || !first.is_some_and(blocked)

@@ -3,8 +3,8 @@
 use super::memory::Broken;
 use super::protocol::Protocol;
 use super::rows::{
-    Event, Admission, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Task, dependencies, outcome_of,
-    task,
+    Admission, Event, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Task, dependencies,
+    outcome_of, task,
 };
 use super::rules::Rule;
 use super::scenario::Statement;
@@ -182,7 +182,7 @@ impl Protocol {
         true
     }
 
-    /// In a statement after the one that deleted the task: what its end means to others. leave, notify_dependents
+    /// In a statement after the one that deleted the task: what its end means to others. on_task_end, notify_dependents
     pub fn notify(
         &self,
         world: &mut World,

@@ -2,7 +2,7 @@
 
 use super::lane::Lane;
 use super::memory::{Memory, Past};
-use super::rows::{Event, Admission, Id, Key, Level, Outcome, Row, State, Table, Task, Token};
+use super::rows::{Admission, Event, Id, Key, Level, Outcome, Row, State, Table, Task, Token};
 use super::world::{Faults, Session, Step, World};
 
 /// How many tokens beyond the base may be handed out by claims that can be lost.

@@ -3,7 +3,9 @@
 use super::events::admitted;
 use super::lane::END;
 use super::protocol::Protocol;
-use super::rows::{Event, Admission, Id, Key, Lock, Outcome, Row, State, Strength, Table, dependencies, task};
+use super::rows::{
+    Admission, Event, Id, Key, Lock, Outcome, Row, State, Strength, Table, dependencies, task,
+};
 use super::world::{Step, World};
 
 impl Protocol {

@@ -1,7 +1,7 @@
 //! The worker's rounds, and which step of a session is which.
 
 use super::protocol::{Action, Protocol};
-use super::rows::{Event, Admission, Key, Lock, Note, Outcome, Row, State, Strength, Task, task};
+use super::rows::{Admission, Event, Key, Lock, Note, Outcome, Row, State, Strength, Task, task};
 use super::rules::Rule;
 use super::scenario::{RESERVE, Statement};
 use super::world::{Faults, Session, Step, World};

@@ -211,7 +211,9 @@ fn modelled(rows: &BTreeMap<Real, RealRow>, trace: &Trace, base: i64) -> Table {
             Real::Outcome(task) => Key::Outcome(id(task)),
         };
         let row = match *row {
-            RealRow::Task { state, admission, token: last } => Row::Task(Task { state, token: token(last), admission }),
+            RealRow::Task { state, admission, token: last } => {
+                Row::Task(Task { state, token: token(last), admission })
+            }
             RealRow::Ended(outcome, last) => Row::Ended(outcome, token(last)),
             RealRow::Dependency(outcome) => Row::Dependency(outcome),
         };
