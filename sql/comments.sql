@@ -7,7 +7,8 @@ COMMENT ON COLUMN queue.queues.max_attempts IS 'Attempts of a task that was push
 COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the delay grows with each failure: fixed, linear or exponential.';
 COMMENT ON COLUMN queue.queues.backoff_base IS 'The delay after the first failure.';
 COMMENT ON COLUMN queue.queues.backoff_max IS 'The longest delay.';
-COMMENT ON COLUMN queue.queues.backoff_jitter IS 'Jitter, 0 to 1: the largest fraction randomly subtracted from each delay.';
+COMMENT ON COLUMN queue.queues.backoff_jitter IS
+    'Jitter, 0 to 1: the largest fraction randomly subtracted from each delay.';
 COMMENT ON COLUMN queue.queues.paused_at IS 'When the queue was paused; null if it is not.';
 COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time; null for no limit.';
 COMMENT ON COLUMN queue.queues.max_running_per_group IS
@@ -44,11 +45,13 @@ COMMENT ON COLUMN queue.tasks.updated_at IS 'When the task last changed.';
 COMMENT ON COLUMN queue.tasks.created_at IS 'When the task was pushed.';
 COMMENT ON COLUMN queue.tasks.cancel_requested_at IS 'When queue.cancel() was called for the running task.';
 COMMENT ON COLUMN queue.tasks.key IS 'Unique among the tasks of the queue that are not finished; null for none.';
-COMMENT ON COLUMN queue.tasks.group_key IS 'The group, of which max_running_per_group tasks may run at a time; null for none.';
+COMMENT ON COLUMN queue.tasks.group_key IS
+    'The group, of which max_running_per_group tasks may run at a time; null for none.';
 COMMENT ON COLUMN queue.tasks.admission IS
     '0, open: the task can be claimed. 1, admitted: it can be claimed, as one of its group. 2, blocked: it waits for '
     'other tasks.';
-COMMENT ON COLUMN queue.tasks.backoff IS 'The parts of the backoff that were given by the push; null for the options of the queue.';
+COMMENT ON COLUMN queue.tasks.backoff IS
+    'The parts of the backoff that were given by the push; null for the options of the queue.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
@@ -68,7 +71,8 @@ COMMENT ON COLUMN queue.dead_letters.key_ttl IS 'The key_ttl of the push, for th
 
 COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
 COMMENT ON COLUMN queue.all_tasks.state IS 'waiting, queued, running, completed, cancelled or failed.';
-COMMENT ON COLUMN queue.all_tasks.finished_at IS 'When the task completed, failed or was cancelled; null for a live task.';
+COMMENT ON COLUMN queue.all_tasks.finished_at IS
+    'When the task completed, failed or was cancelled; null for a live task.';
 COMMENT ON COLUMN queue.all_tasks.result IS 'What the worker passed to queue.complete().';
 
 COMMENT ON TYPE queue.claimed_task IS 'What a claim returns: a task and the token of its lease.';
@@ -92,7 +96,8 @@ BEGIN
 END
 $$;
 
-COMMENT ON VIEW queue.stats IS 'How many tasks of each queue are in which state, and how many finished in the last hour.';
+COMMENT ON VIEW queue.stats IS
+    'How many tasks of each queue are in which state, and how many finished in the last hour.';
 COMMENT ON COLUMN queue.stats.queue IS 'The name of the queue.';
 COMMENT ON COLUMN queue.stats.paused IS 'Whether the queue is paused.';
 COMMENT ON COLUMN queue.stats.queued IS 'Tasks that are due and can be claimed.';
@@ -101,7 +106,8 @@ COMMENT ON COLUMN queue.stats.waiting IS 'Tasks that wait for other tasks to end
 COMMENT ON COLUMN queue.stats.blocked IS 'Queued tasks that are blocked in their group.';
 COMMENT ON COLUMN queue.stats.running IS 'Tasks that a worker has leased.';
 COMMENT ON COLUMN queue.stats.dead IS 'Dead letters.';
-COMMENT ON COLUMN queue.stats.oldest_due_age IS 'For how long the task that has been due longest has been due; null if none is due.';
+COMMENT ON COLUMN queue.stats.oldest_due_age IS
+    'For how long the task that has been due longest has been due; null if none is due.';
 COMMENT ON COLUMN queue.stats.completed_last_hour IS 'Tasks that completed in the last hour.';
 COMMENT ON COLUMN queue.stats.cancelled_last_hour IS 'Tasks that were cancelled in the last hour.';
 COMMENT ON COLUMN queue.stats.failed_last_hour IS 'Tasks that became dead letters in the last hour.';
@@ -113,13 +119,15 @@ COMMENT ON COLUMN queue.workers.running IS 'How many tasks of the queue the work
 COMMENT ON COLUMN queue.workers.working_since IS 'When the earliest of these attempts began.';
 COMMENT ON COLUMN queue.workers.next_lease_until IS 'When the first of these leases expires.';
 COMMENT ON COLUMN queue.workers.overdue IS 'How many of these leases have expired.';
-COMMENT ON VIEW queue.failing_schedules IS 'How many schedules of each queue could not push their last task, and since when.';
+COMMENT ON VIEW queue.failing_schedules IS
+    'How many schedules of each queue could not push their last task, and since when.';
 COMMENT ON COLUMN queue.failing_schedules.queue IS 'The name of the queue.';
 COMMENT ON COLUMN queue.failing_schedules.schedules IS 'How many of its schedules fail.';
 COMMENT ON COLUMN queue.failing_schedules.since IS 'The earliest run that could not be pushed.';
 COMMENT ON COLUMN queue.failing_schedules.last_error_at IS 'When a push last failed.';
 
-COMMENT ON TABLE queue.schedules IS 'The schedules. Change them with queue.schedule(), queue.unschedule() and queue.pause_schedule().';
+COMMENT ON TABLE queue.schedules IS
+    'The schedules. Change them with queue.schedule(), queue.unschedule() and queue.pause_schedule().';
 COMMENT ON COLUMN queue.schedules.name IS 'The name of the schedule, unique in the database.';
 COMMENT ON COLUMN queue.schedules.cron IS 'The cron expression: five or six fields, or a macro.';
 COMMENT ON COLUMN queue.schedules.timezone IS 'The time zone of the expression, a name from pg_timezone_names.';
@@ -137,7 +145,8 @@ COMMENT ON TABLE queue.bindings IS
     'Which topics each queue is bound to. Change it with queue.bind() and queue.unbind().';
 COMMENT ON COLUMN queue.bindings.topic_pattern IS 'Words and dots; * matches one word, # any number of words.';
 COMMENT ON COLUMN queue.bindings.queue IS 'The queue to which queue.publish() pushes.';
-COMMENT ON COLUMN queue.bindings.topic_regex IS 'The pattern as a regular expression, for the topic with a dot before it.';
+COMMENT ON COLUMN queue.bindings.topic_regex IS
+    'The pattern as a regular expression, for the topic with a dot before it.';
 COMMENT ON COLUMN queue.bindings.created_at IS 'When the binding was created.';
 COMMENT ON TABLE queue.rights IS
     'The rights of roles. Change them with queue.grant_producer(), queue.revoke_producer() and their counterparts.';

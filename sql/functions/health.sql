@@ -84,7 +84,8 @@ BEGIN
            format('queue %s: %s tasks are due, the oldest for %s', to_json(s.queue), s.queued,
                   date_trunc('second', s.oldest_due_age)),
            CASE WHEN s.paused THEN format('The queue is paused: SELECT queue.resume(%L).', s.queue)
-                WHEN s.running = 0 THEN 'Start workers. If there are some, a limit of the queue or an open transaction with claims holds them up.'
+                WHEN s.running = 0 THEN 'Start workers. If there are some, a limit of the queue or an open transaction '
+                                        'with claims holds them up.'
                 ELSE 'Start more workers, raise a limit of the queue, or look in queue.workers for workers that hang.' END
     FROM unnest(stats) AS s WHERE s.oldest_due_age > due_for ORDER BY s.queue;
     IF NOT FOUND THEN
@@ -94,7 +95,8 @@ BEGIN
     RETURN QUERY
     SELECT 'leases', 'warning',
            format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
-                  coalesce(to_json(w.worker)::text, 'without a name'), CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
+                  coalesce(to_json(w.worker)::text, 'without a name'),
+                  CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
            'CALL queue.maintain() requeues it. If the background worker runs, the server log says why it does not.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
@@ -120,7 +122,8 @@ BEGIN
 
     RETURN QUERY
     SELECT 'schedules', 'warning',
-           format('queue %s: %s schedules could not push their last task, the first since %s', to_json(f.queue), f.schedules, f.since),
+           format('queue %s: %s schedules could not push their last task, the first since %s',
+                  to_json(f.queue), f.schedules, f.since),
            format('They are tried again at least once a minute. The cause: SELECT name, last_error FROM queue.schedules '
                   'WHERE queue = %L AND last_error IS NOT NULL.', f.queue)
     FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour' ORDER BY f.queue;
@@ -189,10 +192,12 @@ BEGIN
     LATERAL (VALUES
         (h.loose IS NOT NULL, 'warning',
          format('table queue.%s is not attached to queue.history, and no partition is created until it is', h.loose),
-         'A dump that is being restored will attach it. Otherwise attach it with ALTER TABLE queue.history ATTACH PARTITION, or drop it.'),
+         'A dump that is being restored will attach it. Otherwise attach it with ALTER TABLE queue.history ATTACH '
+         'PARTITION, or drop it.'),
         (h.there, 'ok', 'the last one is for ' || h.last, NULL),
         (o.whole, 'ok', format('the partition %s holds tomorrow', o.name), NULL),
-        (o.name IS NOT NULL, 'warning', format('the partition %s holds only a part of tomorrow, so no other is created for that day', o.name),
+        (o.name IS NOT NULL, 'warning',
+         format('the partition %s holds only a part of tomorrow, so no other is created for that day', o.name),
          'The other rows of that day go to queue.history_default. Attach partitions by hand for whole days (UTC).'),
         (h.last IS NULL, 'ok', 'no task has finished yet', NULL),
         (true, 'warning', 'there is none for tomorrow; the last one is for ' || h.last,

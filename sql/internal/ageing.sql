@@ -36,8 +36,8 @@ BEGIN
     WHILE other IS NOT NULL LOOP
         SELECT coalesce(max(p.until), '-infinity') INTO begun FROM unnest(passed) AS p WHERE p.level = other;
         SELECT t.run_at INTO first FROM queue.tasks AS t
-        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = other AND t.admission < 2
-          AND t.run_at > begun AND t.run_at <= moment
+        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = other
+          AND t.admission < 2 AND t.run_at > begun AND t.run_at <= moment
           AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
         ORDER BY t.run_at LIMIT 1;
         IF FOUND THEN

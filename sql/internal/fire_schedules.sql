@@ -50,8 +50,8 @@ BEGIN
                   FROM queue.schedules AS s
                   WHERE s.paused_at IS NULL AND s.next_run_at <= moment
                     AND (s.last_error_at <= moment
-                         AND s.last_error_at + queue_internal.schedule_pause(s.next_run_at, s.last_error_at, max_pause) > moment)
-                        IS NOT TRUE) AS d
+                         AND s.last_error_at + queue_internal.schedule_pause(
+                             s.next_run_at, s.last_error_at, max_pause) > moment) IS NOT TRUE) AS d
             ORDER BY NOT d.is_on_time, turn, d.queue <= after, d.queue
         LOOP
             -- Not from the start: to find and sort them may have taken longer.
@@ -66,7 +66,8 @@ BEGIN
             CONTINUE WHEN NOT FOUND;
             served := CASE WHEN due.is_on_time THEN plan.queue ELSE served END;
             BEGIN
-                fired := fired + queue_internal.fire_schedule(plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
+                fired := fired + queue_internal.fire_schedule(
+                    plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
             EXCEPTION WHEN OTHERS THEN
                 IF SQLSTATE = '55P03' THEN
                     PERFORM set_config('lock_timeout', '2ms', true);
@@ -137,10 +138,12 @@ $$;
 COMMENT ON FUNCTION queue_internal.push_scheduled IS 'Pushes the task of one run of a schedule.';
 
 -- The pause grows because it equals the time for which the run was overdue. So no state is needed for it.
-CREATE FUNCTION queue_internal.schedule_pause(due timestamptz, failed_at timestamptz, max_pause interval) RETURNS interval
+CREATE FUNCTION queue_internal.schedule_pause(due timestamptz, failed_at timestamptz, max_pause interval)
+RETURNS interval
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN CASE WHEN failed_at - due > max_pause THEN max_pause ELSE greatest(least(max_pause, '1 second'), failed_at - due) END;
+    RETURN CASE WHEN failed_at - due > max_pause THEN max_pause
+           ELSE greatest(least(max_pause, '1 second'), failed_at - due) END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.schedule_pause IS
@@ -153,7 +156,8 @@ DECLARE
 BEGIN
     RETURN (
         SELECT min(CASE WHEN s.last_error_at <= moment
-                        THEN greatest(s.next_run_at, s.last_error_at + queue_internal.schedule_pause(s.next_run_at, s.last_error_at, max_pause))
+                        THEN greatest(s.next_run_at, s.last_error_at + queue_internal.schedule_pause(
+                            s.next_run_at, s.last_error_at, max_pause))
                         ELSE s.next_run_at END)
         FROM queue.schedules AS s WHERE s.paused_at IS NULL);
 END

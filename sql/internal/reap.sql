@@ -73,4 +73,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.reap IS
-    'Ends attempts whose lease has expired; returns how many, when the next lease expires, how long it read, and where to continue.';
+    'Ends attempts whose lease has expired; returns how many, when the next lease expires, how long it read, and where '
+    'to continue.';

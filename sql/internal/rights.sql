@@ -135,7 +135,8 @@ DECLARE
     waiting   CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
-            '{check_wait, first_ready, first_pause, next_pause, check_wait_result, outcome, is_finished, try_commit, may_commit}'));
+            '{check_wait, first_ready, first_pause, next_pause, check_wait_result, outcome, is_finished, try_commit,
+              may_commit}'));
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));

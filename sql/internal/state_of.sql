@@ -9,12 +9,15 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan
 DECLARE
     state text;
 BEGIN
-    SELECT t.state INTO state FROM queue.tasks AS t WHERE t.id = state_of.id AND queue_internal.has_right(kind, t.queue);
+    SELECT t.state INTO state FROM queue.tasks AS t
+    WHERE t.id = state_of.id AND queue_internal.has_right(kind, t.queue);
     IF NOT FOUND THEN
-        SELECT 'failed' INTO state FROM queue.dead_letters AS d WHERE d.id = state_of.id AND queue_internal.has_right(kind, d.queue);
+        SELECT 'failed' INTO state FROM queue.dead_letters AS d
+        WHERE d.id = state_of.id AND queue_internal.has_right(kind, d.queue);
     END IF;
     IF state IS NULL THEN
-        SELECT h.state INTO state FROM queue.history AS h WHERE h.id = state_of.id AND queue_internal.has_right(kind, h.queue);
+        SELECT h.state INTO state FROM queue.history AS h
+        WHERE h.id = state_of.id AND queue_internal.has_right(kind, h.queue);
     END IF;
     RETURN state;
 END

@@ -273,7 +273,8 @@ COMMENT ON FUNCTION queue_internal.sweep_keys IS 'Deletes keys whose task has en
 
 CREATE TYPE queue_internal.session_sweep AS (group_key text, since timestamptz);
 REVOKE ALL ON TYPE queue_internal.session_sweep FROM PUBLIC;
-COMMENT ON TYPE queue_internal.session_sweep IS 'The position of a session in the groups of a queue, and when it was there.';
+COMMENT ON TYPE queue_internal.session_sweep IS
+    'The position of a session in the groups of a queue, and when it was there.';
 
 -- For a claim by SQL that found nothing: sweeps a part of the dependencies and of the groups of the queue, once a
 -- second in a session. Returns whether it may have left an event. The session remembers its position in the groups.

@@ -233,7 +233,8 @@ BEGIN
     RETURN found;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cron_days IS 'Returns the days of a month that match a cron expression, as a bit set.';
+COMMENT ON FUNCTION queue_internal.cron_days IS
+    'Returns the days of a month that match a cron expression, as a bit set.';
 
 CREATE FUNCTION queue_internal.cron_next_value(values_ bigint, since integer, largest integer) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
