@@ -11,7 +11,7 @@ SELECT md5(t::text) AS before FROM queue.tasks AS t \gset
 SELECT split_part(said, E'\n', 1) AS said, split_part(said, E'\n', 2) AS detail, count(*)
 FROM unnest(ARRAY['complete(%s, %s)', 'complete(%s, %s, ''1'')', 'complete_and_claim(%s, %s)', 'fail(%s, %s, ''x'')',
                   'fail(%s, %s, ''x'', permanent => true)', 'release(%s, %s)', 'release(%s, %s, ''1 hour'')',
-                  'extend(%s, %s)', 'extend(%s, %s, ''1 hour'', ''{}'')', 'cancelled(%s, %s)']) AS call,
+                  'extend(%s, %s)', 'extend(%s, %s, ''1 hour'', ''{}'')', 'confirm_cancel(%s, %s)']) AS call,
      LATERAL pg_temp.refused(format('SELECT queue.' || call, :id, :stale)) AS said
 GROUP BY 1, 2;
 -- The forms for many leave it out.

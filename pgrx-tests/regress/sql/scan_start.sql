@@ -1,19 +1,19 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- A session whose claim passed over much that is of no use begins where it found something, for a while
--- (sql/internal/scan_start.sql). Here it is made to: nothing of priority 5 is said to be older than five minutes. What
--- it finds then is not tested here: it is not the same in all editions.
-CREATE FUNCTION pg_temp.mark(lasts interval, signal integer DEFAULT 1000000) RETURNS void
+-- A session whose claim read many dead index entries starts its scans where it found a task, for a while
+-- (sql/internal/scan_start.sql). Here the test sets the scan start: no task of priority 5 is older than five minutes. What
+-- a claim finds then is not tested here, because it differs between the editions.
+CREATE FUNCTION pg_temp.mark(lasts interval, event integer DEFAULT 1000000) RETURNS void
 LANGUAGE sql SET datestyle = 'ISO' AS $$
     SELECT set_config('queue_scan_start.q' || md5('q'),
-                      (signal, 5, clock_timestamp() - interval '5 minutes', clock_timestamp() + lasts)::text, false);
+                      (event, 5, clock_timestamp() - interval '5 minutes', clock_timestamp() + lasts)::text, false);
 $$;
 CREATE FUNCTION pg_temp.push(what text, at_priority integer, age interval) RETURNS void LANGUAGE sql AS $$
     SELECT queue.push('q', to_jsonb(what), at_priority, now() - age);
 $$;
 SELECT queue.create('q', '{"max_running": 100}');
 
--- No claim has nothing because of it.
+-- A claim that finds nothing after the scan start scans again from the front.
 SELECT pg_temp.mark('50 seconds');
 SELECT pg_temp.push('0, new', 0, '1 minute');
 SELECT payload FROM queue.claim('1 hour', 'q');
@@ -21,7 +21,7 @@ SELECT pg_temp.push('5, old', 5, '1 hour');
 SELECT payload FROM queue.claim('1 hour', 'q');
 SELECT payload FROM queue.claim('1 hour', 'q');
 
--- One that is over, or that lasts too long, since the clock was set, is not believed.
+-- A scan start that is over, or that lasts too long because the clock was set, is ignored.
 SELECT pg_temp.push('5, old', 5, '1 hour'), pg_temp.push('5, new', 5, '1 minute');
 SELECT pg_temp.mark('-1 second');
 SELECT payload FROM queue.claim('1 hour', 'q');
@@ -29,7 +29,7 @@ SELECT pg_temp.push('5, old', 5, '1 hour');
 SELECT pg_temp.mark('1 hour');
 SELECT payload FROM queue.claim('1 hour', 'q', 2);
 
--- A group whose turn comes in this session is not overtaken by others.
+-- A task that this session unblocks in its group is not overtaken.
 SELECT queue.configure('q', '{"max_running": null}');
 SELECT set_config('queue_scan_start.q' || md5('q'), '', false);
 SELECT queue.push('q', '"first of a"', 5, now() - interval '20 minutes', group_key => 'a'),
@@ -42,12 +42,12 @@ SELECT queue.complete(:id, :token);
 SELECT payload FROM queue.claim('1 hour', 'q');
 SELECT payload FROM queue.claim('1 hour', 'q');
 
--- A signal from before the mark is acted upon by a claim that finds nothing else.
+-- A claim that finds nothing else processes an event from before the scan start.
 SELECT pg_temp.mark('50 seconds');
 SELECT queue.push('q', '"first of c"', 5, group_key => 'c');
 SELECT payload FROM queue.claim('1 hour', 'q');
 
--- A claim that took long does not set a mark that nobody believes.
+-- A claim that took long does not set a scan start that would be ignored.
 CREATE FUNCTION pg_temp.is_kept() RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     kept boolean := true;

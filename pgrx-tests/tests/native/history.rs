@@ -283,7 +283,7 @@ impl<'a> History<'a> {
                 self.run(&format!("SELECT queue.release({id}, {token}{rest})"));
             }
             5 => self.run(&format!("SELECT queue.cancel({id})")),
-            6 => self.finish("cancelled"),
+            6 => self.finish("confirm_cancel"),
             7 => self.run(&format!("SELECT queue.retry({id})")),
             8 => self.run(&format!("SELECT queue.redrive('{queue}')")),
             _ => {
