@@ -1,15 +1,15 @@
--- Makes a server one of several shards: run in a database with queue_ext, once it is installed.
+-- Makes a database with queue_ext one of several shards. Run it after CREATE EXTENSION.
 --
 --     psql -d tasks -v shard=2 -f shard.sql
 --
--- The number says which shard it is, counted from 0, and is never to change: every task's id begins with it.
--- A shard has ten million million ids of its own, enough for ten thousand pushes a second for 31 years. The
--- first shard may be a server that has tasks already. Running this again, with the same number, changes nothing.
+-- The number of the shard counts from 0 and must never change, because every task's id starts with it. Each shard has
+-- ten trillion ids, enough for ten thousand pushes a second for 31 years. The first shard may have tasks already.
+-- Running this again with the same number changes nothing.
 
 \set ON_ERROR_STOP on
 BEGIN;
 
--- Only ever forwards. pg_dump saves where a sequence stands, so a restored shard goes on in its own range.
+-- Only forwards. pg_dump saves the value of a sequence, so a restored shard continues in its own range.
 SELECT setval('queue.tasks_id_seq', greatest(last_value, :shard * 10000000000000 + 1),
               is_called AND last_value > :shard * 10000000000000) AS last_id
 FROM queue.tasks_id_seq;
@@ -17,7 +17,7 @@ FROM queue.tasks_id_seq;
 CREATE SCHEMA IF NOT EXISTS queue_shard;
 GRANT USAGE ON SCHEMA queue_shard TO PUBLIC;
 
--- The router can only SELECT. Here queue.wait() looks and does not wait.
+-- The router can only SELECT. With a timeout of 0, queue.wait() checks and does not wait.
 CREATE OR REPLACE FUNCTION queue_shard.is_ready(queue text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -27,6 +27,6 @@ BEGIN
     RETURN ready;
 END
 $$;
-COMMENT ON FUNCTION queue_shard.is_ready(text) IS 'Whether there is something to claim from the queue.';
+COMMENT ON FUNCTION queue_shard.is_ready(text) IS 'Returns whether a task of the queue can be claimed.';
 
 COMMIT;

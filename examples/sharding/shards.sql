@@ -1,8 +1,8 @@
--- The first half of the router: how each shard is called. Run in a database of its own, without queue_ext and
+-- The first half of the router: calls of single shards. Run in a database of its own, without queue_ext and
 -- with PL/Proxy, after CREATE SERVER queue_shards (docs/sharding.md); then verbs.sql.
 --
--- What is called here is committed on the shard when it returns, whatever becomes of the caller's transaction.
--- The first argument is always the shard's number. Rights are those of the same role on the shards.
+-- Each call commits on the shard when it returns, even if the caller's transaction rolls back. The first argument is
+-- always the number of the shard. The rights are those of the same role on the shards.
 
 \set ON_ERROR_STOP on
 BEGIN;
@@ -70,10 +70,10 @@ RETURNS SETOF record LANGUAGE plproxy AS $$
     SELECT * FROM queue.stats;
 $$;
 
--- Which shard: by the id of a task, and how many there are.
+-- The shard of a task's id, and the number of shards.
 CREATE FUNCTION queue_shard.of(id bigint) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN coalesce((id / 10000000000000)::integer, 0);
-COMMENT ON FUNCTION queue_shard.of(bigint) IS 'The number of the shard that gave out this id.';
+COMMENT ON FUNCTION queue_shard.of(bigint) IS 'Returns the number of the shard that assigned this id.';
 
 CREATE FUNCTION queue_shard.count() RETURNS integer
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -82,10 +82,10 @@ BEGIN
             WHERE s.srvname = 'queue_shards' AND o ~ '^p[0-9]+=');
 END
 $$;
-COMMENT ON FUNCTION queue_shard.count() IS 'How many shards there are.';
+COMMENT ON FUNCTION queue_shard.count() IS 'Returns the number of shards.';
 
--- What came of a call that failed: "unreached", and surely nothing was done; "cut", and it may have been; or
--- null, when the shard itself refused.
+-- The outcome of a call that failed: "unreached" if it certainly did nothing, "cut" if the connection broke and it may
+-- have committed, null if the shard itself raised the error.
 CREATE FUNCTION queue_shard.failure(state text, message text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 RETURN CASE
@@ -94,19 +94,19 @@ RETURN CASE
     WHEN state IN ('57P01', '57P02', '57P03') THEN 'cut'
 END;
 COMMENT ON FUNCTION queue_shard.failure(text, text) IS
-    'Whether an error of a call means that its shard is away: unreached, cut, or null if not.';
+    'Returns whether an error means that the shard is unavailable: unreached, cut, or null if it is available.';
 
--- A session leaves a shard alone for five seconds after it was found away: waiting for a dead machine at
--- every claim would be slow.
+-- A session does not try an unavailable shard again for five seconds, because waiting for a dead server at every claim
+-- would be slow.
 CREATE FUNCTION queue_shard.note_away(shard integer) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM set_config('queue_shard.away_' || shard, (clock_timestamp() + interval '5 seconds')::text, false);
 END
 $$;
-COMMENT ON FUNCTION queue_shard.note_away(integer) IS 'Notes for this session that a shard is away.';
+COMMENT ON FUNCTION queue_shard.note_away(integer) IS 'Records for this session that a shard is unavailable.';
 
--- All shards from a random one on; those that were just found away only if there is no other.
+-- All shards, starting with a random one. Unavailable ones only if there is no other.
 CREATE FUNCTION queue_shard.in_turn() RETURNS SETOF integer
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -128,9 +128,9 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_shard.in_turn() IS 'The shards to try, in the order to try them.';
+COMMENT ON FUNCTION queue_shard.in_turn() IS 'Returns the shards to try, in order.';
 
--- Where a task has to go: to the shard that its key, its group or its predecessors name; else anywhere.
+-- The shards for a new task: that of its key, its group or its predecessors, else any.
 CREATE FUNCTION queue_shard.places(queue text, key text, group_key text, after bigint[]) RETURNS SETOF integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -163,7 +163,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_shard.places(text, text, text, bigint[]) IS
-    'The shards that a task may go to, in the order to try them.';
+    'Returns the shards for a new task, in the order to try them.';
 
 CREATE FUNCTION queue_shard.raise_away(problem text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -175,18 +175,18 @@ END
 $$;
 COMMENT ON FUNCTION queue_shard.raise_away(text) IS 'Raises 08001.';
 
--- A shard that gives out ids of another one would have its tasks completed there.
+-- If a shard assigned ids of another one, calls for its tasks would go there.
 CREATE FUNCTION queue_shard.check_id(shard integer, id bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF queue_shard.of(id) <> shard THEN
         RAISE EXCEPTION 'shard % gives out ids of shard %', shard, queue_shard.of(id)
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = format('Run shard.sql on it with shard=%s, after finishing or purging what has such ids.', shard);
+                  HINT = format('Run shard.sql on it with shard=%s, after its tasks with such ids were finished or purged.', shard);
     END IF;
     RETURN id;
 END
 $$;
-COMMENT ON FUNCTION queue_shard.check_id(integer, bigint) IS 'The id, if it is one of the shard.';
+COMMENT ON FUNCTION queue_shard.check_id(integer, bigint) IS 'Returns the id if it belongs to the shard; raises otherwise.';
 
 COMMIT;

@@ -1,11 +1,11 @@
--- The second half of the router: the verbs, with the names and arguments that they have on a shard. Run after
+-- The second half of the router: the public functions, with the same names and arguments as on a shard. Run it after
 -- shards.sql.
 
 \set ON_ERROR_STOP on
 BEGIN;
 
--- A push tries the next shard only when surely nothing was pushed. When the connection broke in the middle the
--- caller gets the error: the task may be there or not, as with any COMMIT whose answer got lost.
+-- A push tries the next shard only if certainly nothing was pushed. If the connection broke during the push, the caller
+-- gets the error: the task may have been pushed or not, as with any COMMIT whose response is lost.
 CREATE FUNCTION queue.push(
     queue text, payload jsonb DEFAULT '{}', priority integer DEFAULT 0, run_at timestamptz DEFAULT NULL,
     delay interval DEFAULT NULL, key text DEFAULT NULL, on_duplicate text DEFAULT 'skip',
@@ -36,9 +36,9 @@ END
 $$;
 COMMENT ON FUNCTION queue.push(
     text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval,
-    text) IS 'Puts a task into a queue on one of the shards and returns its id.';
+    text) IS 'Pushes a task to one of the shards and returns its id.';
 
--- All of them go to one shard, in one transaction: all or none.
+-- All tasks go to one shard, in one transaction: all or none.
 CREATE FUNCTION queue.push_many(
     queue text, payloads jsonb[], priority integer DEFAULT 0, run_at timestamptz DEFAULT NULL,
     delay interval DEFAULT NULL, key text DEFAULT NULL, on_duplicate text DEFAULT 'skip',
@@ -69,9 +69,9 @@ END
 $$;
 COMMENT ON FUNCTION queue.push_many(
     text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval,
-    text) IS 'Puts one task for each payload into a queue, all on one of the shards.';
+    text) IS 'Pushes one task for each payload, all to one of the shards.';
 
--- The first shard that has something gives what it has. Leases whose answer got lost run out.
+-- Returns the tasks of the first shard that has any. Leases whose response is lost expire.
 CREATE FUNCTION queue.claim(
     lease interval DEFAULT NULL, queue text DEFAULT 'default', max_tasks integer DEFAULT 1,
     worker text DEFAULT NULL)
@@ -103,9 +103,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.claim(interval, text, integer, text) IS
-    'Leases due tasks of a queue, from the first shard that has any, a random one first.';
+    'Claims due tasks from the first shard that has any, starting with a random one.';
 
--- Finishing the task and claiming the next one on its shard is one transaction; looking elsewhere is another.
+-- Completing the task and claiming the next one on its shard is one transaction; a claim from another shard is another
+-- one.
 CREATE FUNCTION queue.complete_and_claim(
     id bigint, token bigint, result jsonb DEFAULT NULL, lease interval DEFAULT NULL,
     queue text DEFAULT 'default', worker text DEFAULT NULL)
@@ -119,9 +120,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text) IS
-    'Finishes a task and claims the next one, on the same shard if it has any.';
+    'Completes a task and claims the next one, from the same shard if it has any.';
 
--- A shard that is away accepts nothing, and its ids are left out like those with a stale token.
+-- The ids of an unavailable shard are left out, like those with a stale token.
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -146,15 +147,15 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.complete_many(bigint[], bigint[], jsonb[]) IS
-    'Finishes many tasks; returns the ids of those whose shard is there and whose token was current.';
+    'Completes many tasks; returns the ids of those whose shard is available and whose token is current.';
 
--- What concerns one task goes to its shard, and nowhere else.
+-- Calls for one task go to its shard only.
 CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
     SELECT queue.complete($1, $2, $3);
 $$;
-COMMENT ON FUNCTION queue.complete(bigint, bigint, jsonb) IS 'Finishes a task.';
+COMMENT ON FUNCTION queue.complete(bigint, bigint, jsonb) IS 'Completes a task.';
 
 CREATE FUNCTION queue.fail(
     id bigint, token bigint, error text, retry_in interval DEFAULT NULL, permanent boolean DEFAULT false)
@@ -163,7 +164,7 @@ RETURNS text LANGUAGE plproxy AS $$
     SELECT queue.fail($1, $2, $3, $4, $5);
 $$;
 COMMENT ON FUNCTION queue.fail(bigint, bigint, text, interval, boolean) IS
-    'Reports that an attempt failed; returns the state that the task is in now.';
+    'Reports that an attempt failed; returns the new state of the task.';
 
 CREATE FUNCTION queue.release(id bigint, token bigint, delay interval DEFAULT '0') RETURNS void
 LANGUAGE plproxy AS $$
@@ -180,39 +181,39 @@ RETURNS SETOF record LANGUAGE plproxy AS $$
     SELECT * FROM queue.extend($1, $2, $3, $4);
 $$;
 COMMENT ON FUNCTION queue.extend(bigint, bigint, interval, jsonb) IS
-    'Extends a lease, notes progress, and tells whether cancelling was requested.';
+    'Extends a lease, records the progress, and returns whether cancellation was requested.';
 
 CREATE FUNCTION queue.confirm_cancel(id bigint, token bigint) RETURNS void LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
     SELECT queue.confirm_cancel($1, $2);
 $$;
-COMMENT ON FUNCTION queue.confirm_cancel(bigint, bigint) IS 'Acknowledges that a task was cancelled.';
+COMMENT ON FUNCTION queue.confirm_cancel(bigint, bigint) IS 'Confirms that the worker stopped because the task was cancelled.';
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
     SELECT queue.cancel($1);
 $$;
-COMMENT ON FUNCTION queue.cancel(bigint) IS 'Cancels a task, or asks its worker to.';
+COMMENT ON FUNCTION queue.cancel(bigint) IS 'Cancels a task, or records the request for a running one.';
 
 CREATE FUNCTION queue.retry(id bigint) RETURNS text LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
     SELECT queue.retry($1);
 $$;
-COMMENT ON FUNCTION queue.retry(bigint) IS 'Brings a task back.';
+COMMENT ON FUNCTION queue.retry(bigint) IS 'Puts a dead letter back into its queue.';
 
 CREATE FUNCTION queue.get(id bigint) RETURNS queue.task LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
     SELECT * FROM queue.get($1);
 $$;
-COMMENT ON FUNCTION queue.get(bigint) IS 'The task wherever it is.';
+COMMENT ON FUNCTION queue.get(bigint) IS 'Returns a task, wherever it is.';
 
--- What concerns a queue goes to all shards. If one of them is away this is an error, and some of the others may
--- have done it: call it again when all are there.
+-- Calls for a queue go to all shards. If one of them is unavailable, they raise an error, and some of the other shards
+-- may have made the change: call again when all are available.
 CREATE FUNCTION queue.create(name text, options jsonb DEFAULT '{}') RETURNS SETOF void LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON ALL;
     SELECT queue.create($1, $2);
 $$;
-COMMENT ON FUNCTION queue.create(text, jsonb) IS 'Makes a queue on all shards.';
+COMMENT ON FUNCTION queue.create(text, jsonb) IS 'Creates a queue on all shards.';
 
 CREATE FUNCTION queue.configure(name text, options jsonb) RETURNS SETOF void LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON ALL;
@@ -230,7 +231,7 @@ CREATE FUNCTION queue.resume(name text) RETURNS SETOF void LANGUAGE plproxy AS $
     CLUSTER 'queue_shards'; RUN ON ALL;
     SELECT queue.resume($1);
 $$;
-COMMENT ON FUNCTION queue.resume(text) IS 'Lets a paused queue go on, on all shards.';
+COMMENT ON FUNCTION queue.resume(text) IS 'Resumes a queue on all shards.';
 
 CREATE FUNCTION queue_shard.any_ready(queue text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -253,10 +254,10 @@ BEGIN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION queue_shard.any_ready(text) IS 'Whether a shard that can be reached has something to claim.';
+COMMENT ON FUNCTION queue_shard.any_ready(text) IS 'Returns whether an available shard has a task to claim.';
 
--- Looks at all shards, less and less often, five times a second in the end. It commits between two looks, so it
--- cannot be called in a transaction block; and so it has no search_path of its own.
+-- Checks all shards with growing pauses, up to 200 ms. It commits between the checks, so it cannot be called in a
+-- transaction block and cannot have a SET clause.
 CREATE PROCEDURE queue.wait(
     queue text DEFAULT 'default', timeout interval DEFAULT '30 seconds', INOUT ready boolean DEFAULT NULL)
 LANGUAGE plpgsql AS $$
@@ -274,7 +275,7 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE queue.wait(text, interval, boolean) IS
-    'Waits until a shard has something to claim, by looking.';
+    'Waits until a shard has a task to claim. It polls the shards.';
 
 CREATE FUNCTION queue_shard.all_stats(
     OUT shard integer, OUT problem text, OUT queue text, OUT paused boolean, OUT queued bigint,
@@ -298,11 +299,11 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_shard.all_stats() IS
-    'queue.stats of each shard; a shard that is away has one row, with the problem.';
+    'queue.stats of each shard; an unavailable shard has one row with the problem.';
 
 CREATE VIEW queue.shard_stats AS SELECT * FROM queue_shard.all_stats();
 COMMENT ON VIEW queue.shard_stats IS
-    'What is in each queue on each shard; a shard that is away has one row, with the problem.';
+    'The numbers of tasks of each queue on each shard; an unavailable shard has one row with the problem.';
 
 CREATE VIEW queue.stats AS
 WITH each AS MATERIALIZED (SELECT * FROM queue_shard.all_stats())
@@ -316,6 +317,6 @@ SELECT e.queue, bool_or(e.paused) AS paused, sum(e.queued)::bigint AS queued, su
        (SELECT count(*) FROM each AS a WHERE a.problem IS NOT NULL) AS shards_away
 FROM each AS e WHERE e.problem IS NULL
 GROUP BY e.queue;
-COMMENT ON VIEW queue.stats IS 'What is in each queue on all shards that can be reached.';
+COMMENT ON VIEW queue.stats IS 'The numbers of tasks of each queue on all available shards.';
 
 COMMIT;
