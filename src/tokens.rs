@@ -136,9 +136,9 @@ fn read(mark: pg_sys::Oid) -> Option<(i64, i64)> {
     // SAFETY: the table is open and locked while it is read, and has the columns that are read from it.
     unsafe {
         let table = pg_sys::table_open(mark, pg_sys::AccessShareLock as i32);
-        let shape = (*table).rd_att;
+        let descriptor = (*table).rd_att;
         let mut found = None;
-        if columns::begins_with(shape, columns::TOKEN_MARK) {
+        if columns::begins_with(descriptor, columns::TOKEN_MARK) {
             pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
             let snapshot = pg_sys::GetActiveSnapshot();
             let scan = pg_sys::systable_beginscan(
@@ -151,9 +151,9 @@ fn read(mark: pg_sys::Oid) -> Option<(i64, i64)> {
             );
             let tuple = pg_sys::systable_getnext(scan);
             if !tuple.is_null() {
-                let count = (*shape).natts as usize;
+                let count = (*descriptor).natts as usize;
                 let (mut values, mut nulls) = (vec![pg_sys::Datum::from(0); count], vec![true; count]);
-                pg_sys::heap_deform_tuple(tuple, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+                pg_sys::heap_deform_tuple(tuple, descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
                 let number = |column: usize| if nulls[column] { 0 } else { values[column].value() as i64 };
                 found = Some((number(token_mark::REACHED), number(token_mark::TIMELINE)));
             }

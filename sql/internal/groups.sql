@@ -10,8 +10,8 @@
 --
 --   Exact, because one transaction at a time admits tasks of a group, and sees everything committed before: it holds
 --   the group's row in queue_internal.locks from before it counts until its own commit. Nobody waits for that row: a
---   claim that finds it locked postpones the event. The rows are the queue's own, and so a transaction that stays open
---   after it admitted tasks of many groups is in the way of no other queue.
+--   claim that finds it locked postpones the event. Each queue has its own rows, so that a transaction that stays open
+--   after it admitted tasks of many groups does not delay other queues.
 
 CREATE FUNCTION queue_internal.lock_group(queue text, group_key text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$

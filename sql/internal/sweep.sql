@@ -21,8 +21,8 @@ REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
 COMMENT ON TYPE queue_internal.sweep_position IS 'The position of a sweep in each of the tables.';
 
 -- Checks about "max_rows" rows; returns its position. A turn is over when "queue" is null, and everything has been
--- checked when all of the position is null. With "again", each turn starts again with tables that came to their end,
--- so that changes lost there meanwhile do not wait for larger tables; without, everything is checked once.
+-- checked when all of the position is null. With "again", each turn starts again with tables that were read to their
+-- end, so that changes lost there meanwhile do not wait for larger tables; without, everything is checked once.
 CREATE FUNCTION queue_internal.sweep(pos queue_internal.sweep_position, max_rows integer, again boolean)
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
