@@ -164,7 +164,7 @@ FROM (VALUES
 
 -- Filters, and what goes with them in every bulk verb.
 CREATE TEMP TABLE bulk AS SELECT format('CALL queue.%s_where(%%s%s', verb, more) AS call FROM (VALUES
-    ('cancel', ''), ('retry', ''), ('redrive', ''), ('reprioritise', ', priority => 1'), ('move', ', to_queue => ''default'''), ('purge', '')) AS v (verb, more);
+    ('cancel', ''), ('run_now', ''), ('redrive', ''), ('reprioritise', ', priority => 1'), ('move', ', to_queue => ''default'''), ('purge', '')) AS v (verb, more);
 SELECT count(pg_temp.calls('filter', ARRAY[call || ')'],
     ARRAY['NULL→22004', '''[]''→22023', '''"x"''→22023', '''null''→22023', '''{}''→22023', '''{"": 1}''→22023', '''{"Queue": "default"}''→22023',
           '''{"queue": "nowhere"}''→QX002', '''{"queue": ""}''→QX002', '''{"state": "completed"}''→22023'])) FROM bulk;

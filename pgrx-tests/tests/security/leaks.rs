@@ -122,7 +122,7 @@ fn no_payload_is_in_a_log_an_error_or_a_statistics_view() {
             }
         }
         let filter = json!({ "payload": secret, "headers": secret });
-        for verb in ["cancel", "retry", "redrive", "purge"] {
+        for verb in ["cancel", "run_now", "redrive", "purge"] {
             call(c, said, &format!("CALL queue.{verb}_where($1, dry_run => true)"), &[&filter]);
             call(c, said, &format!("CALL queue.{verb}_where($1)"), &[&filter]);
         }
