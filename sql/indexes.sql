@@ -30,6 +30,10 @@ CREATE INDEX history_default_finished_at ON queue.history_default
     USING brin (finished_at) WITH (pages_per_range = 32);
 COMMENT ON INDEX queue.history_default_finished_at IS 'Finds the tasks that finished in an interval.';
 
+-- fire_schedules: the schedules that became due since the last call.
+CREATE INDEX schedules_next_run_at ON queue.schedules (next_run_at) WHERE paused_at IS NULL;
+COMMENT ON INDEX queue.schedules_next_run_at IS 'Finds the schedules that are due.';
+
 -- redrive, retire_dead_letters: the oldest of a queue first.
 CREATE INDEX dead_letters_queue_failed_at ON queue.dead_letters (queue, failed_at, id);
 COMMENT ON INDEX queue.dead_letters_queue_failed_at IS

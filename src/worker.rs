@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use installed::{Installed, Step};
 use leases::LeaseScan;
+use schedules::Schedules;
 
 /// The largest number of tasks that one transaction of the worker changes.
 const BATCH: i32 = 1000;
@@ -102,11 +103,7 @@ struct Worker {
     next_run: i64,
     /// Listeners have been notified of all tasks that became due up to this time.
     due_until: i64,
-    /// When the next schedule is due, as far as this worker knows.
-    next_schedule: i64,
-    /// When schedules last ran, and the queue after which the next call continues.
-    schedules_ran: Instant,
-    schedules_after: Vec<u8>,
+    schedules: Schedules,
     /// When all queues were last checked.
     swept_at: i64,
     /// When to create partitions next.
@@ -198,9 +195,7 @@ impl Worker {
             lease_scan_by: AT_ONCE,
             next_run: NEVER,
             due_until: now(),
-            next_schedule: NEVER,
-            schedules_ran: Instant::now(),
-            schedules_after: Vec::new(),
+            schedules: Schedules::new(),
             swept_at: i64::MIN,
             next_partitions: AT_ONCE,
             next_retention: AT_ONCE,
@@ -270,7 +265,7 @@ impl Worker {
         // kept, because not every round searches for the next ones.
         let announced = self.database.next_run.take();
         self.next_run = self.next_run.min(announced);
-        self.next_schedule = self.next_schedule.min(announced);
+        self.schedules.announce(announced);
         for index in 0..STEPS.len() {
             self.wake_due();
             let mut installed = Installed::Yes;
@@ -350,7 +345,7 @@ impl Worker {
         let mut times = [NEVER; STEPS.len()];
         times[MAINTAIN_LANES] = self.next_lane.min(self.database.next_lane.get());
         times[REAP] = self.lease_scan_due();
-        times[RUN_SCHEDULES] = self.next_schedule.min(self.database.next_run.get());
+        times[RUN_SCHEDULES] = self.schedules.due().min(self.database.next_run.get());
         times[FIND_LOST_EVENTS] = more(self.sweeping).min(self.next_lost);
         times[PROCESS_EVENTS] = more(self.more_events);
         times[FIND_DUE_QUEUES] = run.max(self.notify_from).min(self.next_sweep());

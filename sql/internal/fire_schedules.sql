@@ -1,4 +1,4 @@
--- queue_internal.fire_schedules(max_tasks, max_pause, after)
+-- queue_internal.fire_schedules(max_tasks, max_pause, after, since)
 --
 --   Pushes the tasks of the schedules that are due, and returns when the next schedule is due.
 --   Promise:  one task for each run, because one transaction pushes the task and sets the next run, and the next run
@@ -6,10 +6,14 @@
 --   Order:    first the schedules that are on time, which became due in the last second; those that are behind get at
 --             least a quarter of the time of a call. In both, queues take turns, and in each queue the schedule that is
 --             due first comes first, a few tasks of each schedule at a time. So neither a queue with many schedules nor
---             a schedule that is far behind delays others. The queues are visited by name, starting after "after".
---             "last" is the queue where it stopped before each schedule had its turn, else null; the next call
---             continues after it
+--             a schedule that is far behind delays others. For those on time the queues are visited by name, starting
+--             after "after"; "last" is the queue where it stopped before each schedule had its turn, else null. For
+--             those behind the order of the queues is random
 --   Stops:    after "max_tasks" pushes or 100 ms; with null after neither
+--   Since:    only the schedules that became due after that time, which an index finds, no matter how many dead versions
+--             of rows an old snapshot keeps in the table. "until" is the time to continue with: no schedule that became
+--             due up to then is left, except those that wait for "retry_at", when all schedules are to be read, "since"
+--             being null. "until" is null if it stopped before all schedules on time had their turn
 --   Restore:  pushes nothing while pg_restore is connected
 --   Failing:  a schedule whose push fails stays due and records the error. It is skipped for as long as it was overdue
 --             when it failed, at most "max_pause", and does not delay others
@@ -18,29 +22,34 @@
 --             vain, all others of the call wait 2 ms each, because many schedules may have the same key
 
 CREATE FUNCTION queue_internal.fire_schedules(
-    max_tasks bigint, max_pause interval, after text DEFAULT '',
-    OUT fired bigint, OUT next_run_at timestamptz, OUT last text)
+    max_tasks bigint, max_pause interval, after text DEFAULT '', since timestamptz DEFAULT NULL,
+    OUT fired bigint, OUT next_run_at timestamptz, OUT last text, OUT retry_at timestamptz, OUT until timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' AS $$
 DECLARE
     started CONSTANT timestamptz := clock_timestamp();
+    first   CONSTANT timestamptz := coalesce(since, '-infinity');
     moment  timestamptz;
     before  bigint := -1;
     plan    queue.schedules;
     due     record;
     begun   timestamptz;
     served  text;
+    is_cut  boolean;
 BEGIN
     fired := 0;
     -- A task that is pushed before the tasks, keys and sequence of the dump are restored could take an id or a key of
     -- theirs.
     IF queue_internal.is_being_restored() THEN
         next_run_at := started + interval '1 second';
+        retry_at := next_run_at;
+        until := started;
         RETURN;
     END IF;
     <<turns>>
     WHILE fired > before LOOP
         before := fired;
         last := NULL;
+        is_cut := false;
         moment := clock_timestamp();
         FOR due IN
             SELECT d.name, d.queue, d.is_on_time, NOT bool_and(d.is_on_time) OVER () AS others_are_behind,
@@ -48,24 +57,28 @@ BEGIN
             FROM (SELECT s.name, s.queue, s.next_run_at,
                          s.next_run_at > moment - interval '1 second' AND s.last_error_at IS NULL AS is_on_time
                   FROM queue.schedules AS s
-                  WHERE s.paused_at IS NULL AND s.next_run_at <= moment
+                  WHERE s.paused_at IS NULL AND s.next_run_at > first AND s.next_run_at <= moment
                     AND (s.last_error_at <= moment
                          AND s.last_error_at + queue_internal.schedule_pause(
                              s.next_run_at, s.last_error_at, max_pause) > moment) IS NOT TRUE) AS d
-            ORDER BY NOT d.is_on_time, turn, d.queue <= after, d.queue
+            ORDER BY NOT d.is_on_time, turn, d.is_on_time AND d.queue <= after,
+                     CASE WHEN d.is_on_time THEN d.queue END, random()
         LOOP
             -- Not from the start: to find and sort them may have taken longer.
             begun := coalesce(begun, clock_timestamp());
             IF due.is_on_time AND due.others_are_behind AND max_tasks IS NOT NULL
                AND clock_timestamp() > begun + interval '75 ms' THEN
                 last := served;
+                is_cut := true;
                 CONTINUE;
             END IF;
-            SELECT s.* INTO plan FROM queue.schedules AS s
-            WHERE s.name = due.name AND s.paused_at IS NULL AND s.next_run_at <= moment FOR UPDATE SKIP LOCKED;
-            CONTINUE WHEN NOT FOUND;
-            served := CASE WHEN due.is_on_time THEN plan.queue ELSE served END;
             BEGIN
+                -- In the subtransaction that also updates the row. A lock by one transaction and an update by another
+                -- would be a multixact, which every later reader of the dead row would have to look up.
+                SELECT s.* INTO plan FROM queue.schedules AS s
+                WHERE s.name = due.name AND s.paused_at IS NULL AND s.next_run_at <= moment FOR UPDATE SKIP LOCKED;
+                CONTINUE WHEN NOT FOUND;
+                served := CASE WHEN due.is_on_time THEN plan.queue ELSE served END;
                 fired := fired + queue_internal.fire_schedule(
                     plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
             EXCEPTION WHEN OTHERS THEN
@@ -73,20 +86,33 @@ BEGIN
                     PERFORM set_config('lock_timeout', '2ms', true);
                 END IF;
                 UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
-                WHERE s.name = plan.name;
+                WHERE s.name = (SELECT l.name FROM queue.schedules AS l WHERE l.name = due.name FOR UPDATE SKIP LOCKED);
             END;
             IF fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > begun + interval '100 ms' THEN
                 last := coalesce(last, plan.queue);
+                is_cut := is_cut OR due.is_on_time;
                 EXIT turns;
             END IF;
         END LOOP;
         EXIT WHEN max_tasks IS NULL;
     END LOOP;
-    next_run_at := queue_internal.next_schedule(max_pause);
+    until := CASE WHEN NOT is_cut THEN moment END;
+    SELECT min(s.next_run_at) INTO next_run_at FROM queue.schedules AS s
+    WHERE s.paused_at IS NULL AND s.next_run_at > moment;
+    IF last IS NOT NULL THEN
+        retry_at := moment;
+    ELSE
+        -- What is left was locked or has failed.
+        SELECT min(CASE WHEN s.last_error_at <= clock_timestamp()
+                        THEN s.last_error_at + queue_internal.schedule_pause(s.next_run_at, s.last_error_at, max_pause)
+                        ELSE moment + interval '1 second' END)
+        INTO retry_at FROM queue.schedules AS s
+        WHERE s.paused_at IS NULL AND s.next_run_at > first AND s.next_run_at <= moment;
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.fire_schedules IS
-    'Pushes the tasks of due schedules; returns how many, when the next schedule is due, and where it stopped early.';
+    'Pushes the tasks of due schedules; returns how many, when the next schedules are due, and where it stopped early.';
 
 CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -148,22 +174,6 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.schedule_pause IS
     'Returns for how long a schedule whose push failed is skipped.';
-
-CREATE FUNCTION queue_internal.next_schedule(max_pause interval) RETURNS timestamptz
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    moment CONSTANT timestamptz := clock_timestamp();
-BEGIN
-    RETURN (
-        SELECT min(CASE WHEN s.last_error_at <= moment
-                        THEN greatest(s.next_run_at, s.last_error_at + queue_internal.schedule_pause(
-                            s.next_run_at, s.last_error_at, max_pause))
-                        ELSE s.next_run_at END)
-        FROM queue.schedules AS s WHERE s.paused_at IS NULL);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.next_schedule IS
-    'Returns when the next schedule is due, or is tried again after a failure.';
 
 CREATE FUNCTION queue_internal.open_schedule(name text) RETURNS queue.schedules
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$

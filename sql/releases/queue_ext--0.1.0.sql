@@ -28,7 +28,7 @@ COMMENT ON SCHEMA queue_internal IS
 --   events              hints: which waiting tasks and which groups to check
 --   locks               rows to lock
 --   slots               which tasks occupy the slots of a queue with max_running
---   tokens              the rate buckets of a queue with a rate limit
+--   rate_buckets        the rate buckets of a queue with a rate limit
 --   token_mark          how far fencing tokens have been handed out
 --
 -- There are no foreign keys between them: they would lock the queue's row at every push.
@@ -76,7 +76,7 @@ CREATE TABLE queue.queues (
 -- or in an index predicate, so a claim is a HOT update. They come before the columns that it does not change, so that
 -- the WAL record of a claim does not repeat the payload.
 --
--- "gate" is the admission of a task, which only policies change:
+-- "admission" says whether claims may take the task. Only policies change it:
 --   0  open: a task without a group, or one of a group that a claim has to check
 --   1  admitted: one of the tasks of its group that may run now
 --   2  blocked: it waits for predecessors or for its turn in its group, and is not in tasks_order
@@ -91,7 +91,7 @@ CREATE TABLE queue.tasks (
     attempt             integer     NOT NULL DEFAULT 0,
     max_attempts        integer,
     token               bigint      NOT NULL DEFAULT 0,
-    gate                smallint    NOT NULL DEFAULT 0,
+    admission           smallint    NOT NULL DEFAULT 0,
     lease_until         timestamptz,
     worker              text,
     claimed_at          timestamptz,
@@ -199,7 +199,7 @@ CREATE TABLE queue.schedules (
 );
 
 -- A key belongs to a live task; or, after that task finished, until expires_at. "ttl" is the key_ttl of the push,
--- "replaced_ttl" that of the running task which gave up the key and may get it back (settle_duplicate).
+-- "replaced_ttl" that of the running task which gave up the key and may get it back (resolve_duplicate).
 CREATE TABLE queue_internal.keys (
     queue      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
@@ -271,13 +271,13 @@ CREATE TABLE queue_internal.slots (
 
 -- The starts of a rate limit, spread over buckets so that claims do not wait for one row. "taken" has the times of
 -- the starts in the current period. Versions as in slots.
-CREATE TABLE queue_internal.tokens (
+CREATE TABLE queue_internal.rate_buckets (
     queue    text COLLATE "C" NOT NULL,
     bucket   integer       NOT NULL,
     version  bigint        NOT NULL DEFAULT 0,
     capacity integer       NOT NULL,
     taken    timestamptz[] NOT NULL DEFAULT '{}',
-    CONSTRAINT tokens_pkey PRIMARY KEY (queue, bucket, version)
+    CONSTRAINT rate_buckets_pkey PRIMARY KEY (queue, bucket, version)
 );
 
 -- One row, from which the first token of a claim is computed (src/tokens.rs, internal/token_base.sql). A worker writes
@@ -353,13 +353,13 @@ COMMENT ON FUNCTION queue_internal.task_in_bucket IS 'Returns whether a task is 
 -- columns that a claim changes: see tables.sql.
 
 -- claim: the next task of a queue. due_queues: which tasks became due, and which is next.
-CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE gate < 2;
+CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE admission < 2;
 COMMENT ON INDEX queue.tasks_order IS
     'The order in which the tasks of a queue are claimed. Holds no column that a claim changes.';
 
 -- admit_next: which tasks of a group are admitted, and which is next. sweep_groups: the groups of a queue.
-CREATE INDEX tasks_group ON queue.tasks (queue, group_key, gate, id) WHERE group_key IS NOT NULL;
-COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: those admitted, and those behind them.';
+CREATE INDEX tasks_group ON queue.tasks (queue, group_key, admission, id) WHERE group_key IS NOT NULL;
+COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: the admitted, the open and the blocked ones.';
 
 -- process_events: all events of a group, or of a task, at once.
 CREATE INDEX events_group ON queue_internal.events (queue, group_key, id) WHERE group_key IS NOT NULL;
@@ -380,6 +380,10 @@ COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that finished tasks keep fo
 CREATE INDEX history_default_finished_at ON queue.history_default
     USING brin (finished_at) WITH (pages_per_range = 32);
 COMMENT ON INDEX queue.history_default_finished_at IS 'Finds the tasks that finished in an interval.';
+
+-- fire_schedules: the schedules that became due since the last call.
+CREATE INDEX schedules_next_run_at ON queue.schedules (next_run_at) WHERE paused_at IS NULL;
+COMMENT ON INDEX queue.schedules_next_run_at IS 'Finds the schedules that are due.';
 
 -- redrive, retire_dead_letters: the oldest of a queue first.
 CREATE INDEX dead_letters_queue_failed_at ON queue.dead_letters (queue, failed_at, id);
@@ -619,8 +623,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.raise_lease_lost IS 'Raises QX001, or QX003 if there is no such task.';
 -- queue_internal.state_of(id, kind)
 --
---   Returns the state of a task wherever it is; null if it does not exist, or if the caller does not have this kind of right
---   on its queue. So no role can find out which ids other queues have.
+--   Returns the state of a task wherever it is; null if it does not exist, or if the caller does not have this kind of
+--   right on its queue. So no role can find out which ids other queues have.
 --   Touches:  queue.tasks, queue.dead_letters, queue.history (reads)
 
 CREATE FUNCTION queue_internal.state_of(id bigint, kind text) RETURNS text
@@ -628,12 +632,15 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan
 DECLARE
     state text;
 BEGIN
-    SELECT t.state INTO state FROM queue.tasks AS t WHERE t.id = state_of.id AND queue_internal.has_right(kind, t.queue);
+    SELECT t.state INTO state FROM queue.tasks AS t
+    WHERE t.id = state_of.id AND queue_internal.has_right(kind, t.queue);
     IF NOT FOUND THEN
-        SELECT 'failed' INTO state FROM queue.dead_letters AS d WHERE d.id = state_of.id AND queue_internal.has_right(kind, d.queue);
+        SELECT 'failed' INTO state FROM queue.dead_letters AS d
+        WHERE d.id = state_of.id AND queue_internal.has_right(kind, d.queue);
     END IF;
     IF state IS NULL THEN
-        SELECT h.state INTO state FROM queue.history AS h WHERE h.id = state_of.id AND queue_internal.has_right(kind, h.queue);
+        SELECT h.state INTO state FROM queue.history AS h
+        WHERE h.id = state_of.id AND queue_internal.has_right(kind, h.queue);
     END IF;
     RETURN state;
 END
@@ -852,8 +859,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_backoff IS 'Checks the backoff of a task, which may be null.';
--- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It does
--- not run for other tasks, nor for those of a dump, which restores keys and gates as well (tasks_inserted.sql).
+-- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It
+-- does not run for other tasks, nor for those of a dump, which restores keys and admissions as well
+-- (tasks_inserted.sql).
 --
 --   If another task has the key, the INSERT skips the row.
 --   Errors:   42501 without the right to push; 22023, 54000 for invalid keys in a plain INSERT
@@ -866,7 +874,7 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege',
                   DETAIL = 'The role that inserts does not have the right of a producer for the queue.';
     ELSIF NEW.state = 'waiting' THEN
-        NEW.gate := 2;
+        NEW.admission := 2;
     END IF;
     IF NEW.key IS NOT NULL THEN
         PERFORM queue_internal.check_key('key', NEW.key);
@@ -874,10 +882,10 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
-    IF NEW.group_key IS NOT NULL AND NEW.gate = 0 THEN
+    IF NEW.group_key IS NOT NULL AND NEW.admission = 0 THEN
         PERFORM queue_internal.check_key('group_key', NEW.group_key);
         -- If the queue has delayed_head "pass", a delayed task does not block its group.
-        NEW.gate := CASE WHEN NEW.run_at > clock_timestamp() AND EXISTS (
+        NEW.admission := CASE WHEN NEW.run_at > clock_timestamp() AND EXISTS (
             SELECT FROM queue.queues AS q WHERE q.name = NEW.queue AND q.delayed_head = 'pass') THEN 0 ELSE 2 END;
     END IF;
     RETURN NEW;
@@ -972,7 +980,8 @@ ALTER TABLE queue.bindings ADD CONSTRAINT bindings_pattern_check
     CHECK (queue_internal.is_topic_regex(topic_regex, topic_pattern));
 -- The trigger for every way into queue.tasks: push, a plain INSERT, COPY.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group with blocked tasks.
+--   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group with blocked
+--   tasks.
 --   Errors:   QX002 no such queue; 22023 for an invalid column in a plain INSERT
 --   Why a statement trigger: one lookup of the queues for a million rows.
 
@@ -1002,7 +1011,7 @@ BEGIN
     PERFORM queue_internal.check_backoff(b.backoff)
     FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;
     FOR arrival IN
-        SELECT i.queue, bool_or(i.gate = 2) AS blocked
+        SELECT i.queue, bool_or(i.admission = 2) AS blocked
         FROM inserted AS i GROUP BY i.queue
     LOOP
         IF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = arrival.queue) THEN
@@ -1011,7 +1020,7 @@ BEGIN
         IF arrival.blocked THEN
             INSERT INTO queue_internal.events (queue, group_key)
             SELECT DISTINCT i.queue, i.group_key FROM inserted AS i
-            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.gate = 2;
+            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.admission = 2;
         END IF;
     END LOOP;
     RETURN NULL;
@@ -1044,8 +1053,8 @@ CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     EXECUTE FUNCTION queue_internal.tasks_inserted('restored');
 COMMENT ON TRIGGER tasks_restored ON queue.tasks IS
     'Lets a dump be restored in any order.';
--- Lets a dump be restored: CREATE EXTENSION has just created the queue "default", and now the dump brings the one that was
--- configured, which replaces it. How a dump is recognized: tasks_inserted.sql.
+-- Lets a dump be restored: CREATE EXTENSION has just created the queue "default", and now the dump brings the one that
+-- was configured, which replaces it. How a dump is recognized: tasks_inserted.sql.
 
 CREATE FUNCTION queue_internal.restore_default_queue() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1091,9 +1100,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.backoff IS 'Returns the delay after a failed attempt of a task.';
 -- Which task has a key, and for how long.
 --
---   A live task of the queue has the key. After the task completed or was cancelled, it keeps the key for its "key_ttl". A
---   row of queue_internal.keys only counts while its task lives or its time has not passed, so that a task which somebody
---   deletes by hand does not keep its key for ever.
+--   A live task of the queue has the key. After the task completed or was cancelled, it keeps the key for its
+--   "key_ttl". A row of queue_internal.keys only counts while its task lives or its time has not passed, so that a task
+--   which somebody deletes by hand does not keep its key for ever.
 --   A push that replaces a running task takes over the key, and waits for that task as for a predecessor. If it ends
 --   without having run, it gives the key back.
 
@@ -1152,11 +1161,11 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_key IS
     'Takes a key for a task unless another task has it; returns whether the task has it now.';
 
--- Returns false if it would have to wait and "patient" is false. Returns true also if no task has the key.
-CREATE FUNCTION queue_internal.lock_key(queue text, key text, patient boolean) RETURNS boolean
+-- Returns false if it would have to wait and "wait" is false. Returns true also if no task has the key.
+CREATE FUNCTION queue_internal.lock_key(queue text, key text, wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    IF patient THEN
+    IF wait THEN
         PERFORM FROM queue_internal.keys AS k WHERE k.queue = lock_key.queue AND k.key = lock_key.key
         FOR NO KEY UPDATE;
         RETURN true;
@@ -1224,7 +1233,7 @@ COMMENT ON FUNCTION queue_internal.is_replaced IS
 
 -- Called by a push that found its key taken. If "id" is null the push has to try again: the key is free now, or can
 -- be taken over from the task in "running", which the pushed task has to wait for.
-CREATE FUNCTION queue_internal.settle_duplicate(
+CREATE FUNCTION queue_internal.resolve_duplicate(
     pushed queue.tasks, on_duplicate text, OUT id bigint, OUT running bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -1241,7 +1250,7 @@ BEGIN
     -- Waits for a claim in progress: if it rolls back, the task is still to be changed.
     UPDATE queue.tasks AS t SET run_at = pushed.run_at, updated_at = clock_timestamp()
     WHERE t.id = holder.task_id AND t.queue = pushed.queue AND t.state IN ('queued', 'waiting')
-    RETURNING t.group_key, t.gate INTO pushed.group_key, pushed.gate;
+    RETURNING t.group_key, t.admission INTO pushed.group_key, pushed.admission;
     IF NOT FOUND THEN
         IF on_duplicate = 'reschedule' THEN
             SELECT t.id INTO id FROM queue.tasks AS t WHERE t.id = holder.task_id AND t.queue = pushed.queue;
@@ -1268,10 +1277,10 @@ BEGIN
     END IF;
     id := holder.task_id;
     pushed.id := id;
-    PERFORM queue_internal.yield_turn(pushed);
+    PERFORM queue_internal.recheck_group(pushed);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.settle_duplicate IS
+COMMENT ON FUNCTION queue_internal.resolve_duplicate IS
     'Applies on_duplicate to the task that has the key; returns that task''s id, or the running task to wait for.';
 
 CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
@@ -1294,18 +1303,18 @@ COMMENT ON FUNCTION queue_internal.retire_keys IS
     'Deletes keys whose time has passed; returns whether there may be more.';
 -- Groups: which tasks of a group may run.
 --
---   A task of a group is pushed as blocked (gate 2), and is not in tasks_order: a claim never passes over tasks that
---   have to wait, however many there are. Whatever may admit the next one (a push, an end, a retry) leaves an event;
---   the claim that processes it admits as many as the limit allows (gate 1), the smallest id first. So at most
---   "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
+--   A task of a group is pushed as blocked (admission 2), and is not in tasks_order: a claim never passes over tasks
+--   that have to wait, however many there are. Whatever may admit the next one (a push, an end, a retry) leaves an
+--   event; the claim that processes it admits as many as the limit allows (admission 1), the smallest id first. So at
+--   most "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
 --   comes later, by a retry or from another queue, takes the place of an admitted one that does not run yet.
 --
---   Where a delayed task does not hold up its group (delayed_head), it is open (gate 0) until it becomes due.
+--   Where a delayed task does not hold up its group (delayed_head), it is open (admission 0) until it becomes due.
 --
 --   Exact, because one transaction at a time admits tasks of a group, and sees everything committed before: it holds
 --   the group's row in queue_internal.locks from before it counts until its own commit. Nobody waits for that row: a
---   claim that finds it locked postpones the event. The rows are the queue's own, and so a transaction that stays open
---   after it admitted tasks of many groups is in the way of no other queue.
+--   claim that finds it locked postpones the event. Each queue has its own rows, so that a transaction that stays open
+--   after it admitted tasks of many groups does not delay other queues.
 
 CREATE FUNCTION queue_internal.lock_group(queue text, group_key text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -1369,13 +1378,13 @@ BEGIN
     SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued')
     INTO admitted, ready, latest
     FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.gate = is_admitted;
+    WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.admission = is_admitted;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted.';
 
 -- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing.
-CREATE FUNCTION queue_internal.next_step(
+CREATE FUNCTION queue_internal.next_admission(
     source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint,
     OUT admit bigint, OUT withdraw bigint)
 LANGUAGE plpgsql
@@ -1398,18 +1407,18 @@ BEGIN
         RETURN;
     END IF;
     -- Checks the first thousand of the open tasks, which are not due yet. A claim meets the others when they become
-    -- due (queue_up). Both are read in the order of tasks_group, because the index on ids has the tasks of all
+    -- due (block_due_tasks). Both are read in the order of tasks_group, because the index on ids has the tasks of all
     -- queues.
     SELECT w.id, w.state INTO first FROM (
         (SELECT t.id, t.state FROM queue.tasks AS t
-         WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate >= is_blocked
+         WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
            AND (t.state = 'queued' OR blocking)
-         ORDER BY t.gate, t.id LIMIT 1)
+         ORDER BY t.admission, t.id LIMIT 1)
         UNION ALL
         (SELECT o.id, o.state FROM (
              SELECT t.id, t.state, t.run_at FROM queue.tasks AS t
-             WHERE t.queue = source.name AND t.group_key = next_step.group_key AND t.gate <= is_open
-             ORDER BY t.gate, t.id LIMIT 1000) AS o
+             WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission <= is_open
+             ORDER BY t.admission, t.id LIMIT 1000) AS o
          WHERE o.state = 'queued' AND (blocking OR o.run_at <= clock_timestamp())
          ORDER BY o.id LIMIT 1)) AS w
     ORDER BY w.id LIMIT 1;
@@ -1426,7 +1435,7 @@ BEGIN
     -- delayed one does.
 END
 $$;
-COMMENT ON FUNCTION queue_internal.next_step IS
+COMMENT ON FUNCTION queue_internal.next_admission IS
     'Returns which task of a group to admit next, or whose admission to withdraw.';
 
 -- Admits tasks of a group until its limit or the time is reached; leaves an event for the rest. Returns false if the
@@ -1451,11 +1460,11 @@ BEGIN
     SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
     LOOP
         SELECT s.admit, s.withdraw INTO step
-        FROM queue_internal.next_step(source, group_key, now.admitted, now.ready, now.latest) AS s;
+        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest) AS s;
         IF step.withdraw IS NOT NULL THEN
-            UPDATE queue.tasks AS t SET gate = 2
+            UPDATE queue.tasks AS t SET admission = 2
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
-                          WHERE l.id = step.withdraw AND l.gate = 1 AND l.state = 'queued'
+                          WHERE l.id = step.withdraw AND l.admission = 1 AND l.state = 'queued'
                             AND l.queue = source.name AND l.group_key = admit_next.group_key
                           FOR NO KEY UPDATE SKIP LOCKED);
             IF NOT FOUND THEN
@@ -1464,21 +1473,21 @@ BEGIN
             SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
         ELSIF step.admit IS NOT NULL THEN
             UPDATE queue.tasks AS t
-            SET gate = CASE WHEN pass AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
+            SET admission = CASE WHEN pass AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
                 run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
-                          WHERE l.id = step.admit AND l.gate <> 1 AND l.state = 'queued'
-                            -- It may have been moved to another queue since next_step read it.
+                          WHERE l.id = step.admit AND l.admission <> 1 AND l.state = 'queued'
+                            -- It may have been moved to another queue since next_admission read it.
                             AND l.queue = source.name AND l.group_key = admit_next.group_key
                           FOR NO KEY UPDATE SKIP LOCKED)
             RETURNING t.* INTO next;
             IF NOT FOUND THEN
                 RETURN false;
             END IF;
-            PERFORM queue_internal.keep_in_view(next);
-            now.admitted := now.admitted + next.gate;
-            now.ready := now.ready + next.gate;
-            now.latest := CASE WHEN next.gate = 1 THEN greatest(now.latest, next.id) ELSE now.latest END;
+            PERFORM queue_internal.move_scan_start_back(next);
+            now.admitted := now.admitted + next.admission;
+            now.ready := now.ready + next.admission;
+            now.latest := CASE WHEN next.admission = 1 THEN greatest(now.latest, next.id) ELSE now.latest END;
         ELSE
             RETURN true;
         END IF;
@@ -1494,7 +1503,7 @@ COMMENT ON FUNCTION queue_internal.admit_next IS
 
 -- Tasks of a group that became due while they were open have to be blocked like the others. Many at once, because a
 -- claim would meet them one by one; but it reads no more than the next ones, most of which may not be due.
-CREATE FUNCTION queue_internal.queue_up(task queue.tasks) RETURNS void
+CREATE FUNCTION queue_internal.block_due_tasks(task queue.tasks) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -1513,34 +1522,34 @@ BEGIN
                   SELECT o.id FROM queue.tasks AS o
                   -- In the order of tasks_group, because the index on ids has the tasks of all queues.
                   WHERE o.queue = task.queue AND o.group_key = task.group_key
-                    AND (o.gate, o.id) >= (is_open, task.id) AND o.gate <= is_open
-                  ORDER BY o.gate, o.id LIMIT 200))
-          AND t.queue = task.queue AND t.group_key = task.group_key AND t.gate = is_open
+                    AND (o.admission, o.id) >= (is_open, task.id) AND o.admission <= is_open
+                  ORDER BY o.admission, o.id LIMIT 200))
+          AND t.queue = task.queue AND t.group_key = task.group_key AND t.admission = is_open
           AND t.state = 'queued' AND t.run_at <= clock_timestamp()
         FOR NO KEY UPDATE SKIP LOCKED
     )
-    UPDATE queue.tasks AS t SET gate = 2 FROM due AS d WHERE t.id = d.id;
+    UPDATE queue.tasks AS t SET admission = 2 FROM due AS d WHERE t.id = d.id;
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.queue_up IS 'Blocks the due tasks of a group until it is their turn.';
+COMMENT ON FUNCTION queue_internal.block_due_tasks IS 'Blocks the due tasks of a group until it is their turn.';
 
 -- Called when a task of a group is requeued or gets another run_at: a task behind it may run first, or it may run
 -- before others. If the option of the queue says so, a delayed task lets the others pass.
-CREATE FUNCTION queue_internal.yield_turn(task queue.tasks) RETURNS void
+CREATE FUNCTION queue_internal.recheck_group(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF task.group_key IS NULL THEN
         RETURN;
-    ELSIF task.gate = 1 AND task.run_at > clock_timestamp() THEN
-        UPDATE queue.tasks AS t SET gate = 0
+    ELSIF task.admission = 1 AND task.run_at > clock_timestamp() THEN
+        UPDATE queue.tasks AS t SET admission = 0
         WHERE t.id = task.id AND EXISTS (
             SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.delayed_head = 'pass');
     END IF;
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.yield_turn IS
+COMMENT ON FUNCTION queue_internal.recheck_group IS
     'Has the admissions of a group checked again after a task was requeued or delayed.';
 -- Dependencies: a task that waits for others.
 --
@@ -1550,8 +1559,8 @@ COMMENT ON FUNCTION queue_internal.yield_turn IS
 --
 --   A push that names a predecessor and the end of that predecessor wait for each other, as with a foreign key: the
 --   push holds a KEY SHARE lock on the predecessor's row until it commits. So an end either comes first, and the push
---   reads how it ended, or comes later, and sees the dependency. Whatever does not end the predecessor, such as a claim,
---   a heartbeat or a retry, does not conflict with that lock.
+--   reads how it ended, or comes later, and sees the dependency. Whatever does not end the predecessor, such as a
+--   claim, a heartbeat or a retry, does not conflict with that lock.
 --   At REPEATABLE READ and SERIALIZABLE the snapshot of an end may be older than the dependency; then the sweep writes
 --   the outcome (sweep.sql).
 --
@@ -1586,7 +1595,7 @@ BEGIN
             ORDER BY t.id FOR KEY SHARE);
     END IF;
     FOR one IN SELECT DISTINCT u.id FROM unnest(after || holders) AS u (id) WHERE u.id IS NOT NULL ORDER BY u.id LOOP
-        -- As in settle_duplicate: of a running task only the key changes.
+        -- As in resolve_duplicate: of a running task only the key changes.
         IF one = ANY (holders) THEN
             PERFORM FROM queue.tasks AS t
             WHERE t.id = one AND t.queue = ANY (queues) AND t.state IN ('queued', 'waiting') FOR NO KEY UPDATE;
@@ -1677,7 +1686,7 @@ COMMENT ON FUNCTION queue_internal.outcome_of IS 'Returns how a task ended, if i
 -- Called in a statement after the one that deleted the tasks, so that its snapshot shows every dependency that was
 -- committed while that statement waited. Rows that another transaction has locked are left out, so that no end
 -- waits for them: that transaction deletes them, or rolls back, and then the sweep finds the outcome.
-CREATE FUNCTION queue_internal.tell_dependents(ids bigint[], outcome text) RETURNS void
+CREATE FUNCTION queue_internal.notify_dependents(ids bigint[], outcome text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -1688,7 +1697,7 @@ AS $$
 DECLARE
     ended     bigint;
     dependent bigint;
-    told      bigint[] := '{}';
+    notified      bigint[] := '{}';
 BEGIN
     -- One by one, because a plan for many may read all dependencies to find a few.
     FOREACH ended IN ARRAY ids LOOP
@@ -1696,28 +1705,28 @@ BEGIN
             SELECT d.task_id FROM queue_internal.dependencies AS d
             WHERE d.predecessor_id = ended AND d.outcome IS NULL FOR UPDATE SKIP LOCKED
         LOOP
-            UPDATE queue_internal.dependencies AS d SET outcome = tell_dependents.outcome
+            UPDATE queue_internal.dependencies AS d SET outcome = notify_dependents.outcome
             WHERE d.predecessor_id = ended AND d.task_id = dependent;
-            told := told || dependent;
+            notified := notified || dependent;
         END LOOP;
         IF current_setting('transaction_isolation') <> 'read committed' OR EXISTS (
             SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = ended AND d.outcome IS NULL) THEN
-            INSERT INTO queue_internal.outcomes AS o (task_id, outcome) VALUES (ended, tell_dependents.outcome)
+            INSERT INTO queue_internal.outcomes AS o (task_id, outcome) VALUES (ended, notify_dependents.outcome)
             ON CONFLICT ON CONSTRAINT outcomes_pkey
             DO UPDATE SET outcome = excluded.outcome, ended_at = excluded.ended_at;
         END IF;
     END LOOP;
-    IF told = '{}' THEN
+    IF notified = '{}' THEN
         RETURN;
     END IF;
     INSERT INTO queue_internal.events (queue, task_id)
     SELECT o.queue, o.id
     FROM (SELECT i.id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = i.id) AS queue
-          FROM (SELECT DISTINCT u.id FROM unnest(told) AS u (id)) AS i) AS o
+          FROM (SELECT DISTINCT u.id FROM unnest(notified) AS u (id)) AS i) AS o
     WHERE o.queue IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.tell_dependents IS
+COMMENT ON FUNCTION queue_internal.notify_dependents IS
     'Writes the outcome of tasks to the rows of their dependents, and leaves an event for each dependent.';
 
 -- Returns false if the task has to be checked again, because another transaction has it locked.
@@ -1733,7 +1742,7 @@ BEGIN
             RETURN false;
         -- A dump that is being restored may still bring a task that has left no trace.
         ELSIF queue_internal.outcome_of(process_dependent.task_id) IS NOT NULL THEN
-            PERFORM queue_internal.forget_dependencies(process_dependent.task_id);
+            PERFORM queue_internal.delete_dependencies(process_dependent.task_id);
         END IF;
         RETURN true;
     ELSIF task.state <> 'waiting' THEN
@@ -1750,7 +1759,7 @@ BEGIN
             task, format('predecessor %s %s', ended.predecessor_id,
                          CASE ended.outcome WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END));
         IF ended.on_failure = 'fail' THEN
-            PERFORM queue_internal.bury(task);
+            PERFORM queue_internal.move_to_dead_letters(task);
         ELSE
             PERFORM queue_internal.cancel_now(task);
         END IF;
@@ -1772,9 +1781,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 BEGIN
     UPDATE queue.tasks AS t
     SET state = 'queued', updated_at = clock_timestamp(),
-        gate = CASE WHEN t.group_key IS NULL THEN 0 ELSE 2 END
+        admission = CASE WHEN t.group_key IS NULL THEN 0 ELSE 2 END
     WHERE t.id = task.id;
-    PERFORM queue_internal.forget_dependencies(task.id);
+    PERFORM queue_internal.delete_dependencies(task.id);
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
@@ -1783,25 +1792,25 @@ $$;
 COMMENT ON FUNCTION queue_internal.unblock IS 'Makes a waiting task queued.';
 
 -- Leaves rows that the end of a predecessor has locked to the sweep.
-CREATE FUNCTION queue_internal.forget_dependencies(task_id bigint) RETURNS void
+CREATE FUNCTION queue_internal.delete_dependencies(task_id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     WITH free AS MATERIALIZED (
         SELECT d.predecessor_id FROM queue_internal.dependencies AS d
-        WHERE d.task_id = forget_dependencies.task_id FOR UPDATE SKIP LOCKED
+        WHERE d.task_id = delete_dependencies.task_id FOR UPDATE SKIP LOCKED
     )
     DELETE FROM queue_internal.dependencies AS d USING free AS f
-    WHERE d.predecessor_id = f.predecessor_id AND d.task_id = forget_dependencies.task_id;
+    WHERE d.predecessor_id = f.predecessor_id AND d.task_id = delete_dependencies.task_id;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.forget_dependencies IS
+COMMENT ON FUNCTION queue_internal.delete_dependencies IS
     'Deletes the dependencies of a task that no longer waits, without waiting for a lock.';
--- Events: hints to look at a waiting task or at a group.
+-- Events: hints to check a waiting task or a group.
 --
---   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into a
---   group, an end or a retry in a group. The next claim from the queue processes the events before it looks for
+--   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into
+--   a group, an end or a retry in a group. The next claim from the queue processes the events before it looks for
 --   tasks; the background worker and queue.maintain() do it too.
---   Promise:  an event says only what to check. The result depends on the rows of tasks and dependencies, as
+--   Promise:  an event only names what to check. The result depends on the rows of tasks and dependencies, as
 --             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
 --   Promise:  an event that cannot be processed does not delay others. It is due again after a pause that grows from
 --             10 ms to 10 s: because a transaction has a row locked, or because of an error, by a constraint or a
@@ -1811,8 +1820,8 @@ COMMENT ON FUNCTION queue_internal.forget_dependencies IS
 
 -- queue_internal.process_events(queue, max_events, after, until)
 --
---   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it checked. It
---   processes at least one, and starts no other after "until" (by default in 150 ms), because one event can cause much work.
+--   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it checked. It processes
+--   at least one, and starts no other after "until" (by default in 150 ms), because one event can cause much work.
 --   Errors:   none of its own
 --   Touches:  queue_internal.events (never waits for a lock)
 CREATE FUNCTION queue_internal.process_events(
@@ -1844,16 +1853,16 @@ DECLARE
     event    queue_internal.events;
     last_due timestamptz := '-infinity';
     last     bigint := after;
-    looks    integer := 0;
+    checked  integer := 0;
 BEGIN
-    WHILE looks < max_events AND (looks = 0 OR clock_timestamp() < until) LOOP
+    WHILE checked < max_events AND (checked = 0 OR clock_timestamp() < until) LOOP
         SELECT e.* INTO event FROM queue_internal.events AS e
         WHERE e.queue = source.name AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
         ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
         last_due := event.due_at;
         last := event.id;
-        looks := looks + 1;
+        checked := checked + 1;
         IF apart THEN
             BEGIN
                 PERFORM queue_internal.process_event(source, event, after, until);
@@ -1864,7 +1873,7 @@ BEGIN
             PERFORM queue_internal.process_event(source, event, after, until);
         END IF;
     END LOOP;
-    RETURN looks;
+    RETURN checked;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a queue; returns how many it checked.';
@@ -1935,16 +1944,16 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    until  CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
+    until   CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
     -- In a variable, because a volatile function is no condition for an index.
-    moment timestamptz;
-    source queue.queues;
-    first  record;
-    looks  bigint := 0;
-    before bigint := -1;
+    moment  timestamptz;
+    source  queue.queues;
+    first   record;
+    checked bigint := 0;
+    before  bigint := -1;
 BEGIN
-    WHILE looks > before LOOP
-        before := looks;
+    WHILE checked > before LOOP
+        before := checked;
         moment := clock_timestamp();
         FOR source IN SELECT q.* FROM queue.queues AS q ORDER BY random() LOOP
             SELECT e.due_at, e.id INTO first FROM queue_internal.events AS e
@@ -1952,14 +1961,14 @@ BEGIN
             ORDER BY e.due_at, e.id LIMIT 1;
             CONTINUE WHEN NOT FOUND;
             -- Events before it have been processed, and their dead index entries need not be read again.
-            looks := looks + queue_internal.process_events(
+            checked := checked + queue_internal.process_events(
                 source, least(max_events, 20), CASE WHEN first.due_at = '-infinity' THEN first.id - 1 ELSE 0 END, until);
-            IF looks >= max_events OR clock_timestamp() > until THEN
-                RETURN looks;
+            IF checked >= max_events OR clock_timestamp() > until THEN
+                RETURN checked;
             END IF;
         END LOOP;
     END LOOP;
-    RETURN looks;
+    RETURN checked;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.process_all_events IS
@@ -1967,15 +1976,15 @@ COMMENT ON FUNCTION queue_internal.process_all_events IS
 -- The sweep finds changes for which there is no event.
 --
 --   It reads the dependencies, the groups of each queue and the keys in the order of their indexes, in turns: a bounded
---   number of rows of each in a turn, from where the last turn stopped. So the time until it finds a lost event of a group
---   does not grow with the number of dependencies and keys, or of groups of another queue. It resolves dependencies
---   whose predecessor is gone, deletes keys whose task has ended, and leaves an event for each waiting task and each group
---   that has to be checked and has none. So a lost event causes a delay of at most about "queue.sweep_interval" if the
---   background worker runs, else until the next queue.maintain(). A claim by SQL that found nothing also sweeps a part of
---   its queue, once a second in a session.
+--   number of rows of each in a turn, from where the last turn stopped. So the time until it finds a lost event of a
+--   group does not grow with the number of dependencies and keys, or of groups of another queue. It resolves
+--   dependencies whose predecessor is gone, deletes keys whose task has ended, and leaves an event for each waiting
+--   task and each group that has to be checked and has none. So a lost event causes a delay of at most about
+--   "queue.sweep_interval" if the background worker runs, else until the next queue.maintain(). A claim by SQL that
+--   found nothing also sweeps a part of its queue, once a second in a session.
 --
---   Why it leaves events and does not process what it finds: only events.sql admits and ends tasks, with its own rules for
---   locks and errors.
+--   Why it leaves events and does not process what it finds: only events.sql admits and ends tasks, with its own rules
+--   for locks and errors.
 
 -- "queue" is the last queue whose groups this turn has checked, null between two turns. "groups" has the last group
 -- of each queue that has more of them than a turn checks. Everything has been checked once all queues that had more
@@ -1986,10 +1995,10 @@ CREATE TYPE queue_internal.sweep_position AS (
 REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
 COMMENT ON TYPE queue_internal.sweep_position IS 'The position of a sweep in each of the tables.';
 
--- Checks about "max_looks" rows; returns its position. A turn is over when "queue" is null, and everything has been
--- checked when all of the position is null. With "again", each turn starts again with tables that came to their end,
--- so that changes lost there meanwhile do not wait for larger tables; without, everything is checked once.
-CREATE FUNCTION queue_internal.sweep(place queue_internal.sweep_position, max_looks integer, again boolean)
+-- Checks about "max_rows" rows; returns its position. A turn is over when "queue" is null, and everything has been
+-- checked when all of the position is null. With "again", each turn starts again with tables that were read to their
+-- end, so that changes lost there meanwhile do not wait for larger tables; without, everything is checked once.
+CREATE FUNCTION queue_internal.sweep(pos queue_internal.sweep_position, max_rows integer, again boolean)
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -1999,14 +2008,14 @@ DECLARE
     source queue.queues;
     last   record;
 BEGIN
-    IF place.queue IS NULL THEN
-        place.is_first_turn := place IS NULL;
-        IF again OR place.is_first_turn OR place.dependencies_pending THEN
-            SELECT d.predecessor_id, d.task_id INTO place.predecessor_id, place.task_id
-            FROM queue_internal.sweep_dependencies(place.predecessor_id, place.task_id, rows) AS d;
-            place.dependencies_pending :=
-                place.predecessor_id IS NOT NULL AND (place.is_first_turn OR place.dependencies_pending);
-            IF place.predecessor_id IS NULL THEN
+    IF pos.queue IS NULL THEN
+        pos.is_first_turn := pos IS NULL;
+        IF again OR pos.is_first_turn OR pos.dependencies_pending THEN
+            SELECT d.predecessor_id, d.task_id INTO pos.predecessor_id, pos.task_id
+            FROM queue_internal.sweep_dependencies(pos.predecessor_id, pos.task_id, rows) AS d;
+            pos.dependencies_pending :=
+                pos.predecessor_id IS NOT NULL AND (pos.is_first_turn OR pos.dependencies_pending);
+            IF pos.predecessor_id IS NULL THEN
                 DELETE FROM queue_internal.outcomes AS o
                 WHERE o.task_id = ANY (ARRAY(
                     SELECT e.task_id FROM queue_internal.outcomes AS e
@@ -2017,47 +2026,47 @@ BEGIN
                     LIMIT 1000 FOR UPDATE SKIP LOCKED));
             END IF;
         END IF;
-        place.queue := '';
+        pos.queue := '';
         -- Forget queues that are gone.
-        place.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(place.groups) AS g
+        pos.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(pos.groups) AS g
                          WHERE (SELECT q.name FROM queue.queues AS q WHERE q.name = g.key) IS NOT NULL);
-        place.queues := ARRAY(SELECT u.name FROM unnest(place.queues) AS u (name) WHERE place.groups ? u.name);
-        RETURN place;
+        pos.queues := ARRAY(SELECT u.name FROM unnest(pos.queues) AS u (name) WHERE pos.groups ? u.name);
+        RETURN pos;
     END IF;
-    WHILE max_looks > 0 LOOP
+    WHILE max_rows > 0 LOOP
         SELECT q.* INTO source FROM queue.queues AS q
-        WHERE q.name > place.queue AND (again OR place.is_first_turn OR q.name = ANY (place.queues))
+        WHERE q.name > pos.queue AND (again OR pos.is_first_turn OR q.name = ANY (pos.queues))
         ORDER BY q.name LIMIT 1;
         IF NOT FOUND THEN
-            IF again OR place.is_first_turn OR place.keys_pending THEN
-                SELECT k.queue, k.key INTO place.key_queue, place.key
-                FROM queue_internal.sweep_keys(place.key_queue, place.key, rows) AS k;
-                place.keys_pending := place.key IS NOT NULL AND (place.is_first_turn OR place.keys_pending);
+            IF again OR pos.is_first_turn OR pos.keys_pending THEN
+                SELECT k.queue, k.key INTO pos.key_queue, pos.key
+                FROM queue_internal.sweep_keys(pos.key_queue, pos.key, rows) AS k;
+                pos.keys_pending := pos.key IS NOT NULL AND (pos.is_first_turn OR pos.keys_pending);
             END IF;
-            IF place.queues = '{}' AND NOT place.dependencies_pending AND NOT place.keys_pending THEN
+            IF pos.queues = '{}' AND NOT pos.dependencies_pending AND NOT pos.keys_pending THEN
                 RETURN NULL;
             END IF;
-            place.queue := NULL;
-            RETURN place;
+            pos.queue := NULL;
+            RETURN pos;
         END IF;
-        place.queue := source.name;
+        pos.queue := source.name;
         -- Replication does not fire the trigger that inserts it.
         INSERT INTO queue_internal.locks (queue, number)
         SELECT source.name, -1
         WHERE NOT EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = source.name AND l.number = -1)
         ON CONFLICT DO NOTHING;
-        SELECT g.group_key, g.looks INTO last
-        FROM queue_internal.sweep_groups(source, place.groups ->> source.name, piece) AS g;
+        SELECT g.group_key, g.checked INTO last
+        FROM queue_internal.sweep_groups(source, pos.groups ->> source.name, piece) AS g;
         IF last.group_key IS NULL THEN
-            place.groups := place.groups - source.name;
-            place.queues := array_remove(place.queues, source.name);
+            pos.groups := pos.groups - source.name;
+            pos.queues := array_remove(pos.queues, source.name);
         ELSE
-            place.groups := coalesce(place.groups, '{}') || jsonb_build_object(source.name, last.group_key);
-            place.queues := place.queues || CASE WHEN place.is_first_turn THEN ARRAY[source.name] END;
+            pos.groups := coalesce(pos.groups, '{}') || jsonb_build_object(source.name, last.group_key);
+            pos.queues := pos.queues || CASE WHEN pos.is_first_turn THEN ARRAY[source.name] END;
         END IF;
-        max_looks := max_looks - 1 - last.looks;
+        max_rows := max_rows - 1 - last.checked;
     END LOOP;
-    RETURN place;
+    RETURN pos;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep IS
@@ -2065,7 +2074,7 @@ COMMENT ON FUNCTION queue_internal.sweep IS
 
 -- Returns the last row that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_dependencies(
-    INOUT predecessor_id bigint, INOUT task_id bigint, max_looks integer)
+    INOUT predecessor_id bigint, INOUT task_id bigint, max_rows integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -2074,7 +2083,7 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    looks integer := 0;
+    checked integer := 0;
     row   record;
 BEGIN
     FOR row IN
@@ -2084,9 +2093,9 @@ BEGIN
         FROM queue_internal.dependencies AS d
         WHERE (d.predecessor_id, d.task_id) > (coalesce(sweep_dependencies.predecessor_id, -9223372036854775808),
                                                coalesce(sweep_dependencies.task_id, -9223372036854775808))
-        ORDER BY d.predecessor_id, d.task_id LIMIT max_looks
+        ORDER BY d.predecessor_id, d.task_id LIMIT max_rows
     LOOP
-        looks := looks + 1;
+        checked := checked + 1;
         predecessor_id := row.predecessor_id;
         task_id := row.task_id;
         IF row.queue IS NULL THEN
@@ -2094,7 +2103,7 @@ BEGIN
             -- may have come since the loop read its row.
             IF queue_internal.outcome_of(row.task_id) IS NOT NULL
                OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting') THEN
-                PERFORM queue_internal.forget_dependencies(row.task_id);
+                PERFORM queue_internal.delete_dependencies(row.task_id);
             END IF;
             CONTINUE;
         ELSIF row.outcome IS NULL THEN
@@ -2119,7 +2128,7 @@ BEGIN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;
-    IF looks < max_looks THEN
+    IF checked < max_rows THEN
         predecessor_id := NULL;
         task_id := NULL;
     END IF;
@@ -2148,7 +2157,7 @@ COMMENT ON TRIGGER dependency_restored ON queue_internal.dependencies IS
 
 -- Returns the last group that it checked, or null at the end, and how many it checked.
 CREATE FUNCTION queue_internal.sweep_groups(
-    source queue.queues, INOUT group_key text, max_looks integer, OUT looks integer)
+    source queue.queues, INOUT group_key text, max_rows integer, OUT checked integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -2166,7 +2175,7 @@ BEGIN
         WITH late AS MATERIALIZED (
             SELECT l.due_at, l.id FROM queue_internal.events AS l
             WHERE l.queue = source.name AND l.due_at > longest
-            ORDER BY l.due_at, l.id LIMIT max_looks FOR UPDATE SKIP LOCKED
+            ORDER BY l.due_at, l.id LIMIT max_rows FOR UPDATE SKIP LOCKED
         )
         UPDATE queue_internal.events AS e SET due_at = '-infinity' FROM late
         WHERE e.queue = source.name AND e.due_at = late.due_at AND e.id = late.id;
@@ -2174,17 +2183,17 @@ BEGIN
             PERFORM queue_internal.announce_task(source.name, clock_timestamp());
         END IF;
     END IF;
-    looks := 0;
+    checked := 0;
     group_key := coalesce(group_key, '');
-    WHILE looks < max_looks LOOP
+    WHILE checked < max_rows LOOP
         SELECT t.group_key INTO group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key > sweep_groups.group_key ORDER BY t.group_key LIMIT 1;
         EXIT WHEN group_key IS NULL;
-        looks := looks + 1;
+        checked := checked + 1;
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT source.name, sweep_groups.group_key
         FROM queue_internal.admitted_of(source, sweep_groups.group_key) AS a,
-             LATERAL queue_internal.next_step(source, sweep_groups.group_key, a.admitted, a.ready, a.latest) AS s
+             LATERAL queue_internal.next_admission(source, sweep_groups.group_key, a.admitted, a.ready, a.latest) AS s
         WHERE (s.admit IS NOT NULL OR s.withdraw IS NOT NULL)
           AND NOT EXISTS (SELECT FROM queue_internal.events AS e
                           WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key);
@@ -2197,7 +2206,7 @@ COMMENT ON FUNCTION queue_internal.sweep_groups IS
 -- A waiting task gives its key back to the running one that it was to replace, while that one ends and does not see
 -- it (release_key). Such a key is free, but its row remains until the next push with that key. A dump may still bring
 -- the task of a key whose task left no trace. Returns the last key that it checked, or null at the end.
-CREATE FUNCTION queue_internal.sweep_keys(INOUT queue text, INOUT key text, max_looks integer)
+CREATE FUNCTION queue_internal.sweep_keys(INOUT queue text, INOUT key text, max_rows integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -2206,7 +2215,7 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    looks integer := 0;
+    checked integer := 0;
     row   record;
 BEGIN
     FOR row IN
@@ -2214,9 +2223,9 @@ BEGIN
                (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id) AS live
         FROM queue_internal.keys AS k
         WHERE (k.queue, k.key) > (coalesce(sweep_keys.queue, ''), coalesce(sweep_keys.key, ''))
-        ORDER BY k.queue, k.key LIMIT max_looks
+        ORDER BY k.queue, k.key LIMIT max_rows
     LOOP
-        looks := looks + 1;
+        checked := checked + 1;
         queue := row.queue;
         key := row.key;
         IF row.expires_at IS NULL AND row.live IS NULL AND queue_internal.outcome_of(row.task_id) IS NOT NULL THEN
@@ -2229,7 +2238,7 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
-    IF looks < max_looks THEN
+    IF checked < max_rows THEN
         queue := NULL;
         key := NULL;
     END IF;
@@ -2237,21 +2246,22 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep_keys IS 'Deletes keys whose task has ended; returns where to continue.';
 
-CREATE TYPE queue_internal.sweep_mark AS (group_key text, since timestamptz);
-REVOKE ALL ON TYPE queue_internal.sweep_mark FROM PUBLIC;
-COMMENT ON TYPE queue_internal.sweep_mark IS 'The position of a session in the groups of a queue, and when it was there.';
+CREATE TYPE queue_internal.session_sweep AS (group_key text, since timestamptz);
+REVOKE ALL ON TYPE queue_internal.session_sweep FROM PUBLIC;
+COMMENT ON TYPE queue_internal.session_sweep IS
+    'The position of a session in the groups of a queue, and when it was there.';
 
 -- For a claim by SQL that found nothing: sweeps a part of the dependencies and of the groups of the queue, once a
 -- second in a session. Returns whether it may have left an event. The session remembers its position in the groups.
 -- The part of the dependencies starts at a random id, because a client can read the setting and the ids are also
 -- those of other queues.
-CREATE FUNCTION queue_internal.sweep_a_little(source queue.queues) RETURNS boolean
+CREATE FUNCTION queue_internal.sweep_part(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
     name   CONSTANT text := 'queue_sweep.q' || md5(source.name);
     moment CONSTANT timestamptz := clock_timestamp();
     kept   CONSTANT text := current_setting(name, true);
-    place  queue_internal.sweep_mark;
+    pos  queue_internal.session_sweep;
     start  CONSTANT bigint := (
         SELECT min(d.predecessor_id) + trunc(random()::numeric * (max(d.predecessor_id)::numeric - min(d.predecessor_id)))
         FROM queue_internal.dependencies AS d);
@@ -2260,35 +2270,35 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN false;
     ELSIF kept <> '' THEN
-        place := kept;
-        IF place.since BETWEEN moment - interval '1 second' AND moment THEN
+        pos := kept;
+        IF pos.since BETWEEN moment - interval '1 second' AND moment THEN
             RETURN false;
         END IF;
     END IF;
     SELECT d.predecessor_id, g.group_key INTO last
     FROM queue_internal.sweep_dependencies(start, NULL, 100) AS d,
-         queue_internal.sweep_groups(source, place.group_key, 100) AS g;
+         queue_internal.sweep_groups(source, pos.group_key, 100) AS g;
     IF last.predecessor_id IS NULL THEN
         -- At the end: start again from the first one.
         PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100);
     END IF;
-    place.group_key := last.group_key;
-    place.since := moment;
-    PERFORM set_config(name, place::text, false);
+    pos.group_key := last.group_key;
+    pos.since := moment;
+    PERFORM set_config(name, pos::text, false);
     RETURN EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = source.name AND e.due_at <= moment);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.sweep_a_little IS
+COMMENT ON FUNCTION queue_internal.sweep_part IS
     'Leaves events for changes without one, for a small part of a queue, once a second in a session.';
 -- How many tasks of a queue may run at a time, and how many may start in a period.
 --
---   max_running: the queue has that many slots (queue_internal.slots). A task needs a slot to start. A slot is free if the
---   task that is written in it no longer runs with the token that is written in it. So each end of a task frees its slot
---   by itself, at the commit, exactly once.
+--   max_running: the queue has that many slots (queue_internal.slots). A task needs a slot to start. A slot is free if
+--   the task that is written in it no longer runs with the token that is written in it. So each end of a task frees its
+--   slot by itself, at the commit, exactly once.
 --
---   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.tokens). A start
---   uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more tasks
---   start.
+--   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.rate_buckets). A
+--   start uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more
+--   tasks start.
 --
 --   Concurrent claims take different slots and buckets, and none waits for another. All of it is part of the caller's
 --   transaction: a claim that rolls back has taken nothing.
@@ -2358,38 +2368,38 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_slot IS
     'Takes a slot for a task and returns its number; null if none is free.';
 
--- Takes what a task needs to start, a slot and a start from a rate bucket. Returns the time of the start, or null if
+-- Takes what a task needs to start: a slot, and a start from a rate bucket. Returns the time of the start, or null if
 -- the task may not start. Gives a slot without a start back, or the task would later have two.
-CREATE FUNCTION queue_internal.take_room(source queue.queues, task_id bigint, token bigint)
+CREATE FUNCTION queue_internal.take_capacity(source queue.queues, task_id bigint, token bigint)
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    place   integer;
-    started timestamptz;
+    free_slot integer;
+    started   timestamptz;
 BEGIN
     IF source.max_running IS NOT NULL THEN
-        place := queue_internal.take_slot(source, task_id, token);
-        IF place IS NULL THEN
+        free_slot := queue_internal.take_slot(source, task_id, token);
+        IF free_slot IS NULL THEN
             RETURN NULL;
         END IF;
         started := clock_timestamp();
     END IF;
     IF source.rate_limit IS NOT NULL THEN
-        started := queue_internal.take_token(source);
+        started := queue_internal.take_start(source);
         IF started IS NULL THEN
             UPDATE queue_internal.slots AS s SET task_id = NULL
-            WHERE s.queue = source.name AND s.slot = place AND s.task_id = take_room.task_id;
+            WHERE s.queue = source.name AND s.slot = free_slot AND s.task_id = take_capacity.task_id;
         END IF;
     END IF;
     RETURN started;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_room IS
+COMMENT ON FUNCTION queue_internal.take_capacity IS
     'Takes a slot and a start for a task; returns when it starts, or null if it may not.';
 
 -- Returns when each bucket next has a start, or since when it has one. A time more than a period in the future was
 -- written before the clock was set back, and does not count. Reads only.
-CREATE FUNCTION queue_internal.bucket_times(
+CREATE FUNCTION queue_internal.rate_bucket_times(
     source queue.queues, until timestamptz, wanted integer,
     OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
 RETURNS SETOF record
@@ -2409,7 +2419,7 @@ BEGIN
     SELECT newest.bucket, newest.version, due.at
     FROM generate_series(start, start + buckets - 1) AS i,
          LATERAL (SELECT s.bucket, s.version, s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
-                  FROM queue_internal.tokens AS s
+                  FROM queue_internal.rate_buckets AS s
                   WHERE s.queue = source.name AND s.bucket = 1 + i % buckets
                   ORDER BY s.version DESC LIMIT 1) AS newest,
          LATERAL (SELECT CASE WHEN newest.blocking < horizon THEN newest.blocking + source.rate_period
@@ -2418,28 +2428,28 @@ BEGIN
     LIMIT wanted;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bucket_times IS
+COMMENT ON FUNCTION queue_internal.rate_bucket_times IS
     'Returns up to so many rate buckets of a queue that have a start by the time given.';
 
 -- Returns when the start was taken; null if there is none.
-CREATE FUNCTION queue_internal.take_token(source queue.queues) RETURNS timestamptz
+CREATE FUNCTION queue_internal.take_start(source queue.queues) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     wanted integer;
     free   record;
-    held   queue_internal.tokens;
+    held   queue_internal.rate_buckets;
     moment timestamptz;
 BEGIN
     FOREACH wanted IN ARRAY ARRAY[2, 64] LOOP
         FOR free IN
-            SELECT b.bucket, b.version FROM queue_internal.bucket_times(source, clock_timestamp(), wanted) AS b
+            SELECT b.bucket, b.version FROM queue_internal.rate_bucket_times(source, clock_timestamp(), wanted) AS b
         LOOP
-            SELECT s.* INTO held FROM queue_internal.tokens AS s
+            SELECT s.* INTO held FROM queue_internal.rate_buckets AS s
             WHERE s.queue = source.name AND s.bucket = free.bucket AND s.version = free.version
             FOR UPDATE SKIP LOCKED;
             CONTINUE WHEN NOT FOUND;
             moment := clock_timestamp();
-            UPDATE queue_internal.tokens AS s
+            UPDATE queue_internal.rate_buckets AS s
             SET version = s.version + 1,
                 taken = ARRAY(SELECT u.at FROM unnest(held.taken) WITH ORDINALITY AS u (at, position)
                               WHERE u.at > moment - source.rate_period AND u.at < moment + source.rate_period
@@ -2451,17 +2461,17 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.take_token IS
+COMMENT ON FUNCTION queue_internal.take_start IS
     'Takes a start from a queue''s rate buckets; returns when, or null if there is none.';
 
-CREATE FUNCTION queue_internal.announce_token(source queue.queues) RETURNS void
+CREATE FUNCTION queue_internal.announce_start(source queue.queues) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.announce_task(source.name, min(b.free_at))
-    FROM queue_internal.bucket_times(source, 'infinity', NULL) AS b;
+    FROM queue_internal.rate_bucket_times(source, 'infinity', NULL) AS b;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.announce_token IS 'Announces when a rate bucket of a queue next has a start.';
+COMMENT ON FUNCTION queue_internal.announce_start IS 'Announces when a rate bucket of a queue next has a start.';
 
 -- Whether a claim would end the expired attempt of a task that occupies a slot. Reads only.
 CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean
@@ -2510,7 +2520,7 @@ BEGIN
     SELECT source.name, row_number() OVER (ORDER BY t.id) + (
                SELECT max(s.slot) FROM queue_internal.slots AS s WHERE s.queue = source.name), t.id, t.token
     FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.gate < 2 AND t.state = 'running'
+    WHERE t.queue = source.name AND t.admission < 2 AND t.state = 'running'
       AND (t.id, t.token) NOT IN (
           SELECT s.task_id, s.token FROM queue_internal.slots AS s
           WHERE s.queue = source.name AND s.task_id IS NOT NULL AND s.token IS NOT NULL);
@@ -2528,12 +2538,12 @@ COMMENT ON FUNCTION queue_internal.count_open_claims IS
 
 -- Checked before any row is locked, so that claims from a queue at its limit write nothing. It also ends expired
 -- attempts in the slots, because no scan may meet those tasks.
-CREATE FUNCTION queue_internal.has_room(source queue.queues) RETURNS boolean
+CREATE FUNCTION queue_internal.has_capacity(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF source.rate_limit IS NOT NULL AND NOT EXISTS (
-        SELECT FROM queue_internal.bucket_times(source, clock_timestamp(), 1)) THEN
-        PERFORM queue_internal.announce_token(source);
+        SELECT FROM queue_internal.rate_bucket_times(source, clock_timestamp(), 1)) THEN
+        PERFORM queue_internal.announce_start(source);
         RETURN false;
     END IF;
     IF source.max_running IS NOT NULL THEN
@@ -2551,7 +2561,7 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_room IS 'Returns whether a task may start in a queue with limits.';
+COMMENT ON FUNCTION queue_internal.has_capacity IS 'Returns whether a task may start in a queue with limits.';
 
 -- Creates the slots and rate buckets for the options. The caller has the row of the queue locked.
 CREATE FUNCTION queue_internal.provide_limits(source queue.queues) RETURNS void
@@ -2586,12 +2596,12 @@ BEGIN
     END IF;
     -- A changed rate starts with the starts of the last period.
     WITH old AS (
-        DELETE FROM queue_internal.tokens AS s WHERE s.queue = source.name RETURNING s.taken
+        DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = source.name RETURNING s.taken
     ), recent AS (
         SELECT u.at, row_number() OVER (ORDER BY u.at DESC) - 1 AS rank
         FROM old AS o, unnest(o.taken) AS u (at) WHERE u.at > clock_timestamp() - source.rate_period
     )
-    INSERT INTO queue_internal.tokens (queue, bucket, capacity, taken)
+    INSERT INTO queue_internal.rate_buckets (queue, bucket, capacity, taken)
     SELECT source.name, b, source.rate_limit / buckets + (b <= source.rate_limit % buckets)::integer,
            ARRAY(SELECT r.at FROM recent AS r WHERE r.rank % buckets = b - 1 ORDER BY r.at)
     FROM generate_series(1, buckets) AS b;
@@ -2599,10 +2609,10 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.provide_limits IS
     'Makes the slots and rate buckets of a queue match its options.';
--- Ageing keeps low priorities from starving: in a queue with the option "ageing", waiting that long is worth one step of
--- priority. So tasks are claimed in the order of run_at + priority * ageing. That value never changes while a task waits
--- and needs no index of its own: within a priority it is the order of run_at, and between priorities the heads are
--- compared.
+-- Ageing keeps low priorities from starving: in a queue with the option "ageing", waiting that long is worth one step
+-- of priority. So tasks are claimed in the order of run_at + priority * ageing. That value never changes while a task
+-- waits and needs no index of its own: within a priority it is the order of run_at, and between priorities the heads
+-- are compared.
 
 -- How far a claim has come in a priority.
 CREATE TYPE queue_internal.passed_level AS (level integer, until timestamptz);
@@ -2632,13 +2642,13 @@ DECLARE
     up_to  float8;
 BEGIN
     SELECT t.priority INTO other FROM queue.tasks AS t
-    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
     ORDER BY t.priority LIMIT 1;
     WHILE other IS NOT NULL LOOP
         SELECT coalesce(max(p.until), '-infinity') INTO begun FROM unnest(passed) AS p WHERE p.level = other;
         SELECT t.run_at INTO first FROM queue.tasks AS t
-        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = other AND t.gate < 2
-          AND t.run_at > begun AND t.run_at <= moment
+        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = other
+          AND t.admission < 2 AND t.run_at > begun AND t.run_at <= moment
           AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
         ORDER BY t.run_at LIMIT 1;
         IF FOUND THEN
@@ -2653,7 +2663,7 @@ BEGIN
             END IF;
         END IF;
         SELECT t.priority INTO other FROM queue.tasks AS t
-        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
           AND t.priority > other ORDER BY t.priority LIMIT 1;
     END LOOP;
     -- Clipped as a number, because priorities that are far apart give times outside the range of timestamptz. Never
@@ -2664,16 +2674,16 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.next_aged_level IS
     'Returns the priority whose first task comes next in a queue with ageing.';
--- How a task leaves queue.tasks, how it returns to its queue after an attempt, and how it gets another place or queue. The
--- caller holds a lock on the task's row: FOR NO KEY UPDATE, or FOR UPDATE if the task is to end. A transaction that has
--- pushed after the task conflicts only with FOR UPDATE (dependencies.sql).
+-- How a task leaves queue.tasks, how it returns to its queue after an attempt, and how its order or its queue changes.
+-- The caller holds a lock on the task's row: FOR NO KEY UPDATE, or FOR UPDATE if the task is to end. A transaction that
+-- has pushed after the task conflicts only with FOR UPDATE (dependencies.sql).
 
--- Must run in a statement before the one that looks for dependents of the task. With "patient" it waits for
+-- Must run in a statement before the one that looks for dependents of the task. With "wait" it waits for
 -- transactions that have pushed after the task; otherwise it returns false.
-CREATE FUNCTION queue_internal.lock_to_end(task_id bigint, patient boolean) RETURNS boolean
+CREATE FUNCTION queue_internal.lock_to_end(task_id bigint, wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    IF patient THEN
+    IF wait THEN
         PERFORM FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE;
     ELSE
         PERFORM FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE SKIP LOCKED;
@@ -2706,7 +2716,7 @@ DECLARE
     kept    boolean;
     awaited boolean;
 BEGIN
-    -- At REPEATABLE READ and SERIALIZABLE the snapshot may not show all dependents. Then tell_dependents records the
+    -- At REPEATABLE READ and SERIALIZABLE the snapshot may not show all dependents. Then notify_dependents records the
     -- outcome.
     SELECT q.keep_history,
            q.max_running IS NOT NULL
@@ -2724,7 +2734,7 @@ BEGIN
     WHERE kept IS DISTINCT FROM false;
     -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
-        PERFORM queue_internal.leave(task, archive.state);
+        PERFORM queue_internal.on_task_end(task, archive.state);
     END IF;
 END
 $$;
@@ -2732,8 +2742,8 @@ COMMENT ON FUNCTION queue_internal.archive IS
     'Moves a finished task to the history, or deletes it if its queue keeps none.';
 
 -- The effects of the end of a task on others: its key is free, its group and its slot have room, and its dependents
--- get its outcome. Must run in a statement after the one that locked or deleted the task: see tell_dependents().
-CREATE FUNCTION queue_internal.leave(task queue.tasks, outcome text) RETURNS void
+-- get its outcome. Must run in a statement after the one that locked or deleted the task: see notify_dependents().
+CREATE FUNCTION queue_internal.on_task_end(task queue.tasks, outcome text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.key IS NOT NULL THEN
@@ -2744,16 +2754,16 @@ BEGIN
         INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
     IF task.state = 'waiting' THEN
-        PERFORM queue_internal.forget_dependencies(task.id);
+        PERFORM queue_internal.delete_dependencies(task.id);
     END IF;
-    PERFORM queue_internal.tell_dependents(ARRAY[task.id], outcome);
+    PERFORM queue_internal.notify_dependents(ARRAY[task.id], outcome);
     IF task.state = 'running' AND EXISTS (
         SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
         PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.leave IS
+COMMENT ON FUNCTION queue_internal.on_task_end IS
     'Releases the key and the slot of a task that has ended, and leaves events for its group and its dependents.';
 
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
@@ -2764,7 +2774,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.cancel_now IS 'Moves a task to the history as cancelled.';
 
-CREATE FUNCTION queue_internal.cancel_or_ask(task queue.tasks) RETURNS text
+CREATE FUNCTION queue_internal.cancel_or_request(task queue.tasks) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.state = 'running' THEN
@@ -2778,19 +2788,19 @@ BEGIN
     RETURN 'cancelled';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.cancel_or_ask IS
+COMMENT ON FUNCTION queue_internal.cancel_or_request IS
     'Cancels a task, or records the request for a running one; returns its state.';
 
 CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     DELETE FROM queue.tasks AS t WHERE t.id = task.id;
-    PERFORM queue_internal.leave(task, 'purged');
+    PERFORM queue_internal.on_task_end(task, 'purged');
 END
 $$;
 COMMENT ON FUNCTION queue_internal.discard IS 'Deletes a task without recording it in the history.';
 
-CREATE FUNCTION queue_internal.bury(task queue.tasks) RETURNS void
+CREATE FUNCTION queue_internal.move_to_dead_letters(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
@@ -2803,12 +2813,12 @@ BEGIN
         task.headers, task.payload, task.progress, task.errors,
         (SELECT k.ttl FROM queue_internal.keys AS k
          WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id));
-    PERFORM queue_internal.leave(task, 'failed');
+    PERFORM queue_internal.on_task_end(task, 'failed');
 END
 $$;
-COMMENT ON FUNCTION queue_internal.bury IS 'Moves a task to the dead letters.';
+COMMENT ON FUNCTION queue_internal.move_to_dead_letters IS 'Moves a task to the dead letters.';
 
-CREATE FUNCTION queue_internal.put_back(task queue.tasks) RETURNS void
+CREATE FUNCTION queue_internal.requeue(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     UPDATE queue.tasks AS t
@@ -2816,11 +2826,11 @@ BEGIN
         lease_until = NULL, worker = NULL, claimed_at = NULL, updated_at = clock_timestamp()
     WHERE t.id = task.id;
     IF task.group_key IS NOT NULL THEN
-        PERFORM queue_internal.yield_turn(task);
+        PERFORM queue_internal.recheck_group(task);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.put_back IS
+COMMENT ON FUNCTION queue_internal.requeue IS
     'Requeues a running task with the attempt, run_at and errors given.';
 
 CREATE FUNCTION queue_internal.reorder(task queue.tasks) RETURNS void
@@ -2849,7 +2859,7 @@ BEGIN
     -- An event in the other queue admits it when it is its turn in its group.
     UPDATE queue.tasks AS t
     SET queue = to_queue, updated_at = clock_timestamp(),
-        gate = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
+        admission = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
     WHERE t.id = task.id;
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key)
@@ -2862,10 +2872,10 @@ COMMENT ON FUNCTION queue_internal.move IS
     'Moves a task that is not running to another queue; false if its key is taken there.';
 
 -- Ends a failed attempt: cancels the task if that was requested; else requeues it or moves it to the dead letters. A
--- task that was replaced is cancelled instead of requeued. Without "patient" it returns null and does nothing if it
+-- task that was replaced is cancelled instead of requeued. Without "wait" it returns null and does nothing if it
 -- would have to wait for a transaction that has pushed after the task or is replacing it.
 CREATE FUNCTION queue_internal.end_attempt(
-    task queue.tasks, error text, retry_in interval, permanent boolean, patient boolean DEFAULT true)
+    task queue.tasks, error text, retry_in interval, permanent boolean, wait boolean DEFAULT true)
 RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -2876,25 +2886,25 @@ BEGIN
     task.errors := queue_internal.with_error(task, error);
     SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
     -- A dump may bring a task before its queue. Until then it is unknown whether this was the last attempt.
-    IF NOT patient AND source.name IS NULL THEN
+    IF NOT wait AND source.name IS NULL THEN
         RETURN NULL;
     END IF;
     is_last := permanent OR coalesce(task.attempt >= coalesce(task.max_attempts, source.max_attempts), false);
-    -- The first to lock the key decides whether a push replaces this task. A patient caller has locked a task with a
+    -- The first to lock the key decides whether a push replaces this task. A caller that waits has locked a task with a
     -- key FOR UPDATE, so that a push that replaces it comes before or after (leased_task).
-    IF NOT patient AND task.key IS NOT NULL AND NOT is_last AND NOT queue_internal.lock_key(task.queue, task.key, false) THEN
+    IF NOT wait AND task.key IS NOT NULL AND NOT is_last AND NOT queue_internal.lock_key(task.queue, task.key, false) THEN
         RETURN NULL;
     END IF;
     outcome := CASE WHEN task.cancel_requested_at IS NOT NULL THEN 'cancelled'
                     WHEN is_last THEN 'failed'
                     WHEN queue_internal.is_replaced(task) THEN 'cancelled' END;
-    IF outcome IS NOT NULL AND NOT queue_internal.lock_to_end(task.id, patient) THEN
+    IF outcome IS NOT NULL AND NOT queue_internal.lock_to_end(task.id, wait) THEN
         RETURN NULL;
     ELSIF outcome = 'cancelled' THEN
         PERFORM queue_internal.cancel_now(task);
         RETURN outcome;
     ELSIF outcome = 'failed' THEN
-        PERFORM queue_internal.bury(task);
+        PERFORM queue_internal.move_to_dead_letters(task);
         RETURN outcome;
     END IF;
     retry_in := coalesce(retry_in, queue_internal.backoff(source, task));
@@ -2902,7 +2912,7 @@ BEGIN
     IF retry_in > '0' THEN
         task.run_at := clock_timestamp() + retry_in;
     END IF;
-    PERFORM queue_internal.put_back(task);
+    PERFORM queue_internal.requeue(task);
     RETURN 'queued';
 END
 $$;
@@ -2910,11 +2920,11 @@ COMMENT ON FUNCTION queue_internal.end_attempt IS
     'Ends an attempt that did not succeed; returns the new state of the task.';
 -- queue_internal.leased_task(id, token, ends)
 --
---   Returns the running task with that token, its row locked. A lease that has expired but was not ended yet still counts:
---   no other worker has the task, so nothing is gained by refusing.
---   Waits:    with "ends", or if the task's cancellation was requested or it has a key, for transactions that have pushed
---             after the task or are replacing it. It takes the stronger lock from the start instead of upgrading: a
---             session that waits for an upgrade would keep heartbeats waiting
+--   Returns the running task with that token, its row locked. A lease that has expired but was not ended yet still
+--   counts: no other worker has the task, so nothing is gained by refusing.
+--   Waits:    with "ends", or if the task's cancellation was requested or it has a key, for transactions that have
+--             pushed after the task or are replacing it. It takes the stronger lock from the start instead of
+--             upgrading: a session that waits for an upgrade would keep heartbeats waiting
 --   Errors:   QX001, QX003
 
 CREATE FUNCTION queue_internal.leased_task(id bigint, token bigint, ends boolean) RETURNS queue.tasks
@@ -2947,7 +2957,8 @@ COMMENT ON FUNCTION queue_internal.leased_task IS
 -- queue_internal.open_queue(name, kind)
 --
 --   Returns the row of a queue, for a caller that has this kind of right on it.
---   Errors:   22004, 22023, 54000 for the argument "queue"; 42501 without the right, whether or not the queue exists; QX002
+--   Errors:   22004, 22023, 54000 for the argument "queue"; 42501 without the right, whether or not the queue exists;
+--             QX002
 
 CREATE FUNCTION queue_internal.open_queue(name text, kind text) RETURNS queue.queues
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -2970,59 +2981,59 @@ COMMENT ON FUNCTION queue_internal.open_queue IS
     'Returns the row of a queue; raises if the caller has no such right or the queue does not exist.';
 -- The scan start: remembers where this session last found work, to skip dead index entries.
 --
---   Finished tasks and processed events leave dead entries at the front of their indexes until a vacuum removes them. While
---   an old snapshot prevents that, each claim would read all of them. So a session whose claim read more than a thousand
---   remembers where it found its first task, and starts there for twenty times as long as that claim took, up to a minute.
---   Scans from the front then take a twentieth of its time, however many entries there are. A more urgent task, or an event
---   whose transaction committed late, may be overtaken for that long if it lies before the scan start. A claim that finds
---   nothing after the scan start scans again from the front.
+--   Finished tasks and processed events leave dead entries at the front of their indexes until a vacuum removes them.
+--   While an old snapshot prevents that, each claim would read all of them. So a session whose claim read more than a
+--   thousand remembers where it found its first task, and starts there for twenty times as long as that claim took, up
+--   to a minute. Scans from the front then take a twentieth of its time, however many entries there are. A more urgent
+--   task, or an event whose transaction committed late, may be overtaken for that long if it lies before the scan
+--   start. A claim that finds nothing after the scan start scans again from the front.
 --
---   It is kept in a setting, because it belongs to the session; a transaction that rolls back also restores the setting.
+--   It is kept in a setting, because it belongs to the session; a transaction that rolls back also restores the
+--   setting.
 
-CREATE TYPE queue_internal.mark AS (event bigint, level integer, head timestamptz, until timestamptz);
-REVOKE ALL ON TYPE queue_internal.mark FROM PUBLIC;
-COMMENT ON TYPE queue_internal.mark IS 'A scan start: the event, the priority and the run_at, and until when it is used.';
+CREATE TYPE queue_internal.scan_start AS (event bigint, level integer, head timestamptz, until timestamptz);
+REVOKE ALL ON TYPE queue_internal.scan_start FROM PUBLIC;
+COMMENT ON TYPE queue_internal.scan_start IS
+    'A scan start: the event, the priority and the run_at, and until when it is used.';
 
-CREATE FUNCTION queue_internal.front() RETURNS queue_internal.mark
+CREATE FUNCTION queue_internal.default_scan_start() RETURNS queue_internal.scan_start
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-RETURN ROW(0, -2147483648, '-infinity', NULL)::queue_internal.mark;
-COMMENT ON FUNCTION queue_internal.front IS
+RETURN ROW(0, -2147483648, '-infinity', NULL)::queue_internal.scan_start;
+COMMENT ON FUNCTION queue_internal.default_scan_start IS
     'Returns the scan start of sessions that have none: the front of the index.';
 
 -- If the clock was set back, no scan start is used for longer.
-CREATE FUNCTION queue_internal.mark_of(queue text) RETURNS queue_internal.mark
+CREATE FUNCTION queue_internal.get_scan_start(queue text) RETURNS queue_internal.scan_start
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
-    kept CONSTANT text := current_setting('queue_mark.q' || md5(queue), true);
-    mark queue_internal.mark;
+    kept       CONSTANT text := current_setting('queue_scan_start.q' || md5(queue), true);
+    scan_start queue_internal.scan_start;
 BEGIN
     IF kept <> '' THEN
-        mark := kept;
-        IF mark.until BETWEEN clock_timestamp() AND clock_timestamp() + interval '1 minute' THEN
-            RETURN mark;
+        scan_start := kept;
+        IF scan_start.until BETWEEN clock_timestamp() AND clock_timestamp() + interval '1 minute' THEN
+            RETURN scan_start;
         END IF;
     END IF;
-    RETURN queue_internal.front();
+    RETURN queue_internal.default_scan_start();
 END
 $$;
-COMMENT ON FUNCTION queue_internal.mark_of IS 'Returns where claims of this session from a queue start to scan.';
+COMMENT ON FUNCTION queue_internal.get_scan_start IS 'Returns where claims of this session from a queue start to scan.';
 
--- At most a minute ahead, because mark_of ignores later times.
-CREATE FUNCTION queue_internal.set_mark(queue text, mark queue_internal.mark) RETURNS void
+-- At most a minute ahead, because get_scan_start ignores later times.
+CREATE FUNCTION queue_internal.set_scan_start(queue text, scan_start queue_internal.scan_start) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 BEGIN
-    mark.until := least(mark.until, clock_timestamp() + interval '1 minute');
-    PERFORM set_config('queue_mark.q' || md5(queue), mark::text, false);
+    scan_start.until := least(scan_start.until, clock_timestamp() + interval '1 minute');
+    PERFORM set_config('queue_scan_start.q' || md5(queue), scan_start::text, false);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.set_mark IS 'Sets the scan start of this session for a queue.';
--- How a claim finds out that it has read many dead index entries (mark.sql).
+COMMENT ON FUNCTION queue_internal.set_scan_start IS 'Sets the scan start of this session for a queue.';
+-- How a claim finds out that it has read many dead index entries (scan_start.sql).
 --
 -- Counted and not timed, because a session that had to wait for a processor has read nothing. The count grows within a
 -- transaction; between two transactions it may be flushed to the statistics.
 
--- Counted and not timed: a session that had to wait for a processor passed over nothing. The count grows within
--- a transaction; between two, what was counted may be handed over to the statistics.
 CREATE FUNCTION queue_internal.entries_passed() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -3042,8 +3053,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.newest_event IS 'Returns the id of the newest event of any queue.';
 -- The first task in the order of a bucket, whatever its state: its priority and its run_at.
 --
---   Tasks before the level and the head given are not read (mark.sql). "fresh" is for editions that remember where the first
---   task was.
+--   Tasks before the level and the head given are not read (scan_start.sql). "fresh" is for editions that remember
+--   where the first task was.
 --   Why SQL and no search_path: so that the planner inlines the query, as with task_in_bucket (buckets.sql).
 
 CREATE FUNCTION queue_internal.first_task(
@@ -3051,7 +3062,7 @@ CREATE FUNCTION queue_internal.first_task(
     OUT level integer, OUT head timestamptz) RETURNS SETOF record
 LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
     SELECT t.priority, t.run_at FROM queue.tasks AS t
-    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = in_queue AND t.gate < 2
+    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = in_queue AND t.admission < 2
       AND (t.priority, t.run_at) >= (since_level, since_head)
     ORDER BY t.priority, t.run_at LIMIT 1;
 END;
@@ -3059,38 +3070,38 @@ COMMENT ON FUNCTION queue_internal.first_task IS
     'Returns the priority and the run_at of the first task in a bucket of a queue.';
 
 -- Keeps this session's claims from overtaking a task that it has just unblocked.
-CREATE FUNCTION queue_internal.keep_in_view(task queue.tasks) RETURNS void
+CREATE FUNCTION queue_internal.move_scan_start_back(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    mark queue_internal.mark := queue_internal.mark_of(task.queue);
+    scan_start queue_internal.scan_start := queue_internal.get_scan_start(task.queue);
 BEGIN
-    IF (task.priority, task.run_at) < (mark.level, mark.head) THEN
-        mark.level := task.priority;
-        mark.head := task.run_at;
-        PERFORM queue_internal.set_mark(task.queue, mark);
+    IF (task.priority, task.run_at) < (scan_start.level, scan_start.head) THEN
+        scan_start.level := task.priority;
+        scan_start.head := task.run_at;
+        PERFORM queue_internal.set_scan_start(task.queue, scan_start);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.keep_in_view IS
+COMMENT ON FUNCTION queue_internal.move_scan_start_back IS
     'Moves the scan start of this session back to a task, if it is after it.';
 -- queue_internal.claim_from(queue, lease, max_tasks, worker)
 --
---   Claims up to "max_tasks" due tasks of one queue, in order. In an edition with several buckets (buckets.sql) it begins
---   with a random bucket and continues with the others until it has enough; the order holds within a bucket.
+--   Claims up to "max_tasks" due tasks of one queue, in order. In an edition with several buckets (buckets.sql) it
+--   begins with a random bucket and continues with the others until it has enough; the order holds within a bucket.
 --
---   It scans the index tasks_order one priority at a time. Within a priority the due tasks come first, so it never reads
---   the scheduled tasks behind them. The search for the next priority also returns its first task: the dead index
+--   It scans the index tasks_order one priority at a time. Within a priority the due tasks come first, so it never
+--   reads the scheduled tasks behind them. The search for the next priority also returns its first task: the dead index
 --   entries of finished tasks, which precede it until the next vacuum, are read once and not twice. A claim that has
---   read many of them sets the scan start for the next ones (mark.sql).
+--   read many of them sets the scan start for the next ones (scan_start.sql).
 --   An expired task is found at its own place in the order and ended like any attempt, so claims need no reaper. One
---   claim ends about 256 attempts and spends about a second on it. It skips the others and leaves them to the next claim.
+--   claim ends about 256 attempts and spends about a second on it. It leaves the others to the next claim.
 --
 --   Events are processed first, because they can admit tasks that come next. The scan itself can leave events: when it
 --   finds a task that has to be blocked in its group, or claims the only admitted task of a group. Then it scans again.
 --   It also does so if it found nothing and a small sweep has left events.
 --
---   Why the planner settings: a plan that was made while the table was small, or without statistics, may sort or scan all
---   of it, and a session keeps such a plan.
+--   Why the planner settings: a plan that was made while the table was small, or without statistics, may sort or scan
+--   all of it, and a session keeps such a plan.
 --   Why SKIP LOCKED and one row at a time: a claim never waits, and returns its tasks in order.
 --   Why NO KEY UPDATE: a push that waits for the task to end holds a KEY SHARE lock, which must not prevent the claim.
 
@@ -3115,7 +3126,7 @@ DECLARE
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
-    mark      queue_internal.mark := queue_internal.mark_of(source.name);
+    scan_from queue_internal.scan_start := queue_internal.get_scan_start(source.name);
     entries   bigint;
     newest    bigint;
     event     bigint;
@@ -3124,7 +3135,7 @@ DECLARE
     begun     CONSTANT timestamptz := clock_timestamp();
     ended     integer := 0;
     ending    boolean := true;
-    ups       integer := 0;
+    blockings integer := 0;
     level     integer;
     head      timestamptz;
     until     timestamptz;
@@ -3137,7 +3148,7 @@ DECLARE
     more      boolean;
     swept     boolean := false;
 BEGIN
-    IF limited AND NOT queue_internal.has_room(source) THEN
+    IF limited AND NOT queue_internal.has_capacity(source) THEN
         RETURN;
     END IF;
     entries := queue_internal.entries_passed();
@@ -3145,28 +3156,28 @@ BEGIN
     <<walk>>
     LOOP
         more := false;
-        FOR place IN start .. start + buckets - 1 LOOP
-            in_bucket := place % buckets;
+        FOR turn IN start .. start + buckets - 1 LOOP
+            in_bucket := turn % buckets;
             -- One statement does both. One check for events is enough.
             SELECT f.level, f.head, e.id, e.due_at INTO level, head, event, event_due
             FROM (VALUES (true)) AS one
             LEFT JOIN LATERAL
-                queue_internal.first_task(in_bucket, source.name, mark.level, mark.head, fresh) AS f ON true
+                queue_internal.first_task(in_bucket, source.name, scan_from.level, scan_from.head, fresh) AS f ON true
             LEFT JOIN LATERAL (
                 SELECT v.id, v.due_at FROM queue_internal.events AS v
-                WHERE place = start AND v.queue = source.name
-                  AND (v.due_at, v.id) > ('-infinity', mark.event) AND v.due_at <= moment
+                WHERE turn = start AND v.queue = source.name
+                  AND (v.due_at, v.id) > ('-infinity', scan_from.event) AND v.due_at <= moment
                 ORDER BY v.due_at, v.id LIMIT 1) AS e ON true;
             -- The end of a task can end others. The next claim does what would take too long.
             IF event IS NOT NULL AND rounds < 16 THEN
                 rounds := rounds + 1;
                 -- Postponed events come after new ones.
-                event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE mark.event END;
+                event := CASE WHEN event_due = '-infinity' THEN event - 1 ELSE scan_from.event END;
                 IF queue_internal.process_events(source, 16 + 4 * max_tasks, event) > 0 THEN
                     -- Tasks that were just unblocked are due by now, and may have moved the scan start.
                     moment := clock_timestamp();
-                    IF mark.until IS NOT NULL THEN
-                        mark := queue_internal.mark_of(source.name);
+                    IF scan_from.until IS NOT NULL THEN
+                        scan_from := queue_internal.get_scan_start(source.name);
                     END IF;
                     fresh := true;
                     CONTINUE walk;
@@ -3188,7 +3199,7 @@ BEGIN
                     FOR candidate IN
                         SELECT t.* FROM queue.tasks AS t
                         WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
-                          AND t.priority = level AND t.gate < 2
+                          AND t.priority = level AND t.admission < 2
                           AND t.run_at >= head AND t.run_at <= until
                           AND (t.state = 'queued'
                                OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
@@ -3205,7 +3216,7 @@ BEGIN
                             END IF;
                             -- Usually it can be claimed now, at its old place.
                             SELECT t.* INTO candidate FROM queue.tasks AS t
-                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.gate < 2 AND t.run_at <= until;
+                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.admission < 2 AND t.run_at <= until;
                             IF NOT FOUND THEN
                                 -- It has ended, and other tasks may have waited for that.
                                 more := true;
@@ -3226,10 +3237,10 @@ BEGIN
                         END IF;
                         started := moment;
                         IF candidate.group_key IS NOT NULL THEN
-                            IF candidate.gate = 0 THEN
-                                PERFORM queue_internal.queue_up(candidate);
-                                ups := ups + 1;
-                                EXIT walk WHEN ups = 256;
+                            IF candidate.admission = 0 THEN
+                                PERFORM queue_internal.block_due_tasks(candidate);
+                                blockings := blockings + 1;
+                                EXIT walk WHEN blockings = 256;
                                 more := true;
                                 EXIT levels;
                             ELSIF source.fair_groups THEN
@@ -3241,7 +3252,7 @@ BEGIN
                             started := clock_timestamp();
                         END IF;
                         IF limited THEN
-                            started := queue_internal.take_room(source, candidate.id, new_token);
+                            started := queue_internal.take_capacity(source, candidate.id, new_token);
                             EXIT walk WHEN started IS NULL;
                         END IF;
                         RETURN QUERY
@@ -3255,10 +3266,10 @@ BEGIN
                                   t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
                         granted := granted + 1;
                         IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
-                            PERFORM queue_internal.set_mark(source.name, (
+                            PERFORM queue_internal.set_scan_start(source.name, (
                                 CASE WHEN event_due = '-infinity' THEN coalesce(event - 1, newest) ELSE newest END,
                                 level, candidate.run_at,
-                                coalesce(mark.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
+                                coalesce(scan_from.until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
                         END IF;
                     END LOOP;
                 END IF;
@@ -3271,20 +3282,20 @@ BEGIN
                     FROM queue_internal.next_aged_level(in_bucket, source, moment, passed) AS n;
                 ELSE
                     SELECT t.priority, t.run_at INTO level, head FROM queue.tasks AS t
-                    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+                    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
                       AND t.priority > level
                     ORDER BY t.priority, t.run_at LIMIT 1;
                 END IF;
             END LOOP;
         END LOOP;
-        IF NOT more AND granted = 0 AND mark.until IS NULL AND NOT swept THEN
+        IF NOT more AND granted = 0 AND scan_from.until IS NULL AND NOT swept THEN
             swept := true;
-            more := queue_internal.sweep_a_little(source);
+            more := queue_internal.sweep_part(source);
             moment := clock_timestamp();
         END IF;
         IF NOT more THEN
-            EXIT WHEN granted > 0 OR mark.until IS NULL;
-            mark := queue_internal.front();
+            EXIT WHEN granted > 0 OR scan_from.until IS NULL;
+            scan_from := queue_internal.default_scan_start();
         END IF;
         rounds := 0;
     END LOOP;
@@ -3293,9 +3304,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.claim_from IS 'Claims due tasks of one queue.';
 -- queue_internal.first_ready(queues)
 --
---   Returns what a claim from any of the queues would find first: the id of a task, or the negated id of an event; null if
---   a claim would return nothing. Another transaction may have it locked, and then a claim skips it: SQL cannot see a
---   lock without taking it. So wait() pauses if it finds the same again.
+--   Returns what a claim from any of the queues would find first: the id of a task, or the negated id of an event; null
+--   if a claim would return nothing. Another transaction may have it locked, and then a claim skips it: SQL cannot see
+--   a lock without taking it. So wait() pauses if it finds the same again.
 --   Reads only. Like claim_from, it scans the order index one priority at a time and never reads the scheduled tasks.
 
 CREATE FUNCTION queue_internal.first_ready(queues text[]) RETURNS bigint
@@ -3317,8 +3328,8 @@ BEGIN
                     AND queue_internal.has_right('worker', q.name)
     LOOP
         IF source.rate_limit IS NOT NULL AND NOT EXISTS (
-            SELECT FROM queue_internal.bucket_times(source, moment, 1)) THEN
-            PERFORM queue_internal.announce_token(source);
+            SELECT FROM queue_internal.rate_bucket_times(source, moment, 1)) THEN
+            PERFORM queue_internal.announce_start(source);
             CONTINUE;
         END IF;
         CONTINUE WHEN source.max_running IS NOT NULL
@@ -3335,14 +3346,14 @@ BEGIN
             WHILE level IS NOT NULL LOOP
                 SELECT t.id INTO first FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = level
-                  AND t.gate < 2 AND t.run_at <= moment
+                  AND t.admission < 2 AND t.run_at <= moment
                   AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
                 ORDER BY t.run_at, t.id LIMIT 1;
                 IF FOUND THEN
                     RETURN first;
                 END IF;
                 SELECT t.priority INTO level FROM queue.tasks AS t
-                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.gate < 2
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
                   AND t.priority > level ORDER BY t.priority LIMIT 1;
             END LOOP;
         END LOOP;
@@ -3354,12 +3365,14 @@ COMMENT ON FUNCTION queue_internal.first_ready IS
     'Returns the id of the first task that can be claimed from any of the queues; null if there is none.';
 -- queue_internal.expire(ids)
 --
---   Ends the attempts of those of the tasks whose lease has expired. Returns how many; which tasks still run, with the ends
---   of their leases; and which could not be ended, if any. A task still runs if another transaction has it locked, or has
---   extended or claimed it. A transaction that has pushed after a task prevents its end, but not that it is requeued.
+--   Ends the attempts of those of the tasks whose lease has expired. Returns how many; which tasks still run, with the
+--   ends of their leases; and which could not be ended, if any. A task still runs if another transaction has it locked,
+--   or has extended or claimed it. A transaction that has pushed after a task prevents its end, but not that it is
+--   requeued.
 --   Promise:  a task that cannot be ended, because of a constraint or a trigger that somebody added or because of what
 --             was written into its row, does not delay others. The log says why, at first and then once an hour
---   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still runs
+--   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still
+--             runs
 --   Touches:  queue.tasks
 
 CREATE FUNCTION queue_internal.expire(
@@ -3418,7 +3431,7 @@ BEGIN
         ORDER BY t.id
         FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        CONTINUE WHEN queue_internal.end_attempt(task, 'lease expired', '0', false, patient => false) IS NULL;
+        CONTINUE WHEN queue_internal.end_attempt(task, 'lease expired', '0', false, wait => false) IS NULL;
         ended := ended + 1;
     END LOOP;
     RETURN ended;
@@ -3426,33 +3439,33 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.end_expired IS
     'Ends attempts whose lease has expired, all of them or none; returns how many.';
--- queue_internal.reap(max_tasks, after, max_looks)
+-- queue_internal.reap(max_tasks, after, max_rows)
 --
---   Ends up to "max_tasks" attempts whose lease has expired, those that expired last first, and returns when the next lease
---   expires. It leaves attempts that cannot be ended, and after a second all others, for the next call. "reading" is how
---   long it read, without waits for locks.
---   Pieces:   with "max_looks" it reads only so many tasks in the order of their ids, after the id "after". "last" is where
---             to continue: "after" again if there may be more to end, null at the end of the table. So a caller can do other
---             work in between, however many tasks there are
---   Clock:    after the clock was set back, an existing lease may end years ahead. A lease that was given at a time that is
---             in the future now ends at most queue.max_lease from now
+--   Ends up to "max_tasks" attempts whose lease has expired, those that expired last first, and returns when the next
+--   lease expires. It leaves attempts that cannot be ended, and after a second all others, for the next call. "reading"
+--   is how long it read, without waits for locks.
+--   Pieces:   with "max_rows" it reads only so many tasks in the order of their ids, after the id "after". "last" is
+--             where to continue: "after" again if there may be more to end, null at the end of the table. So a caller
+--             can do other work in between, however many tasks there are
+--   Clock:    after the clock was set back, an existing lease may end years ahead. A lease that was given at a time
+--             that is in the future now ends at most queue.max_lease from now
 --   Touches:  queue.tasks (reads all of it, or the piece: leases are in no index, so that claims stay HOT)
 
 CREATE FUNCTION queue_internal.reap(
-    max_tasks bigint, after bigint DEFAULT NULL, max_looks integer DEFAULT NULL,
+    max_tasks bigint, after bigint DEFAULT NULL, max_rows integer DEFAULT NULL,
     OUT reaped bigint, OUT next_expiry timestamptz, OUT reading interval, OUT last bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
-    moment CONSTANT timestamptz := clock_timestamp();
-    most   CONSTANT bigint := least(coalesce(max_tasks, 2147483647), 2147483647);
-    first  CONSTANT bigint := coalesce(after, -9223372036854775808);
-    final  bigint;
-    looks  bigint;
-    due    bigint[];
-    tried  integer := 0;
-    upto   integer;
-    ended  record;
-    cut    timestamptz;
+    moment    CONSTANT timestamptz := clock_timestamp();
+    most      CONSTANT bigint := least(coalesce(max_tasks, 2147483647), 2147483647);
+    first     CONSTANT bigint := coalesce(after, -9223372036854775808);
+    final     bigint;
+    read_rows bigint;
+    due       bigint[];
+    tried     integer := 0;
+    upto      integer;
+    ended     record;
+    cut       timestamptz;
 BEGIN
     reaped := 0;
     -- May wait for the table's lock.
@@ -3462,11 +3475,11 @@ BEGIN
            array_agg(t.id ORDER BY t.lease_until DESC) FILTER (WHERE t.state = 'running' AND t.lease_until <= moment),
            min(t.lease_until) FILTER (WHERE t.state = 'running' AND t.lease_until > moment),
            max(t.lease_until) FILTER (WHERE t.state = 'running' AND t.updated_at > moment + interval '1 minute')
-    INTO final, looks, due, next_expiry, cut
+    INTO final, read_rows, due, next_expiry, cut
     FROM (SELECT l.id, l.state, l.lease_until, l.updated_at FROM queue.tasks AS l
-          WHERE l.id > first ORDER BY l.id LIMIT max_looks) AS t;
+          WHERE l.id > first ORDER BY l.id LIMIT max_rows) AS t;
     reading := clock_timestamp() - moment - reading;
-    last := CASE WHEN looks >= max_looks THEN final END;
+    last := CASE WHEN read_rows >= max_rows THEN final END;
     WHILE tried < cardinality(due) LOOP
         IF reaped >= most THEN
             -- The next call does the rest of the piece.
@@ -3501,14 +3514,15 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.reap IS
-    'Ends attempts whose lease has expired; returns how many, when the next lease expires, how long it read, and where to continue.';
+    'Ends attempts whose lease has expired; returns how many, when the next lease expires, how long it read, and where '
+    'to continue.';
 -- queue_internal.due_queues(since, until)
 --
---   Returns the queues, except paused ones, in which a queued task became due after "since" and up to "until", or in which
---   an event is due; and the next time after "until" at which a task or a postponed event is due in any queue. It reads one
---   entry of the order index for each queue and priority, however many tasks there are. Of a queue with more than 100
---   priorities it reads only the first 100, and after 100 ms none; such a queue counts as ready and is checked again
---   within a second, because a notification is only a hint.
+--   Returns the queues, except paused ones, in which a queued task became due after "since" and up to "until", or in
+--   which an event is due; and the next time after "until" at which a task or a postponed event is due in any queue. It
+--   reads one entry of the order index for each queue and priority, however many tasks there are. Of a queue with more
+--   than 100 priorities it reads only the first 100, and after 100 ms none; such a queue counts as ready and is checked
+--   again within a second, because a notification is only a hint.
 
 CREATE FUNCTION queue_internal.due_queues(
     since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
@@ -3521,11 +3535,11 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    stop  CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
-    name  text;
-    level integer;
-    later timestamptz;
-    looks integer;
+    stop    CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
+    name    text;
+    level   integer;
+    later   timestamptz;
+    checked integer;
 BEGIN
     ready := '{}';
     FOR name IN SELECT q.name FROM queue.queues AS q WHERE q.paused_at IS NULL LOOP
@@ -3544,10 +3558,10 @@ BEGIN
         FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
             SELECT f.level INTO level
             FROM queue_internal.first_task(in_bucket, name, -2147483648, '-infinity', false) AS f;
-            looks := 0;
+            checked := 0;
             WHILE level IS NOT NULL LOOP
-                looks := looks + 1;
-                IF looks > 100 OR clock_timestamp() > stop THEN
+                checked := checked + 1;
+                IF checked > 100 OR clock_timestamp() > stop THEN
                     ready := CASE WHEN name = ANY (ready) THEN ready ELSE ready || name END;
                     next_run_at := least(next_run_at, until + interval '1 second');
                     EXIT;
@@ -3555,17 +3569,17 @@ BEGIN
                 IF name <> ALL (ready) AND EXISTS (
                     SELECT FROM queue.tasks AS t
                     WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
-                      AND t.gate < 2 AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
+                      AND t.admission < 2 AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
                 THEN
                     ready := ready || name;
                 END IF;
                 SELECT t.run_at INTO later FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
-                  AND t.gate < 2 AND t.run_at > until
+                  AND t.admission < 2 AND t.run_at > until
                 ORDER BY t.run_at LIMIT 1;
                 next_run_at := least(next_run_at, later);
                 SELECT t.priority INTO level FROM queue.tasks AS t
-                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.gate < 2
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.admission < 2
                   AND t.priority > level ORDER BY t.priority LIMIT 1;
             END LOOP;
         END LOOP;
@@ -3592,14 +3606,14 @@ $$;
 COMMENT ON FUNCTION queue_internal.is_being_restored IS 'Returns whether pg_restore is connected to the database.';
 -- queue_internal.extend_history()
 --
---   Creates the partitions of queue.history for today and the next "queue.history_ahead" days. Returns whether all of them
---   exist; null as long as there was no task. A day that is partly covered by a partition made by hand gets none: the other
---   rows of that day go to queue.history_default.
+--   Creates the partitions of queue.history for today and the next "queue.history_ahead" days. Returns whether all of
+--   them exist; null as long as there was no task. A day that is partly covered by a partition made by hand gets none:
+--   the other rows of that day go to queue.history_default.
 --
 --   It does not delay claims: one session at a time does it, each partition is attached under a short lock_timeout, and
 --   what could not be done is left for the next time. Until then queue.history_default takes the rows.
---   Why not before the first task: a restore creates the extension, then the partitions of the dump, then loads the tasks.
---   Partitions created in between would conflict with those of the dump. So would any that is created while a
+--   Why not before the first task: a restore creates the extension, then the partitions of the dump, then loads the
+--   tasks. Partitions created in between would conflict with those of the dump. So would any that is created while a
 --   partition of the dump for today or a later day is not yet attached. pg_restore -j may load the tasks first.
 
 CREATE FUNCTION queue_internal.extend_history() RETURNS boolean
@@ -3726,10 +3740,10 @@ COMMENT ON FUNCTION queue_internal.add_history_partition IS
 -- queue_internal.retire_history(max_tasks)
 --
 --   Drops the partitions of queue.history that are entirely past "queue.history_retention", or truncates those on which
---   somebody has created a view; and deletes up to "max_tasks" such rows from queue.history_default, which should have few
---   or none. Returns whether there may be more to do now.
---   Locks:    dropping needs a lock on queue.history for an instant. It waits at most 100 ms for the lock, then leaves the
---             partition for the next time
+--   somebody has created a view; and deletes up to "max_tasks" such rows from queue.history_default, which should have
+--   few or none. Returns whether there may be more to do now.
+--   Locks:    dropping needs a lock on queue.history for an instant. It waits at most 100 ms for the lock, then leaves
+--             the partition for the next time
 
 CREATE FUNCTION queue_internal.retire_history(max_tasks integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
@@ -3920,11 +3934,11 @@ BEGIN
         WITH locked AS MATERIALIZED (
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
-              AND (source.delayed_head = 'pass' AND l.gate = 1 AND l.run_at > clock_timestamp()
-                   OR source.delayed_head = 'block' AND l.gate = 0)
+              AND (source.delayed_head = 'pass' AND l.admission = 1 AND l.run_at > clock_timestamp()
+                   OR source.delayed_head = 'block' AND l.admission = 0)
             ORDER BY l.id FOR NO KEY UPDATE
         )
-        UPDATE queue.tasks AS t SET gate = CASE source.delayed_head WHEN 'pass' THEN 0 ELSE 2 END
+        UPDATE queue.tasks AS t SET admission = CASE source.delayed_head WHEN 'pass' THEN 0 ELSE 2 END
         FROM locked AS l WHERE t.id = l.id;
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
@@ -4191,9 +4205,9 @@ ALTER TABLE queue.schedules ADD CONSTRAINT schedules_cron_check CHECK (queue_int
 --   Returns the first time after "after" at which a schedule runs; null if there is none.
 --   A local time that its zone skips runs when it would have come had the clock not been set forward. A local time that
 --   comes twice runs the first time; but an expression for every hour or every nth hour runs both times.
---   How:      within a day of "after" the clock changes at most once. Times before the change are read on the old clock,
---             which is continued through the hours that the new one skips; times after it on the new clock. The earliest of
---             both is the next run.
+--   How:      within a day of "after" the clock changes at most once. Times before the change are read on the old
+--             clock, which is continued through the hours that the new one skips; times after it on the new clock. The
+--             earliest of both is the next run.
 --   Why UTC readings without a zone: adding a day to them means 24 hours in every session.
 
 CREATE FUNCTION queue_internal.next_run(cron text, timezone text, after timestamptz) RETURNS timestamptz
@@ -4275,48 +4289,58 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.latest_run IS 'Returns the last run of a schedule in an interval.';
--- queue_internal.fire_schedules(max_tasks, patience, after)
+-- queue_internal.fire_schedules(max_tasks, max_pause, after, since)
 --
 --   Pushes the tasks of the schedules that are due, and returns when the next schedule is due.
 --   Promise:  one task for each run, because one transaction pushes the task and sets the next run, and the next run
 --             follows from the planned one and never from the clock
 --   Order:    first the schedules that are on time, which became due in the last second; those that are behind get at
 --             least a quarter of the time of a call. In both, queues take turns, and in each queue the schedule that is
---             due first comes first, a few tasks of each schedule at a time. So neither a queue with many schedules nor a schedule that is far behind delays others. The
---             queues are visited by name, starting after "after". "last" is the queue where it stopped before each
---             schedule had its turn, else null; the next call continues after it
+--             due first comes first, a few tasks of each schedule at a time. So neither a queue with many schedules nor
+--             a schedule that is far behind delays others. For those on time the queues are visited by name, starting
+--             after "after"; "last" is the queue where it stopped before each schedule had its turn, else null. For
+--             those behind the order of the queues is random
 --   Stops:    after "max_tasks" pushes or 100 ms; with null after neither
+--   Since:    only the schedules that became due after that time, which an index finds, no matter how many dead versions
+--             of rows an old snapshot keeps in the table. "until" is the time to continue with: no schedule that became
+--             due up to then is left, except those that wait for "retry_at", when all schedules are to be read, "since"
+--             being null. "until" is null if it stopped before all schedules on time had their turn
 --   Restore:  pushes nothing while pg_restore is connected
---   Failing:  a schedule whose push fails stays due and records the error. It is skipped for as long as it was overdue when
---             it failed, at most "patience", and does not delay others
---   Locks:    the rows of the schedules that are due; rows that others have locked are skipped. A push waits at most
---             50 ms for a lock, such as that of a key which an open transaction holds. After the first that waited in vain,
---             all others of the call wait 2 ms each, because many schedules may have the same key
+--   Failing:  a schedule whose push fails stays due and records the error. It is skipped for as long as it was overdue
+--             when it failed, at most "max_pause", and does not delay others
+--   Locks:    the rows of the schedules that are due; rows that others have locked are skipped. A push waits at most 50
+--             ms for a lock, such as that of a key which an open transaction holds. After the first that waited in
+--             vain, all others of the call wait 2 ms each, because many schedules may have the same key
 
 CREATE FUNCTION queue_internal.fire_schedules(
-    max_tasks bigint, patience interval, after text DEFAULT '',
-    OUT fired bigint, OUT next_run_at timestamptz, OUT last text)
+    max_tasks bigint, max_pause interval, after text DEFAULT '', since timestamptz DEFAULT NULL,
+    OUT fired bigint, OUT next_run_at timestamptz, OUT last text, OUT retry_at timestamptz, OUT until timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' AS $$
 DECLARE
     started CONSTANT timestamptz := clock_timestamp();
+    first   CONSTANT timestamptz := coalesce(since, '-infinity');
     moment  timestamptz;
     before  bigint := -1;
     plan    queue.schedules;
     due     record;
     begun   timestamptz;
     served  text;
+    is_cut  boolean;
 BEGIN
     fired := 0;
     -- A task that is pushed before the tasks, keys and sequence of the dump are restored could take an id or a key of
     -- theirs.
     IF queue_internal.is_being_restored() THEN
         next_run_at := started + interval '1 second';
+        retry_at := next_run_at;
+        until := started;
         RETURN;
     END IF;
     <<turns>>
     WHILE fired > before LOOP
         before := fired;
         last := NULL;
+        is_cut := false;
         moment := clock_timestamp();
         FOR due IN
             SELECT d.name, d.queue, d.is_on_time, NOT bool_and(d.is_on_time) OVER () AS others_are_behind,
@@ -4324,44 +4348,62 @@ BEGIN
             FROM (SELECT s.name, s.queue, s.next_run_at,
                          s.next_run_at > moment - interval '1 second' AND s.last_error_at IS NULL AS is_on_time
                   FROM queue.schedules AS s
-                  WHERE s.paused_at IS NULL AND s.next_run_at <= moment
+                  WHERE s.paused_at IS NULL AND s.next_run_at > first AND s.next_run_at <= moment
                     AND (s.last_error_at <= moment
-                         AND s.last_error_at + queue_internal.schedule_pause(s.next_run_at, s.last_error_at, patience) > moment)
-                        IS NOT TRUE) AS d
-            ORDER BY NOT d.is_on_time, turn, d.queue <= after, d.queue
+                         AND s.last_error_at + queue_internal.schedule_pause(
+                             s.next_run_at, s.last_error_at, max_pause) > moment) IS NOT TRUE) AS d
+            ORDER BY NOT d.is_on_time, turn, d.is_on_time AND d.queue <= after,
+                     CASE WHEN d.is_on_time THEN d.queue END, random()
         LOOP
             -- Not from the start: to find and sort them may have taken longer.
             begun := coalesce(begun, clock_timestamp());
             IF due.is_on_time AND due.others_are_behind AND max_tasks IS NOT NULL
                AND clock_timestamp() > begun + interval '75 ms' THEN
                 last := served;
+                is_cut := true;
                 CONTINUE;
             END IF;
-            SELECT s.* INTO plan FROM queue.schedules AS s
-            WHERE s.name = due.name AND s.paused_at IS NULL AND s.next_run_at <= moment FOR UPDATE SKIP LOCKED;
-            CONTINUE WHEN NOT FOUND;
-            served := CASE WHEN due.is_on_time THEN plan.queue ELSE served END;
             BEGIN
-                fired := fired + queue_internal.fire_schedule(plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
+                -- In the subtransaction that also updates the row. A lock by one transaction and an update by another
+                -- would be a multixact, which every later reader of the dead row would have to look up.
+                SELECT s.* INTO plan FROM queue.schedules AS s
+                WHERE s.name = due.name AND s.paused_at IS NULL AND s.next_run_at <= moment FOR UPDATE SKIP LOCKED;
+                CONTINUE WHEN NOT FOUND;
+                served := CASE WHEN due.is_on_time THEN plan.queue ELSE served END;
+                fired := fired + queue_internal.fire_schedule(
+                    plan, moment, CASE WHEN max_tasks IS NULL THEN 100 ELSE 2 END);
             EXCEPTION WHEN OTHERS THEN
                 IF SQLSTATE = '55P03' THEN
                     PERFORM set_config('lock_timeout', '2ms', true);
                 END IF;
                 UPDATE queue.schedules AS s SET last_error = SQLERRM, last_error_at = clock_timestamp()
-                WHERE s.name = plan.name;
+                WHERE s.name = (SELECT l.name FROM queue.schedules AS l WHERE l.name = due.name FOR UPDATE SKIP LOCKED);
             END;
             IF fired >= max_tasks OR max_tasks IS NOT NULL AND clock_timestamp() > begun + interval '100 ms' THEN
                 last := coalesce(last, plan.queue);
+                is_cut := is_cut OR due.is_on_time;
                 EXIT turns;
             END IF;
         END LOOP;
         EXIT WHEN max_tasks IS NULL;
     END LOOP;
-    next_run_at := queue_internal.next_schedule(patience);
+    until := CASE WHEN NOT is_cut THEN moment END;
+    SELECT min(s.next_run_at) INTO next_run_at FROM queue.schedules AS s
+    WHERE s.paused_at IS NULL AND s.next_run_at > moment;
+    IF last IS NOT NULL THEN
+        retry_at := moment;
+    ELSE
+        -- What is left was locked or has failed.
+        SELECT min(CASE WHEN s.last_error_at <= clock_timestamp()
+                        THEN s.last_error_at + queue_internal.schedule_pause(s.next_run_at, s.last_error_at, max_pause)
+                        ELSE moment + interval '1 second' END)
+        INTO retry_at FROM queue.schedules AS s
+        WHERE s.paused_at IS NULL AND s.next_run_at > first AND s.next_run_at <= moment;
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.fire_schedules IS
-    'Pushes the tasks of due schedules; returns how many, when the next schedule is due, and where it stopped early.';
+    'Pushes the tasks of due schedules; returns how many, when the next schedules are due, and where it stopped early.';
 
 CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4413,29 +4455,16 @@ $$;
 COMMENT ON FUNCTION queue_internal.push_scheduled IS 'Pushes the task of one run of a schedule.';
 
 -- The pause grows because it equals the time for which the run was overdue. So no state is needed for it.
-CREATE FUNCTION queue_internal.schedule_pause(due timestamptz, failed_at timestamptz, patience interval) RETURNS interval
+CREATE FUNCTION queue_internal.schedule_pause(due timestamptz, failed_at timestamptz, max_pause interval)
+RETURNS interval
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN CASE WHEN failed_at - due > patience THEN patience ELSE greatest(least(patience, '1 second'), failed_at - due) END;
+    RETURN CASE WHEN failed_at - due > max_pause THEN max_pause
+           ELSE greatest(least(max_pause, '1 second'), failed_at - due) END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.schedule_pause IS
     'Returns for how long a schedule whose push failed is skipped.';
-
-CREATE FUNCTION queue_internal.next_schedule(patience interval) RETURNS timestamptz
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    moment CONSTANT timestamptz := clock_timestamp();
-BEGIN
-    RETURN (
-        SELECT min(CASE WHEN s.last_error_at <= moment
-                        THEN greatest(s.next_run_at, s.last_error_at + queue_internal.schedule_pause(s.next_run_at, s.last_error_at, patience))
-                        ELSE s.next_run_at END)
-        FROM queue.schedules AS s WHERE s.paused_at IS NULL);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.next_schedule IS
-    'Returns when the next schedule is due, or is tried again after a failure.';
 
 CREATE FUNCTION queue_internal.open_schedule(name text) RETURNS queue.schedules
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -4609,13 +4638,14 @@ $$;
 COMMENT ON FUNCTION queue_internal.ids_option IS 'The value of a filter''s option that is a list of ids.';
 -- queue_internal.in_batches(verbs, filter, dry_run, batch_size, to_queue, priority, tasks)
 --
---   What all bulk procedures do, once for each of "verbs": visit the tasks that match the filter in the order of their ids,
---   and commit after each batch if the CALL allows it. Adds the number of tasks to "tasks".
+--   What all bulk procedures do, once for each of "verbs": visit the tasks that match the filter in the order of their
+--   ids, and commit after each batch if the CALL allows it. Adds the number of tasks to "tasks".
 --   Promise:  each task is visited once, even if it returns under its id meanwhile, and none that was pushed after it
 --             began. A batch that has committed stays done
---   Rights:   next_batch checks them. It runs with the rights of the owner, which a procedure that commits cannot; so it
---             puts nothing from its caller unquoted into a statement
---   Locks:    the tasks of one batch, with SKIP LOCKED. A move and a redrive wait for a transaction that is taking a key
+--   Rights:   next_batch checks them. It runs with the rights of the owner, which a procedure that commits cannot; so
+--             it puts nothing from its caller unquoted into a statement
+--   Locks:    the tasks of one batch, with SKIP LOCKED. A move and a redrive wait for a transaction that is taking a
+--             key
 --   Why it has no SET clause, and no operators: see queue.maintain().
 
 CREATE PROCEDURE queue_internal.in_batches(
@@ -4659,7 +4689,7 @@ LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     CASE verb
         WHEN 'cancel', 'reprioritise' THEN RETURN '{queued, scheduled, waiting, running}';
-        WHEN 'retry' THEN RETURN '{scheduled}';
+        WHEN 'run_now' THEN RETURN '{scheduled}';
         WHEN 'move' THEN RETURN '{queued, scheduled, waiting}';
         WHEN 'discard', 'forget' THEN RETURN '{queued, scheduled, waiting, failed}';
         WHEN 'redrive' THEN RETURN '{failed}';
@@ -4751,7 +4781,7 @@ BEGIN
                    CASE WHEN verb IN ('discard', 'redrive', 'forget') THEN 'UPDATE' ELSE 'NO KEY UPDATE' END)
     INTO ids USING coalesce(last, 0), batch_size, filter;
     IF verb = 'redrive' THEN
-        tasks := tasks + queue_internal.revive(ids, to_queue);
+        tasks := tasks + queue_internal.requeue_dead_letters(ids, to_queue);
     ELSIF verb = 'forget' THEN
         DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids);
         tasks := tasks + cardinality(ids);
@@ -4766,8 +4796,8 @@ BEGIN
             CASE verb
                 WHEN 'cancel' THEN
                     CONTINUE WHEN task.state <> 'running' AND NOT queue_internal.lock_to_end(task.id, false);
-                    PERFORM queue_internal.cancel_or_ask(task);
-                WHEN 'retry' THEN
+                    PERFORM queue_internal.cancel_or_request(task);
+                WHEN 'run_now' THEN
                     task.run_at := clock_timestamp();
                     PERFORM queue_internal.reorder(task);
                 WHEN 'reprioritise' THEN
@@ -4789,14 +4819,14 @@ COMMENT ON FUNCTION queue_internal.next_batch IS
     'Does one batch of a bulk change; "last" is null when nothing is left.';
 -- Rights: which role may call which function, for which queue.
 --
---   A right is a row of queue.rights: a role, a kind, and a queue, or null for all queues. Every public function checks that
---   its caller has the right that it needs for the queue (check_right, open_queue), and then works with the rights of the
---   extension's owner. So no role needs privileges on tables, except that producers may INSERT into queue.tasks and
---   operators may SELECT.
+--   A right is a row of queue.rights: a role, a kind, and a queue, or null for all queues. Every public function checks
+--   that its caller has the right that it needs for the queue (check_right, open_queue), and then works with the rights
+--   of the extension's owner. So no role needs privileges on tables, except that producers may INSERT into queue.tasks
+--   and operators may SELECT.
 --
 --   The caller is the role that called the function (queue_internal.caller()). It has the rights of every role whose
---   privileges it inherits. The owner of the extension, its members and superusers have all rights. An operator of a queue
---   has the rights of a producer and a worker there.
+--   privileges it inherits. The owner of the extension, its members and superusers have all rights. An operator of a
+--   queue has the rights of a producer and a worker there.
 --
 --   has_right() and queues_with_right() are in engine.sql: the library caches the rights of a session's role.
 
@@ -4924,7 +4954,8 @@ DECLARE
     waiting   CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
-            '{check_wait, first_ready, vain_pause, next_pause, check_wait_result, outcome, is_end, try_commit, may_commit}'));
+            '{check_wait, first_ready, first_pause, next_pause, check_wait_result, outcome, is_finished, try_commit,
+              may_commit}'));
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));
@@ -4946,7 +4977,7 @@ BEGIN
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
             'queue.complete_and_claim, queue.fail, queue.release, queue.extend, queue.extend_many,'
-            'queue.cancelled',
+            'queue.confirm_cancel',
             'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean)'
         ]
         ELSE ARRAY[
@@ -5023,9 +5054,9 @@ END
 $$;
 -- queue_internal.ended_since(since)
 --
---   Returns how many tasks of each queue ended since then, by state and time; and, with a null time, how many dead letters
---   there are. The counters of the library start from this. Times are rounded down to their steps of 2^24 microseconds
---   (src/lanes/account.rs).
+--   Returns how many tasks of each queue ended since then, by state and time; and, with a null time, how many dead
+--   letters there are. The counters of the library start from this. Times are rounded down to their steps of 2^24
+--   microseconds (src/lanes/counters.rs).
 
 CREATE FUNCTION queue_internal.ended_since(since timestamptz)
 RETURNS TABLE (queue text, state text, ended_at timestamptz, tasks bigint)
@@ -5042,12 +5073,12 @@ COMMENT ON FUNCTION queue_internal.ended_since IS
     'Counts the tasks that ended since a time, and the dead letters.';
 -- queue_internal.counted(queues)
 --
---   Returns the task counters of these queues that are kept in memory. A queue without counters is left out. Without the
---   library that is every queue; native.sql replaces this function.
+--   Returns the task counters of these queues that are kept in memory. A queue without counters is left out. Without
+--   the library that is every queue; native.sql replaces this function.
 
 CREATE FUNCTION queue_internal.counted(queues text[])
 RETURNS TABLE (
-    queue text, queued bigint, behind bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
+    queue text, queued bigint, blocked bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
     oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
 LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
     SELECT NULL, 0, 0, 0, 0, 0, 0, NULL::timestamptz, 0, 0, 0, 0 WHERE false
@@ -5112,12 +5143,12 @@ uncounted AS MATERIALIZED (
 ),
 live AS (
     SELECT t.queue,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at <= now()) AS queued,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.gate = 2) AS behind,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at > now()) AS scheduled,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()) AS queued,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.admission = 2) AS blocked,
+           count(*) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at > now()) AS scheduled,
            count(*) FILTER (WHERE t.state = 'waiting') AS waiting,
            count(*) FILTER (WHERE t.state = 'running') AS running,
-           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.gate < 2 AND t.run_at <= now()) AS oldest_due_at
+           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()) AS oldest_due_at
     FROM queue.tasks AS t
     WHERE EXISTS (SELECT FROM uncounted) AND t.queue IN (SELECT u.name FROM uncounted AS u)
     GROUP BY t.queue
@@ -5144,7 +5175,7 @@ ended AS (
 numbers AS (
     SELECT * FROM counted
     UNION ALL
-    SELECT u.name, l.queued, l.behind, l.scheduled, l.waiting, l.running, d.dead, l.oldest_due_at,
+    SELECT u.name, l.queued, l.blocked, l.scheduled, l.waiting, l.running, d.dead, l.oldest_due_at,
            e.completed, e.cancelled, d.failed, e.rate
     FROM uncounted AS u
     LEFT JOIN live AS l ON l.queue = u.name
@@ -5156,7 +5187,7 @@ SELECT q.name AS queue,
        coalesce(n.queued, 0) AS queued,
        coalesce(n.scheduled, 0) AS scheduled,
        coalesce(n.waiting, 0) AS waiting,
-       coalesce(n.behind, 0) AS behind,
+       coalesce(n.blocked, 0) AS blocked,
        coalesce(n.running, 0) AS running,
        coalesce(n.dead, 0) AS dead,
        CASE WHEN isfinite(n.oldest_due_at) THEN now() - n.oldest_due_at END AS oldest_due_age,
@@ -5313,7 +5344,7 @@ BEGIN
             RETURN id;
         END IF;
         -- Null if the key is free now, or can be taken over.
-        SELECT s.id, s.running INTO id, running FROM queue_internal.settle_duplicate(pushed, on_duplicate) AS s;
+        SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(pushed, on_duplicate) AS s;
         IF id IS NOT NULL THEN
             RETURN id;
         END IF;
@@ -5661,7 +5692,7 @@ Errors: QX001: the lease is no longer held. QX003: the task does not exist, or t
 --   Touches:  queue.tasks (locks the tasks that run with the token given, in the order of ids, so that two batches
 --             cannot deadlock; deletes), queue.history (inserts)
 --   How:      tasks that nothing depends on are finished in one statement, the others one by one. Both come after the
---             statement that locks them: see tell_dependents()
+--             statement that locks them: see notify_dependents()
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
@@ -5675,7 +5706,7 @@ DECLARE
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
     locked  bigint;
     done    bigint[];
-    places  bigint[];
+    positions  bigint[];
     one     record;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
@@ -5713,7 +5744,7 @@ BEGIN
                e.claimed_at, e.created_at, e.key, e.group_key, e.headers, e.payload, e.progress, e.errors, e.result
         FROM ended AS e WHERE e.kept IS DISTINCT FROM false
     )
-    SELECT array_agg(e.id), array_agg(e.position) INTO done, places FROM ended AS e;
+    SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
     IF locked > coalesce(cardinality(done), 0) THEN
         FOR one IN
             SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
@@ -5725,10 +5756,10 @@ BEGIN
         LOOP
             PERFORM queue_internal.archive(one.task, 'completed', one.result);
             done := done || (one.task).id;
-            places := places || one.position;
+            positions := positions || one.position;
         END LOOP;
     END IF;
-    RETURN QUERY SELECT d.id FROM unnest(done, places) AS d (id, place) ORDER BY d.place;
+    RETURN QUERY SELECT d.id FROM unnest(done, positions) AS d (id, position) ORDER BY d.position;
 END
 $$;
 COMMENT ON FUNCTION queue.complete_many IS
@@ -5837,7 +5868,7 @@ BEGIN
     IF delay > '0' THEN
         task.run_at := clock_timestamp() + delay;
     END IF;
-    PERFORM queue_internal.put_back(task);
+    PERFORM queue_internal.requeue(task);
 END
 $$;
 COMMENT ON FUNCTION queue.release IS
@@ -5932,7 +5963,7 @@ END
 $$;
 COMMENT ON FUNCTION queue.extend IS
 'The heartbeat of a worker: the lease starts again from now. Returns lease_until, when it will expire, and
-cancel_requested, whether the worker should stop and call queue.cancelled. Needs the worker''s right on the queue.
+cancel_requested, whether the worker should stop and call queue.confirm_cancel. Needs the worker''s right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
 - lease: how long from now; more than 0, at most queue.max_lease. Null (default) means the queue''s option lease.
@@ -5940,11 +5971,11 @@ cancel_requested, whether the worker should stop and call queue.cancelled. Needs
 
 Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
 22004, 22023 or 54000: an argument is null, invalid or too large.';
--- queue.cancelled
+-- queue.confirm_cancel
 --
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
-CREATE FUNCTION queue.cancelled(id bigint, token bigint) RETURNS void
+CREATE FUNCTION queue.confirm_cancel(id bigint, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     task queue.tasks := queue_internal.leased_task(id, token, true);
@@ -5957,7 +5988,7 @@ BEGIN
     PERFORM queue_internal.cancel_now(task);
 END
 $$;
-COMMENT ON FUNCTION queue.cancelled IS
+COMMENT ON FUNCTION queue.confirm_cancel IS
 'Confirms that the worker stopped because queue.cancel was called: the task is cancelled. Needs the worker''s right on
 the queue.
 
@@ -5990,7 +6021,7 @@ BEGIN
         PERFORM queue_internal.raise_wrong_state(
             id, 'operator', 'cannot be cancelled', 'Only waiting, queued and running tasks can be cancelled.');
     END IF;
-    RETURN queue_internal.cancel_or_ask(task);
+    RETURN queue_internal.cancel_or_request(task);
 END
 $$;
 COMMENT ON FUNCTION queue.cancel IS
@@ -6047,7 +6078,7 @@ BEGIN
             id, 'operator', 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
     END IF;
     -- Tries again if the key became free after it was found taken.
-    WHILE queue_internal.revive(ARRAY[id]) = 0 LOOP
+    WHILE queue_internal.requeue_dead_letters(ARRAY[id]) = 0 LOOP
         PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
         FROM queue.dead_letters AS d JOIN queue_internal.keys AS k ON k.queue = d.queue AND k.key = d.key
         WHERE d.id = retry.id;
@@ -6072,7 +6103,7 @@ another task has its key. QX005: it is not a dead letter. 22004 or 22023: the ar
 
 -- Dead letters whose key another task has stay where they are. So do all but the oldest of those with the same key,
 -- which have to be found first: the task that would hold the key does not exist yet.
-CREATE FUNCTION queue_internal.revive(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION queue_internal.requeue_dead_letters(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     revived bigint;
@@ -6104,7 +6135,7 @@ BEGIN
     RETURN revived;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.revive IS
+COMMENT ON FUNCTION queue_internal.requeue_dead_letters IS
     'Puts dead letters back into their queues, or into another one; returns how many.';
 -- queue.redrive
 --
@@ -6118,7 +6149,7 @@ BEGIN
     IF max_tasks < 1 THEN
         PERFORM queue_internal.raise_invalid('max_tasks', 'must be greater than zero', max_tasks::text);
     END IF;
-    RETURN queue_internal.revive(ARRAY(
+    RETURN queue_internal.requeue_dead_letters(ARRAY(
         SELECT d.id FROM queue.dead_letters AS d WHERE d.queue = redrive.queue
         ORDER BY d.failed_at, d.id LIMIT max_tasks FOR UPDATE SKIP LOCKED));
 END
@@ -6406,10 +6437,10 @@ COMMENT ON FUNCTION queue_internal.check_queue IS
     'Checks that a queue exists and that the caller has the operator''s right on it.';
 -- queue.drop
 --
---   Touches:  queue.queues, queue.tasks and queue.dead_letters (locks in the order of ids), and the rows of policies that
---             belong to them (deletes)
---   A concurrent push may leave its task behind. That task is neither lost nor claimed: it is there again when a queue of
---   that name is created.
+--   Touches:  queue.queues, queue.tasks and queue.dead_letters (locks in the order of ids), and the rows of policies
+--             that belong to them (deletes)
+--   A concurrent push may leave its task behind. That task is neither lost nor claimed: it is there again when a queue
+--   of that name is created.
 
 CREATE FUNCTION queue.drop(name text, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6420,7 +6451,7 @@ BEGIN
     END IF;
     DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
     IF force THEN
-        -- Before what belongs to them, and in the order in which others lock them.
+        -- Before the rows that belong to them, and in the same order as all other calls.
         PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
         PERFORM FROM queue.dead_letters AS d WHERE d.queue = "drop".name ORDER BY d.id FOR UPDATE;
     END IF;
@@ -6428,7 +6459,7 @@ BEGIN
     PERFORM queue_internal.announce_task(name, clock_timestamp());
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
-    DELETE FROM queue_internal.tokens AS s WHERE s.queue = "drop".name;
+    DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF NOT force AND (EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
                       OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name)) THEN
@@ -6440,7 +6471,7 @@ BEGIN
     IF force THEN
         DELETE FROM queue_internal.dependencies AS d USING queue.tasks AS t
         WHERE t.queue = "drop".name AND t.state = 'waiting' AND d.task_id = t.id;
-        PERFORM queue_internal.tell_dependents(ARRAY(
+        PERFORM queue_internal.notify_dependents(ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.queue = "drop".name AND t.id IN (SELECT d.predecessor_id FROM queue_internal.dependencies AS d)),
             'purged');
@@ -6845,12 +6876,12 @@ transaction has locked. Changes only tasks of queues on which the caller has the
 
 Errors: 42501: no right on the queue that the filter names. QX002: it does not exist. 22004, 22023 or 54000: an
 argument or an option of the filter is null, invalid or too large.';
--- CALL queue.retry_where
+-- CALL queue.run_now_where
 --
 --   Touches:  queue.tasks (updates)
 --   Filter, batches and locks: see filter_condition and in_batches, in sql/internal
 
-CREATE PROCEDURE queue.retry_where(
+CREATE PROCEDURE queue.run_now_where(
     filter     jsonb,
     dry_run    boolean DEFAULT false,
     batch_size integer DEFAULT 1000,
@@ -6859,10 +6890,10 @@ LANGUAGE plpgsql AS $$
 BEGIN
     tasks := 0;
     CALL queue_internal.in_batches(
-        '{retry}', filter, dry_run, batch_size, NULL, NULL, tasks);
+        '{run_now}', filter, dry_run, batch_size, NULL, NULL, tasks);
 END
 $$;
-COMMENT ON PROCEDURE queue.retry_where IS
+COMMENT ON PROCEDURE queue.run_now_where IS
 'Makes the scheduled tasks that match a filter due at once: tasks that wait for their backoff, and tasks that were
 pushed with a delay. Their attempts continue to count. Commits after each batch if it is called outside a transaction
 block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller has the
@@ -7131,7 +7162,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     part  pg_catalog.text;
     until pg_catalog.timestamptz;
-    place queue_internal.sweep_position;
+    pos queue_internal.sweep_position;
 BEGIN
     -- Events are only processed at READ COMMITTED. COMMIT AND CHAIN keeps the isolation level.
     COMMIT;
@@ -7141,11 +7172,11 @@ BEGIN
     FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'events', 'partitions', 'history', 'dead letters', 'keys'] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
-            place := queue_internal.maintain_sweep(place);
+            pos := queue_internal.maintain_sweep(pos);
             COMMIT AND CHAIN;
             PERFORM queue_internal.maintain_part('schedules');
             COMMIT AND CHAIN;
-            EXIT WHEN place IS NULL;
+            EXIT WHEN pos IS NULL;
         END LOOP;
         until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
         WHILE queue_internal.maintain_part(part) LOOP
@@ -7168,11 +7199,11 @@ scheduler. Only the owner of the extension can call it, because it creates and d
 
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 
-CREATE FUNCTION queue_internal.maintain_sweep(place queue_internal.sweep_position)
+CREATE FUNCTION queue_internal.maintain_sweep(pos queue_internal.sweep_position)
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
-    RETURN queue_internal.sweep(place, 1000, again => false);
+    RETURN queue_internal.sweep(pos, 1000, again => false);
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'queue.maintain() could not finish the search for lost events: %', SQLERRM;
     RETURN NULL;
@@ -7276,7 +7307,7 @@ BEGIN
            'Raise queue.lanes and restart the server.'
     FROM unnest(stats) AS s
     WHERE s.queued + s.running > 0 AND NOT engine -> 'lanes' ? s.queue
-      AND (engine #>> '{verbs,handed_over,no_lane}')::bigint > 0
+      AND (engine #>> '{verbs,fallbacks,no_lane}')::bigint > 0
     HAVING count(*) > 0;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'lanes', 'ok', 'no queue with tasks lacks a lane', NULL;
@@ -7287,7 +7318,8 @@ BEGIN
            format('queue %s: %s tasks are due, the oldest for %s', to_json(s.queue), s.queued,
                   date_trunc('second', s.oldest_due_age)),
            CASE WHEN s.paused THEN format('The queue is paused: SELECT queue.resume(%L).', s.queue)
-                WHEN s.running = 0 THEN 'Start workers. If there are some, a limit of the queue or an open transaction with claims holds them up.'
+                WHEN s.running = 0 THEN 'Start workers. If there are some, a limit of the queue or an open transaction '
+                                        'with claims holds them up.'
                 ELSE 'Start more workers, raise a limit of the queue, or look in queue.workers for workers that hang.' END
     FROM unnest(stats) AS s WHERE s.oldest_due_age > due_for ORDER BY s.queue;
     IF NOT FOUND THEN
@@ -7297,7 +7329,8 @@ BEGIN
     RETURN QUERY
     SELECT 'leases', 'warning',
            format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
-                  coalesce(to_json(w.worker)::text, 'without a name'), CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
+                  coalesce(to_json(w.worker)::text, 'without a name'),
+                  CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
            'CALL queue.maintain() requeues it. If the background worker runs, the server log says why it does not.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
@@ -7323,7 +7356,8 @@ BEGIN
 
     RETURN QUERY
     SELECT 'schedules', 'warning',
-           format('queue %s: %s schedules could not push their last task, the first since %s', to_json(f.queue), f.schedules, f.since),
+           format('queue %s: %s schedules could not push their last task, the first since %s',
+                  to_json(f.queue), f.schedules, f.since),
            format('They are tried again at least once a minute. The cause: SELECT name, last_error FROM queue.schedules '
                   'WHERE queue = %L AND last_error IS NOT NULL.', f.queue)
     FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour' ORDER BY f.queue;
@@ -7392,10 +7426,12 @@ BEGIN
     LATERAL (VALUES
         (h.loose IS NOT NULL, 'warning',
          format('table queue.%s is not attached to queue.history, and no partition is created until it is', h.loose),
-         'A dump that is being restored will attach it. Otherwise attach it with ALTER TABLE queue.history ATTACH PARTITION, or drop it.'),
+         'A dump that is being restored will attach it. Otherwise attach it with ALTER TABLE queue.history ATTACH '
+         'PARTITION, or drop it.'),
         (h.there, 'ok', 'the last one is for ' || h.last, NULL),
         (o.whole, 'ok', format('the partition %s holds tomorrow', o.name), NULL),
-        (o.name IS NOT NULL, 'warning', format('the partition %s holds only a part of tomorrow, so no other is created for that day', o.name),
+        (o.name IS NOT NULL, 'warning',
+         format('the partition %s holds only a part of tomorrow, so no other is created for that day', o.name),
          'The other rows of that day go to queue.history_default. Attach partitions by hand for whole days (UTC).'),
         (h.last IS NULL, 'ok', 'no task has finished yet', NULL),
         (true, 'warning', 'there is none for tomorrow; the last one is for ' || h.last,
@@ -7418,12 +7454,12 @@ hint: what to do, or null. Needs the operator''s right on any queue, or pg_monit
 Null means the default.';
 -- The entry points of the public functions.
 --
---   Every public function that a role may call moves to schema queue_internal under the same name, and an entry point in C
---   with the same arguments replaces it. The entry point switches to the rights of the owner for the call (src/rights.rs)
---   and calls the moved function, which checks the rights of its caller. Some functions have a native version, which the
---   entry point tries first (src/verbs.rs).
---   Internal functions that procedures call as their caller get an entry point too; their SQL version is renamed to core_...
---   Functions that only the owner may call, or that only read views, stay as they are.
+--   Every public function that a role may call moves to schema queue_internal under the same name, and an entry point
+--   in C with the same arguments replaces it. The entry point switches to the rights of the owner for the call
+--   (src/rights.rs) and calls the moved function, which checks the rights of its caller. Some functions have a native
+--   version, which the entry point tries first (src/verbs.rs).
+--   Internal functions that procedures call as their caller get an entry point too; their SQL version is renamed to
+--   core_... Functions that only the owner may call, or that only read views, stay as they are.
 --   Why the entry points have no SET clause: they look up names only in the extension's schemas.
 
 DO $$
@@ -7461,7 +7497,7 @@ $$;
 UPDATE queue_internal.token_mark
 SET timeline = ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint;
 
--- Tells the lanes about changes that the native functions did not make: statements of the SQL implementation, and
+-- Notifies the lanes of changes that the native functions did not make: statements of the SQL implementation, and
 -- INSERT, COPY, UPDATE and DELETE by clients.
 
 CREATE FUNCTION queue_internal.tasks_announced() RETURNS trigger
@@ -7495,7 +7531,7 @@ COMMENT ON TRIGGER event_announced ON queue_internal.events IS
 
 CREATE OR REPLACE FUNCTION queue_internal.counted(queues text[])
 RETURNS TABLE (
-    queue text, queued bigint, behind bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
+    queue text, queued bigint, blocked bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
     oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrapper';
 
@@ -7559,7 +7595,8 @@ COMMENT ON COLUMN queue.queues.max_attempts IS 'Attempts of a task that was push
 COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the delay grows with each failure: fixed, linear or exponential.';
 COMMENT ON COLUMN queue.queues.backoff_base IS 'The delay after the first failure.';
 COMMENT ON COLUMN queue.queues.backoff_max IS 'The longest delay.';
-COMMENT ON COLUMN queue.queues.backoff_jitter IS 'Jitter, 0 to 1: the largest fraction randomly subtracted from each delay.';
+COMMENT ON COLUMN queue.queues.backoff_jitter IS
+    'Jitter, 0 to 1: the largest fraction randomly subtracted from each delay.';
 COMMENT ON COLUMN queue.queues.paused_at IS 'When the queue was paused; null if it is not.';
 COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time; null for no limit.';
 COMMENT ON COLUMN queue.queues.max_running_per_group IS
@@ -7596,11 +7633,13 @@ COMMENT ON COLUMN queue.tasks.updated_at IS 'When the task last changed.';
 COMMENT ON COLUMN queue.tasks.created_at IS 'When the task was pushed.';
 COMMENT ON COLUMN queue.tasks.cancel_requested_at IS 'When queue.cancel() was called for the running task.';
 COMMENT ON COLUMN queue.tasks.key IS 'Unique among the tasks of the queue that are not finished; null for none.';
-COMMENT ON COLUMN queue.tasks.group_key IS 'The group, of which max_running_per_group tasks may run at a time; null for none.';
-COMMENT ON COLUMN queue.tasks.gate IS
-    'Admission. 0, open: it can be claimed. 1, admitted: it can be claimed, as one of its group. 2, blocked: it waits '
-    'for other tasks.';
-COMMENT ON COLUMN queue.tasks.backoff IS 'The parts of the backoff that were given by the push; null for the options of the queue.';
+COMMENT ON COLUMN queue.tasks.group_key IS
+    'The group, of which max_running_per_group tasks may run at a time; null for none.';
+COMMENT ON COLUMN queue.tasks.admission IS
+    '0, open: the task can be claimed. 1, admitted: it can be claimed, as one of its group. 2, blocked: it waits for '
+    'other tasks.';
+COMMENT ON COLUMN queue.tasks.backoff IS
+    'The parts of the backoff that were given by the push; null for the options of the queue.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
@@ -7620,7 +7659,8 @@ COMMENT ON COLUMN queue.dead_letters.key_ttl IS 'The key_ttl of the push, for th
 
 COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
 COMMENT ON COLUMN queue.all_tasks.state IS 'waiting, queued, running, completed, cancelled or failed.';
-COMMENT ON COLUMN queue.all_tasks.finished_at IS 'When the task completed, failed or was cancelled; null for a live task.';
+COMMENT ON COLUMN queue.all_tasks.finished_at IS
+    'When the task completed, failed or was cancelled; null for a live task.';
 COMMENT ON COLUMN queue.all_tasks.result IS 'What the worker passed to queue.complete().';
 
 COMMENT ON TYPE queue.claimed_task IS 'What a claim returns: a task and the token of its lease.';
@@ -7644,16 +7684,18 @@ BEGIN
 END
 $$;
 
-COMMENT ON VIEW queue.stats IS 'How many tasks of each queue are in which state, and how many finished in the last hour.';
+COMMENT ON VIEW queue.stats IS
+    'How many tasks of each queue are in which state, and how many finished in the last hour.';
 COMMENT ON COLUMN queue.stats.queue IS 'The name of the queue.';
 COMMENT ON COLUMN queue.stats.paused IS 'Whether the queue is paused.';
 COMMENT ON COLUMN queue.stats.queued IS 'Tasks that are due and can be claimed.';
 COMMENT ON COLUMN queue.stats.scheduled IS 'Queued tasks whose run_at is in the future.';
 COMMENT ON COLUMN queue.stats.waiting IS 'Tasks that wait for other tasks to end.';
-COMMENT ON COLUMN queue.stats.behind IS 'Queued tasks that are blocked in their group.';
+COMMENT ON COLUMN queue.stats.blocked IS 'Queued tasks that are blocked in their group.';
 COMMENT ON COLUMN queue.stats.running IS 'Tasks that a worker has leased.';
 COMMENT ON COLUMN queue.stats.dead IS 'Dead letters.';
-COMMENT ON COLUMN queue.stats.oldest_due_age IS 'For how long the task that has been due longest has been due; null if none is due.';
+COMMENT ON COLUMN queue.stats.oldest_due_age IS
+    'For how long the task that has been due longest has been due; null if none is due.';
 COMMENT ON COLUMN queue.stats.completed_last_hour IS 'Tasks that completed in the last hour.';
 COMMENT ON COLUMN queue.stats.cancelled_last_hour IS 'Tasks that were cancelled in the last hour.';
 COMMENT ON COLUMN queue.stats.failed_last_hour IS 'Tasks that became dead letters in the last hour.';
@@ -7665,13 +7707,15 @@ COMMENT ON COLUMN queue.workers.running IS 'How many tasks of the queue the work
 COMMENT ON COLUMN queue.workers.working_since IS 'When the earliest of these attempts began.';
 COMMENT ON COLUMN queue.workers.next_lease_until IS 'When the first of these leases expires.';
 COMMENT ON COLUMN queue.workers.overdue IS 'How many of these leases have expired.';
-COMMENT ON VIEW queue.failing_schedules IS 'How many schedules of each queue could not push their last task, and since when.';
+COMMENT ON VIEW queue.failing_schedules IS
+    'How many schedules of each queue could not push their last task, and since when.';
 COMMENT ON COLUMN queue.failing_schedules.queue IS 'The name of the queue.';
 COMMENT ON COLUMN queue.failing_schedules.schedules IS 'How many of its schedules fail.';
 COMMENT ON COLUMN queue.failing_schedules.since IS 'The earliest run that could not be pushed.';
 COMMENT ON COLUMN queue.failing_schedules.last_error_at IS 'When a push last failed.';
 
-COMMENT ON TABLE queue.schedules IS 'The schedules. Change them with queue.schedule(), queue.unschedule() and queue.pause_schedule().';
+COMMENT ON TABLE queue.schedules IS
+    'The schedules. Change them with queue.schedule(), queue.unschedule() and queue.pause_schedule().';
 COMMENT ON COLUMN queue.schedules.name IS 'The name of the schedule, unique in the database.';
 COMMENT ON COLUMN queue.schedules.cron IS 'The cron expression: five or six fields, or a macro.';
 COMMENT ON COLUMN queue.schedules.timezone IS 'The time zone of the expression, a name from pg_timezone_names.';
@@ -7689,7 +7733,8 @@ COMMENT ON TABLE queue.bindings IS
     'Which topics each queue is bound to. Change it with queue.bind() and queue.unbind().';
 COMMENT ON COLUMN queue.bindings.topic_pattern IS 'Words and dots; * matches one word, # any number of words.';
 COMMENT ON COLUMN queue.bindings.queue IS 'The queue to which queue.publish() pushes.';
-COMMENT ON COLUMN queue.bindings.topic_regex IS 'The pattern as a regular expression, for the topic with a dot before it.';
+COMMENT ON COLUMN queue.bindings.topic_regex IS
+    'The pattern as a regular expression, for the topic with a dot before it.';
 COMMENT ON COLUMN queue.bindings.created_at IS 'When the binding was created.';
 COMMENT ON TABLE queue.rights IS
     'The rights of roles. Change them with queue.grant_producer(), queue.revoke_producer() and their counterparts.';
@@ -7707,9 +7752,9 @@ COMMENT ON TABLE queue_internal.locks IS
 COMMENT ON TABLE queue_internal.slots IS 'The slots of queues with max_running, and the task that last took each.';
 COMMENT ON TABLE queue_internal.token_mark IS
     'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';
-COMMENT ON TABLE queue_internal.tokens IS 'The rate buckets of queues with a rate limit: when tasks started.';
--- What pg_dump must save although the tables belong to the extension. The daily partitions are created later, belong only
--- to their table, and are dumped like other tables.
+COMMENT ON TABLE queue_internal.rate_buckets IS 'The rate buckets of queues with a rate limit: when tasks started.';
+-- What pg_dump must save although the tables belong to the extension. The daily partitions are created later, belong
+-- only to their table, and are dumped like other tables.
 
 SELECT pg_catalog.pg_extension_config_dump('queue.queues', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.tasks', '');
@@ -7726,7 +7771,7 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.outcomes', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
-SELECT pg_catalog.pg_extension_config_dump('queue_internal.tokens', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.rate_buckets', '');
 -- Revokes all privileges from PUBLIC. Rights are granted by queue.grant_producer, grant_worker and grant_operator.
 -- Views without payloads are for monitoring.
 

@@ -119,25 +119,33 @@ pub fn reread(queue: &lanes::Queue<'_>) {
     }
 }
 
-/// When the next schedule is due.
-pub fn next_schedule() -> i64 {
-    let query = "SELECT queue_internal.next_schedule('1 minute')";
-    read(query, &[], |row| {
-        let next: Option<TimestampWithTimeZone> = row.get(1)?;
-        Ok(next.map_or(NEVER, i64::from))
-    })
+/// What a call of the schedules pushed, and what is left.
+pub struct Fired {
+    /// When the next schedule is due.
+    pub next: i64,
+    /// The queue at which it stopped before each schedule had its turn.
+    pub last: Option<Vec<u8>>,
+    /// When all schedules have to be read, because due ones are left.
+    pub retry: i64,
+    /// The time up to which no other schedules are left; none if some of those on time are.
+    pub until: Option<i64>,
 }
 
-/// Pushes about `max_tasks` tasks of due schedules, first those of the queues after `after`; schedules that failed are
-/// paused. Returns how many, when the next schedule is due, and the queue at which it stopped before each schedule had
-/// its turn.
-pub fn fire_schedules(max_tasks: i32, after: &[u8]) -> (u64, i64, Option<Vec<u8>>) {
-    let query = "SELECT fired, next_run_at, last FROM queue_internal.fire_schedules($1, '1 minute', $2)";
-    write(query, &[max_tasks.into(), Name(after.to_vec()).into()], |row| {
-        let fired: Option<i64> = row.get(1)?;
-        let next: Option<TimestampWithTimeZone> = row.get(2)?;
-        let last: Option<Name> = row.get(3)?;
-        Ok((fired.unwrap_or(0).unsigned_abs(), next.map_or(NEVER, i64::from), last.map(|last| last.0)))
+/// Pushes about `max_tasks` tasks of due schedules, first those of the queues after `after`: of all schedules, or of those
+/// that became due after `since`.
+pub fn fire_schedules(max_tasks: i32, after: &[u8], since: Option<i64>) -> Fired {
+    let query = "SELECT next_run_at, last, retry_at, until
+                 FROM queue_internal.fire_schedules($1, '1 minute', $2, $3)";
+    let since = since.map_or_else(DatumWithOid::null::<TimestampWithTimeZone>, timestamp);
+    write(query, &[max_tasks.into(), Name(after.to_vec()).into(), since], |row| {
+        let time = |time: Option<TimestampWithTimeZone>| time.map(i64::from);
+        let last: Option<Name> = row.get(2)?;
+        Ok(Fired {
+            next: time(row.get(1)?).unwrap_or(NEVER),
+            last: last.map(|last| last.0),
+            retry: time(row.get(3)?).unwrap_or(NEVER),
+            until: time(row.get(4)?),
+        })
     })
 }
 

@@ -94,10 +94,10 @@ SELECT name, next_run_at <= now() AS due, last_run_at IS NOT NULL AS ran, last_e
 -- The worker tries one that failed again after a second, and is not woken for it before.
 -- Then after as long again as it was overdue, up to the given time.
 UPDATE queue.schedules SET next_run_at = now(), last_error = 'x', last_error_at = now() WHERE name = 'a';
-SELECT fired, next_run_at - (SELECT last_error_at FROM queue.schedules WHERE name = 'a') AS next_after
+SELECT fired, retry_at - (SELECT last_error_at FROM queue.schedules WHERE name = 'a') AS next_after
 FROM queue_internal.fire_schedules(NULL, '10 s');
 UPDATE queue.schedules SET next_run_at = now() - interval '4 s', last_error_at = now() WHERE name = 'a';
-SELECT queue_internal.next_schedule(p::interval) - last_error_at AS pause FROM queue.schedules, (VALUES ('10 s'), ('3 s'), ('0')) AS v (p) WHERE name = 'a';
+SELECT queue_internal.schedule_pause(next_run_at, last_error_at, p::interval) AS pause FROM queue.schedules, (VALUES ('10 s'), ('3 s'), ('0')) AS v (p) WHERE name = 'a';
 -- CALL queue.maintain() runs schedules, too.
 UPDATE queue.schedules SET last_error_at = now() - interval '1 minute' WHERE name = 'a';
 CALL queue.maintain();

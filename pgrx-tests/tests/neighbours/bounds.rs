@@ -140,6 +140,40 @@ fn schedules_on_time_come_first_and_those_that_are_behind_are_not_left_out() {
 }
 
 #[test]
+fn dead_versions_that_an_old_snapshot_keeps_do_not_slow_down_schedules() {
+    let (cluster, mut client, _worker) = start("bounds-snapshot");
+    without_worker(&mut client);
+    run(&mut client, "SELECT queue.schedule('tick ' || n, '@yearly', 'a') FROM generate_series(1, 100) AS n");
+    let mut old = cluster.connect();
+    run(&mut old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM queue.schedules");
+    let multixacts = |client: &mut Client| {
+        run(client, "CHECKPOINT");
+        number(client, "SELECT next_multixact_id::text::bigint FROM pg_control_checkpoint()")
+    };
+    let before = multixacts(&mut client);
+    run(&mut client, "UPDATE queue.schedules SET next_run_at = now()");
+    run(&mut client, "SELECT queue_internal.fire_schedules(NULL, '1 minute')");
+    assert_eq!(number(&mut client, "SELECT count(*) FROM queue.tasks"), 100);
+    assert_eq!(multixacts(&mut client), before);
+    for _ in 0..300 {
+        run(&mut client, "UPDATE queue.schedules SET next_run_at = now()");
+    }
+    run(&mut client, "UPDATE queue.schedules SET next_run_at = now() + interval '1 hour'");
+    let mut blocks = |since: &str| {
+        let explain = format!(
+            "EXPLAIN (ANALYZE, BUFFERS) SELECT * FROM queue_internal.fire_schedules(100, '1 minute', '', {since})"
+        );
+        let plan: Vec<String> =
+            client.query(&explain, &[]).expect("plan").iter().map(|row| row.get(0)).collect();
+        let hit = plan.iter().find_map(|line| line.split_once("shared hit=")).expect("blocks").1;
+        hit.split(' ').next().expect("a number").parse::<i64>().expect("a number")
+    };
+    let (_, all) = (blocks("clock_timestamp()"), blocks("NULL"));
+    let since = blocks("clock_timestamp()");
+    assert!(10 * since < all, "{since} blocks of what became due, {all} of all schedules");
+}
+
+#[test]
 fn a_task_that_comes_due_in_its_group_does_not_have_all_that_are_for_later_read() {
     let (cluster, mut client, _worker) = start("bounds-delayed");
     without_worker(&mut client);
