@@ -5,6 +5,10 @@ use queue_ext_tests::{Edition, Worker};
 
 #[test]
 fn publications_that_would_lose_changes_refuse_them_alike() {
+    // PostgreSQL 14 has no publications of some rows or columns.
+    if queue_ext_tests::cluster::major_version() < 15 {
+        return;
+    }
     let cluster = cluster("altered-filter");
     let mut client = cluster.connect();
     run(&mut client, "SELECT queue.push('default') FROM generate_series(1, 10)");
