@@ -151,9 +151,9 @@ $(call built,%): $(LIBRARY_SOURCES) | target/.exists $(DEBIAN)/.done
 	@echo "== building queue_ext for PostgreSQL $* (about two minutes the first time)"
 	@$(call keep_library,$*)
 
-# For a version, with more variables for the build.
-keep_library = install -d $(@D) && flock target/.exists sh -c 'MAKEFLAGS= $(FETCHED_ENV) $(MAKE) --no-print-directory build \
-	PG_CONFIG="$(PG_CONFIG_$(1))" $(2) && install -m 755 target/release/libqueue_ext.so $@' > target/build-$(notdir $(@D)).log 2>&1 \
+# For a version, with more variables for the build. As old as its beginning: what changes meanwhile may not be in it.
+keep_library = install -d $(@D) && touch $(@D)/begun && flock target/.exists sh -c 'MAKEFLAGS= $(FETCHED_ENV) $(MAKE) --no-print-directory build \
+	PG_CONFIG="$(PG_CONFIG_$(1))" $(2) && install -m 755 target/release/libqueue_ext.so $@ && touch -r $(@D)/begun $@' > target/build-$(notdir $(@D)).log 2>&1 \
 	|| { tail -40 target/build-$(notdir $(@D)).log; exit 1; }
 
 installed-%: $(call built,%) servers
