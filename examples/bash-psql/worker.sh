@@ -41,7 +41,9 @@ handle() {
 
 report() {
     sql "SELECT queue.fail(:id, :token, :'error')" -v "id=$1" -v "token=$2" -v "error=$(< "$complaint")" \
-        2> "$complaint" || [[ $(< "$complaint") = *QX001* ]] # The lease is lost: somebody else has the task now.
+        2> "$complaint" && return
+    cat "$complaint" >&2
+    [[ $(< "$complaint") = *QX00[13]* ]] # Another worker has the task, or has finished it.
 }
 
 until [ "$stopping" ]; do

@@ -82,9 +82,10 @@ while (!stopping)
         {
             await fail.ExecuteNonQueryAsync();
         }
-        catch (PostgresException refused) when (refused.SqlState == "QX001")
+        catch (PostgresException refused) when (refused.SqlState is "QX001" or "QX003")
         {
-            // The lease is lost: somebody else has the task now.
+            // Another worker has the task, or has finished it.
+            Console.Error.WriteLine($"task {task.Id}: {refused.MessageText}");
         }
     }
 }

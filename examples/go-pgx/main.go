@@ -67,7 +67,7 @@ func handle(ctx context.Context, db *pgx.Conn, t task, stopping <-chan struct{})
 }
 
 func run(ctx context.Context, name string) error {
-	// Only asked whether it is done: a query that it interrupts would take the connection with it.
+	// The context is only checked between queries: canceling a query would close the connection.
 	stop, cancel := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer cancel()
 	db, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
@@ -86,8 +86,9 @@ func run(ctx context.Context, name string) error {
 				_, err = db.Exec(ctx, "SELECT queue.fail($1, $2, $3)", t.id, t.token, err.Error())
 			}
 			var refused *pgconn.PgError
-			if errors.As(err, &refused) && refused.Code == "QX001" {
-				err = nil // The lease is lost: somebody else has the task now.
+			if errors.As(err, &refused) && (refused.Code == "QX001" || refused.Code == "QX003") {
+				log.Printf("task %d: %v", t.id, err) // Another worker has the task, or has finished it.
+				err = nil
 			}
 		}
 		if err != nil {

@@ -7,9 +7,12 @@ import java.sql.DriverManager;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
+import java.util.Set;
 import sun.misc.Signal;
 
 public class Worker {
+    /** Another worker has the task, or has finished it. */
+    static final Set<String> LOST = Set.of("QX001", "QX003");
     static volatile boolean stopping = false;
 
     record Task(long id, long token, String to, String pages) {}
@@ -58,8 +61,8 @@ public class Worker {
         try {
             sql(db, "SELECT queue.fail(?, ?, ?)", task.id, task.token, error.toString());
         } catch (SQLException refused) {
-            // QX001: the lease is lost, somebody else has the task now.
-            if (!"QX001".equals(refused.getSQLState())) throw refused;
+            if (refused.getSQLState() == null || !LOST.contains(refused.getSQLState())) throw refused;
+            System.err.println("task " + task.id + ": " + refused.getMessage());
         }
     }
 

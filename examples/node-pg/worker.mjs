@@ -5,6 +5,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import pg from "pg";
 
+const LOST = ["QX001", "QX003"]; // Another worker has the task, or has finished it.
 let stopping = false;
 process.on("SIGTERM", () => { stopping = true; });
 
@@ -41,7 +42,8 @@ while (!stopping) {
   } catch (error) {
     await db.query("ROLLBACK");
     await db.query("SELECT queue.fail($1, $2, $3)", [task.id, task.token, String(error)]).catch((refused) => {
-      if (refused.code !== "QX001") throw refused; // The lease is lost: somebody else has the task now.
+      if (!LOST.includes(refused.code)) throw refused;
+      console.error(`task ${task.id}: ${refused.message}`);
     });
   }
 }

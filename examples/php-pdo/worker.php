@@ -3,6 +3,7 @@
 //
 //     DATABASE_URL='pgsql:host=localhost;dbname=shop;user=me' php worker.php mailer-1
 
+const LOST = ['QX001', 'QX003']; // Another worker has the task, or has finished it.
 $stopping = false;
 pcntl_async_signals(true);
 pcntl_signal(SIGTERM, function () use (&$stopping) { $stopping = true; });
@@ -42,9 +43,10 @@ function report(PDO $db, array $task, Throwable $error): void
     try {
         sql($db, 'SELECT queue.fail(?, ?, ?)', [$task['id'], $task['token'], $error->getMessage()]);
     } catch (PDOException $refused) {
-        if ($refused->getCode() !== 'QX001') { // The lease is lost: somebody else has the task now.
+        if (!in_array($refused->getCode(), LOST, true)) {
             throw $refused;
         }
+        fwrite(STDERR, "task {$task['id']}: {$refused->getMessage()}\n");
     }
 }
 

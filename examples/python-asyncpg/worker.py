@@ -11,6 +11,8 @@ import sys
 
 import asyncpg
 
+LOST = ("QX001", "QX003")  # Another worker has the task, or has finished it.
+
 
 async def handle(db, task, stopping):
     letter = json.loads(task["payload"])
@@ -34,8 +36,9 @@ async def report(db, task, error):
     try:
         await db.execute("SELECT queue.fail($1, $2, $3)", task["id"], task["token"], repr(error))
     except asyncpg.PostgresError as refused:
-        if refused.sqlstate != "QX001":  # The lease is lost: somebody else has the task now.
+        if refused.sqlstate not in LOST:
             raise
+        print(f"task {task['id']}: {refused}", file=sys.stderr)
 
 
 async def main(url, name):

@@ -10,6 +10,7 @@ import time
 
 import psycopg
 
+LOST = ("QX001", "QX003")  # Another worker has the task, or has finished it.
 stopping = False
 
 
@@ -39,8 +40,9 @@ def report(db, task, error):
     try:
         db.execute("SELECT queue.fail(%s, %s, %s)", [task["id"], task["token"], repr(error)])
     except psycopg.Error as refused:
-        if refused.sqlstate != "QX001":  # The lease is lost: somebody else has the task now.
+        if refused.sqlstate not in LOST:
             raise
+        print(f"task {task['id']}: {refused.diag.message_primary}", file=sys.stderr)
 
 
 def main(url, name):

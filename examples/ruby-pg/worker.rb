@@ -5,6 +5,7 @@
 require "json"
 require "pg"
 
+LOST = %w[QX001 QX003] # Another worker has the task, or has finished it.
 $stopping = false
 trap("TERM") { $stopping = true }
 
@@ -29,8 +30,8 @@ end
 def report(db, task, error)
   db.exec_params("SELECT queue.fail($1, $2, $3)", [task["id"], task["token"], error.message])
 rescue PG::Error => refused
-  # QX001: the lease is lost, somebody else has the task now.
-  raise unless refused.result&.error_field(PG::PG_DIAG_SQLSTATE) == "QX001"
+  raise unless LOST.include?(refused.result&.error_field(PG::PG_DIAG_SQLSTATE))
+  warn "task #{task["id"]}: #{refused.message}"
 end
 
 db = PG.connect(ENV.fetch("DATABASE_URL"))

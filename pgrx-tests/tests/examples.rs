@@ -1,4 +1,4 @@
-//! The programs in `examples/`, run as they stand: killed, stalled, cancelled, stopped, and accounted for.
+//! The programs in `examples/`, run unchanged: killed, suspended, cancelled, stopped, and every letter accounted for.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use queue_ext_tests::{Cluster, Settings, brief, eventually};
 mod post;
 use post::{MAILER, Post};
 
-/// How often a worker of each is killed with a task in its hands.
+/// How often a worker of each program is killed while it holds a task.
 const KILLS: usize = 4;
 
 /// One of the programs.
@@ -23,7 +23,7 @@ struct Example {
     driver: &'static str,
     program: &'static str,
     start: fn(&Path) -> Option<Start>,
-    /// How its driver wants to be told of an address and a database.
+    /// DATABASE_URL in the format of the driver, from host and database.
     url: fn(&str, &str) -> String,
 }
 
@@ -56,7 +56,7 @@ const EXAMPLES: &[Example] = &[
 /// The shortest worker, which README.md quotes.
 const SMALL: &str = "python-psycopg/small.py";
 
-/// Nobody can run it where the tests run.
+/// Programs that the tests cannot run.
 const NOT_RUN: &[&str] = &["csharp-npgsql/Program.cs"];
 
 fn folder() -> PathBuf {
@@ -67,20 +67,20 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(folder().join(path)).expect("read a file")
 }
 
-/// What befalls the workers of one example, in a database of its own.
-fn ordeal(cluster: &Cluster, host: &str, number: usize, example: &Example) -> Option<String> {
+/// Runs workers of one example in a database of its own, and disturbs them.
+fn disturb(cluster: &Cluster, host: &str, number: usize, example: &Example) -> Option<String> {
     let Some(start) = (example.start)(&folder().join(example.program)) else {
-        println!("{} is skipped: the machine lacks what it takes", example.program);
+        println!("{} is skipped: its language is not installed", example.program);
         return None;
     };
     let database = format!("post_{number}");
     let mut post = Post::open(cluster, &database, start, (example.url)(host, &database));
-    // Two at a time; one is killed with a letter in its hands, and replaced.
+    // Two workers. One at a time is killed while it holds a letter, and replaced.
     let mut workers = vec![post.hire(), post.hire()];
     for _ in 0..KILLS {
         let mut victim = workers.remove(0);
         loop {
-            post.await_letter_in_the_hands_of(&victim);
+            post.await_claim_by(&victim);
             victim.kill();
             if post.holds(&victim) {
                 break;
@@ -89,12 +89,12 @@ fn ordeal(cluster: &Cluster, host: &str, number: usize, example: &Example) -> Op
         }
         workers.push(post.hire());
     }
-    post.settle();
-    // Idle, it stops when asked.
+    post.drain();
+    // An idle worker stops.
     post.stop(workers.remove(0));
     let worker = workers.remove(0);
-    // It keeps a letter for longer than a lease; when it could not, it does without and claims again; and it
-    // lets go of what is cancelled.
+    // It extends its lease. When it was suspended for too long, it drops the letter and claims again. It stops working
+    // on a letter that is cancelled.
     let book = post.push_book("a book");
     post.outlive_a_lease(book);
     let token = post.token(book);
@@ -103,7 +103,13 @@ fn ordeal(cluster: &Cluster, host: &str, number: usize, example: &Example) -> Op
     signal(worker.pid(), libc::SIGCONT);
     post.await_claim(book, token);
     post.cancel(book);
-    // In the midst of work, it gives that back and stops.
+    // A letter that another worker has finished is unknown to the server (QX003): the worker goes on to the next one.
+    let lost = post.push_book("a lost book");
+    post.await_claim(lost, 0);
+    signal(worker.pid(), libc::SIGSTOP);
+    post.finish_without_a_trace(lost);
+    signal(worker.pid(), libc::SIGCONT);
+    // While it works, it releases its letter and stops.
     let book = post.push_book("another book");
     post.await_claim(book, 0);
     post.stop(worker);
@@ -119,10 +125,10 @@ fn ordeal(cluster: &Cluster, host: &str, number: usize, example: &Example) -> Op
 }
 
 #[test]
-fn every_example_sends_every_letter_once_whatever_befalls_it() {
-    // By TCP, since not every driver can use Unix sockets.
+fn every_example_sends_each_letter_once_and_survives_lost_leases() {
+    // By TCP, because not every driver can use Unix sockets.
     let host = own_address();
-    // Each database has a worker of the extension's.
+    // Each database has a background worker.
     let extra = format!("listen_addresses = '{host}'\nmax_worker_processes = {}", EXAMPLES.len() + 8).leak();
     let cluster = Cluster::start_with("examples", &Settings { preload: true, extra });
     cluster
@@ -135,11 +141,11 @@ fn every_example_sends_every_letter_once_whatever_befalls_it() {
         let threads: Vec<_> = chosen
             .iter()
             .enumerate()
-            .map(|(number, example)| scope.spawn(move || ordeal(cluster, host, number, example)))
+            .map(|(number, example)| scope.spawn(move || disturb(cluster, host, number, example)))
             .collect();
         threads.into_iter().filter_map(|thread| thread.join().expect("an example failed")).collect()
     });
-    assert!(rows.len() >= 2, "Python and bash can be run anywhere");
+    assert!(rows.len() >= 2, "Python and bash run everywhere");
     let readme = read("README.md");
     let missing: Vec<_> = rows.iter().filter(|row| !readme.contains(*row)).collect();
     assert!(missing.is_empty(), "these rows are not in the table of examples/README.md:\n{missing:#?}");
@@ -152,9 +158,9 @@ fn the_table_has_every_example_and_the_readme_quotes_one() {
         let name = entry.expect("an entry").file_name().into_string().expect("a plain name");
         let known = EXAMPLES.iter().map(|example| example.program).chain(NOT_RUN.iter().copied());
         let program = known.into_iter().find(|program| program.starts_with(&format!("{name}/")));
-        // What is no worker has a suite of its own.
+        // An example that is not a worker has a suite of its own.
         let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(&name).with_extension("rs");
-        assert!(name == "README.md" || program.is_some() || suite.exists(), "nobody runs {name}");
+        assert!(name == "README.md" || program.is_some() || suite.exists(), "no test runs {name}");
     }
     for program in NOT_RUN {
         let row = readme.lines().find(|line| line.contains(program)).expect("a row");
@@ -176,7 +182,7 @@ fn the_worker_in_the_readme_sends_a_letter_and_reports_what_fails() {
              SELECT queue.push('default', '{}', max_attempts => 1)",
         )
         .expect("a letter without an address");
-    let start = languages::python(&folder().join(SMALL)).expect("Python can be run anywhere");
+    let start = languages::python(&folder().join(SMALL)).expect("Python runs everywhere");
     let url = format!("postgresql://postgres@/postgres?host={}", cluster.folder().display());
     let mut worker = start().env("DATABASE_URL", url).stdin(Stdio::null()).spawn().expect("start the worker");
     client.batch_execute("SELECT queue.push('default', '{\"to\": \"ada@example.com\"}')").expect("a letter");

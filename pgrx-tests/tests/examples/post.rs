@@ -1,4 +1,4 @@
-//! A post office: a database with letters to send, and the workers who send them.
+//! A database with letters to send, and the worker processes that send them.
 
 use std::cell::RefCell;
 use std::process::{Child, Stdio};
@@ -9,12 +9,12 @@ use queue_ext_tests::cluster::signal;
 use queue_ext_tests::languages::Start;
 use queue_ext_tests::{Cluster, eventually};
 
-/// Compilers and virtual machines of ten languages share the machine.
+/// How long to wait for a worker: compilers and virtual machines of ten languages run at the same time.
 const SOON: Duration = Duration::from_secs(120);
-/// More pages than anybody prints in that time.
+/// More pages than a worker prints in that time.
 const BOOK: i32 = 10_000;
 
-/// Who the workers are: they have a worker's right, and may write what workers write.
+/// The role of the workers. It has a worker's right, and may insert into their table.
 pub const MAILER: &str = "mailer";
 
 pub struct Post {
@@ -56,7 +56,7 @@ impl Post {
             .batch_execute(
                 "CREATE EXTENSION queue_ext;
                  CREATE TABLE letters_sent (address text NOT NULL);
-                 -- Whoever sends this one first is so slow that somebody else has claimed it before he completes it.
+                 -- The first worker that sends this letter is so slow that another one claims it before the completion.
                  CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
                  BEGIN
                      WHILE EXISTS (SELECT FROM queue.tasks WHERE payload ->> 'to' = 'slow' AND token = 1) LOOP
@@ -112,8 +112,8 @@ impl Post {
         )
     }
 
-    /// There are letters as long as it takes.
-    pub fn await_letter_in_the_hands_of(&mut self, worker: &Worker) {
+    /// Pushes letters until the worker holds one.
+    pub fn await_claim_by(&mut self, worker: &Worker) {
         let mut pushed = self.pushed;
         eventually(&format!("{} works ({})", worker.name, self.url), SOON, || {
             if self.ask("SELECT NOT EXISTS (SELECT FROM queue.tasks WHERE state = 'queued')", &[]) {
@@ -127,8 +127,8 @@ impl Post {
         self.pushed = pushed;
     }
 
-    /// Waits until all is done, and accounts for it.
-    pub fn settle(&self) {
+    /// Waits until all tasks have ended, and compares the letters with the tasks.
+    pub fn drain(&self) {
         self.await_true("all is done", "SELECT NOT EXISTS (SELECT FROM queue.tasks)", &[]);
         let count = |query: &str| self.ask::<i64>(query, &[]);
         assert_eq!(
@@ -151,8 +151,8 @@ impl Post {
         )
     }
 
-    /// Waits until the task is leased beyond the end of a lease, by the same claim. A machine so busy that the worker
-    /// is late with its heartbeat makes that begin anew.
+    /// Waits until the worker has extended a lease beyond its first end. Starts again if a worker on a busy machine was
+    /// too late and the task was claimed anew.
     pub fn outlive_a_lease(&self, id: i64) {
         self.await_claim(id, 0);
         let look = "SELECT token, lease_until::text FROM queue.tasks WHERE id = $1";
@@ -177,8 +177,8 @@ impl Post {
         self.await_true(state, "SELECT (queue.get($1)).state = $2", &[&id, &state]);
     }
 
-    /// Waits until somebody claimed the task after that token, and works on it. Until then nobody but the server
-    /// found anything wrong with it.
+    /// Waits until a worker has claimed the task with a larger token and reports progress. No worker may have reported
+    /// an error before.
     pub fn await_claim(&self, id: i64, token: i64) {
         let works =
             "SELECT token > $2 AND state = 'running' AND progress IS NOT NULL FROM queue.tasks WHERE id = $1";
@@ -201,7 +201,18 @@ impl Post {
         );
     }
 
-    /// Asks a worker to stop, and waits until it has, of its own will.
+    /// Completes a task whose lease has expired, as another worker would, in a queue that then has no trace of it.
+    pub fn finish_without_a_trace(&self, id: i64) {
+        self.await_state(id, "queued");
+        self.client
+            .borrow_mut()
+            .batch_execute("SELECT queue.configure('default', '{\"keep_history\": false}')")
+            .expect("keep no history");
+        let completed = "SELECT count(*) FROM queue.claim('1 minute') AS t, queue.complete(t.id, t.token) WHERE t.id = $1";
+        assert_eq!(self.ask::<i64>(completed, &[&id]), 1, "{}", self.url);
+    }
+
+    /// Sends SIGTERM to a worker, and waits until it has exited with status 0.
     pub fn stop(&self, mut worker: Worker) {
         signal(worker.pid(), libc::SIGTERM);
         eventually(&format!("it stops ({})", self.url), SOON, || {
@@ -210,7 +221,7 @@ impl Post {
         assert!(worker.child.wait().expect("wait").success(), "{}", self.url);
     }
 
-    /// The task is there for the next one, as if nobody had tried, and nothing else is held.
+    /// The task is queued again with no attempt counted, and no lease is left.
     pub fn gave_back(&self, id: i64) {
         let back =
             "SELECT state = 'queued' AND attempt = 0 AND worker IS NULL FROM queue.tasks WHERE id = $1";

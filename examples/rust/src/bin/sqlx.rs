@@ -11,6 +11,9 @@ use serde_json::Value;
 use sqlx::{Connection, PgConnection, query, query_as, query_scalar};
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Another worker has the task, or has finished it.
+const LOST: [&str; 2] = ["QX001", "QX003"];
+
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 type Task = (i64, i64, Value);
@@ -56,8 +59,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         if let Err(error) = handle(&mut db, &task).await {
             let fail = query("SELECT queue.fail($1, $2, $3)").bind(task.0).bind(task.1);
             match fail.bind(error.to_string()).execute(&mut db).await {
-                // The lease is lost: somebody else has the task now.
-                Err(sqlx::Error::Database(refused)) if refused.code().as_deref() == Some("QX001") => {}
+                Err(sqlx::Error::Database(refused)) if refused.code().is_some_and(|code| LOST.contains(&&*code)) => {
+                    eprintln!("task {}: {refused}", task.0);
+                }
                 reported => drop(reported?),
             }
         }

@@ -11,6 +11,9 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_postgres::{Client, NoTls, Row};
 
+/// Another worker has the task, or has finished it.
+const LOST: [&str; 2] = ["QX001", "QX003"];
+
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 async fn handle(db: &mut Client, task: &Row) -> Result<(), Box<dyn Error>> {
@@ -52,8 +55,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         if let Err(error) = handle(&mut db, &task).await {
             let (id, token): (i64, i64) = (task.get("id"), task.get("token"));
             match db.execute("SELECT queue.fail($1, $2, $3)", &[&id, &token, &error.to_string()]).await {
-                // The lease is lost: somebody else has the task now.
-                Err(refused) if refused.code().is_some_and(|code| code.code() == "QX001") => {}
+                Err(refused) if refused.code().is_some_and(|code| LOST.contains(&code.code())) => {
+                    eprintln!("task {id}: {refused}");
+                }
                 reported => drop(reported?),
             }
         }
