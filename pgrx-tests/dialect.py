@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Looks over the script for YugabyteDB for what YugabyteDB has not got, and for what would make a tablet hot.
+"""Checks the script for YugabyteDB for features that YugabyteDB lacks, and for statements that make a tablet hot.
 
     PYTHONPATH=<where servers.py put pglast> dialect.py FILE
 
-Every statement is read by the parser of Postgres (libpg_query), those in the bodies of functions too, and those
-that they put together as text as far as the text is a constant. Of a function that is replaced later in the script
-the last counts. What was found is printed as "rule: where: what", a line each.
+Every statement is parsed by libpg_query, also those in the bodies of functions, and those that functions assemble as
+text, as far as the text is constant. If a function is replaced later in the script, the last definition counts. Findings
+are printed as "rule: where: what", one a line.
 """
 
 import json
@@ -14,10 +14,10 @@ import sys
 
 import pglast
 
-# Columns of every table on PostgreSQL. Some catalogs have columns of that name: who may, and why.
+# System columns of PostgreSQL. Some catalogs have ordinary columns of these names: the exceptions, with reasons.
 SYSTEM_COLUMNS = {"ctid", "xmin", "xmax", "cmin", "cmax"}
 MAY = {("queue.health", "xmin"): "a column of pg_replication_slots"}
-# No more than YugabyteDB has, under the names that PostgreSQL has for them.
+# Only features that YugabyteDB has, under their PostgreSQL names.
 INDEX_METHODS = {"btree", "hash", "gin"}
 ADVISORY = re.compile(r"^pg_(try_)?advisory_|^pg_(listening_channels|notification_queue_usage|notify)$")
 # So many numbers a session takes at once.

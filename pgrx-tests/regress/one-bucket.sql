@@ -1,4 +1,4 @@
--- Has the tasks of the edition for YugabyteDB in one order, for scripts that look at ids and at the order of claims.
+-- Gives the edition for YugabyteDB one bucket, for scripts that show ids and the order of claims.
 
 CREATE OR REPLACE FUNCTION queue_internal.buckets() RETURNS integer
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$

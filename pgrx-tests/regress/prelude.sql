@@ -1,9 +1,9 @@
 \set ECHO none
--- Read at the start of every script.
+-- Included at the start of every script.
 \set VERBOSITY terse
 SET client_min_messages = warning;
 
--- What a statement is refused with, as a client sees it.
+-- Runs a statement and returns its error as a client sees it.
 CREATE FUNCTION pg_temp.refused(statement text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     said record;
@@ -22,7 +22,7 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- Lets the lease of a task run out without waiting for it.
+-- Makes the lease of a task expire.
 CREATE FUNCTION pg_temp.expire(task bigint) RETURNS void LANGUAGE sql AS $$
     UPDATE queue.tasks SET lease_until = clock_timestamp() - interval '1 second' WHERE id = task;
 $$;

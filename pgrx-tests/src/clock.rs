@@ -1,11 +1,11 @@
-//! A clock that can be set, for one server: `clock.c` between it and the system.
+//! Gives one server a clock that can be set: `clock.c` replaces the system's functions.
 //!
-//! Not libfaketime, which reads its file with what allocates. PostgreSQL asks for the time in its handler of
-//! SIGALRM, and one that interrupts malloc brings the session down; on 15, whose postmaster starts processes
-//! in signal handlers, they went by the system's clock.
+//! libfaketime cannot be used, because it allocates memory when it reads its file. PostgreSQL reads the time in its
+//! handler of SIGALRM, and a handler that interrupts malloc crashes the session. On 15, whose postmaster starts
+//! processes in signal handlers, such processes used the system's clock.
 //!
-//! What measures time instead of asking for it, as sleeping does, is not touched: it does not change when
-//! somebody sets a clock.
+//! Functions that measure time instead of reading it, such as sleeping, are not affected, as when a real clock is
+//! set.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -49,7 +49,7 @@ impl FakeClock {
     /// From now on it is so many seconds ahead of the system's, and goes this fast.
     pub fn set(&self, ahead: i64, speed: Speed) {
         let real = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as i64;
-        // What is read is (real << step >> 1) + offset, and one number says both, so that it changes at once.
+        // The clock shows (real << step >> 1) + offset. One number holds both, so that it changes atomically.
         let step = speed as i64;
         let offset = real + ahead * 1_000_000 - ((real << step) >> 1);
         let file = File::options().write(true).open(&self.file).expect("open the clock's file");

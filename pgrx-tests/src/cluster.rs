@@ -1,7 +1,8 @@
-//! A throw-away Postgres server: a copy of what initdb makes, reached over a Unix socket, gone at the end.
+//! A temporary Postgres server: a copy of a data directory made by initdb, reached through a Unix socket, deleted at
+//! the end.
 //!
-//! The server is that of the environment's PG_CONFIG. Postgres refuses to run as root, so root
-//! runs it as `postgres`, or as `nobody` where there is no such user.
+//! It runs the server of PG_CONFIG. Postgres refuses to run as root, so root starts it as `postgres`, or as `nobody`
+//! if that user does not exist.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -140,8 +141,8 @@ impl Cluster {
         standby
     }
 
-    /// This server was killed, and another one took its place: it is brought to where that one went on
-    /// without it, and follows it.
+    /// This server was killed, and another one was promoted: rewinds it to the new timeline and makes it a standby of
+    /// the other.
     pub fn rewind(&mut self, source: &Self) {
         // Before PostgreSQL 16 pg_rewind asks the control file which timeline the other one is on.
         source.connect().batch_execute("CHECKPOINT").expect("CHECKPOINT");
@@ -150,8 +151,7 @@ impl Cluster {
         self.follow(source);
     }
 
-    /// Starts a copy of another server as its standby. Whatever that one was told by ALTER SYSTEM, the
-    /// copy was not.
+    /// Starts a copy of another server as its standby. Settings made by ALTER SYSTEM are not copied.
     fn follow(&mut self, source: &Self) {
         let lines = format!(
             "unix_socket_directories = '{}'\nprimary_conninfo = 'host={} user=postgres'\n",
@@ -178,8 +178,8 @@ impl Cluster {
         })
     }
 
-    /// Starts the server, and waits until it takes connections. The process belongs to nobody's
-    /// terminal, and may outlive this one.
+    /// Starts the server, and waits until it accepts connections. It has no controlling terminal, and may outlive
+    /// this process.
     pub fn launch(&mut self) {
         let log =
             fs::OpenOptions::new().create(true).append(true).open(self.log_path()).expect("open the log");
@@ -207,7 +207,7 @@ impl Cluster {
         self.postmaster = started;
     }
 
-    /// From its next start on the server goes by a clock that can be set; nothing where there is none.
+    /// From its next start on, the server uses a clock that can be set. Returns nothing if that is not possible.
     pub fn with_fake_clock(&mut self) -> FakeClock {
         self.clock.insert(FakeClock::new(&self.folder)).clone()
     }
@@ -257,7 +257,7 @@ impl Cluster {
         &self.folder
     }
 
-    /// What the server wrote to its log. Messages are in the encoding of their database, whatever that is.
+    /// The server's log. Messages are in the encoding of their database.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
     }
@@ -275,7 +275,7 @@ impl Cluster {
         pid
     }
 
-    /// Stops the server: "smart", "fast" or "immediate", as pg_ctl says.
+    /// Stops the server in a mode of pg_ctl: "smart", "fast" or "immediate".
     pub fn stop(&mut self, mode: &str) {
         self.run("pg_ctl", &["-D", &self.data(), "-m", mode, "-w", "stop"]);
         if let Some(mut child) = self.postmaster.take() {
@@ -298,8 +298,8 @@ impl Cluster {
         }
     }
 
-    /// kill -9 for the postmaster and all its children at once, as when the machine stops; but what was
-    /// written stays in the memory of the kernel.
+    /// Sends kill -9 to the postmaster and all its children at once, as if the machine stopped, except that the
+    /// kernel keeps what was written.
     pub fn kill_all(&mut self) {
         let Some(postmaster) = &self.postmaster else { return };
         // Stopped, so that it neither starts more of them nor does anything about those that die.
@@ -402,8 +402,7 @@ fn children(parent: u32) -> Vec<i32> {
     pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
-/// A loopback address that nobody else uses, for a server that has to be reached by TCP: so it can have the usual port
-/// without taking it from anybody.
+/// A loopback address that no other test uses, for a server that is reached by TCP on the usual port.
 pub fn own_address() -> String {
     static CALLS: AtomicU32 = AtomicU32::new(1);
     let (call, pid) = (CALLS.fetch_add(1, Ordering::Relaxed), std::process::id());
@@ -426,7 +425,7 @@ pub fn driver(program: &str) -> PathBuf {
     PathBuf::from(std::env::var("DRIVERS").expect("DRIVERS; start the tests with make test")).join(program)
 }
 
-/// What PG_CONFIG says.
+/// The output of PG_CONFIG.
 pub fn pg_config(option: &str) -> String {
     let program = std::env::var("PG_CONFIG").expect("PG_CONFIG; start the tests with make test");
     let output = Command::new(program).arg(option).output().expect("run pg_config");
@@ -450,7 +449,7 @@ pub fn has_extension(name: &str) -> bool {
 fn server_user() -> Option<(u32, u32)> {
     static USER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     *USER.get_or_init(|| {
-        // SAFETY: called once, so nobody overwrites getpwnam's answer while it is read.
+        // SAFETY: called once, so getpwnam's result is not overwritten while it is read.
         unsafe {
             if libc::geteuid() != 0 {
                 return None;

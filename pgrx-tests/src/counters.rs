@@ -2,14 +2,14 @@
 
 use postgres::Client;
 
-/// What `queue.stats` says, in a form that can be compared. What came due between two readings differs, and
-/// so do ages and rates: callers compare at rest.
+/// `queue.stats` in a form that can be compared. Ages and rates differ between two reads, and so do tasks that became
+/// due in between, so callers compare while nothing changes.
 const NUMBERS: &str = "SELECT coalesce(string_agg(format('%s: %s queued, %s scheduled, %s waiting, %s blocked, %s running, \
     %s dead, %s completed, %s cancelled, %s failed, oldest %s', s.queue, s.queued, s.scheduled, s.waiting, s.blocked, \
     s.running, s.dead, s.completed_last_hour, s.cancelled_last_hour, s.failed_last_hour, \
     date_trunc('milliseconds', now() - s.oldest_due_age)), E'\\n' ORDER BY s.queue), '') FROM queue.stats AS s";
 
-/// Asserts that the counters know every queue, and agree with a count of the tables. Nobody else may write
+/// Asserts that the counters cover every queue and agree with a count of the tables. No other session may write
 /// meanwhile.
 pub fn counters_agree(client: &mut Client) {
     let read = |client: &mut Client| client.query_one(NUMBERS, &[]).expect("queue.stats").get::<_, String>(0);

@@ -1,7 +1,7 @@
-//! A disk that can be full: a small tmpfs, for root alone.
+//! A disk that can be full: a small tmpfs, which only root can mount.
 //!
-//! It is mounted in a mount namespace of the thread that makes it and of what that thread starts: once
-//! they are gone, so is the disk, however they ended.
+//! It is mounted in a mount namespace of the thread that creates it and of the processes that this thread starts. The
+//! disk is gone when these have ended, however they end.
 
 use std::ffi::CString;
 use std::io;
@@ -17,14 +17,14 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A new one of so many megabytes, that the server's user owns. Fails where nobody may mount anything.
+    /// A new disk of so many megabytes, owned by the server's user. Fails where mounting is not permitted.
     pub fn new(folder: &Path, megabytes: u64) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         // SAFETY: affects this thread alone; the strings end with a zero.
         unsafe {
             check(libc::unshare(libc::CLONE_NEWNS))?;
             let nothing = std::ptr::null();
-            // What is mounted from here on is nobody else's to see.
+            // Later mounts are visible only in this namespace.
             let private = libc::MS_REC | libc::MS_PRIVATE;
             check(libc::mount(nothing, c"/".as_ptr(), nothing, private, nothing.cast()))?;
             let options = CString::new(format!("size={megabytes}m,mode=700"))?;
@@ -40,11 +40,11 @@ impl Disk {
         &self.folder
     }
 
-    /// Leaves no room.
+    /// Fills the disk.
     pub fn fill(&self) {
         let file = std::fs::File::create(self.filler()).expect("create the filler");
         let mut size = 0;
-        // As much as there is at once, then ever less.
+        // First large pieces, then smaller and smaller ones.
         let mut step: i64 = 1 << 30;
         while step >= 4096 {
             // SAFETY: the file is open.
@@ -56,7 +56,7 @@ impl Disk {
         }
     }
 
-    /// Makes room again.
+    /// Frees the disk.
     pub fn free(&self) {
         std::fs::remove_file(self.filler()).expect("remove the filler");
     }

@@ -1,5 +1,6 @@
-//! What can be installed and how: the native extension with its fast path, without it, without preloading, and
-//! the SQL-only edition, also in the form for YugabyteDB. The same suites run on each, and write down how that went (`pgrx-tests/summary`).
+//! The editions and ways to install them: the extension with its fast path, without it, and without preloading, and
+//! the SQL-only edition, also in the form for YugabyteDB. The same suites run on each and record the results
+//! (`pgrx-tests/summary`).
 
 use std::fs;
 use std::io::Write;
@@ -16,9 +17,9 @@ pub enum Edition {
     Core,
     /// The extension without its library in `shared_preload_libraries`.
     NoPreload,
-    /// What `make portable` makes.
+    /// The output of `make portable`.
     SqlOnly,
-    /// What `make yugabyte` makes.
+    /// The output of `make yugabyte`.
     Yugabyte,
 }
 
@@ -27,7 +28,7 @@ pub enum Edition {
 pub enum Worker {
     /// It may.
     On,
-    /// For tests that look at what it would tidy up.
+    /// For tests that inspect rows which maintenance would delete.
     Off,
 }
 
@@ -89,8 +90,8 @@ impl Edition {
         }
     }
 
-    /// Has all tasks in one order, for scripts that look at ids and at the order of claims: on YugabyteDB it holds
-    /// within a bucket, and ids are handed out to sessions by the hundred.
+    /// Gives all tasks one order, for scripts that show ids and the order of claims: on YugabyteDB the order holds
+    /// only within a bucket, and each session takes a hundred ids at a time.
     pub fn keep_order(self, cluster: &Cluster, database: &str) {
         if self == Self::Yugabyte {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("regress/one-bucket.sql");
@@ -116,14 +117,14 @@ impl Drop for Run {
         let outcome = if std::thread::panicking() { "failed" } else { "ok" };
         let line = format!("{}\t{}\t{}\t{outcome}\n", self.suite, self.edition.name(), major_version());
         let path = target().join(format!("results/{}.editions", major_version()));
-        // Where somebody runs cargo test by himself, there may be no such folder.
+        // The folder may be missing if cargo test is run directly.
         if let Ok(mut file) = fs::OpenOptions::new().create(true).append(true).open(path) {
             let _ = file.write_all(line.as_bytes());
         }
     }
 }
 
-/// Where `make` puts what it makes.
+/// The folder for the files that `make` writes.
 pub fn target() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target")
 }

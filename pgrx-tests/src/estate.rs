@@ -1,5 +1,4 @@
-//! A queue with something of everything in it, to be dumped, upgraded or replicated, and what it must still be
-//! afterwards.
+//! A queue that uses every feature, to be dumped, upgraded or replicated, and checks that it is unchanged afterwards.
 
 use postgres::Client;
 
@@ -17,7 +16,7 @@ const EVERYTHING: &str = "
 const PARTITIONS: &str =
     " UNION ALL SELECT concat_ws(' ', p.day, p.attached) FROM queue_internal.history_partitions() AS p";
 
-/// All there is, a line for each row.
+/// All rows, one line each.
 pub fn everything(client: &mut Client) -> Vec<String> {
     lines(client, &format!("{EVERYTHING}{PARTITIONS} ORDER BY 1"))
 }
@@ -54,8 +53,8 @@ pub fn fill(client: &mut Client, tasks: u32) {
     });
 }
 
-/// Whether it goes on where it was: no id comes twice, the lease in flight holds until it is over, and the rights are as
-/// they were.
+/// Checks that it continues: no id is used twice, the open lease stays valid until it expires, and the rights are
+/// unchanged.
 pub fn goes_on(client: &mut Client) {
     let highest: i64 = client.query_one("SELECT max(id) FROM queue.all_tasks", &[]).expect("max").get(0);
     let next: i64 =

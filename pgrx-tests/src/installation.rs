@@ -1,5 +1,5 @@
-//! A copy of the server's installation, to which a test can add versions of the extension, or take it away: there is
-//! no other way to show a server of before 18 a script that is not installed.
+//! A copy of the server's installation, in which a test can add or remove versions of the extension. Before 18, a
+//! server has no other way to find a script that is not installed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,8 +18,8 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// Makes the copy. The server finds the rest from where it is itself, so it is a real file, in the same place
-    /// towards the others; the others are links.
+    /// Makes the copy. The server finds its files relative to its own binary, so the binary is a real file and the
+    /// others are links.
     pub fn copy(folder: &Path) -> Self {
         let _ = fs::remove_dir_all(folder);
         let [programs, libraries, modules, share] = ["--bindir", "--libdir", "--pkglibdir", "--sharedir"]
@@ -48,7 +48,8 @@ impl Installation {
         Self { programs: copied(&programs), modules: copied(&modules), extensions: copied(&extensions) }
     }
 
-    /// Takes an extension away: the library, and what is in the folder of extensions. Returns how many files.
+    /// Removes an extension: the library and the files in the folder of extensions. Returns how many files there
+    /// were.
     pub fn remove(&self, extension: &str) -> usize {
         let of_it = |file: &PathBuf| {
             file.file_name().is_some_and(|name| name.to_string_lossy().starts_with(extension))

@@ -1,5 +1,5 @@
-//! The languages that the example workers are written in: how a program is built, and how it is started, with what
-//! `servers.py languages` fetched. Each function returns nothing where the machine lacks what it takes.
+//! The languages of the example workers: how a program is built and started with what `servers.py languages` has
+//! downloaded. Each function returns nothing if the language is missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ fn libraries() -> String {
     format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH)
 }
 
-/// Where the dynamic linker looks: among what was fetched, too.
+/// The search path of the dynamic linker, including the downloaded libraries.
 fn linked() -> Option<String> {
     let more = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     Some(format!("{}:{more}", fetched(&libraries())?.display()))
 }
 
-/// Where what is built goes.
+/// The folder for built programs.
 fn built() -> PathBuf {
     let folder = home().join("built");
     fs::create_dir_all(&folder).expect("create a folder");
@@ -66,7 +66,7 @@ pub fn bash(program: &Path) -> Option<Start> {
     }))
 }
 
-/// node; it looks for modules where the program is, so a copy is put beside them.
+/// node looks for modules beside the program, so the program is copied beside them.
 pub fn node(program: &Path) -> Option<Start> {
     let modules = fetched("node_modules")?;
     there("node").then_some(())?;
@@ -79,7 +79,7 @@ pub fn node(program: &Path) -> Option<Start> {
     }))
 }
 
-/// Ruby, told where its libraries are, since they are not where it was built for.
+/// Ruby, with the paths of its libraries, because they are not where it was built for.
 pub fn ruby(program: &Path) -> Option<Start> {
     let (ruby, program) = (fetched("usr/bin/ruby3.1")?, program.to_owned());
     let own = libraries();
@@ -122,7 +122,7 @@ pub fn java(program: &Path) -> Option<Start> {
     build(Command::new("javac").arg("-nowarn").arg("-d").arg(&classes).arg(program));
     Some(Box::new(move || {
         let mut command = Command::new("java");
-        // What starts soonest and takes least.
+        // The options for a fast start and little memory.
         command.args(["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"]);
         command.arg(format!("{}:{}", classes.display(), driver.display())).arg(&class);
         command

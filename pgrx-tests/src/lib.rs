@@ -1,5 +1,5 @@
-//! What the suites and the demo share: throw-away Postgres servers, waiting for conditions, and faults
-//! under load with an account of everything.
+//! Code that the suites and the demo share: temporary Postgres servers, waiting for conditions, and the fault
+//! campaigns.
 
 pub mod clock;
 pub mod cluster;
@@ -19,7 +19,7 @@ pub use edition::{Edition, Worker};
 pub use pgbouncer::PgBouncer;
 pub use wait::eventually;
 
-/// Whether another version is tested at length, so that what is the same on all need not be tested again.
+/// Whether only the brief form of tests is to run, because another version runs the long one.
 pub fn brief() -> bool {
     std::env::var_os("BRIEF").is_some()
 }

@@ -23,7 +23,7 @@ impl PgBouncer {
     pub fn start(cluster: &Cluster, pool: usize, more: &str) -> Self {
         let folder = cluster.folder().display();
         let ini = cluster.folder().join("pgbouncer.ini");
-        // auth_type any wants a database to name its user.
+        // auth_type any requires a user for each database.
         let text = format!(
             "[databases]\npostgres = user=postgres host={folder}\n[pgbouncer]\nlisten_port = {PORT}\n\
              unix_socket_dir = {folder}\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {pool}\n\

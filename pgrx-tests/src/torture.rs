@@ -1,7 +1,7 @@
-//! Faults under load, and an account of everything: what docs/how-it-is-tested.md says is proved here.
+//! The fault campaigns of docs/how-it-is-tested.md.
 //!
-//! A campaign is rounds of: clients work, something breaks again and again, everything is healed, the
-//! queues are drained, and the account is checked. See campaign.rs; campaigns/ has one file for each.
+//! A campaign consists of rounds: clients work while something breaks repeatedly, then the faults end, the queues are
+//! drained, and the results are checked. See campaign.rs; campaigns/ has one file for each.
 
 #![allow(missing_docs, reason = "the fields say what they are; what needs words has them")]
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Asks again and again until `condition` holds, and returns how long that took. Panics with
-/// `what` when it does not within `limit`.
+/// Polls until `condition` holds, and returns how long that took. Panics with `what` if it does not hold within
+/// `limit`.
 pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) -> Duration {
     let started = Instant::now();
     while !condition() {

@@ -1,5 +1,5 @@
-//! Tables that users have made their own, and transactions of every kind: each call either works as the
-//! SQL implementation has it, and counts why it fell back, or is refused with a clear error.
+//! Tables that users have altered, and transactions of every kind: each call either works as in SQL and reports why
+//! it fell back, or is refused with a clear error.
 
 #[path = "altered/history.rs"]
 mod history;
@@ -34,7 +34,7 @@ fn code(client: &mut Client, statement: &str) -> String {
     error.code().unwrap_or_else(|| panic!("{statement}: {error}")).code().to_owned()
 }
 
-/// How many calls the native fast path served, and how many fell back for this reason.
+/// How many calls were served natively, and how many fell back for this reason.
 fn verbs(client: &mut Client, reason: &str) -> (u64, u64) {
     let stats: serde_json::Value =
         client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
@@ -42,7 +42,7 @@ fn verbs(client: &mut Client, reason: &str) -> (u64, u64) {
     (verbs["served"].as_u64().unwrap_or(0), verbs["fallbacks"][reason].as_u64().unwrap_or(0))
 }
 
-/// Every hot verb once, with what it must return; everything is done at the end.
+/// Each native function once, with its expected result; afterwards no task is left.
 const ROUND: &str = "
 DO $$
 DECLARE
@@ -77,7 +77,7 @@ fn round(client: &mut Client, what: &str, reason: &str) {
 }
 
 #[test]
-fn a_table_that_was_altered_is_served_by_the_core() {
+fn altered_tables_fall_back_to_sql() {
     let cluster = cluster("altered-tables");
     let (mut client, mut other) = (cluster.connect(), cluster.connect());
     run(
@@ -146,7 +146,7 @@ fn a_table_that_was_altered_is_served_by_the_core() {
         ),
     ] {
         run(&mut client, make);
-        // Which verb meets what was altered depends on its place.
+        // Which function is affected depends on the altered object.
         let (_, before) = verbs(&mut client, "altered");
         round_anyhow(&mut client, what);
         round_anyhow(&mut other, what);
@@ -170,7 +170,7 @@ fn a_table_that_was_altered_is_served_by_the_core() {
         });
         run(&mut wider, "SELECT queue.push('wide')");
         run(&mut wider, &format!("ALTER TABLE {table} DROP COLUMN mine"));
-        // A row that still has a value there is read like any other.
+        // A row that still has a value in the column is read as usual.
         let wide = "SELECT count(queue.complete(id, token)) FROM queue.claim('1 hour', 'wide')";
         assert_eq!(count(&mut wider, wide), 1, "{table}");
         round(&mut wider, &format!("a dropped column of {table}"), "");
@@ -182,7 +182,7 @@ fn round_anyhow(client: &mut Client, what: &str) {
 }
 
 #[test]
-fn what_must_not_be_null_is_refused_alike() {
+fn nulls_in_not_null_columns_are_refused_alike() {
     let cluster = cluster("altered-nulls");
     let mut client = cluster.connect();
     for (table, column, statement) in [
@@ -203,7 +203,7 @@ fn what_must_not_be_null_is_refused_alike() {
 }
 
 #[test]
-fn what_may_be_null_though_it_never_was_is_left_to_sql() {
+fn columns_that_became_nullable_fall_back_to_sql() {
     let cluster = cluster("altered-may-be-null");
     let mut client = cluster.connect();
     for column in ["queue", "payload"] {
@@ -255,7 +255,7 @@ fn an_index_that_is_not_valid_is_not_read() {
 }
 
 #[test]
-fn plain_indexes_are_filled_natively_also_while_they_are_built() {
+fn plain_indexes_are_written_natively_also_while_they_are_built() {
     let cluster = cluster("altered-indexes");
     let (mut client, mut other) = (cluster.connect(), cluster.connect());
     // One of columns that a claim changes, one that covers, one of an order of its own, one that is unique.
@@ -302,7 +302,7 @@ fn plain_indexes_are_filled_natively_also_while_they_are_built() {
 
 /// From PostgreSQL 16 on, an update that changes only columns of such an index stays in its chain.
 #[test]
-fn indexes_that_summarize_blocks_leave_the_others_alone() {
+fn brin_indexes_do_not_disturb_other_indexes() {
     let cluster = cluster("altered-summaries");
     let mut client = cluster.connect();
     run(
@@ -315,7 +315,7 @@ fn indexes_that_summarize_blocks_leave_the_others_alone() {
         run(&mut client, "SELECT queue.extend(1, 1, '1 hour')");
     }
     assert!(verbs(&mut client, "altered").0 >= served_before + 21, "natively");
-    // The places of old versions are free once nobody sees them, and go to others.
+    // Vacuum frees the TIDs of old versions, and new rows reuse them.
     eventually("another task is where an old version was", Duration::from_secs(10), || {
         run(&mut client, "VACUUM queue.tasks");
         run(&mut client, "SELECT queue.push('default')");
@@ -327,9 +327,9 @@ fn indexes_that_summarize_blocks_leave_the_others_alone() {
     round(&mut client, "an index that summarizes blocks", "");
 }
 
-/// A statement that changes a task and finishes it, or extends its lease, gets what the core makes of it.
+/// A statement that changes a task and also finishes it or extends its lease has the same result as in SQL.
 #[test]
-fn a_statement_that_changed_the_task_itself_comes_to_an_end() {
+fn a_statement_that_changed_the_task_itself_finishes() {
     let cluster = cluster("altered-self");
     let mut client = cluster.connect();
     run(&mut client, "SET statement_timeout = '5s'; SELECT queue.push_many('default', '{1, 2, 3}')");
@@ -352,9 +352,9 @@ fn a_statement_that_changed_the_task_itself_comes_to_an_end() {
     assert_eq!(count(&mut client, extended), 1);
 }
 
-/// Who owns the tables can make any trigger of the extension's functions; the server stays up.
+/// The owner of the tables can create triggers with any function of the extension; the server must survive that.
 #[test]
-fn the_functions_of_triggers_refuse_what_they_were_not_made_for() {
+fn trigger_functions_refuse_wrong_tables_and_events() {
     let cluster = cluster("altered-triggers");
     let mut client = cluster.connect();
     let (tasks, history, dead) = ("queue.tasks", "queue.history", "queue.dead_letters");
@@ -423,7 +423,7 @@ fn roles_with_rights_for_one_queue_are_served_natively_and_refused_by_sql() {
         count(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND token = 1"),
         1
     );
-    // Who has no rights at all.
+    // A role without any right.
     run(&mut client, "CREATE ROLE nobody_special LOGIN");
     let mut nobody =
         cluster.config("postgres").user("nobody_special").connect(postgres::NoTls).expect("connect");
@@ -440,7 +440,7 @@ fn transactions_of_every_kind_are_served_or_refused() {
         run(&mut client, &format!("BEGIN ISOLATION LEVEL {level}"));
         run(&mut client, "SELECT queue.push('default'); SELECT queue.push_many('default', '{1}')");
         run(&mut client, "SAVEPOINT s");
-        // The core says which: it either claims or refuses, and the native verb has to do the same.
+        // SQL decides: it either claims or raises an error, and the native function has to do the same.
         let native =
             client.batch_execute("SELECT queue.claim('1 hour')").map_err(|error| error.code().cloned());
         run(&mut client, "ROLLBACK TO s; SET LOCAL queue.fast_path = off");
@@ -462,7 +462,7 @@ fn transactions_of_every_kind_are_served_or_refused() {
         assert_eq!(code(&mut client, statement), "25006", "{statement}");
         run(&mut client, "ROLLBACK");
     }
-    // As a subscriber's apply does it: the triggers are silent, and a sweep finds what came.
+    // Like the apply worker of a subscriber: no triggers fire, and a sweep finds the rows.
     run(&mut client, "SELECT queue.claim()");
     let (_, before) = verbs(&mut client, "transaction");
     run(

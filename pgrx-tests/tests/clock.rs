@@ -1,5 +1,5 @@
-//! The server's clock is set while it runs. Forward, leases end early, and who had one is refused; back,
-//! nothing stops: sweeps, notifications, leases and schedules go on by the clock as it is now.
+//! The server's clock is set while it runs. Forward, leases end early and their holders are refused. Back, nothing
+//! stops: sweeps, notifications, leases and schedules use the new time.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn number(client: &mut Client, query: &str) -> i64 {
     client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
 }
 
-/// The token with which somebody got the task, if somebody got one.
+/// The token of the claim that got the task, if any.
 fn claim(client: &mut Client, lease: &str) -> Option<i64> {
     let query = format!("SELECT token FROM queue.claim('{lease}')");
     client.query_opt(&query, &[]).expect("claim").map(|row| row.get(0))
@@ -78,7 +78,7 @@ fn tokens_decide() {
     done.expect("the second lease is valid");
 }
 
-/// What was given in a future that is over ends within the longest lease.
+/// A lease from a future that is over ends within the longest lease.
 #[test]
 fn leases_of_the_future_are_cut() {
     let (cluster, clock) = cluster("clock-future");
@@ -86,7 +86,7 @@ fn leases_of_the_future_are_cut() {
     run(&mut client, "SELECT queue.push('default')");
     clock.set(TEN_YEARS, Speed::Real);
     assert!(claim(&mut client, "1 hour").is_some(), "a task");
-    // A worker that has not seen that future looks once a minute all the same.
+    // A worker that was started later checks once a minute anyway.
     goes_round(&mut client);
     clock.set(0, Speed::Real);
     eventually("no lease lasts longer than the longest", SOON, || {
@@ -96,7 +96,7 @@ fn leases_of_the_future_are_cut() {
     });
 }
 
-/// A completion that midnight finds waiting for a lock is in the history of the day that it says.
+/// A completion that waits for a lock across midnight goes to the partition of its time.
 #[test]
 fn every_row_of_the_history_is_in_its_day() {
     let (cluster, clock) = cluster("clock-midnight");
@@ -122,10 +122,10 @@ fn every_row_of_the_history_is_in_its_day() {
     assert_eq!(number(&mut holder, in_its_day), 1);
 }
 
-/// After the clock was put back by ten years a push is told, a lease ends, the sweeps go on, and nobody is
+/// After the clock was set back by ten years, a push is notified, a lease ends, sweeps continue, and no process is
 /// busy.
 #[test]
-fn back_and_nothing_stops() {
+fn nothing_stops_when_the_clock_is_set_back() {
     let (cluster, clock) = cluster("clock-back");
     let (mut client, mut listener) = (cluster.connect(), cluster.connect());
     run(&mut client, "SELECT queue.create('idle')");
@@ -148,7 +148,7 @@ fn back_and_nothing_stops() {
     clock.set(-TEN_YEARS, Speed::Real);
     run(&mut client, "SELECT queue.push('default')");
     heard(&mut listener);
-    // The first task was pushed in what is the future now.
+    // The first task was pushed in what is now the future.
     let ids = client.query("SELECT id FROM queue.claim('300 ms', max_tasks => 5)", &[]).expect("claim");
     assert_eq!(ids.len(), 1, "only the second one is due");
     eventually("the worker ends the lease", SOON, || {
@@ -176,10 +176,10 @@ fn back_and_nothing_stops() {
 /// The worker stays away for a few seconds when a command needs the database. By the clock as it was then that may be
 /// years.
 #[test]
-fn back_while_the_worker_stays_away() {
+fn the_clock_is_set_back_while_the_worker_is_disabled() {
     let (cluster, clock) = cluster("clock-away");
     let mut client = cluster.connect();
-    // Refused only after the worker was asked to leave, because somebody is in the database.
+    // Refused only after the worker was asked to exit, because another session uses the database.
     let mut other = cluster.connect_to("template1");
     let error = other.batch_execute("CREATE DATABASE copy TEMPLATE postgres").expect_err("somebody is there");
     assert_eq!(error.code().expect("a code").code(), "55006", "{error}");
@@ -192,7 +192,7 @@ fn back_while_the_worker_stays_away() {
     goes_round(&mut client);
 }
 
-/// A clock that nobody has set yet shows 1970: the worker does all that it does otherwise.
+/// A clock that was never set shows 1970: the worker works as usual.
 #[test]
 fn before_the_year_2000_the_worker_works() {
     let (cluster, clock) = cluster("clock-ancient");
@@ -242,14 +242,14 @@ fn schedules_run_once() {
     let runs = "SELECT count(*) FROM queue.tasks";
     eventually("it runs", SOON, || number(&mut client, runs) >= 2);
     clock.set(-HOUR, Speed::Real);
-    // Its next run is an hour ahead; the worker looks at it all the same.
+    // Its next run is an hour away; the worker checks it anyway.
     let so_far = number(&mut client, runs);
     goes_round(&mut client);
     assert!(number(&mut client, runs) <= so_far + 1, "a run came twice");
     for ahead in [0, HOUR, TEN_YEARS] {
         let so_far = number(&mut client, runs);
         clock.set(ahead, Speed::Real);
-        // What was missed is one run, for the latest.
+        // Missed runs are pushed once, for the latest one.
         eventually("it goes on", SOON, || number(&mut client, runs) >= so_far + 3);
         let times = "SELECT count(DISTINCT headers->>'scheduled_for') FROM queue.tasks";
         let (times, runs) = (number(&mut client, times), number(&mut client, runs));

@@ -1,5 +1,5 @@
-//! The counters behind queue.stats: right without counting, whatever happens. That random histories of the
-//! verbs leave them right, tests/native.rs shows.
+//! The counters behind queue.stats are right without counting, whatever happens. tests/native.rs checks them after
+//! random histories.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ fn read(client: &mut Client) {
     client.query("SELECT * FROM queue.stats", &[]).expect("queue.stats");
 }
 
-/// Pushes, claims and ends tasks of a queue in every way, until told to stop.
+/// Pushes, claims and ends tasks of a queue in every way, until it has to stop.
 fn work(mut client: Client, seed: u64, stop: &AtomicBool, done: &AtomicU64) {
     let mut n = seed;
     while !stop.load(Ordering::Relaxed) {
@@ -58,7 +58,7 @@ fn work(mut client: Client, seed: u64, stop: &AtomicBool, done: &AtomicU64) {
         };
         match client.batch_execute(&statement) {
             Ok(()) => {}
-            // Somebody else was quicker.
+            // Another session was faster.
             Err(error)
                 if error.code().is_some_and(|code| matches!(code.code(), "QX001" | "QX002" | "QX003")) =>
             {
@@ -70,7 +70,7 @@ fn work(mut client: Client, seed: u64, stop: &AtomicBool, done: &AtomicU64) {
     }
 }
 
-/// Waits until nothing happens by itself any more: nothing comes due, nothing is to be settled.
+/// Waits until nothing changes by itself any more: no task becomes due, and no event is left.
 fn comes_to_rest(client: &mut Client) {
     eventually("nothing more happens by itself", SOON, || {
         let more = "SELECT (SELECT count(*) FROM queue.tasks
@@ -97,7 +97,7 @@ fn under_load(cluster: &Cluster, meanwhile: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn counters_are_right_from_whichever_moment_they_begin() {
+fn counters_are_right_whenever_they_start() {
     let cluster = cluster("counters-load");
     let mut client = cluster.connect();
     let mut statements = 0;
@@ -105,7 +105,8 @@ fn counters_are_right_from_whichever_moment_they_begin() {
         statements += under_load(&cluster, || {
             let until = Instant::now() + Duration::from_millis(500);
             while Instant::now() < until {
-                // After the end of a prepared transaction that changed tasks everything is counted anew, in the midst of it all.
+                // After the end of a prepared transaction that changed tasks, everything is counted again while the
+                // load continues.
                 run(
                     &mut client,
                     "BEGIN; SELECT queue.push('default', delay => '1 hour'); PREPARE TRANSACTION 'other'",
@@ -122,7 +123,7 @@ fn counters_are_right_from_whichever_moment_they_begin() {
 }
 
 #[test]
-fn counters_survive_a_crash_and_what_it_rolled_back() {
+fn counters_are_right_after_a_crash() {
     let mut cluster = cluster("counters-crash");
     for _ in 0..5 {
         under_load(&cluster, || {
@@ -194,7 +195,7 @@ fn split(statements: &str) -> Vec<&str> {
 }
 
 #[test]
-fn what_comes_due_is_counted_as_due() {
+fn tasks_that_become_due_are_counted_as_due() {
     let cluster = cluster("counters-due");
     let mut client = cluster.connect();
     run(&mut client, "INSERT INTO queue.tasks (queue, run_at)
@@ -217,7 +218,7 @@ fn what_comes_due_is_counted_as_due() {
 }
 
 #[test]
-fn reading_costs_nothing_before_a_million_tasks() {
+fn reading_the_counters_costs_the_same_with_a_million_tasks() {
     let cluster = cluster("counters-cost");
     let mut client = cluster.connect();
     run(&mut client, "INSERT INTO queue.tasks (queue, run_at)
@@ -238,9 +239,9 @@ fn reading_costs_nothing_before_a_million_tasks() {
     assert!(known * 30 < counted, "{known:?} from counters, {counted:?} by counting");
 }
 
-/// Nobody tells then, and so it is counted.
+/// No trigger publishes changes then, so the tables are counted.
 #[test]
-fn nothing_is_believed_while_the_triggers_are_disabled() {
+fn counters_are_not_used_while_triggers_are_disabled() {
     let cluster = cluster("counters-silent");
     let mut client = cluster.connect();
     let queued = "SELECT queued::bigint FROM queue.stats WHERE queue = 'default'";
@@ -278,7 +279,7 @@ fn the_numbers_of_a_queue_are_shown_to_its_operators_and_to_pg_monitor() {
                       CREATE ROLE worker; SELECT queue.grant_worker('worker', 'default')");
     let first = "SELECT queued FROM queue.stats WHERE queue = 'default'";
     run(&mut client, "SET ROLE reader");
-    // Who reads first has it counted, without any right on the tables.
+    // The first reader makes the count, without any privilege on the tables.
     for _ in 0..2 {
         assert_eq!(client.query_one(first, &[]).expect("queue.stats").get::<_, i64>(0), 3);
     }

@@ -47,7 +47,7 @@ fn ids(found: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn every_page_shows_what_is_there_and_without_leave_no_more() {
+fn every_page_shows_its_data_and_is_read_only_by_default() {
     let Some(cluster) = start("pages") else { return };
     let mut client = cluster.connect();
     let tasks = fill(&mut client);
@@ -129,7 +129,7 @@ fn every_page_shows_what_is_there_and_without_leave_no_more() {
     browser.open(&dashboard.page("health"));
     browser.sees("main", "the library is preloaded");
 
-    // It offers nothing, and does nothing for who asks all the same.
+    // It shows no buttons, and refuses actions.
     for page in ["queues", "queue?name=mail", "dead", "schedules", &format!("task?id={}", tasks.failed)] {
         browser.open(&dashboard.page(page));
         browser.sees("#live", "live");
@@ -148,7 +148,7 @@ fn every_page_shows_what_is_there_and_without_leave_no_more() {
 }
 
 #[test]
-fn each_action_does_what_it_says_and_is_noted() {
+fn each_action_works_and_is_logged() {
     let Some(cluster) = start("actions") else { return };
     let mut client = cluster.connect();
     let tasks = fill(&mut client);
@@ -208,7 +208,7 @@ fn each_action_does_what_it_says_and_is_noted() {
     browser.click("[aria-label=\"Resume hourly sweep\"]");
     browser.sees_no("tr[data-key=\"hourly sweep\"]", "paused");
 
-    // What Postgres refuses is shown with its words.
+    // An error of Postgres is shown with its message.
     run(&mut client, "SELECT queue.drop('invoices', true)");
     browser.click("[aria-label=\"Run now nightly report\"]");
     browser.click(yes);
@@ -236,7 +236,7 @@ fn each_action_does_what_it_says_and_is_noted() {
 }
 
 #[test]
-fn nothing_that_is_stored_runs_in_the_browser() {
+fn stored_data_never_runs_in_the_browser() {
     let Some(cluster) = start("hostile") else { return };
     let mut client = cluster.connect();
     run(&mut client, "CREATE ROLE oncall LOGIN; SELECT queue.grant_operator('oncall')");
@@ -264,7 +264,7 @@ fn nothing_that_is_stored_runs_in_the_browser() {
         assert_eq!(browser.count("main img, main script"), 0, "{page}");
         assert!(browser.run("return window.stolen").is_null(), "{page}");
     }
-    // Into a dialog, and into what an action says.
+    // In a dialog, and in the message of an action.
     browser.open(&dashboard.page("queues"));
     browser.click("main [data-action=pause]:not([data-target=default])");
     browser.sees("dialog", "<img src=x onerror=");
@@ -296,7 +296,7 @@ fn nothing_that_is_stored_runs_in_the_browser() {
 }
 
 #[test]
-fn a_page_outlives_the_server_and_says_so_meanwhile() {
+fn a_page_survives_restarts_and_marks_old_data() {
     let Some(mut cluster) = start("restart") else { return };
     let mut client = cluster.connect();
     fill(&mut client);
@@ -331,7 +331,7 @@ fn a_page_outlives_the_server_and_says_so_meanwhile() {
 }
 
 #[test]
-fn every_answer_comes_within_a_second_however_many_tasks_there_are() {
+fn every_response_takes_less_than_a_second_with_many_tasks() {
     let Some(cluster) = start("many") else { return };
     let mut client = cluster.connect();
     let many: i64 =
@@ -363,7 +363,7 @@ fn every_answer_comes_within_a_second_however_many_tasks_there_are() {
         "tasks?state=completed&queue=mail",
         "queue?name=default",
         &format!("task?id={first}"),
-        // Last, so that what is counted after a start has been counted.
+        // Last, so that the first count after the start is over.
         "overview",
     ] {
         // The best of three: others use this machine, too.
@@ -379,7 +379,7 @@ fn every_answer_comes_within_a_second_however_many_tasks_there_are() {
     }
     println!("{many} tasks; the slowest answer: {slowest:?}");
 
-    // What runs is found however much is behind it, and a search says how far it looked.
+    // Running tasks are found however many tasks follow, and a search reports how far it has read.
     assert_eq!(ids(&dashboard.tasks("state=running")).len(), 1);
     let found = dashboard.tasks("text=nowhere&state=live");
     assert_eq!((found["looked"].as_i64(), ids(&found).len()), (Some(5000), 0), "{found}");

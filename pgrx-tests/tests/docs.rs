@@ -1,5 +1,5 @@
-//! The documentation, held to what it says: every SQL snippet runs, the reference is what the comments say, every
-//! link leads somewhere, and the site can be built.
+//! Tests the documentation: every SQL snippet runs, the reference matches the COMMENTs, every link has a target, and
+//! the site can be built.
 
 #[path = "docs/pages.rs"]
 mod pages;

@@ -1,7 +1,8 @@
-//! The contract as drivers see it: every verb a worker and a producer need, from eight drivers, with statements that are
-//! prepared, simple, and pipelined, and through PgBouncer in transaction mode.
+//! The functions as drivers see them: each call of a worker and a producer, from eight drivers, as prepared, simple
+//! and pipelined statements, and through PgBouncer in transaction mode.
 //!
-//! `drivers/` has a program for each driver that makes the calls it is told to, so that the calls stand here only.
+//! `drivers/` has a program for each driver, which runs the calls that it is sent, so that the calls are defined only
+//! here.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ enum Mode {
     Prepared,
     Simple,
     Pipelined,
-    /// Through PgBouncer, in the way that the driver's users are advised to.
+    /// Through PgBouncer, as the docs advise users of the driver.
     Pooled,
 }
 use Mode::{Pipelined, Pooled, Prepared, Simple};
@@ -38,12 +39,12 @@ struct Driver {
     name: &'static str,
     program: &'static str,
     start: fn(&Path) -> Option<Start>,
-    /// What comes before and after the address in its URL.
+    /// The parts of its URL before and after the address.
     url: (&'static str, &'static str),
     modes: &'static [Mode],
     /// Whether it can put values into a simple statement by itself.
     interpolates: bool,
-    /// As what a bigint, an integer, jsonb, a timestamptz, a boolean and a text arrive.
+    /// The types in which a bigint, an integer, jsonb, a timestamptz, a boolean and a text arrive.
     types: [&'static str; 5],
 }
 
@@ -68,7 +69,7 @@ const DRIVERS: &[Driver] = &[
         types: ["int", "string", "string", "bool", "string"] },
 ];
 
-/// A driver at work.
+/// A running driver program.
 struct Conversation {
     child: Child,
     answers: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -154,7 +155,7 @@ fn every_driver_makes_every_call_in_every_way_it_has() {
 }
 
 #[test]
-fn what_arrives_stands_in_the_documentation() {
+fn the_documented_types_match_those_that_arrive() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/drivers.md");
     let page = std::fs::read_to_string(page).expect("docs/drivers.md");
     let own = (with_tokio_postgres::NAME, with_tokio_postgres::TYPES, with_tokio_postgres::MODES);

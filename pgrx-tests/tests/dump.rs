@@ -1,4 +1,4 @@
-//! What pg_dump saves, a fresh server gets back, with the worker looking on.
+//! A dump restored on a new server has everything that pg_dump saved, while the background worker runs.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use queue_ext_tests::{Cluster, Edition, Settings, Worker, estate, eventually};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Dumps the source, restores the dump into fresh servers in every way there is, and shows each to `check`.
+/// Dumps the source, restores the dump into new servers in every way, and passes each to `check`.
 fn restore(source: &Cluster, test: &str, roles: &str, check: impl Fn(&Cluster, &str)) {
     let host = source.folder().to_str().expect("a path").to_owned();
     let connection = ["-h", &host, "-U", "postgres", "-d", "postgres"];
@@ -63,7 +63,7 @@ fn claim(client: &mut Client, queue: &str) -> Vec<String> {
     client.query(query, &[&queue]).expect("claim").iter().map(|row| row.get(0)).collect()
 }
 
-/// Claims until there is something: the worker may be about to let it go on.
+/// Claims until it gets a task: the worker may be about to unblock it.
 fn await_claim(client: &mut Client, queue: &str) -> Vec<String> {
     let mut claimed = Vec::new();
     eventually(&format!("a task of {queue}"), SOON, || {
@@ -86,8 +86,8 @@ fn state(client: &mut Client, payload: &str) -> String {
 }
 
 #[test]
-fn policies_go_on_where_they_were() {
-    // Nobody settles, reaps or tidies up: the dump has it all in the making.
+fn policies_continue_where_they_were() {
+    // No process handles events, expired leases or old rows, so that the dump contains unfinished states.
     let source = Cluster::start_with(
         "dump-policies",
         &Settings { preload: true, extra: "queue.worker_enabled = off" },
@@ -117,10 +117,10 @@ fn policies_go_on_where_they_were() {
     let whip = push("linked", "whip", &[]);
     let serve = push("linked", "serve", &[bake, whip]);
     push("linked", "wash", &[serve]);
-    // Its worker is gone; what waits for it has to learn of its end.
+    // Its worker is gone; dependent tasks have to learn of its end.
     let vase = push("fragile", "vase", &[]);
     push("linked", "admire", &[vase]);
-    // It has completed, and nobody has told yet.
+    // It has completed, and its event was not processed yet.
     let shop = push("fragile", "shop", &[]);
     push("linked", "cook", &[shop]);
     client
@@ -133,7 +133,7 @@ fn policies_go_on_where_they_were() {
 
     restore(&source, "dump-policies", "", |target, way| {
         let mut client = target.connect();
-        // Keys: of a finished task, for as long as its queue says, and of a live one, for as long as it said itself.
+        // Keys: of a finished task, for the key_ttl of its queue, and of a live one, with its own key_ttl.
         for key in ["kept", "live"] {
             let pushed = format!("SELECT queue.push('keyed', key => '{key}', on_duplicate => 'error')");
             let error = client.batch_execute(&pushed).expect_err(way);
@@ -152,7 +152,7 @@ fn policies_go_on_where_they_were() {
         complete(&mut client, "h1");
         assert_eq!(await_claim(&mut client, "ordered"), ["h2"], "{way}");
 
-        // Limits: two places, and three starts a day.
+        // Limits: two slots, and three starts a day.
         assert!(claim(&mut client, "limited").is_empty(), "{way}");
         complete(&mut client, "l1");
         assert_eq!(await_claim(&mut client, "limited"), ["l3"], "{way}");
@@ -166,7 +166,7 @@ fn policies_go_on_where_they_were() {
         eventually("the worker has settled what nobody had told", SOON, || {
             state(&mut client, "cook") == "queued"
         });
-        // What was committed a moment ago may be claimable a moment later than it can be read.
+        // A task that was just committed can be visible a moment before it can be claimed.
         let mut claimed = Vec::new();
         eventually("both that wait no more are claimed", SOON, || {
             claimed.extend(claim(&mut client, "linked"));
@@ -241,7 +241,7 @@ fn a_dump_in_parts_is_the_queue_as_it_was() {
     estate::goes_on(&mut client);
 }
 
-/// A dump has the privileges of roles, and their rights as rows of queue.rights, by which each verb decides.
+/// A dump has the privileges of roles, and their rights as rows of queue.rights, which each function checks.
 #[test]
 fn a_dump_whose_rights_cannot_all_be_restored_opens_no_queue() {
     let source = Cluster::start("dump-rights-source");
@@ -288,7 +288,7 @@ fn a_dump_whose_rights_cannot_all_be_restored_opens_no_queue() {
     assert_eq!(number(&mut one, SEEN), Some(1));
     assert_eq!(number(&mut one, "SELECT queue.push('a')"), Some(3));
 
-    // A schema without its data: nobody has a right until rights are given.
+    // A schema without data: no role has a right until rights are granted.
     let (mut owner, mut one) = restored("schema", &["--schema-only"]);
     owner.batch_execute("SELECT queue.create('a'), queue.create('b'); SELECT queue.push('b')").expect("push");
     assert_eq!(number(&mut one, SEEN), Some(0));
@@ -299,7 +299,7 @@ fn a_dump_whose_rights_cannot_all_be_restored_opens_no_queue() {
 }
 
 #[test]
-fn a_dump_under_load_has_what_was_pushed_before_it() {
+fn a_dump_under_load_has_every_task_pushed_before_it() {
     let mut source = Cluster::start("dump-load-source");
     source.await_worker("postgres");
     let mut client = source.connect();
@@ -343,7 +343,7 @@ fn a_dump_under_load_has_what_was_pushed_before_it() {
         let restored = committed(&mut client);
         assert!(before.iter().all(|id| restored.binary_search(id).is_ok()), "{name}: a task is missing");
         assert!(restored.windows(2).all(|pair| pair[0] < pair[1]), "{name}: a task is there twice");
-        // Those that were running are some worker's, who is gone.
+        // The running tasks belong to workers that are gone.
         let running =
             "UPDATE queue.tasks SET lease_until = now() WHERE state = 'running' AND payload <> '\"running\"'";
         client.execute(running, &[]).expect("leases");
@@ -355,7 +355,7 @@ fn a_dump_under_load_has_what_was_pushed_before_it() {
 }
 
 #[test]
-fn a_sweep_while_a_dump_is_loaded_ends_no_task_for_want_of_what_is_still_to_come() {
+fn a_sweep_during_a_restore_ends_no_task_too_early() {
     for edition in [Edition::NoPreload, Edition::SqlOnly] {
         let cluster = edition.cluster("dump-sweep", Worker::Off);
         edition.install(&cluster, "postgres");

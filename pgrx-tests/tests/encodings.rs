@@ -69,7 +69,7 @@ fn works(client: &mut Client) {
     eventually("the worker makes partitions", SOON, || count(client, partitions) > 3);
     run(client, "SELECT FROM queue.unschedule('each second')");
 
-    // The sweep goes on within the queue, whose groups are more than one piece of it.
+    // The sweep continues within the queue, whose groups take more than one piece.
     run(
         client,
         "DO $$
@@ -98,7 +98,7 @@ fn works(client: &mut Client) {
          SELECT FROM queue.claim('1 hour', public.name());
          SELECT FROM queue.configure(public.name(), '{\"max_running\": 2}')",
     );
-    // And what a cron expression may not contain.
+    // Bytes that a cron expression must not contain.
     let error = client
         .batch_execute("SELECT FROM queue.schedule('s', '* * * * ' || public.name(), 'default')")
         .expect_err("no cron expression");
@@ -129,7 +129,7 @@ fn is_well(cluster: &Cluster, client: &mut Client) {
 const SETTINGS: Settings = Settings { preload: true, extra: "queue.sweep_interval = '1s'" };
 
 #[test]
-fn a_queue_with_a_name_in_latin1_is_a_queue_like_any_other() {
+fn a_queue_with_a_latin1_name_works_like_any_other() {
     let mut cluster = Cluster::start_with("encodings-latin1", &SETTINGS);
     let mut client = database(&mut cluster, "LATIN1", "'é'");
     assert_eq!(count(&mut client, "SELECT octet_length(public.name())::bigint"), 1);
@@ -142,7 +142,7 @@ fn a_queue_with_a_name_in_latin1_is_a_queue_like_any_other() {
 }
 
 #[test]
-fn a_queue_with_a_name_in_no_encoding_is_a_queue_like_any_other() {
+fn a_queue_with_a_name_in_no_encoding_works_like_any_other() {
     let mut cluster = Cluster::start_with("encodings-ascii", &SETTINGS);
     let mut client = database(&mut cluster, "SQL_ASCII", r"convert_from('\xe92c22ff', 'SQL_ASCII')");
     works(&mut client);

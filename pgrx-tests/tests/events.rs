@@ -1,6 +1,6 @@
-//! Events are hints: losing all of them, again and again, costs a bounded delay and nothing else.
+//! Events are hints: losing all of them repeatedly only costs a bounded delay.
 //!
-//! LOST_EVENTS_SECONDS says for how long, 5 if it is not set.
+//! LOST_EVENTS_SECONDS sets the duration, 5 by default.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use postgres::{Client, NoTls};
 use queue_ext_tests::{Cluster, Edition, Settings, Worker, brief, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
-/// The setting "queue.sweep_interval", or how often queue.maintain() runs in its place.
+/// The setting "queue.sweep_interval", or the interval at which queue.maintain() runs instead.
 const SWEEP: Duration = Duration::from_secs(2);
 
 fn number(client: &mut Client, query: &str) -> i64 {
@@ -44,7 +44,7 @@ fn tasks_end_in_order_and_within_limits_while_all_events_are_lost() {
     }
 }
 
-/// Pushes, claims and completes for so long while somebody deletes all events, then drains.
+/// Pushes, claims and completes for some time while another session deletes all events, then drains.
 fn lose_events(edition: Edition, time: Duration) {
     let cluster = cluster(edition, "lost");
     let mut client = cluster.connect();
@@ -65,7 +65,7 @@ fn lose_events(edition: Edition, time: Duration) {
             }
         });
         if edition == Edition::SqlOnly {
-            // In the place of the worker.
+            // Instead of the worker.
             scope.spawn(|| {
                 let mut keeper = connect();
                 while !over.load(Ordering::Relaxed) {
@@ -151,7 +151,7 @@ fn one_lost_event_costs_a_sweep_interval_at_most() {
         let cluster = cluster(edition, "late");
         let mut client = cluster.connect();
         run(&mut client, "SELECT queue.create('q')");
-        // In one transaction, so that nobody processes the event.
+        // In one transaction, so that no session processes the event.
         run(
             &mut client,
             "DO $$
@@ -187,9 +187,9 @@ fn one_lost_event_costs_a_sweep_interval_at_most() {
     }
 }
 
-/// As on a subscriber that took over: the triggers of what was replicated did not fire there.
+/// Like on a subscriber that took over: the triggers did not fire for replicated rows.
 #[test]
-fn groups_go_on_in_a_queue_whose_row_of_locks_was_never_made() {
+fn groups_continue_in_a_queue_whose_row_of_locks_was_never_created() {
     for edition in editions().iter().copied() {
         let cluster = cluster(edition, "locks");
         let mut client = cluster.connect();
@@ -267,7 +267,7 @@ fn an_end_finds_its_dependents_when_its_row_has_moved_to_a_new_page_meanwhile() 
         );
     });
     assert_eq!(number(&mut client, "SELECT count(*) FROM queue.history"), 1);
-    // Told, and not found by the sweep.
+    // Found through the event, and not by the sweep.
     let told = "SELECT count(*) FROM queue_internal.dependencies WHERE outcome IS NULL";
     assert_eq!(number(&mut client, told), 0);
     eventually("the dependent is claimed", SOON, || {
@@ -276,7 +276,7 @@ fn an_end_finds_its_dependents_when_its_row_has_moved_to_a_new_page_meanwhile() 
 }
 
 #[test]
-fn the_worker_remembers_when_a_postponed_event_is_due_while_it_tends_to_other_tasks() {
+fn the_worker_remembers_when_a_postponed_event_is_due_while_it_processes_others() {
     let settings = Settings { preload: true, extra: "queue.sweep_interval = '1h'" };
     let mut cluster = Cluster::start_with("events-remembered", &settings);
     let mut client = cluster.connect();
@@ -301,7 +301,7 @@ fn the_worker_remembers_when_a_postponed_event_is_due_while_it_tends_to_other_ta
     assert!(late < Duration::from_secs(3), "{late:?}");
 }
 
-/// How late a task of b goes on of which no event tells, at worst, while queue a has so much.
+/// The longest delay of a task of b without an event, while queue a has so many rows.
 fn late_beside(name: &str, much: &str) -> Duration {
     let cluster = cluster(Edition::FastPath, name);
     let mut client = cluster.connect();
@@ -327,7 +327,7 @@ fn late_beside(name: &str, much: &str) -> Duration {
 }
 
 #[test]
-fn the_keys_of_one_queue_do_not_delay_what_was_lost_of_another() {
+fn keys_of_one_queue_do_not_delay_lost_events_of_another() {
     let late = late_beside(
         "keys",
         "SELECT queue.push('a');
@@ -338,7 +338,7 @@ fn the_keys_of_one_queue_do_not_delay_what_was_lost_of_another() {
 }
 
 #[test]
-fn the_groups_of_one_queue_do_not_delay_what_was_lost_of_another() {
+fn groups_of_one_queue_do_not_delay_lost_events_of_another() {
     let late = late_beside(
         "groups",
         "INSERT INTO queue.tasks (queue, group_key, admission) SELECT 'a', n::text, 1 FROM generate_series(1, 100000) AS n",
@@ -347,7 +347,7 @@ fn the_groups_of_one_queue_do_not_delay_what_was_lost_of_another() {
 }
 
 #[test]
-fn dependencies_of_one_queue_do_not_delay_what_was_lost_of_another() {
+fn dependencies_of_one_queue_do_not_delay_lost_events_of_another() {
     let late = late_beside(
         "many-dependencies",
         "SELECT queue.push('a');

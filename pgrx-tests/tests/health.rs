@@ -30,8 +30,8 @@ fn run(client: &mut Client, statements: &str) {
     client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
 }
 
-/// What a check says: status, detail and hint of its rows. With thresholds that are passed at once where
-/// `strict`; then others may be named as well for a moment, such as the worker.
+/// The status, detail and hint of the rows of a check. If `strict`, with thresholds that are exceeded at once; other
+/// objects, such as the worker, may then be reported for a moment.
 fn check(client: &mut Client, name: &str, strict: bool) -> Vec<[String; 3]> {
     let thresholds = if strict { "'1 ms', '1 ms', '1 ms', 1" } else { "" };
     let query =
@@ -49,7 +49,7 @@ fn is_ok(client: &mut Client, name: &str) {
     eventually(&format!("{name} is well"), SOON, || is_ok_now(client, name, true));
 }
 
-/// The check finds fault, and says what and what to do in these words.
+/// The check reports the problem and the remedy in these words.
 fn complains(client: &mut Client, name: &str, status: &str, detail: &str, hint: &str) {
     eventually(&format!("{name} complains"), SOON, || {
         check(client, name, true)
@@ -59,7 +59,7 @@ fn complains(client: &mut Client, name: &str, status: &str, detail: &str, hint: 
 }
 
 #[test]
-fn a_server_in_good_health_says_so_to_whoever_monitors() {
+fn a_healthy_server_reports_ok_to_pg_monitor() {
     let mut cluster = with_settings("health-good", true, "");
     cluster.await_worker("postgres");
     let mut client = cluster.connect();
@@ -80,7 +80,7 @@ fn a_server_in_good_health_says_so_to_whoever_monitors() {
 }
 
 #[test]
-fn a_missing_engine_or_worker_is_named() {
+fn a_missing_library_or_worker_is_reported() {
     let cluster = with_settings("health-bare", false, "");
     let mut client = cluster.connect();
     complains(&mut client, "engine", "warning", "not preloaded", "shared_preload_libraries");
@@ -89,7 +89,7 @@ fn a_missing_engine_or_worker_is_named() {
     let cluster = with_settings("health-no-lanes", true, "queue.lanes = 0");
     complains(&mut cluster.connect(), "engine", "warning", "queue.lanes is 0", "restart");
 
-    // The launcher has the only place that there is.
+    // The launcher occupies the only slot for a worker process.
     let cluster = with_settings(
         "health-no-worker",
         true,
@@ -116,7 +116,7 @@ fn a_missing_engine_or_worker_is_named() {
 }
 
 #[test]
-fn queues_without_a_lane_are_named() {
+fn queues_without_a_lane_are_reported() {
     let mut cluster = with_settings("health-lanes", true, "queue.lanes = 1");
     // Calls are counted from then on.
     cluster.await_worker("postgres");
@@ -131,7 +131,7 @@ fn queues_without_a_lane_are_named() {
 }
 
 #[test]
-fn trouble_with_tasks_is_named_while_it_lasts() {
+fn problems_with_tasks_are_reported_while_they_last() {
     let cluster = with_settings("health-tasks", true, "queue.worker_enabled = off\nqueue.history_ahead = 2");
     let mut client = cluster.connect();
     assert_eq!(check(&mut client, "partitions", true)[0][1], "no task has finished yet");
@@ -185,7 +185,7 @@ fn trouble_with_tasks_is_named_while_it_lasts() {
 }
 
 #[test]
-fn whoever_pins_the_horizon_is_named() {
+fn a_session_that_holds_back_vacuum_is_reported() {
     let cluster = with_settings("health-horizon", true, "max_prepared_transactions = 5");
     let mut client = cluster.connect();
     is_ok(&mut client, "horizon");
@@ -216,7 +216,7 @@ fn whoever_pins_the_horizon_is_named() {
 }
 
 #[test]
-fn standbys_and_slots_that_pin_the_horizon_are_named() {
+fn standbys_and_slots_that_hold_back_vacuum_are_reported() {
     let mut cluster = with_settings(
         "health-standby",
         true,

@@ -1,8 +1,8 @@
-//! An ERROR or a panic at every point of the native verbs: the client gets an ERROR, the server goes on, and
-//! shared memory hides no task, keeps no lease and waits for nobody.
+//! An ERROR or a panic at every point of the native functions: the client gets an ERROR, the server continues, and
+//! shared memory hides no task, keeps no lease and blocks no session.
 //!
-//! The library is one in which faults can be had to order (src/injection.rs). Each scenario is run once to be
-//! told of the points that it comes by, and then once for each of them, each fault, and each context.
+//! The library has fault injection (src/injection.rs). Each scenario is run once to record the points that it passes,
+//! and then once for each point, fault and context.
 
 #[path = "injection/events.rs"]
 mod events;
@@ -23,10 +23,10 @@ use queue_ext_tests::{Cluster, Settings, eventually};
 use scenarios::{Hold, SCENARIOS, Scenario};
 
 const SOON: Duration = Duration::from_secs(5);
-/// What each fault is for the client.
+/// The error that the client gets for each fault.
 const FAULTS: [(&str, &str); 2] = [("error", "38000 error at"), ("panic", "XX000 panic at")];
 
-/// Points at which no verb has begun anything: one scenario is enough.
+/// Points at which no call has changed anything yet: one scenario is enough.
 const EARLY: [&str; 4] = ["TablesSought", "TablesLocked", "QueueRead", "ClaimOpened"];
 
 /// A server with that library; nothing where the library was not built.
@@ -46,7 +46,7 @@ fn cluster(name: &str) -> Option<Cluster> {
     Some(cluster)
 }
 
-/// Nobody shall end leases, process events or read tables but the sessions of the test.
+/// Only the sessions of the test end leases, process events and refill lanes.
 fn send_the_worker_away(client: &mut Client) {
     run(client, "ALTER SYSTEM SET queue.worker_enabled = off");
     run(client, "SELECT pg_reload_conf()");
@@ -74,7 +74,7 @@ fn served(client: &mut Client) -> u64 {
     stats(client)["verbs"]["served"].as_u64().expect("a count")
 }
 
-/// Every point there is.
+/// Every point.
 fn points(client: &mut Client) -> BTreeSet<String> {
     let query = "SELECT unnest(enumvals) FROM pg_settings WHERE name = 'queue.fault_at'";
     let all = client.query(query, &[]).expect("points");
@@ -101,8 +101,8 @@ enum Context {
 impl Context {
     const ALL: [Self; 3] = [Self::Plain, Self::Savepoint, Self::Block];
 
-    /// Runs the statement; returns the SQLSTATE and the message of the ERROR that it ended with. What it did is
-    /// undone then, but for a plain statement the transaction is still open.
+    /// Runs the statement and returns the SQLSTATE and message of its ERROR. Its effects are then undone; unless it
+    /// was a plain statement, the transaction is still open.
     fn run(self, client: &mut Client, statement: &str) -> Option<String> {
         if let Self::Block = self {
             run(client, &format!(
@@ -144,7 +144,7 @@ fn told(error: &postgres::Error) -> String {
     format!("{} {}", error.code().code(), error.message())
 }
 
-/// A session that says which points it comes by, and what it said.
+/// A session that reports the points it passes, and its report.
 fn telling(cluster: &Cluster) -> (Client, mpsc::Receiver<String>) {
     let (tell, said) = mpsc::channel();
     let mut config = cluster.config("postgres");
@@ -154,7 +154,7 @@ fn telling(cluster: &Cluster) -> (Client, mpsc::Receiver<String>) {
     (client, said)
 }
 
-/// A queue as a scenario wants it, and the sessions around the one that comes to a fault.
+/// The queue of a scenario, and the other sessions.
 struct Stage<'a> {
     cluster: &'a Cluster,
     other: &'a mut Client,
@@ -177,8 +177,7 @@ impl<'a> Stage<'a> {
         statement.replace("'Q'", &format!("'{}'", self.queue))
     }
 
-    /// Runs the scenario's statement, while another session holds what it is to hold until this one ends or
-    /// waits for it.
+    /// Runs the scenario's statement while another session holds locks, until the statement ends or waits for it.
     fn act(&mut self, one: &mut Client, context: Context) -> Option<String> {
         let statement = self.of(self.scenario.statement);
         let mut holder = self.cluster.connect();
@@ -213,7 +212,7 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// The tasks as the table has them, without what is none of a fault's business.
+    /// The rows of the tasks, without columns that a fault cannot affect.
     fn truth(&mut self) -> String {
         let query = "SELECT coalesce(string_agg(concat_ws(' ', id, state, attempt, token, admission, lease_until, worker, run_at), E'\n' ORDER BY id), '')
                      FROM queue.tasks WHERE queue = 'Q'";
@@ -243,7 +242,7 @@ impl<'a> Stage<'a> {
             found.len() >= expected.len()
         });
         assert_eq!(found, expected);
-        // On a busy machine a look for events may take long, and a session then leaves them to SQL for a while.
+        // On a busy machine a check for events may take long, and a session then leaves events to SQL for a while.
         eventually("claims are native again", SOON, || {
             let natively = served(self.other);
             assert_eq!(self.claim(), BTreeSet::new());
@@ -271,7 +270,7 @@ impl<'a> Stage<'a> {
         assert_eq!((&lane["ready"], &lane["waiters"]), (&0.into(), &0.into()), "{lane}");
     }
 
-    /// The session that came to the fault goes on as if nothing had been.
+    /// The session with the fault continues normally.
     fn goes_on(&mut self, one: &mut Client) {
         run(one, "RESET queue.fault");
         let push = self.of("SELECT queue.push('Q')");
@@ -289,7 +288,7 @@ impl<'a> Stage<'a> {
 }
 
 #[test]
-fn a_fault_in_a_verb_leaves_nothing_behind() {
+fn a_fault_in_a_call_leaves_nothing_behind() {
     let Some(cluster) = cluster("injection") else { return };
     let mut other = cluster.connect();
     send_the_worker_away(&mut other);

@@ -1,6 +1,6 @@
-//! Runs the specs in `isolation/specs` with pg_isolation_regress: sessions against each other, in
-//! every order that matters; with the native verbs, without them, without preloading, with the SQL-only edition,
-//! and with that for YugabyteDB.
+//! Runs the specs in `isolation/specs` with pg_isolation_regress: concurrent sessions in every order that matters,
+//! with the native fast path, without it, without preloading, with the SQL-only edition, and with the edition for
+//! YugabyteDB.
 
 use std::fs;
 use std::path::Path;
@@ -10,33 +10,33 @@ use queue_ext_tests::cluster::{bindir, driver, home};
 use queue_ext_tests::{Edition, Worker, brief};
 
 #[test]
-fn sessions_do_not_get_in_each_others_way() {
+fn concurrent_sessions_behave_as_expected() {
     run(Edition::FastPath);
 }
 
 #[test]
-fn sessions_do_not_get_in_each_others_way_without_the_fast_path() {
+fn concurrent_sessions_behave_as_expected_without_the_fast_path() {
     if !brief() {
         run(Edition::Core);
     }
 }
 
 #[test]
-fn sessions_do_not_get_in_each_others_way_without_preload() {
+fn concurrent_sessions_behave_as_expected_without_preload() {
     if !brief() {
         run(Edition::NoPreload);
     }
 }
 
 #[test]
-fn sessions_do_not_get_in_each_others_way_in_the_sql_only_edition() {
+fn concurrent_sessions_behave_as_expected_in_the_sql_only_edition() {
     if !brief() {
         run(Edition::SqlOnly);
     }
 }
 
 #[test]
-fn sessions_do_not_get_in_each_others_way_in_the_edition_for_yugabytedb() {
+fn concurrent_sessions_behave_as_expected_in_the_edition_for_yugabytedb() {
     if !brief() {
         run(Edition::Yugabyte);
     }

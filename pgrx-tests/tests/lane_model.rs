@@ -1,11 +1,11 @@
-//! The promises of a lane (src/lanes/lane.rs), attacked by random histories of what can happen around it.
+//! Checks the promises of a lane (src/lanes/lane.rs) in random histories.
 //!
-//! A lane is plain memory, so it runs here without a server, against a model of the table: tasks as others
-//! see them, claims that are open, commits that others see and the lane was not told of yet, and a refill
-//! that has its snapshot while everything goes on. After each step the promises must hold, and every now and
-//! then a copy of it all is drained: every task that can be claimed comes, once and in order.
+//! A lane is plain memory, so the test needs no server. It uses a model of the table: tasks as other sessions see
+//! them, open claims, commits that are visible and not published yet, and a refill with a snapshot. After each step
+//! the promises must hold. From time to time a copy of everything is drained: every claimable task must be returned
+//! once, in order.
 //!
-//! LANE_MODEL_SEED=n repeats one history; a failure names it.
+//! LANE_MODEL_SEED=n repeats one history; a failure prints its seed.
 
 #![allow(dead_code)]
 
@@ -56,7 +56,7 @@ fn run(seed: u64, steps: usize) {
     }
 }
 
-/// How long the random histories go on, together, and how many there are at least, however slow the machine is.
+/// The total time for random histories, and their minimum number on slow machines.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(20);
 const LEAST: u64 = 10;
 
@@ -112,7 +112,7 @@ fn an_ordered_set_is_the_smallest_items_in_order() {
 }
 
 #[test]
-fn no_lease_is_forgotten_however_many_there_are() {
+fn no_lease_is_lost_however_many_there_are() {
     let mut random = Random(12);
     for _ in 0..200 {
         // SAFETY: numbers and arrays of numbers.
@@ -151,9 +151,9 @@ fn no_lease_is_forgotten_however_many_there_are() {
     }
 }
 
-/// A lane is locked while it takes in what was read, so that has to be little.
+/// A lane is locked while it takes in the result of a refill, so the result must be small.
 #[test]
-fn a_reading_brings_no_more_leases_than_a_lane_has_room_for_and_those_that_end_first() {
+fn a_refill_returns_the_leases_that_end_first_up_to_the_capacity() {
     let mut world = World::new(14);
     let mut random = Random(14);
     let now = world.now;
@@ -170,17 +170,17 @@ fn a_reading_brings_no_more_leases_than_a_lane_has_room_for_and_those_that_end_f
     assert!(found.leases_before >= last, "those that were left out end later");
     world.lane.refilled(plan, &found, now);
     world.check();
-    // One that ends before all of them has a place, although there is none free.
+    // A lease that ends before all others is kept although the lane is full.
     world.lane.leased(Key { priority: 0, run_at: 0, id: 100_001 }, now + 1, now);
     let mut ids = [0; 1];
     assert_eq!((world.lane.leases.take_expired(now + 1, &mut ids), ids), (1, [100_001]));
 }
 
 #[test]
-fn a_flood_at_one_instant_comes_in_order() {
+fn many_tasks_due_at_one_instant_keep_their_order() {
     for (count, priorities) in [(SCHEDULED, 1), (SCHEDULED + 1, 2), (1025, 1), (3000, 3), (5000, 1)] {
         let mut world = World::new(13);
-        // It knows all there is, which is nothing.
+        // It is complete and empty.
         world.lane.add(Key { priority: 0, run_at: 0, id: 0 }, 0);
         if let Answer::Refill(plan) = world.lane.take(1, world.now, 1, |_| {}) {
             let found = world.read(plan);

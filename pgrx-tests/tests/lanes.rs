@@ -1,6 +1,6 @@
-//! Lanes under attack: shared memory may never hide a task, hand one out twice, or keep one that is gone.
+//! Lanes: shared memory must never hide a task, hand one out twice, or keep one that is gone.
 //!
-//! Sweeps are an hour apart here unless a test says otherwise, so that nothing is found by chance.
+//! Sweeps are an hour apart unless a test sets another interval, so that they cannot hide faults.
 
 #[path = "lanes/accounting.rs"]
 mod accounting;
@@ -24,7 +24,7 @@ use queue_ext_tests::{Cluster, Settings, eventually};
 const SOON: Duration = Duration::from_secs(5);
 const NONE: [i64; 0] = [];
 
-/// A server whose lanes are told everything or nothing, with the worker and without.
+/// A server without sweeps, with and without the worker.
 fn cluster(name: &str) -> Cluster {
     with_settings(name, "queue.sweep_interval = '1h'\nmax_prepared_transactions = 10")
 }
@@ -69,7 +69,7 @@ fn served(client: &mut Client) -> u64 {
     stats(client)["verbs"]["served"].as_u64().unwrap_or(0)
 }
 
-/// Another session that waits for a task of the queue; says whether there is one, and when it knew.
+/// Another session that waits for a task of the queue; returns whether there is one, and when it returned.
 fn wait_for(cluster: &Cluster, queue: &'static str) -> JoinHandle<(bool, Instant)> {
     let config = cluster.config("postgres");
     let before = stats(&mut cluster.connect())["lanes"][queue]["waiters"].as_u64().unwrap_or(0);
@@ -89,7 +89,7 @@ fn wait_for(cluster: &Cluster, queue: &'static str) -> JoinHandle<(bool, Instant
     waiter
 }
 
-/// What `act` does wakes one who waits for a task of the queue.
+/// `act` wakes a session that waits for a task of the queue.
 fn wakes(cluster: &Cluster, queue: &'static str, what: &str, act: impl FnOnce()) {
     let waiter = wait_for(cluster, queue);
     act();

@@ -41,7 +41,7 @@ fn worker_survives_termination_and_errors() {
         client.execute("SELECT pg_terminate_backend($1)", &[&pid]).expect("terminate");
         await_new_worker(&mut client, "postgres", pid);
     }
-    // An ERROR in its work: what it reads is gone for a while, and then there again.
+    // An ERROR in its work: the table that it reads is gone for a while.
     let pid = cluster.await_worker("postgres");
     client.batch_execute("ALTER FUNCTION queue_internal.due_queues RENAME TO gone").expect("rename");
     client
@@ -66,7 +66,7 @@ fn worker_survives_termination_and_errors() {
 }
 
 #[test]
-fn workers_leave_with_their_launcher_and_come_back_with_the_next() {
+fn workers_exit_with_the_launcher_and_restart_with_the_next() {
     let mut cluster = Cluster::start("lifecycle-launcher");
     let mut client = cluster.connect();
     let worker = cluster.await_worker("postgres");
@@ -86,7 +86,7 @@ fn databases_come_and_go_with_their_workers() {
     client.batch_execute("CREATE DATABASE shop").expect("create");
     cluster.connect_to("shop").batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     cluster.await_worker("shop");
-    // A worker is in nobody's way: not of a copy, not of a rename, not of DROP DATABASE.
+    // A worker does not block a copy, a rename or DROP DATABASE.
     client.batch_execute("CREATE DATABASE copy TEMPLATE shop").expect("a copy of a database with a worker");
     eventually("both have workers", Duration::from_secs(20), || {
         worker_of(&mut client, "copy").is_some() && worker_of(&mut client, "shop").is_some()
@@ -109,7 +109,7 @@ fn refusal(client: &mut Client, statement: &str) -> Option<String> {
 }
 
 #[test]
-fn a_worker_makes_way_for_those_alone_who_may_have_its_database() {
+fn a_worker_exits_only_for_commands_that_are_permitted() {
     let mut cluster = Cluster::start("lifecycle-rights");
     let mut client = cluster.connect();
     client
@@ -153,7 +153,7 @@ fn a_worker_makes_way_for_those_alone_who_may_have_its_database() {
 }
 
 #[test]
-fn a_database_is_dropped_while_its_worker_is_long_at_something() {
+fn a_database_can_be_dropped_while_its_worker_is_busy() {
     let mut cluster = Cluster::start("lifecycle-busy");
     let mut client = cluster.connect();
     client.batch_execute("CREATE DATABASE shop").expect("create");
@@ -200,7 +200,7 @@ fn an_extension_created_in_a_prepared_transaction_gets_its_worker() {
     let mut cluster = Cluster::start_with("lifecycle-prepared", &settings);
     let mut client = cluster.connect();
     client.batch_execute("BEGIN; CREATE EXTENSION queue_ext; PREPARE TRANSACTION 'p'").expect("prepare");
-    // The launcher looks now, and finds nothing.
+    // The launcher checks now, and finds nothing.
     std::thread::sleep(Duration::from_secs(1));
     client.batch_execute("COMMIT PREPARED 'p'").expect("commit");
     cluster.await_worker("postgres");
@@ -249,7 +249,7 @@ fn an_extension_created_while_its_database_is_probed_gets_its_worker() {
     client.batch_execute("CREATE DATABASE fresh").expect("create");
     let (mut locker, mut creator) = (cluster.connect_to("fresh"), cluster.connect_to("fresh"));
     locker.batch_execute("BEGIN; LOCK TABLE pg_extension IN ACCESS EXCLUSIVE MODE").expect("lock");
-    // The next launcher looks into all databases at once.
+    // The next launcher probes all databases at once.
     let old = resting_launcher(&mut client).expect("a launcher");
     client.execute("SELECT pg_terminate_backend($1)", &[&old]).expect("terminate");
     let probe = "SELECT pid FROM pg_stat_activity AS probe
@@ -353,7 +353,7 @@ fn a_standby_waits_for_its_promotion() {
 }
 
 #[test]
-fn many_databases_are_looked_into_without_taking_every_slot() {
+fn many_databases_are_probed_without_taking_every_slot() {
     let mut cluster = Cluster::start("lifecycle-many");
     let mut client = cluster.connect();
     // More than can have a worker.
@@ -375,7 +375,7 @@ fn many_databases_are_looked_into_without_taking_every_slot() {
 }
 
 #[test]
-fn too_few_worker_slots_are_told_once() {
+fn too_few_worker_slots_are_reported_once() {
     let settings = Settings {
         preload: true,
         extra: "max_worker_processes = 2\nmax_logical_replication_workers = 0\n\

@@ -1,8 +1,8 @@
-//! The native verbs against the core: the same random histories through both, in two databases, and
-//! everything that the calls return and leave behind is the same.
+//! Compares the native functions with SQL: the same random histories run through both, in two databases, and all
+//! results and rows must be the same.
 //!
-//! HISTORIES and SEED in the environment say how many histories there are, and which one is the first:
-//! `SEED=123 HISTORIES=1` plays again what failed.
+//! HISTORIES and SEED in the environment set how many histories there are, and the first one: `SEED=123 HISTORIES=1`
+//! repeats a failure.
 
 #[path = "native/history.rs"]
 mod history;
@@ -42,7 +42,7 @@ fn verbs(client: &mut Client) -> serde_json::Value {
 }
 
 #[test]
-fn random_histories_end_the_same_natively_and_in_the_core() {
+fn random_histories_end_the_same_natively_and_by_sql() {
     let mut cluster = Cluster::start_with(
         "native",
         &Settings { preload: true, extra: "autovacuum = off\nlog_min_messages = fatal" },
@@ -53,11 +53,11 @@ fn random_histories_end_the_same_natively_and_in_the_core() {
         let mut client = cluster.connect_to(name);
         client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
         client.batch_execute(history::SETUP).expect("set up");
-        // From then on it has a place in shared memory, where its calls are counted.
+        // From then on it has an entry in shared memory, in which its calls are counted.
         cluster.await_worker(name);
     }
     admin.batch_execute("ALTER DATABASE core SET queue.fast_path = off").expect("set");
-    // Nobody else may end leases or process events: the histories say when.
+    // No other process may end leases or process events, because the histories determine when that happens.
     admin.batch_execute("ALTER SYSTEM SET queue.worker_enabled = off").expect("set");
     admin.batch_execute("SELECT pg_reload_conf()").expect("reload");
     eventually("the workers leave", Duration::from_secs(10), || {

@@ -1,7 +1,7 @@
-//! What one queue does is in no other queue's way: locks that somebody keeps, rows that cannot be dealt with, and floods.
-//! In each test queue a does it, and queue b must not notice.
+//! One queue must not delay another: held locks, rows that cannot be processed, and floods. In each test queue a
+//! causes the trouble, and queue b must not notice.
 //!
-//! `NEIGHBOURS=60` has each flood last for so many seconds instead of a few.
+//! `NEIGHBOURS=60` makes each flood last for so many seconds.
 
 #[path = "neighbours/bounds.rs"]
 mod bounds;
@@ -49,7 +49,7 @@ fn text(client: &mut Client, query: &str) -> String {
     client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
 }
 
-/// Nobody but the test does anything from here on.
+/// From here on only the test changes anything.
 fn without_worker(client: &mut Client) {
     run(client, "ALTER SYSTEM SET queue.worker_enabled = off");
     run(client, "SELECT pg_reload_conf()");
@@ -86,7 +86,7 @@ fn b_is_in_time(client: &mut Client, time: Duration) {
 }
 
 #[test]
-fn an_open_transaction_with_the_key_of_a_schedule_delays_that_schedule_alone() {
+fn an_open_transaction_with_the_key_of_a_schedule_delays_only_that_schedule() {
     let (mut cluster, mut client, worker) = start("key");
     let mut holder = cluster.connect();
     run(&mut holder, "BEGIN; SELECT queue.push('a', key => 'nightly')");
@@ -109,11 +109,11 @@ fn an_open_transaction_with_the_key_of_a_schedule_delays_that_schedule_alone() {
 }
 
 #[test]
-fn a_locked_table_delays_what_needs_that_table_alone() {
+fn a_locked_table_delays_only_steps_that_need_it() {
     for table in ["queue.history", "queue.dead_letters", "queue_internal.keys"] {
         let (mut cluster, mut client, worker) = start(&format!("table-{}", table.replace('.', "-")));
         run(&mut client, TICK);
-        // Attempts that can end in the dead letters alone, with keys, each of which will be in the way.
+        // Attempts that can only end in the dead letters, with keys, each of which will cause a wait.
         run(
             &mut client,
             "SELECT queue.push('a', key => n::text, max_attempts => 1) FROM generate_series(1, 500) AS n;
@@ -131,7 +131,7 @@ fn a_locked_table_delays_what_needs_that_table_alone() {
 }
 
 #[test]
-fn after_the_table_of_tasks_was_locked_everything_goes_on() {
+fn the_worker_continues_after_the_table_of_tasks_was_locked() {
     let (mut cluster, mut client, worker) = start("tasks");
     run(&mut client, TICK);
     run(&mut client, "SELECT queue.push('b'); SELECT queue.claim('100 ms', 'b')");
@@ -148,7 +148,7 @@ fn after_the_table_of_tasks_was_locked_everything_goes_on() {
 }
 
 #[test]
-fn maintain_does_the_rest_where_something_is_locked() {
+fn maintain_skips_what_is_locked_and_does_the_rest() {
     for edition in [Edition::NoPreload, Edition::SqlOnly] {
         let cluster = edition.cluster("neighbours-maintain", Worker::On);
         edition.install(&cluster, "postgres");
@@ -195,7 +195,7 @@ fn maintain_does_the_rest_where_something_is_locked() {
 }
 
 #[test]
-fn a_schedule_that_is_years_behind_is_in_no_others_way() {
+fn a_schedule_years_behind_delays_no_other_schedule() {
     let (mut cluster, mut client, worker) = start("behind");
     run(&mut client, TICK);
     run(
@@ -215,9 +215,9 @@ fn a_schedule_that_is_years_behind_is_in_no_others_way() {
 }
 
 #[test]
-fn six_hundred_thousand_tasks_of_others_delay_no_schedule() {
+fn six_hundred_thousand_tasks_of_another_queue_delay_no_schedule() {
     let (mut cluster, mut client, worker) = start("many");
-    // Leases that no lane knows, a batch of which is in each look for the next minutes.
+    // Leases that are not in a lane: for the next minutes, each scan finds a batch of them.
     run(
         &mut client,
         "SET session_replication_role = replica;
@@ -235,7 +235,7 @@ fn six_hundred_thousand_tasks_of_others_delay_no_schedule() {
                    FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
     let (started, mut most) = (Instant::now(), 0);
     while started.elapsed() < time {
-        // One short lease after the other asks for a look.
+        // Each short lease causes a check.
         run(
             &mut client,
             "BEGIN; SELECT set_config('queue.fast_path', 'off', true), queue.push('b', priority => -1), queue.claim('1 ms', 'b'); COMMIT",
@@ -252,7 +252,7 @@ fn six_hundred_thousand_tasks_of_others_delay_no_schedule() {
     );
     assert!(runs + 1 >= time.as_secs() as i64, "{runs} runs in {time:?}");
     assert!(late < 1000, "a run of b was {late} ms late");
-    // As much at once as nobody has to wait for.
+    // A piece small enough that other sessions do not wait for it.
     assert!(
         most < all_at_once,
         "a transaction of the worker took {most} ms, reading it all {all_at_once} ms"
@@ -300,7 +300,7 @@ fn twenty_thousand_priorities_cost_a_sweep_no_more_than_a_hundred() {
 }
 
 #[test]
-fn no_stored_row_breaks_what_reads_all_rows() {
+fn no_stored_row_breaks_functions_that_read_all_rows() {
     let (_cluster, mut client, _worker) = start("rows");
     for (statement, code) in [
         ("INSERT INTO queue.tasks (queue, state, lease_until) VALUES ('a', 'running', '-infinity')", "22023"),
@@ -342,7 +342,7 @@ fn no_stored_row_breaks_what_reads_all_rows() {
 }
 
 #[test]
-fn nobody_without_rights_stops_the_partitions_and_a_full_day_stops_no_other() {
+fn roles_without_rights_cannot_block_partitions_and_one_day_blocks_no_other() {
     let (cluster, mut client, _worker) = start("partitions");
     without_worker(&mut client);
     run(&mut client, "CREATE ROLE nobody LOGIN");
@@ -360,7 +360,7 @@ fn nobody_without_rights_stops_the_partitions_and_a_full_day_stops_no_other() {
 }
 
 #[test]
-fn a_partition_made_by_hand_stops_no_other_day_and_health_says_so() {
+fn a_partition_created_by_hand_blocks_no_other_day_and_health_reports_it() {
     let (_cluster, mut client, _worker) = start("by-hand");
     without_worker(&mut client);
     let attach = |client: &mut Client, name: &str, from: &str, to: &str| {
@@ -390,7 +390,7 @@ fn a_partition_made_by_hand_stops_no_other_day_and_health_says_so() {
 }
 
 #[test]
-fn what_cannot_be_ended_is_said_once_and_then_rarely() {
+fn a_task_that_cannot_be_ended_is_logged_once_and_then_rarely() {
     let (cluster, mut client, _worker) = start("stuck");
     without_worker(&mut client);
     run(

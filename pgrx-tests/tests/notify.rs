@@ -27,8 +27,8 @@ fn quiet(listener: &mut Client, what: &str) {
 }
 
 #[test]
-fn listeners_hear_of_what_can_be_claimed() {
-    // No sweep may help out while this looks.
+fn listeners_are_notified_of_claimable_tasks() {
+    // No sweep may run during this test.
     let settings = queue_ext_tests::Settings {
         preload: true,
         extra: "queue.sweep_interval = 1h\nmax_prepared_transactions = 5",
@@ -58,7 +58,7 @@ fn listeners_hear_of_what_can_be_claimed() {
         .expect("push");
     let waited = next(&mut listener, SOON).expect("a task that came due");
     assert!(waited > Duration::from_millis(600), "not before it is due, but after {waited:?}");
-    // One that is due and one for later, together: each is told in its time.
+    // A due and a delayed task together: each is notified in its time.
     for together in [
         "INSERT INTO queue.tasks (queue, run_at) VALUES ('default', now()), ('default', now() + interval '700 ms')",
         "SELECT queue.push('default'), queue.push('default', delay => '700 ms')",
@@ -82,7 +82,7 @@ fn listeners_hear_of_what_can_be_claimed() {
     client.batch_execute("SELECT count(*) FROM queue.claim('300 ms')").expect("claim");
     assert!(next(&mut listener, SOON).is_some(), "a lease that ran out");
 
-    // A paused queue is silent, and tells when it opens.
+    // A paused queue sends no notification until it is resumed.
     client.batch_execute("SELECT queue.pause('default'); SELECT queue.push('default')").expect("pause");
     quiet(&mut listener, "a paused queue");
     client.batch_execute("SELECT queue.resume('default')").expect("resume");
@@ -97,7 +97,7 @@ fn listeners_hear_of_what_can_be_claimed() {
         assert!(next(&mut listener, SOON).is_some(), "{name}");
     }
 
-    // Two-phase commit works with pushes; and a sweep finds what no session could announce.
+    // Pushes work with two-phase commit, and a sweep finds changes that no session announced.
     client.batch_execute("ALTER SYSTEM SET queue.sweep_interval = '1s'").expect("set");
     client.batch_execute("SELECT queue.purge('default'); SELECT pg_reload_conf()").expect("reload");
     while next(&mut listener, Duration::from_millis(1200)).is_some() {}
@@ -108,7 +108,7 @@ fn listeners_hear_of_what_can_be_claimed() {
 }
 
 #[test]
-fn a_thousand_pushes_are_few_notifications_and_few_rounds_of_the_worker() {
+fn a_thousand_pushes_cause_few_notifications_and_few_worker_rounds() {
     let cluster = Cluster::start("notify-coalesced");
     let mut client = cluster.connect();
     let mut listener = listen(&cluster, "queue_default");
@@ -117,7 +117,7 @@ fn a_thousand_pushes_are_few_notifications_and_few_rounds_of_the_worker() {
             client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
         stats["worker"]["rounds"].as_u64().expect("rounds")
     };
-    // Nobody is told of what is pushed while the queue is paused.
+    // A push to a paused queue causes no notification.
     for paused in [false, true] {
         if paused {
             client.batch_execute("SELECT queue.pause('default')").expect("pause");
@@ -132,7 +132,7 @@ fn a_thousand_pushes_are_few_notifications_and_few_rounds_of_the_worker() {
         while next(&mut listener, Duration::from_millis(500)).is_some() {
             heard += 1;
         }
-        // At most one every 100 ms, and one for what came last.
+        // At most one every 100 ms, and one for the last push.
         let most = took.as_millis() / 100 + 2;
         let least = u128::from(!paused);
         assert!((least..=most).contains(&heard), "{heard} notifications in {took:?}, paused: {paused}");
@@ -141,7 +141,7 @@ fn a_thousand_pushes_are_few_notifications_and_few_rounds_of_the_worker() {
 }
 
 #[test]
-fn much_of_one_thing_to_do_delays_no_notification() {
+fn a_long_backlog_delays_no_notification() {
     let mut cluster = Cluster::start("notify-backlog");
     let mut client = cluster.connect();
     let mut listener = listen(&cluster, "queue_default");
@@ -193,7 +193,7 @@ fn much_of_one_thing_to_do_delays_no_notification() {
 }
 
 #[test]
-fn what_keeps_the_history_from_its_partitions_keeps_no_notification() {
+fn a_failure_to_create_partitions_delays_no_notification() {
     let mut cluster = Cluster::start("notify-upkeep");
     let mut client = cluster.connect();
     let mut listener = listen(&cluster, "queue_default");

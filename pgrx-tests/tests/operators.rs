@@ -1,4 +1,4 @@
-//! What operators do to many tasks at once while workers work, and what waits for results.
+//! Bulk changes by operators while workers work, and waiting for results.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ fn tasks() -> i64 {
     if brief() { 20_000 } else { 100_000 }
 }
 
-/// The state and the result that a session was told, and when.
+/// The state and result that a session got, and when.
 type Answer = (Option<String>, Option<i64>, Instant);
 
 /// A session that waits for a task in a thread of its own.
@@ -42,7 +42,7 @@ fn number(client: &mut Client, query: &str) -> i64 {
     client.query_one(query, &[]).expect(query).get(0)
 }
 
-/// Waits until the session waits and holds nothing at all but its place among the transactions.
+/// Waits until the session waits and holds nothing but its entry among the transactions.
 fn holds_nothing(client: &mut Client, pid: i32) {
     eventually("a session that waits and holds nothing", SOON, || {
         let query = "SELECT count(*) FROM pg_stat_activity AS a WHERE a.pid = $1
@@ -57,13 +57,13 @@ fn push(client: &mut Client) -> i64 {
 }
 
 #[test]
-fn a_result_is_told_soon_and_waiting_for_it_holds_nothing_back() {
+fn wait_result_returns_soon_and_holds_back_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("operators-result");
     let mut client = cluster.connect();
     let id = push(&mut client);
     let waiter = wait_for(&cluster, id, "SET application_name = 'waiter'");
-    // Again and again, at any moment: it looks for an instant, and waits for the rest.
+    // Repeatedly and at any time: the session is active only for an instant and then sleeps.
     for _ in 0..20 {
         holds_nothing(&mut client, waiter.pid);
     }
@@ -81,7 +81,7 @@ fn a_result_is_told_soon_and_waiting_for_it_holds_nothing_back() {
     assert_eq!((state.as_deref(), result), (Some("completed"), Some(42)));
     assert!(told.duration_since(completed) < Duration::from_secs(1), "within 200 ms and the time of a look");
 
-    // A task that goes without a trace is told as such.
+    // A task that left no trace is reported as unknown.
     client
         .batch_execute("SELECT queue.configure('default', '{\"keep_history\": false}')")
         .expect("configure");
@@ -155,7 +155,7 @@ fn waiting_ends_at_once_when_the_session_is_cancelled_or_terminated() {
     let error = waiter.thread.join().expect("join").expect_err("timed out");
     assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error}");
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
-    // A session goes on after it was cancelled.
+    // A session continues to work after a cancel.
     client.batch_execute("SET statement_timeout = '50 ms'").expect("set");
     for _ in 0..3 {
         client.execute("CALL queue.wait_result($1)", &[&id]).expect_err("timed out");
@@ -164,7 +164,7 @@ fn waiting_ends_at_once_when_the_session_is_cancelled_or_terminated() {
     assert_eq!(number(&mut client, "SELECT count(*) FROM queue.tasks"), 1);
 }
 
-/// Claims and completes until there is nothing left; returns the ids whose completion was accepted.
+/// Claims and completes until no task is left; returns the ids whose completion was accepted.
 fn work(mut client: Client) -> Vec<i64> {
     let claim = client.prepare("SELECT id, token FROM queue.claim(max_tasks => 10)").expect("prepare");
     let complete = client.prepare("SELECT queue.complete($1, $2)").expect("prepare");
@@ -200,7 +200,7 @@ fn every_task_ends_once_while_workers_claim_and_operators_cancel() {
         })
         .collect();
     eventually("the workers work", SOON, || number(&mut client, "SELECT count(*) FROM queue.history") > 1000);
-    // Two operators at once, from the same end, and a third who shuffles.
+    // Two operators at once, in the same order, and a third in random order.
     let operators: Vec<_> = [
         "CALL queue.cancel_where('{\"state\": \"queued\"}', batch_size => 500)",
         "CALL queue.cancel_where('{\"state\": \"queued\", \"queue\": \"default\"}')",
@@ -235,7 +235,7 @@ fn every_task_ends_once_while_workers_claim_and_operators_cancel() {
 }
 
 #[test]
-fn a_bulk_verb_that_is_killed_keeps_what_it_did_and_no_more() {
+fn a_killed_bulk_procedure_keeps_only_its_committed_batches() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("operators-killed");
     let mut client = cluster.connect();

@@ -1,4 +1,5 @@
-//! What is handed out: the Debian package, put onto a server that never had the extension, and the metadata for PGXN.
+//! The release files: the Debian package, installed on a server that never had the extension, and the metadata for
+//! PGXN.
 
 use std::fs;
 use std::path::Path;
@@ -20,13 +21,13 @@ fn run(program: impl AsRef<Path>, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn the_package_installs_on_a_server_that_never_had_it() {
+fn the_package_installs_on_a_server_without_the_extension() {
     let folder = home().join("run/packages-server");
     let server = Installation::copy(&folder);
     assert!(server.remove("queue_ext") >= 3, "the library, the control file and the script");
     let out = home().join("run/packages");
     let _ = fs::remove_dir_all(&out);
-    // Made of what was installed for the tests, which is what make install makes.
+    // Built from the files installed for the tests, which are those of make install.
     let package = run(
         root().join("packaging/deb"),
         &[&std::env::var("PG_CONFIG").expect("PG_CONFIG"), "", out.to_str().expect("a path")],
@@ -38,7 +39,7 @@ fn the_package_installs_on_a_server_that_never_had_it() {
     );
     let unpacked = out.join("unpacked");
     run("dpkg-deb", &["-x", &package, unpacked.to_str().expect("a path")]);
-    // Where Debian's servers look for it; the servers of the tests may look elsewhere.
+    // The folders of Debian's servers; the test servers may use others.
     for (from, to) in [
         (unpacked.join(format!("usr/lib/postgresql/{major}/lib")), &server.modules),
         (unpacked.join(format!("usr/share/postgresql/{major}/extension")), &server.extensions),
@@ -75,7 +76,7 @@ fn smoke(server: &Installation) {
 }
 
 #[test]
-fn the_metadata_is_whole_and_of_this_version() {
+fn the_metadata_is_complete_and_of_this_version() {
     if brief() {
         return;
     }

@@ -1,8 +1,8 @@
-//! Groups and limits under 64 claimers: at no instant more than allowed, measured from the history, and
-//! nobody starves. An hour of load at 60 times the speed: a period of a minute is a second here.
+//! Groups and limits with 64 claiming sessions: never more than allowed, measured from the history, and no group
+//! starves. An hour of load at 60 times the speed: a period of a minute is a second here.
 //!
-//! With the native verbs, without them, without preloading, with the SQL-only edition, and with that for
-//! YugabyteDB; where BRIEF is in the environment, only the first.
+//! With the native fast path, without it, without preloading, with the SQL-only edition, and with the edition for
+//! YugabyteDB; if BRIEF is in the environment, only the first.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -24,13 +24,13 @@ struct Attempt {
     ended: SystemTime,
 }
 
-/// How a claimer ends the tasks it gets: mostly well, and in every other way now and then. Its end is when
-/// the server got to it, or when the lease ran out.
+/// How a claiming session ends its tasks: mostly by completing them, and sometimes in every other way. The end is the
+/// time at which the server processed it, or at which the lease expired.
 fn end(client: &mut Client, attempt: &mut Attempt, n: usize) {
     let verb = match n % 40 {
         7 => "queue.fail($1, $2, 'no', '20 ms')",
         17 => "queue.release($1, $2)",
-        // Never answers: its lease runs out.
+        // Does not finish: its lease expires.
         27 => return,
         _ => "queue.complete($1, $2)",
     };
@@ -176,8 +176,8 @@ fn no_instant_has_more_of_a_group_than_allowed_and_at_one_they_run_in_order() {
         let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
         let no_worker = client.query_one(worker, &[]).expect("look for a worker").get::<_, i64>(0) == 0;
         eventually("no event is left", Duration::from_secs(15), || {
-            // The last claim may have met a group that another one was at: who processes its event is a worker,
-            // or whatever takes a worker's place.
+            // The last claim may have found a group locked by another session; the worker, or its replacement,
+            // processes the event.
             if no_worker {
                 client.batch_execute("CALL queue.maintain()").expect("maintain");
             }
@@ -211,14 +211,14 @@ fn no_period_has_more_starts_than_the_rate_limit() {
     });
 }
 
-/// While an old snapshot keeps vacuum from taking what was finished, only a few claims pass over all of it: those
-/// that look where the next ones are to begin.
+/// While an old snapshot holds back vacuum, only a few claims scan all finished tasks: those that determine a new
+/// scan start.
 #[test]
-fn an_old_snapshot_makes_few_claims_pass_over_all_that_was_finished() {
+fn under_an_old_snapshot_few_claims_scan_all_finished_tasks() {
     const FINISHED: i64 = 12_000;
     const CLAIMS: i64 = 200;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Groups in the edition without the library: with it, claims look for events in another way first.
+    // Groups without the library; with it, claims first check for events in another way.
     for (edition, queue, options, groups) in [
         (Edition::FastPath, "limited", "{\"max_running\": 1000}", 0),
         (Edition::SqlOnly, "grouped", "{}", 100),

@@ -1,5 +1,5 @@
-//! The SQL-only edition: installed by a plain role, kept going by whoever calls it, and exchanged for the extension
-//! and back. That its verbs mean the same is shown by the suites regress, isolation and policies, which run on it.
+//! The SQL-only edition: installed by a plain role, maintained by calls, and exchanged for the extension and back.
+//! The suites regress, isolation and policies show that its functions behave the same.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -32,7 +32,7 @@ fn as_owner(cluster: &Cluster, database: &str) -> Client {
     cluster.config(database).user(OWNER).connect(NoTls).expect("connect")
 }
 
-/// Has psql run a file, or what is typed into it where the file is "-".
+/// Runs a file with psql, or standard input if the file is "-".
 fn psql(cluster: &Cluster, role: &str, database: &str, file: &Path, options: &[&str]) -> Output {
     Command::new(bindir().join("psql"))
         .args(["-X", "-q", "-U", role, "-d", database, "-h"])

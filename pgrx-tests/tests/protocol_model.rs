@@ -113,7 +113,7 @@ fn wanted() -> String {
 }
 
 #[test]
-fn every_promise_holds_in_every_small_world() {
+fn every_promise_holds_in_every_small_case() {
     let begun = Instant::now();
     let deep = wanted() == "deep";
     let mut total = 0;

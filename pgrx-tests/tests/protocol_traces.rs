@@ -1,10 +1,10 @@
-//! The code held to the model of `protocol_model.rs`: what real sessions did and were told, and what the write-ahead log
-//! says that they committed, must be something that the model can do.
+//! Checks the code against the model of `protocol_model.rs`: the answers of real sessions, and their commits in the
+//! write-ahead log, must be something that the model can produce.
 //!
-//! Many small worlds are played on a real server, each in a queue of its own, several at the same time: three clients do a
-//! few random transactions and then work off what is left. `trace.rs` is what is recorded of one, `record.rs` plays it,
-//! `wal.rs` reads the log, and `accept.rs` looks for the same in the model, with the model's own steps. A brief run
-//! records a few thousand events; TRACES says how many a longer one is to record.
+//! Many small cases run on a real server, each in its own queue, several at the same time: three clients run a few
+//! random transactions and then finish the remaining tasks. `trace.rs` is the recording of one case, `record.rs` runs
+//! it, `wal.rs` reads the log, and `accept.rs` searches for the same in the model, with the model's own steps. A
+//! brief run records a few thousand events; TRACES sets the number for a longer one.
 
 #![allow(dead_code)]
 
@@ -88,7 +88,7 @@ struct Server {
     cluster: Cluster,
 }
 
-/// What came of some worlds.
+/// The results of several cases.
 #[derive(Default)]
 struct Came {
     worlds: u64,
@@ -168,7 +168,7 @@ impl Server {
         came
     }
 
-    /// Deletes what is left of the worlds.
+    /// Deletes what the cases left.
     fn clean(&self, stage: usize) {
         let mut client = self.connect(stage);
         let all = "DELETE FROM queue.tasks; DELETE FROM queue_internal.dependencies; DELETE FROM queue_internal.events; \

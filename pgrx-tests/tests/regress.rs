@@ -1,7 +1,6 @@
-//! Runs every script in `regress/sql` with pg_regress and compares what it prints with
-//! `regress/expected`; each in a database of its own, with the native verbs, without them, without preloading,
-//! with the SQL-only edition, and with that for YugabyteDB; where BRIEF is in the environment, only the first and
-//! the SQL-only one.
+//! Runs every script in `regress/sql` with pg_regress and compares the output with `regress/expected`, each in its
+//! own database: with the native fast path, without it, without preloading, with the SQL-only edition, and with the
+//! edition for YugabyteDB; if BRIEF is in the environment, only with the first and the SQL-only one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,38 +10,38 @@ use queue_ext_tests::cluster::{bindir, driver, home};
 use queue_ext_tests::{Edition, Worker, brief};
 
 #[test]
-fn verbs_do_what_they_say() {
+fn functions_return_the_expected_output() {
     run(Edition::FastPath);
 }
 
 #[test]
-fn verbs_do_what_they_say_without_the_fast_path() {
+fn functions_return_the_expected_output_without_the_fast_path() {
     if !brief() {
         run(Edition::Core);
     }
 }
 
 #[test]
-fn verbs_do_what_they_say_without_preload() {
+fn functions_return_the_expected_output_without_preload() {
     if !brief() {
         run(Edition::NoPreload);
     }
 }
 
 #[test]
-fn verbs_do_what_they_say_in_the_sql_only_edition() {
+fn functions_return_the_expected_output_in_the_sql_only_edition() {
     run(Edition::SqlOnly);
 }
 
 #[test]
-fn verbs_do_what_they_say_in_the_edition_for_yugabytedb() {
+fn functions_return_the_expected_output_in_the_edition_for_yugabytedb() {
     if !brief() {
         run(Edition::Yugabyte);
     }
 }
 
-/// The scripts with what they print where that differs in the SQL-only edition, and in that for YugabyteDB: what it
-/// lacks, and what it cannot know (docs/portable.md, docs/yugabyte.md).
+/// The scripts whose output differs in the SQL-only edition or in that for YugabyteDB: features that are missing, and
+/// information that the edition does not have (docs/portable.md, docs/yugabyte.md).
 fn with_its_own_answers(edition: Edition, scripts: &Path) -> PathBuf {
     let input = home().join("run").join(format!("regress-{}-input", edition.name()));
     let _ = fs::remove_dir_all(&input);
@@ -62,7 +61,7 @@ fn with_its_own_answers(edition: Edition, scripts: &Path) -> PathBuf {
 
 fn run(edition: Edition) {
     let _run = edition.begin("regress");
-    // The scripts let leases run out and look at what is left: no worker may be quicker.
+    // The scripts let leases expire and inspect the rows, so no worker may end them first.
     let cluster = edition.cluster("regress", Worker::Off);
     let name = format!("regress-{}", edition.name());
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("regress");
@@ -77,7 +76,7 @@ fn run(edition: Edition) {
     names.sort();
     let is_script = edition.script().is_some();
     let input = if is_script { with_its_own_answers(edition, &scripts) } else { scripts.clone() };
-    // Every database to come is a copy of this one. No worker of the extension's is in it and in the way.
+    // Later databases are copies of this one. It has no background worker, which would be in use of it.
     edition.install(&cluster, "template1");
     edition.keep_order(&cluster, "template1");
     let mut failed = Vec::new();

@@ -8,7 +8,7 @@ use queue_ext_tests::{Cluster, Settings, eventually};
 const SOON: Duration = Duration::from_secs(10);
 
 fn start(name: &str) -> (Cluster, Client) {
-    // No sweep may help out while this looks.
+    // No sweep may run during this test.
     let settings = Settings { preload: true, extra: "queue.sweep_interval = 1h" };
     let mut cluster = Cluster::start_with(name, &settings);
     let mut client = cluster.connect();
@@ -74,7 +74,7 @@ fn each_second_runs_once_through_crashes_and_restarts() {
 }
 
 #[test]
-fn runs_are_in_time_and_never_before() {
+fn runs_are_on_time_and_never_early() {
     let (_cluster, mut client) = start("schedules-time");
     client.batch_execute("SELECT queue.schedule('tick', '* * * * * *', 'default')").expect("schedule");
     await_runs(&mut client, 4);
@@ -85,7 +85,7 @@ fn runs_are_in_time_and_never_before() {
     assert!(best >= 0.0, "a task was pushed {best} s before its time");
     assert!(best < 0.1 && worst < 1.0, "from {best} to {worst} s late");
 
-    // A clock that is put back by three seconds sees the next run three seconds further ahead.
+    // If the clock is set back by three seconds, the next run is three seconds further away.
     client
         .batch_execute("UPDATE queue.schedules SET next_run_at = next_run_at + interval '3 seconds'")
         .expect("put back");
@@ -112,7 +112,7 @@ fn runs_are_in_time_and_never_before() {
 }
 
 #[test]
-fn a_schedule_that_fails_is_in_nobodys_way() {
+fn a_failing_schedule_delays_no_other() {
     let (mut cluster, mut client) = start("schedules-fail");
     let pid = cluster.await_worker("postgres");
     client
@@ -126,7 +126,7 @@ fn a_schedule_that_fails_is_in_nobodys_way() {
     let error: String = client.query_one(error, &[]).expect("the error").get(0);
     assert_eq!(error, "queue \"gone\" does not exist");
     assert_eq!(cluster.await_worker("postgres"), pid, "the worker minds nothing of this");
-    // One whose row somebody holds is not waited for, and not run after in circles.
+    // A schedule whose row is locked is not waited for, and not retried in a busy loop.
     let mut holder = cluster.connect();
     holder
         .batch_execute("BEGIN; SELECT * FROM queue.schedules WHERE name = 'tick' FOR UPDATE")
@@ -137,7 +137,7 @@ fn a_schedule_that_fails_is_in_nobodys_way() {
     let made = number(&mut client, rounds) - before;
     assert!(made < 20, "{made} rounds in three seconds");
     holder.batch_execute("ROLLBACK").expect("let go");
-    // Scheduled anew after its queue is back, it runs at once.
+    // Scheduled again after its queue was created again, it runs at once.
     client
         .batch_execute("SELECT queue.create('gone'), queue.schedule('lost', '* * * * * *', 'gone')")
         .expect("schedule");

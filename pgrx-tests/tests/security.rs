@@ -1,7 +1,7 @@
-//! What nobody can do, and what nobody can make others do: docs/security.md, sentence by sentence.
+//! Tests the statements of docs/security.md: what roles cannot do, and cannot make other roles do.
 //!
-//! The table of all functions, with who may call them and a call of each, is in security/verbs.rs. The tests go
-//! by it, and one of them fails when a function is missing there.
+//! security/verbs.rs has the table of all functions, with the roles that may call them and a call of each. The tests
+//! use it, and one of them fails if a function is missing there.
 
 #[path = "security/callers.rs"]
 mod callers;
@@ -35,10 +35,10 @@ mod worker;
 use postgres::{Client, NoTls};
 use queue_ext_tests::{Cluster, Settings};
 
-/// What the worker would change while a test looks at it stays as it is.
+/// Rows that the worker would change during a test stay as they are.
 const NO_WORKER: &str = "queue.worker_enabled = off";
 
-/// A server with roles, and the extension, which was created by a superuser who is none any more.
+/// A server with roles, and the extension, whose owner is no longer a superuser.
 fn cluster(name: &str, extra: &'static str) -> Cluster {
     let cluster = Cluster::start_with(name, &Settings { preload: true, extra });
     run(
@@ -73,14 +73,14 @@ fn number(client: &mut Client, query: &str) -> i64 {
     client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
 }
 
-/// What the server refused with: the SQLSTATE, and all that it said.
+/// The error of the server: the SQLSTATE and the complete message.
 fn refusal(error: &postgres::Error) -> (String, String) {
     let error = error.as_db_error().unwrap_or_else(|| panic!("not the server's word: {error:?}"));
     let said = [Some(error.message()), error.detail(), error.hint()];
     (error.code().code().to_owned(), said.into_iter().flatten().collect::<Vec<_>>().join("\n"))
 }
 
-/// Runs a statement and undoes what it did; returns what it was refused with.
+/// Runs a statement and rolls it back; returns its error.
 fn attempt(client: &mut Client, statement: &str) -> Result<(), (String, String)> {
     run(client, "BEGIN");
     let result = client.batch_execute(statement).map_err(|error| refusal(&error));

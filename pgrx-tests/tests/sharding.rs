@@ -1,6 +1,6 @@
-//! Several servers as shards of one queue, behind a router with PL/Proxy: `examples/sharding`, as it stands.
+//! Several servers as shards of one queue, behind a router with PL/Proxy: `examples/sharding`, unchanged.
 //!
-//! PL/Proxy is Debian's, for PostgreSQL 15; on another server there is nothing to test.
+//! PL/Proxy is Debian's package for PostgreSQL 15; on another server the test is skipped.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ mod away;
 mod verbs;
 
 #[test]
-fn three_servers_are_one_queue_and_the_loss_of_one_is_no_loss_of_tasks() {
+fn three_servers_act_as_one_queue_and_losing_one_loses_no_task() {
     let Some(mut sharded) = Sharded::start("sharding") else { return };
     verbs::reach_the_shard_that_has_the_task(&sharded);
     away::what_was_cut_off_is_not_tried_elsewhere(&sharded);
@@ -33,7 +33,7 @@ struct Sharded {
 }
 
 impl Sharded {
-    /// All of them, running; nothing where there is no PL/Proxy.
+    /// Starts all servers; returns nothing if there is no PL/Proxy.
     fn start(name: &str) -> Option<Self> {
         if !has_extension("plproxy") {
             println!("not tested: this server has no PL/Proxy");

@@ -1,5 +1,5 @@
-//! No token of a task is handed out twice, whatever becomes of the server: a claim that was lost has handed one out.
-//! `TOKENS_CRASHES` says how often each edition is brought down; three times if it is not set.
+//! No token of a task is issued twice, whatever happens to the server. A lost claim has issued a token, too.
+//! `TOKENS_CRASHES` sets how often each edition crashes, three times by default.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -46,7 +46,7 @@ fn careless(cluster: &Cluster, database: &str) -> Client {
     client
 }
 
-/// What was handed out so far, and whom each task belongs to by the last claim.
+/// The tokens issued so far, and the last claim of each task.
 #[derive(Default)]
 struct Book {
     given: HashSet<(i64, i64)>,
@@ -69,7 +69,7 @@ impl Book {
         *largest = token.max(*largest);
     }
 
-    /// Claims everything there is, in each of the ways there are.
+    /// Claims all tasks, in every way.
     fn claim_all(&mut self, client: &mut Client) -> usize {
         let mut claimed = 0;
         let mut last: Option<(i64, i64)> = None;
@@ -102,7 +102,7 @@ impl Book {
         self.largest.iter().filter(|(id, token)| there.get(id).is_none_or(|there| there < token)).count()
     }
 
-    /// Whoever has an older token than the last one is refused.
+    /// A call with an older token than the last one is refused.
     fn wrong_holders_are_refused(&self, client: &mut Client) {
         let mut refused = 0;
         for (id, token) in self.given.iter().filter(|(id, token)| self.largest[id] != *token) {
@@ -138,7 +138,7 @@ fn crash(cluster: &mut Cluster, number: usize) {
         0 => cluster.kill_all(),
         1 => cluster.stop("immediate"),
         _ => {
-            // One session, and the server starts anew by itself.
+            // One session is killed, and the server restarts by itself.
             let mut victim = cluster.connect();
             let pid: i32 = victim.query_one("SELECT pg_backend_pid()", &[]).expect("pid").get(0);
             let told = cluster.log().matches("was terminated by signal 9").count();
@@ -153,7 +153,7 @@ fn crash(cluster: &mut Cluster, number: usize) {
     cluster.launch();
 }
 
-/// Brings an edition down again and again, with claims that nobody waited for; returns how many were lost.
+/// Crashes an edition repeatedly, with claims that were not waited for; returns how many claims were lost.
 fn brought_down(edition: Edition) -> usize {
     let mut cluster = cluster("crash", edition, &["postgres"]);
     let with_mark = matches!(edition, Edition::FastPath | Edition::Core);
@@ -178,12 +178,12 @@ fn brought_down(edition: Edition) -> usize {
 }
 
 #[test]
-fn no_token_is_handed_out_twice_natively() {
+fn no_token_is_issued_twice_natively() {
     assert!(brought_down(Edition::FastPath) > 0, "nothing was lost, so nothing was tested");
 }
 
 #[test]
-fn no_token_is_handed_out_twice_without_the_fast_path() {
+fn no_token_is_issued_twice_without_the_fast_path() {
     assert!(brought_down(Edition::Core) > 0, "nothing was lost, so nothing was tested");
 }
 
@@ -208,8 +208,8 @@ fn push(client: &mut Client, tasks: i64) {
     );
 }
 
-/// The standby has seen the pushes, and nothing of what came later: two lives of the primary. Its clock is half an
-/// hour behind.
+/// The standby has received the pushes and nothing later: the primary restarted twice since. The standby's clock is
+/// half an hour behind.
 fn taken_over(name: &str, edition: Edition) {
     let mut primary = cluster(name, edition, &["postgres"]);
     let mut client = careless(&primary, "postgres");
@@ -258,13 +258,13 @@ fn taken_over(name: &str, edition: Edition) {
 }
 
 #[test]
-fn an_asynchronous_standby_that_knows_nothing_hands_out_larger_tokens() {
+fn an_asynchronous_standby_that_received_nothing_issues_larger_tokens() {
     taken_over("asynchronous", Edition::FastPath);
     taken_over("asynchronous", Edition::NoPreload);
 }
 
 #[test]
-fn a_synchronous_standby_hands_out_larger_tokens() {
+fn a_synchronous_standby_issues_larger_tokens() {
     let mut primary = cluster("synchronous", Edition::FastPath, &["postgres"]);
     let mut standby = primary.standby("tokens-synchronous-standby");
     let mut client = careless(&primary, "postgres");
@@ -287,7 +287,7 @@ fn a_synchronous_standby_hands_out_larger_tokens() {
 
 /// The copy starts as after a crash, on the same timeline.
 #[test]
-fn a_base_backup_from_before_the_claims_hands_out_larger_tokens() {
+fn a_base_backup_from_before_the_claims_issues_larger_tokens() {
     let mut cluster = cluster("backup", Edition::FastPath, &["postgres"]);
     let mut client = careless(&cluster, "postgres");
     await_base(&mut client, 0);

@@ -1,5 +1,5 @@
-//! Short rounds of the campaigns of `make torture`, and proof that their account would see a broken
-//! promise: mutants, each of which breaks one on purpose.
+//! Short rounds of the fault campaigns, and mutants: each breaks one promise on purpose, and the checks must report
+//! it.
 
 #[path = "torture/campaigns.rs"]
 mod campaigns;

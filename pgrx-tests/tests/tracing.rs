@@ -1,4 +1,5 @@
-//! A trace goes from who pushes a task to who does it, in its headers: docs/tracing.md and examples/tracing.py.
+//! A trace connects the push of a task with its execution, through the headers: docs/tracing.md and
+//! examples/tracing.py.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -27,7 +28,7 @@ fn named<'a>(spans: &'a [Value], name: &str) -> Vec<&'a Value> {
     spans.iter().filter(|span| span["name"] == name).collect()
 }
 
-/// What is in a span's messaging attributes: operation, its type, destination and the task's id.
+/// A span's messaging attributes: operation, its type, destination and the task's id.
 fn says(span: &Value, operation: &str, kind: &str, of: &str, id: i64) {
     let attributes = &span["attributes"];
     assert_eq!(attributes["messaging.system"], "postgresql_queue", "{span}");
@@ -52,7 +53,7 @@ fn id(client: &mut Client, query: &str) -> i64 {
 }
 
 #[test]
-fn what_a_worker_does_is_linked_to_the_trace_that_pushed_the_task() {
+fn spans_of_the_worker_link_to_the_trace_of_the_push() {
     if brief() {
         return;
     }
@@ -63,7 +64,7 @@ fn what_a_worker_does_is_linked_to_the_trace_that_pushed_the_task() {
     let sent = named(&pushed, "send default")[0];
     let first = id(&mut client, "SELECT id FROM queue.tasks");
     says(sent, "send", "send", "PRODUCER", first);
-    // As the convention has it, for whoever writes it without a library.
+    // As in the convention, written without a library.
     let header: String =
         client.query_one("SELECT headers ->> 'traceparent' FROM queue.tasks", &[]).expect("headers").get(0);
     let context = |span: &Value, key: &str| span["context"][key].as_str().expect(key)[2..].to_owned();

@@ -1,4 +1,4 @@
-//! Upgrades: of the extension, of the library under it, of the server. Whatever was in flight goes on.
+//! Upgrades of the extension, the library and the server. Work in progress continues.
 
 #[path = "upgrades/catalog.rs"]
 mod catalog;
@@ -22,8 +22,8 @@ use queue_ext_tests::{Cluster, Settings};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A version that comes after all others: what its sources would add to those of today. Each statement, which is
-/// fit for the install script and for the upgrade script, with what tells that it is missing.
+/// A version after all others: the statements that its sources add. Each can be in the install script and in the
+/// upgrade script, and comes with the message that reports it as missing.
 const NEXT: &[(&str, &str)] = &[
     ("ALTER TABLE queue.tasks ADD COLUMN site text NOT NULL DEFAULT 'here'", "queue.tasks column 23: column"),
     ("COMMENT ON COLUMN queue.tasks.worker IS 'Who.'", "queue.tasks column 11: comment"),
@@ -76,7 +76,7 @@ const NEXT: &[(&str, &str)] = &[
     ("COMMENT ON EXTENSION queue_ext IS 'The next one.'", "the extension: comment"),
 ];
 
-/// What cannot do without the first statement.
+/// Statements that need the first one.
 const ABOUT_SITE: [&str; 2] = ["queue.site()", "queue.sites AS"];
 
 /// The statements of the next version as a script, without some of them.
@@ -100,7 +100,7 @@ fn version() -> String {
     line.trim_end_matches('"').to_owned()
 }
 
-/// The versions of which there is a frozen script.
+/// The versions with a frozen script.
 fn releases() -> Vec<String> {
     let files = fs::read_dir(project().join("sql/releases")).expect("the frozen scripts");
     let names = files.map(|file| file.expect("a file").file_name().into_string().expect("UTF-8"));

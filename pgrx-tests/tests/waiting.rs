@@ -1,6 +1,6 @@
-//! queue.wait and queue.wait_result: woken soon, exactly one for each task, and at no cost to anybody else.
+//! queue.wait and queue.wait_result: woken soon, one session for each task, and at no cost to others.
 //!
-//! What is measured is printed; what is asserted leaves room for a busy machine.
+//! Measurements are printed; the assertions allow for a busy machine.
 
 #[path = "waiting/ends.rs"]
 mod ends;
@@ -24,10 +24,10 @@ use queue_ext_tests::{Cluster, Settings, eventually};
 static ALONE: Mutex<()> = Mutex::new(());
 
 const SOON: Duration = Duration::from_secs(10);
-/// Long before anybody would look by himself, which without being woken is every ten seconds.
+/// Much shorter than the ten seconds after which a session checks by itself.
 const WOKEN: Duration = Duration::from_secs(2);
 
-/// A session that waits in a thread of its own: whether there was something, and when it was told.
+/// A session that waits in its own thread: its result, and when it returned.
 struct Waiter {
     pid: i32,
     thread: JoinHandle<Result<(bool, Instant), postgres::Error>>,
@@ -88,7 +88,7 @@ fn report(what: &str, times: &mut [Duration]) -> [f64; 3] {
     [p50, p99, max]
 }
 
-/// How late `wait` returns after the time that `query` says, by the server's clock.
+/// How much later than the time in `query` `wait` returns, by the server's clock.
 fn lateness(client: &mut Client, query: &str) -> Duration {
     let time: String = client.query_one(query, &[]).expect(query).get(0);
     let ready: bool = client.query_one("CALL queue.wait()", &[]).expect("wait").get(0);
@@ -98,14 +98,14 @@ fn lateness(client: &mut Client, query: &str) -> Duration {
     Duration::from_secs_f64(late)
 }
 
-/// Pushes a task for later; returns when.
+/// Pushes a delayed task; returns its run_at.
 const LATER: &str = "WITH pushed AS (SELECT clock_timestamp() + '300 ms' AS run_at)
                      SELECT run_at::text, queue.push('default', run_at => run_at) FROM pushed";
 /// Leases it; returns until when.
 const LEASED: &str = "SELECT lease_until::text FROM queue.claim('300 ms')";
 
 #[test]
-fn in_a_transaction_it_looks_and_does_not_wait() {
+fn in_a_transaction_wait_returns_at_once() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-transaction");
     let (notices, said) = std::sync::mpsc::channel();
@@ -151,7 +151,7 @@ fn in_a_transaction_it_looks_and_does_not_wait() {
 fn told_after(cluster: &Cluster, client: &mut Client, queue: &'static str, act: &str) {
     let mut worker = cluster.connect();
     let thread = thread::spawn(move || {
-        // It may be told of something that only looks like a task, until somebody has settled what that was.
+        // It may be woken for a task that cannot be claimed, until an event was processed.
         let (wait, claim) =
             (format!("CALL queue.wait('{queue}')"), format!("SELECT queue.claim(queue => '{queue}')"));
         while worker.query(&claim, &[]).expect("claim").is_empty() {
@@ -176,7 +176,7 @@ fn hold(client: &mut Client, queue: &str) {
 }
 
 #[test]
-fn policies_wake_when_the_next_task_may_run() {
+fn sessions_are_woken_when_a_limit_or_group_allows_the_next_task() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-policies");
     let mut client = cluster.connect();
@@ -205,7 +205,7 @@ fn policies_wake_when_the_next_task_may_run() {
 }
 
 #[test]
-fn a_token_that_comes_back_is_claimed_at_once() {
+fn a_free_rate_bucket_is_used_at_once() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-token");
     let mut client = cluster.connect();
@@ -224,7 +224,7 @@ fn a_token_that_comes_back_is_claimed_at_once() {
 }
 
 #[test]
-fn without_preload_it_looks_again_by_itself() {
+fn without_preload_wait_polls() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start_with("waiting-polling", &Settings { preload: false, extra: "" });
     let mut client = cluster.connect();
@@ -261,7 +261,7 @@ fn a_role_with_the_right_for_one_queue_is_woken_like_a_superuser() {
 }
 
 #[test]
-fn without_a_worker_it_is_woken_all_the_same() {
+fn without_a_background_worker_pushes_wake_sessions() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
     let cluster = Cluster::start_with("waiting-alone", &settings);
@@ -274,7 +274,7 @@ fn without_a_worker_it_is_woken_all_the_same() {
     let (ready, told) = waiter.done();
     assert!(ready && told.duration_since(pushed) < WOKEN, "{:?}", told.duration_since(pushed));
     run(&mut client, "DELETE FROM queue.tasks");
-    // Nobody keeps time for it, so it does itself.
+    // There is no background worker, so the session uses its own timer.
     let mut late = [lateness(&mut client, LATER), lateness(&mut client, LEASED)];
     let [.., late] = report("late without a worker", &mut late);
     assert!(late < 50.0, "{late} ms");

@@ -31,7 +31,7 @@ fn work(mut client: Client) -> Vec<i64> {
             let (id, token, n): (i64, i64, i64) = (task.get(0), task.get(1), task.get(2));
             match n {
                 n if n % 50 == 0 => drop(client.query(&fail, &[&id, &token]).expect("fail")),
-                // Never answers: its lease has to run out.
+                // Does not finish: its lease has to expire.
                 n if n % 100 == 1 => {}
                 _ => match client.query(&complete, &[&id, &token]) {
                     Ok(_) => accepted.push(id),
@@ -86,8 +86,8 @@ fn every_task_is_completed_once_or_dead_after_its_attempts() {
     assert_eq!((completed, distinct), (TASKS - doomed, TASKS - doomed));
     assert_eq!((dead, died_properly, silent), (doomed, doomed, TASKS / 100));
 
-    // First claims are HOT updates, at the fill factor that the table comes with. There is no room on a
-    // page for the tasks that are tried again as well, and one in thirty is.
+    // First claims are HOT updates with the default fill factor. Pages have no space for the versions of retried
+    // tasks as well, and one task in thirty is retried.
     let mut hot = 0.0;
     eventually("the statistics are in", Duration::from_secs(10), || {
         let row = client.query_one("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'queue.tasks'::regclass", &[])
@@ -113,9 +113,8 @@ fn measured(name: &str) -> Cluster {
 /// How many times a hundred tasks are claimed from a server for one ratio, at most.
 const ROUNDS: i32 = 40;
 
-/// What a claim costs on one server relative to another: the lowest medians of either, taken in
-/// turn, since both share a machine that does other things as well. Disturbances only ever add, so more
-/// rounds are played while the ratio looks bad.
+/// The cost of a claim on one server relative to another: the lowest medians of each, measured in turns, because both
+/// share a busy machine. Disturbances only increase times, so more rounds run while the ratio looks bad.
 fn cost_ratio(large: &mut Client, small: &mut Client) -> f64 {
     let mut lowest = [f64::INFINITY; 2];
     for round in 0..ROUNDS {
@@ -204,7 +203,7 @@ fn a_claim_costs_the_same_behind_a_busy_group() {
         )
         .expect("a busy group");
     let mut ratios = Vec::new();
-    // Natively, and by the core alone.
+    // Natively, and in SQL.
     for fast_path in ["on", "off"] {
         for client in [&mut to_large, &mut to_small] {
             client
@@ -261,7 +260,7 @@ fn limits_are_not_the_bottleneck() {
     let options = r#"{"max_running": 64, "rate_limit": 10000, "rate_period": "1 second"}"#;
     to_limited.execute("SELECT queue.configure('default', $1::text::jsonb)", &[&options]).expect("limits");
     for client in [&mut to_limited, &mut to_free] {
-        // The same claims but for the limits: those of a limited queue are the core's.
+        // The same claims without limits: those of a limited queue fall back to SQL.
         client
             .batch_execute(
                 "SET queue.fast_path = off; \

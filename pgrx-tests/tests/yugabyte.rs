@@ -1,5 +1,5 @@
-//! The edition for YugabyteDB, on PostgreSQL: its rules, read by the parser of Postgres, and its buckets. That its
-//! verbs do what they say is in the suites `regress`, `isolation` and `policies`.
+//! The edition for YugabyteDB on PostgreSQL: its rules, checked with PostgreSQL's parser, and its buckets. The suites
+//! `regress`, `isolation` and `policies` test its functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn script() -> PathBuf {
     Edition::Yugabyte.script().expect("it is a script")
 }
 
-/// What the linter has to say of a script, a line each.
+/// The findings of the linter for a script, one a line.
 fn lint(script: &Path) -> Vec<String> {
     let done = Command::new("python3")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("dialect.py"))
@@ -34,7 +34,7 @@ fn lint(script: &Path) -> Vec<String> {
 
 #[test]
 fn the_script_has_nothing_that_yugabytedb_lacks() {
-    // It says the same on each version.
+    // The result does not depend on the version.
     if !brief() {
         assert_eq!(lint(&script()), [""; 0]);
     }
@@ -72,7 +72,7 @@ const BROKEN: [(&str, &str); 21] = [
 ];
 
 #[test]
-fn each_rule_is_seen_to_be_broken() {
+fn breaking_each_rule_is_detected() {
     if brief() {
         return;
     }
@@ -148,7 +148,7 @@ fn spread(client: &mut Client) {
         client.query("SELECT bucket, count(*) FROM queue.tasks GROUP BY bucket", &[]).expect("buckets");
     assert_eq!(rows.len(), BUCKETS);
     assert!(rows.iter().all(|row| (50..200).contains(&row.get::<_, i64>(1))), "{rows:?}");
-    // The first bucket that is looked into differs from claim to claim.
+    // The first bucket that a claim reads is random.
     let rows = client
         .query(
             "SELECT DISTINCT t.bucket FROM generate_series(1, 100), queue.claim() AS c JOIN queue.tasks AS t USING (id)",
@@ -202,7 +202,7 @@ fn ordered_in_a_bucket(client: &mut Client) {
     run(client, "SELECT queue.configure('default', '{\"ageing\": null}')");
 }
 
-/// What comes before the mark that a session keeps is met within a second or two, and a mark hides nothing behind it.
+/// A task before the scan start of a session is found within a second or two, and the scan start hides no later task.
 fn low_water(client: &mut Client) {
     let push = |client: &mut Client, age: &str| {
         let query = format!(
@@ -211,12 +211,12 @@ fn low_water(client: &mut Client) {
         number(client, &query)
     };
     let claim = |client: &mut Client| number(client, "SELECT coalesce((SELECT id FROM queue.claim()), 0)");
-    // A first task for later does not move the mark past what is pushed now.
+    // A delayed first task does not move the scan start past later pushes.
     push(client, "-1 hour");
     assert_eq!(claim(client), 0);
     let now = push(client, "0");
     assert_eq!(claim(client), now);
-    // It is used: of what is earlier than the mark nothing is seen at first, as long as there is something else.
+    // The scan start is used: tasks before it are not found at first, as long as there are others.
     let (first, second) = (push(client, "10 seconds"), push(client, "9 seconds"));
     std::thread::sleep(Duration::from_millis(1100));
     assert_eq!(claim(client), first);

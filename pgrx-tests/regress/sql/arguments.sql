@@ -162,7 +162,7 @@ FROM (VALUES
     ('headers', '[]', '22023'), ('headers', '"x"', '22023'), ('key', '1', '22023'), ('group_key', '{}', '22023'),
     ('on_duplicate', '1', '22023'), ('on_duplicate', '"perhaps"', '22023'), ('on_duplicate', '"replace"', '22023')) AS v (part, value, code);
 
--- Filters, and what goes with them in every bulk verb.
+-- Filters, and the other arguments of the bulk procedures.
 CREATE TEMP TABLE bulk AS SELECT format('CALL queue.%s_where(%%s%s', verb, more) AS call FROM (VALUES
     ('cancel', ''), ('run_now', ''), ('redrive', ''), ('reprioritise', ', priority => 1'), ('move', ', to_queue => ''default'''), ('purge', '')) AS v (verb, more);
 SELECT count(pg_temp.calls('filter', ARRAY[call || ')'],
@@ -178,7 +178,7 @@ SELECT count(pg_temp.calls('dry_run', ARRAY[format(call, '''{"all": true}''') ||
 SELECT count(pg_temp.calls('batch_size', ARRAY[format(call, '''{"all": true}''') || ', batch_size => %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023', '100001→54000'])) FROM bulk;
 SELECT pg_temp.calls('priority', ARRAY['CALL queue.reprioritise_where(''{"all": true}'', %s)'], ARRAY['NULL→22004']);
 
--- A task that runs, one that waits, a dead one and a schedule, for the cases to leave alone.
+-- A running task, a waiting task, a dead letter and a schedule. The cases below must not change them.
 SELECT queue.schedule('kept', '@yearly', 'default') > now() AS ahead;
 SELECT queue.push('default', '"running"'), queue.push('default', '"queued"'), queue.push('default', '"dead"', priority => -1);
 SELECT queue.fail(id, token, 'x', permanent => true) FROM queue.claim();

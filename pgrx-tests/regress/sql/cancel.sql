@@ -1,13 +1,13 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- Not running: cancelled at once.
+-- A task that does not run is cancelled at once.
 SELECT queue.push('default', '"queued"') AS id \gset
 SELECT queue.cancel(:id);
 SELECT state, payload FROM queue.get(:id);
 SELECT pg_temp.refused(format('SELECT queue.cancel(%s)', :id));
 SELECT pg_temp.refused('SELECT queue.cancel(999999)');
 
--- Running: the worker is asked, and says so.
+-- The worker of a running task is asked to stop, and confirms.
 SELECT queue.push('default', '"asked"') AS id \gset
 SELECT token FROM queue.claim('1 minute') \gset
 SELECT pg_temp.refused(format('SELECT queue.confirm_cancel(%s, %s)', :id, :token));
@@ -15,7 +15,7 @@ SELECT queue.cancel(:id), queue.cancel(:id);
 SELECT queue.confirm_cancel(:id, :token);
 SELECT state FROM queue.get(:id);
 
--- Or it fails, releases, or goes silent: cancelled all the same.
+-- If it fails, releases the task or loses its lease instead, the task is cancelled as well.
 CREATE FUNCTION pg_temp.running() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     task bigint := queue.push('default');
@@ -38,7 +38,7 @@ SELECT pg_temp.running() AS id \gset
 SELECT pg_temp.expire(:id);
 SELECT * FROM queue.claim('1 minute');
 SELECT state FROM queue.get(:id);
--- A worker that was done first is not refused.
+-- A worker that completes the task first is not refused.
 SELECT pg_temp.running() AS id \gset
 SELECT queue.complete(:id, 1);
 SELECT state FROM queue.get(:id);

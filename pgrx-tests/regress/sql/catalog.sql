@@ -1,6 +1,6 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- Everything there is says what it is.
+-- Every object has a comment.
 SELECT pg_describe_object(o.classid, o.objid, 0) AS without_comment
 FROM (
     SELECT 'pg_namespace'::regclass AS classid, n.oid AS objid FROM pg_namespace AS n WHERE n.nspname ~ '^queue'
@@ -22,44 +22,44 @@ SELECT NULL, a.attrelid::regclass || '.' || a.attname
 FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
 WHERE c.relnamespace = 'queue'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'c') AND NOT c.relispartition
   AND c.relname !~ '^history_' AND a.attnum > 0 AND col_description(a.attrelid, a.attnum) IS NULL;
--- Nothing is open to everybody except what views and policies call. Those functions answer about the rights of
--- their caller alone.
+-- PUBLIC has no privileges except on functions that views and policies call. These report only the rights of their
+-- caller.
 SELECT p.oid::regprocedure AS open_to_public FROM pg_proc AS p
 WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
   AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) AS a WHERE a.grantee = 0))
 ORDER BY p.oid::regprocedure::text COLLATE "C";
 SELECT c.oid::regclass AS open_to_public FROM pg_class AS c, aclexplode(c.relacl) AS a
 WHERE c.relnamespace = 'queue'::regnamespace AND a.grantee = 0;
--- No function can be led astray by a search_path. Native ones name nothing; one that commits may have no SET, nor one that
--- the planner is to put in the place of its call, whose body was parsed when it was created.
+-- No function depends on the caller's search_path. Native functions look up no names. A function that commits cannot have
+-- a SET clause, nor one that the planner inlines, whose body was parsed when it was created.
 SELECT p.oid::regprocedure AS without_search_path FROM pg_proc AS p
 WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
   AND p.prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c')
   AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
 ORDER BY p.pronamespace::regnamespace::text COLLATE "C", p.proname, pg_get_function_identity_arguments(p.oid) COLLATE "C";
--- What the planner was told not to do counts as very expensive where there is no other way, and jit would compile it.
+-- A disabled plan node counts as very expensive where there is no alternative, and jit would then compile the query.
 SELECT p.oid::regprocedure AS with_jit FROM pg_proc AS p
 WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
   AND p.proconfig::text ~ 'enable_' AND NOT 'jit=off' = ANY (p.proconfig)
 ORDER BY p.oid::regprocedure::text COLLATE "C";
--- Which functions run with the rights of the owner: in the native edition the triggers of an INSERT alone, since
--- the entry points of the verbs are in the library.
+-- The functions that run with the rights of the owner. In the native edition these are only the triggers of an INSERT,
+-- because the entry points of the public functions are in the library.
 SELECT p.oid::regprocedure AS security_definer FROM pg_proc AS p
 WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND p.prosecdef
 ORDER BY p.oid::regprocedure::text COLLATE "C";
--- A function that returns a set row by row would go on after its entry point has given the owner's rights back.
+-- A function that returns its rows one by one would continue after its entry point has given up the owner's rights.
 SELECT p.oid::regprocedure AS lazy_set FROM pg_proc AS p
 WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proretset
   AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'sql') AND p.proname NOT IN ('counted', 'first_task')
 ORDER BY p.oid::regprocedure::text COLLATE "C";
--- No index changes its order with the system's collation: names and keys are compared byte by byte.
+-- No index depends on the system's collation: names and keys are compared byte by byte.
 SELECT i.indexrelid::regclass AS in_another_order FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid, unnest(i.indcollation) AS o (id)
 WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND o.id <> 0 AND o.id <> '"C"'::regcollation
 ORDER BY i.indexrelid::regclass::text COLLATE "C";
--- The public functions, as the contract writes them.
+-- The public functions.
 SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
 FROM pg_proc AS p WHERE p.pronamespace = 'queue'::regnamespace ORDER BY 1, 2;
--- The settings, as the library and the core know them.
+-- The settings, with the defaults of the library and of the SQL implementation.
 SELECT queue.engine_stats() IS NOT NULL AS loaded;
 SELECT name, context, unit, boot_val, min_val, max_val FROM pg_settings
 WHERE name LIKE 'queue.%' AND context <> 'postmaster' ORDER BY name;

@@ -1,6 +1,6 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- An empty queue gives nothing, and no error.
+-- A claim from an empty queue returns no row and raises no error.
 SELECT * FROM queue.claim('30 seconds');
 
 -- The order: priority, then run_at, then id.
@@ -14,7 +14,7 @@ SELECT payload FROM queue.claim('30 seconds', 'default', 2, 'worker-1');
 SELECT payload FROM queue.claim('30 seconds', 'default', 100);
 SELECT * FROM queue.claim('30 seconds');
 
--- What a claim leaves behind.
+-- The row after a claim.
 SELECT state, attempt, token, worker, lease_until - claimed_at AS lease FROM queue.tasks WHERE payload = '"early"';
 
 -- Without a lease the queue's own is used; months and days are counted as Postgres compares them.
@@ -32,20 +32,20 @@ SELECT payload FROM queue.claim('1 minute', ARRAY['b', 'a'], 2);
 SELECT payload FROM queue.claim(lease => NULL, queues => ARRAY['b', 'a']);
 SELECT payload FROM queue.claim('1 minute', ARRAY['b', 'a']);
 
--- A lease that ran out: the task is claimed again, with a higher token, without any reaper.
+-- A task whose lease has expired is claimed again with a larger token, without the background worker.
 SELECT queue.create('expiring', '{"max_attempts": 2}');
 SELECT queue.push('expiring', '"slow"') AS id \gset
 SELECT token, attempt FROM queue.claim('1 minute', 'expiring', worker => 'w1');
 SELECT pg_temp.expire(:id);
 SELECT token, attempt FROM queue.claim('1 minute', 'expiring', worker => 'w2');
 SELECT errors #- '{0,at}' AS errors FROM queue.tasks WHERE id = :id;
--- And when its attempts are used up it goes to the dead letters, while the claim goes on.
+-- When its attempts are used up, the claim moves it to the dead letters and continues.
 SELECT queue.push('expiring', '"next"');
 SELECT pg_temp.expire(:id);
 SELECT payload FROM queue.claim('1 minute', 'expiring');
 SELECT payload, attempt, jsonb_array_length(errors) AS errors FROM queue.dead_letters;
 
--- A paused queue gives nothing.
+-- A claim from a paused queue returns no row.
 SELECT queue.push('a'), queue.pause('a');
 SELECT * FROM queue.claim('1 minute', 'a');
 SELECT * FROM queue.claim('1 minute', ARRAY['a', 'b']);
@@ -59,12 +59,12 @@ SELECT pg_temp.refused($$SELECT queue.claim('8 days')$$);
 SET queue.max_lease = '30d';
 SELECT pg_temp.refused($$SELECT queue.claim('8 days')$$);
 
--- In a batch, a task whose lease ran out comes at its place.
+-- In a batch, a task whose lease has expired keeps its place.
 SELECT queue.create('places');
 SELECT queue.push_many('places', ARRAY['"first"', '"second"', '"third"']::jsonb[]) IS NOT NULL AS pushed;
 SELECT pg_temp.expire(id) FROM queue.claim('1 minute', 'places');
 SELECT payload, attempt FROM queue.claim('1 minute', 'places', 3);
--- One that died with its attempts used up leaves its room in the batch to the next.
+-- If its attempts are used up, the next task is claimed instead.
 SELECT queue.create('last', '{"max_attempts": 1}');
 SELECT queue.push_many('last', ARRAY['"first"', '"second"', '"third"']::jsonb[]) IS NOT NULL AS pushed;
 SELECT pg_temp.expire(id) FROM queue.claim('1 minute', 'last');

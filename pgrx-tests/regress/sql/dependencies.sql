@@ -1,6 +1,6 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- A task that waits for others.
+-- A task with predecessors.
 SELECT queue.push('default', '"bake"') AS bake \gset
 SELECT queue.push('default', '"whip"') AS whip \gset
 SELECT queue.push('default', '"serve"', after => ARRAY[:bake, :whip]) AS serve \gset
@@ -11,31 +11,31 @@ SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 SELECT queue.complete(:whip, 1);
 SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 SELECT queue.complete(:serve, 1), count(*) AS left_behind FROM queue_internal.dependencies;
--- What has completed already does not have to be waited for; what never was cannot be.
+-- A completed predecessor does not block the task. An unknown one is refused.
 SELECT queue.push('default', '"coffee"', after => ARRAY[:serve, :serve]) AS coffee \gset
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute');
 SELECT left(pg_temp.refused($$SELECT queue.push('default', after => '{4711}')$$), 60);
 SELECT queue.push('default', '"of nobody"', after => '{}') AS free \gset
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute');
 
--- When a predecessor fails: cancelled, failed, or let go, as the queue or the push says.
+-- If a predecessor fails, the task is cancelled, fails or continues, depending on the option of queue or push.
 SELECT queue.create('q', '{"max_attempts": 1}');
 SELECT queue.push('q', '"a"') AS a \gset
 SELECT queue.push('q', '"cancelled"', after => ARRAY[:a]) AS b,
        queue.push('q', '"failed"', after => ARRAY[:a], on_predecessor_failure => 'fail') AS c,
        queue.push('q', '"let go"', after => ARRAY[:a], on_predecessor_failure => 'continue') AS d \gset
--- And so on down the chain.
+-- This propagates along a chain.
 SELECT queue.push('q', '"cancelled too"', after => ARRAY[:b]), queue.push('q', '"let go too"', after => ARRAY[:c], on_predecessor_failure => 'continue');
 SELECT queue.fail(id, token, 'burnt') FROM queue.claim('1 minute', 'q');
 SELECT payload FROM queue.claim('1 minute', 'q', 10);
 SELECT payload, state, errors -> -1 ->> 'error' AS error FROM queue.all_tasks WHERE queue = 'q' ORDER BY id;
--- A cancelled predecessor is the same as a failed one.
+-- A cancelled predecessor counts as failed.
 SELECT queue.push('q', '"e"') AS e \gset
 SELECT queue.push('q', '"f"', after => ARRAY[:e]) AS f \gset
 SELECT queue.cancel(:e);
 SELECT payload FROM queue.claim('1 minute', 'q');
 SELECT state, errors -> -1 ->> 'error' AS error FROM queue.get(:f);
--- So is a purged one.
+-- So does a purged predecessor.
 SELECT queue.create('purged');
 SELECT queue.push('purged') AS p \gset
 SELECT queue.push('q', '"of a purged one"', after => ARRAY[:p]) AS o \gset
@@ -48,14 +48,14 @@ SELECT queue.push('q', '"of one without a trace"', after => ARRAY[:p]) AS o \gse
 SELECT queue.cancel(:p);
 SELECT payload FROM queue.claim('1 minute', 'q');
 SELECT state, errors -> -1 ->> 'error' AS error FROM queue.get(:o);
--- A failed one that is still to be retried is not.
+-- A failed attempt that is retried does not.
 SELECT queue.configure('q', '{"max_attempts": 2, "backoff": {"base": "0"}}');
 SELECT queue.push('q', '"g"') AS g \gset
 SELECT queue.push('q', '"h"', after => ARRAY[:g]) AS h \gset
 SELECT queue.fail(id, token, 'once') FROM queue.claim('1 minute', 'q');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'q');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'q');
--- A task that waits can be cancelled, and belongs to a group when its time comes.
+-- A waiting task can be cancelled, and joins its group when it is unblocked.
 SELECT queue.push('q', '"i"', group_key => 'x') AS i \gset
 SELECT queue.push('q', '"j"', group_key => 'x', after => ARRAY[:i]) AS j, queue.push('q', '"k"', group_key => 'x') AS k \gset
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'q', 10);
@@ -80,5 +80,5 @@ CALL queue.maintain();
 SELECT state, count(*) FROM queue.all_tasks WHERE payload = '"chain"' GROUP BY state;
 SELECT count(*) FROM queue_internal.dependencies;
 
--- A task cannot wait for itself, not even by a guess at its id.
+-- A task cannot wait for itself, even if its id was guessed.
 SELECT pg_temp.refused(format('SELECT queue.push(''default'', after => ARRAY[%s])', last_value + 1)) FROM queue.tasks_id_seq;

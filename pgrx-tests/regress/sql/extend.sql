@@ -3,11 +3,11 @@
 SELECT queue.create('long', '{"lease": "10 minutes"}');
 SELECT queue.push('long') AS id \gset
 SELECT token FROM queue.claim('1 second', 'long') \gset
--- Heartbeat, progress and the question whether to stop, in one.
+-- One call extends the lease, records progress, and returns whether to stop.
 SELECT lease_until - clock_timestamp() BETWEEN '29 s' AND '30 s' AS extended, cancel_requested
 FROM queue.extend(:id, :token, '30 seconds', '{"done": 10}');
 SELECT progress, attempt, token FROM queue.tasks;
--- Without a lease the queue's; without progress the last one stays.
+-- Without the argument lease, the queue's lease is used. Without progress, the last progress stays.
 SELECT lease_until - clock_timestamp() BETWEEN '599 s' AND '600 s' AS extended FROM queue.extend(:id, :token);
 SELECT progress FROM queue.tasks;
 SELECT queue.cancel(:id);
@@ -16,7 +16,7 @@ SELECT cancel_requested FROM queue.extend(:id, :token);
 SELECT pg_temp.expire(:id), queue.reap();
 SELECT pg_temp.refused(format('SELECT queue.extend(%s, %s)', :id, :token));
 
--- Many at once: stale ones are left out.
+-- extend_many leaves out tasks with a stale token.
 SELECT queue.push_many('default', ARRAY['1', '2', '3']::jsonb[]);
 SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens, min(id) AS first
 FROM queue.claim('1 second', max_tasks => 3) \gset

@@ -1,6 +1,6 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- A failed attempt goes back to the queue and waits.
+-- A failed task returns to its queue and waits for its backoff.
 SELECT queue.create('mail', '{"max_attempts": 3, "backoff": {"base": "10 s", "max": "15 s", "jitter": 0}}');
 SELECT queue.push('mail', '"letter"') AS id \gset
 SELECT token FROM queue.claim('1 minute', 'mail', worker => 'w1') \gset
@@ -8,17 +8,17 @@ SELECT queue.fail(:id, :token, 'no such host');
 SELECT state, attempt, worker, lease_until, run_at - updated_at BETWEEN '9.9 s' AND '10.1 s' AS waits, errors #- '{0,at}' AS errors
 FROM queue.tasks;
 SELECT * FROM queue.claim('1 minute', 'mail');
--- The old token is worth nothing now.
+-- The old token is stale.
 SELECT pg_temp.refused(format('SELECT queue.fail(%s, %s, %L)', :id, :token, 'again'));
 
--- The wait grows with each failure and never beyond its maximum; the worker may name its own.
+-- The backoff grows with each failure up to its maximum. The worker can choose another delay.
 UPDATE queue.tasks SET run_at = now();
 SELECT token FROM queue.claim('1 minute', 'mail') \gset
 SELECT queue.fail(:id, :token, 'timeout');
 SELECT run_at - updated_at BETWEEN '14.9 s' AND '15.1 s' AS waits FROM queue.tasks;
 UPDATE queue.tasks SET run_at = now();
 SELECT token FROM queue.claim('1 minute', 'mail') \gset
--- The last attempt: to the dead letters, with every error.
+-- After the last attempt the task moves to the dead letters with every error.
 SELECT queue.fail(:id, :token, 'gave up');
 SELECT count(*) FROM queue.tasks;
 SELECT queue, attempt, token, jsonb_path_query_array(errors, '$[*].error') AS errors FROM queue.dead_letters;
@@ -31,25 +31,25 @@ SELECT queue.push('mail') AS id \gset
 SELECT token FROM queue.claim('1 minute', 'mail') \gset
 SELECT queue.fail(:id, :token, 'busy', retry_in => '3 hours');
 SELECT run_at - updated_at BETWEEN '2:59:59' AND '3:00:01' AS waits FROM queue.tasks;
--- Number of attempts of the task's own.
+-- A task with its own max_attempts.
 SELECT queue.push('mail', max_attempts => 1) AS id \gset
 SELECT token FROM queue.claim('1 minute', 'mail') \gset
 SELECT queue.fail(:id, :token, 'once is enough');
 
--- The shapes of the wait, attempt by attempt.
+-- The kinds of backoff, attempt by attempt.
 SELECT kind, array_agg(queue_internal.backoff(q, jsonb_populate_record(NULL::queue.tasks, jsonb_build_object('attempt', n))) ORDER BY n) AS waits
 FROM generate_series(1, 5) AS n,
      (VALUES ('fixed'), ('linear'), ('exponential')) AS k (kind),
      LATERAL (SELECT jsonb_populate_record(r, jsonb_build_object('backoff_kind', kind)) AS q
               FROM queue.queues AS r WHERE r.name = 'mail') AS made
 GROUP BY kind ORDER BY kind;
--- Jitter only shortens, and a huge attempt overflows nothing.
+-- Jitter only shortens the delay, and a huge attempt number causes no overflow.
 SELECT bool_and(wait BETWEEN '7.5 s' AND '15 s') AS within, count(DISTINCT wait) > 900 AS spread
 FROM queue.queues AS r, generate_series(9001, 10000) AS n,
      LATERAL (SELECT queue_internal.backoff(jsonb_populate_record(r, '{"backoff_jitter": 0.5}'), jsonb_populate_record(NULL::queue.tasks, jsonb_build_object('attempt', n))) AS wait) AS w
 WHERE r.name = 'mail';
 
--- Release: back without spending the attempt, at the old place.
+-- A released task keeps its place, and the attempt does not count.
 SELECT queue.create('calm');
 SELECT queue.push_many('calm', ARRAY['"first"', '"second"']::jsonb[]);
 SELECT id, token FROM queue.claim('1 minute', 'calm') \gset
@@ -60,7 +60,7 @@ SELECT :'payload' AS payload, :attempt AS attempt, :token AS token;
 SELECT queue.release(:id, :token, '1 hour');
 SELECT payload, attempt FROM queue.claim('1 minute', 'calm', 10);
 
--- However often it fails, the first ten errors and the last ten are kept.
+-- The first ten and the last ten errors are kept.
 SELECT queue.create('often', '{"max_attempts": 1000, "backoff": {"base": "0"}}');
 SELECT queue.push('often') AS id \gset
 DO $$

@@ -1,7 +1,7 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- A worker lost its lease; another one works on the task now, and somebody asked to cancel it.
--- Whatever the first one says with its old token is refused, and changes nothing.
+-- A worker has lost its lease, another worker has the task, and the task was asked to stop. Every call of the first worker
+-- with its stale token is refused and changes nothing.
 SELECT queue.push('default', '"contested"') AS id \gset
 SELECT token AS stale FROM queue.claim('1 minute', worker => 'slow') \gset
 SELECT pg_temp.expire(:id);
@@ -14,13 +14,13 @@ FROM unnest(ARRAY['complete(%s, %s)', 'complete(%s, %s, ''1'')', 'complete_and_c
                   'extend(%s, %s)', 'extend(%s, %s, ''1 hour'', ''{}'')', 'confirm_cancel(%s, %s)']) AS call,
      LATERAL pg_temp.refused(format('SELECT queue.' || call, :id, :stale)) AS said
 GROUP BY 1, 2;
--- The forms for many leave it out.
+-- The functions for many tasks leave it out.
 SELECT queue.complete_many(ARRAY[:id], ARRAY[:stale]);
 SELECT queue.extend_many(ARRAY[:id], ARRAY[:stale], '1 hour', ARRAY['1']::jsonb[]);
 SELECT md5(t::text) = :'before' AS unchanged FROM queue.tasks AS t;
 SELECT count(*) AS elsewhere FROM queue.all_tasks WHERE state <> 'running';
 
--- What the worker wrote in the same transaction goes with it.
+-- The worker's own writes in the same transaction are rolled back.
 CREATE TABLE effects (verb text);
 BEGIN; INSERT INTO effects VALUES ('complete'); SELECT queue.complete(:id, :stale); COMMIT;
 BEGIN; INSERT INTO effects VALUES ('fail'); SELECT queue.fail(:id, :stale, 'x'); COMMIT;
@@ -28,7 +28,7 @@ BEGIN; INSERT INTO effects VALUES ('release'); SELECT queue.release(:id, :stale)
 BEGIN; INSERT INTO effects VALUES ('extend'); SELECT queue.extend(:id, :stale); COMMIT;
 SELECT * FROM effects;
 
--- The one who holds the lease is not disturbed.
+-- The worker that holds the lease is not affected.
 SELECT cancel_requested FROM queue.extend(:id, :fresh);
 BEGIN; INSERT INTO effects VALUES ('complete'); SELECT queue.complete(:id, :fresh); COMMIT;
 SELECT * FROM effects;

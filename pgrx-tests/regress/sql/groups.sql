@@ -1,50 +1,50 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- The tasks of a group run one at a time, in the order in which they were pushed, whatever their priority.
+-- The tasks of a group run one at a time, in the order of their pushes, whatever their priority.
 SELECT count(queue.push('default', to_jsonb(n), group_key => 'g', priority => -n)) FROM generate_series(1, 4) AS n;
 SELECT queue.push('default', '"of no group"');
 SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 SELECT queued, blocked, running FROM queue.stats;
--- A retry, a release, a crash: it is still the first one's turn.
+-- The first task keeps its turn through a retry, a release and an expired lease.
 SELECT queue.fail(1, 1, 'no', '0');
 SELECT payload, attempt FROM queue.claim('1 minute', max_tasks => 10);
 SELECT queue.release(1, 2);
 SELECT payload, attempt FROM queue.claim('1 minute', max_tasks => 10);
 SELECT pg_temp.expire(1);
 SELECT payload, attempt FROM queue.claim('1 minute', max_tasks => 10);
--- Its end is the next one's turn, whatever the end.
+-- When it ends in any way, the next task has its turn.
 SELECT queue.complete(1, 4);
 SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 SELECT queue.fail(2, 1, 'no', permanent => true);
 SELECT queue.cancel(3);
 SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 SELECT queue.complete(4, 1);
--- A redriven one has its old place.
+-- A redriven task has its old place.
 SELECT queue.push('default', '"later"', group_key => 'g'), queue.retry(2);
 SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 SELECT queue.complete(2, 2);
 SELECT queue.complete_and_claim(id, token) IS NULL AS none_left FROM queue.claim('1 minute');
 SELECT count(*) FROM queue_internal.events;
 
--- Where the first is delayed, it holds up those behind it ...
+-- A delayed first task blocks the others of its group ...
 SELECT queue.create('block');
 SELECT queue.push('block', '"first"', group_key => 'g', delay => '1 hour'), queue.push('block', '"second"', group_key => 'g');
 SELECT payload FROM queue.claim('1 minute', 'block', 10);
--- ... or lets them pass.
+-- ... or lets them run first.
 SELECT queue.create('pass', '{"delayed_head": "pass"}');
 SELECT queue.push('pass', '"first"', group_key => 'g', delay => '1 hour'), queue.push('pass', '"second"', group_key => 'g'), queue.push('pass', '"third"', group_key => 'g');
 SELECT payload, id, token FROM queue.claim('1 minute', 'pass', 10) \gset
 SELECT :'payload';
--- When it comes due, it waits for the end of the one that runs, and then it is first.
+-- When it becomes due, it is the next after the running one.
 UPDATE queue.tasks SET run_at = now() WHERE queue = 'pass' AND payload = '"first"';
 SELECT payload FROM queue.claim('1 minute', 'pass', 10);
 SELECT queue.fail(:id, :token, 'no', '1 hour');
 SELECT payload FROM queue.claim('1 minute', 'pass', 10);
--- The choice can be changed.
+-- The option can be changed.
 SELECT queue.configure('block', '{"delayed_head": "pass"}');
 SELECT payload FROM queue.claim('1 minute', 'block', 10);
 
--- More of a group at a time.
+-- Several tasks of a group at a time.
 SELECT queue.create('three', '{"max_running_per_group": 3}');
 INSERT INTO queue.tasks (queue, payload, group_key) SELECT 'three', to_jsonb(n), 'g' FROM generate_series(1, 6) AS n;
 SELECT payload FROM queue.claim('1 minute', 'three', 10);
@@ -56,22 +56,22 @@ SELECT payload FROM queue.claim('1 minute', 'three', 10);
 SELECT count(queue.complete(id, token)) FROM queue.tasks WHERE queue = 'three' AND state = 'running';
 SELECT payload FROM queue.claim('1 minute', 'three', 10);
 
--- Another queue, another group of the same name.
+-- Groups of the same name in different queues are independent.
 CALL queue.move_where('{"queue": "three", "group_key": "g"}', 'default');
 SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 
--- A claim costs no more for 100,000 tasks that have to wait: they are not in the index of claims.
+-- 100,000 blocked tasks do not make a claim slower, because they are not in the index of claims.
 INSERT INTO queue.tasks (queue, group_key) SELECT 'three', 'busy' FROM generate_series(1, 1000);
 SELECT count(*) FROM queue.claim('1 minute', 'three', 10);
 SELECT count(*) FILTER (WHERE admission < 2) AS in_index, count(*) FROM queue.tasks WHERE group_key = 'busy';
 
--- At one at a time the order is that of ids, also where an earlier one comes back: it goes before a later one that was
+-- With a limit of one, the order is that of ids, also if an earlier task returns: it comes before a later one that was
 -- admitted and does not run yet, and after one that runs.
 SELECT queue.create('strict', '{"max_attempts": 1, "backoff": {"base": "0"}}');
 SELECT queue.push('strict', '"a"', group_key => 'g') AS a, queue.push('strict', '"b"', group_key => 'g') AS b,
        queue.push('strict', '"c"', group_key => 'g') AS c \gset
 SELECT queue.fail(id, token, 'no') FROM queue.claim('1 minute', 'strict');
--- Admits the second, and claims from nowhere.
+-- Admits the second task, and claims nothing.
 SELECT queue.pause('strict');
 CALL queue.maintain();
 SELECT payload, admission FROM queue.tasks WHERE queue = 'strict' ORDER BY id;
@@ -83,7 +83,7 @@ SELECT :running = :b AS second_runs, queue.fail(:b, :token, 'again');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'strict');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'strict');
 
--- Where delayed ones let others pass, one that becomes due is next.
+-- With delayed_head 'pass', a delayed task that becomes due is next.
 SELECT queue.create('next', '{"delayed_head": "pass"}');
 SELECT queue.push('next', '"head"', group_key => 'g', delay => '1 hour') AS head \gset
 SELECT count(queue.push('next', to_jsonb(n), group_key => 'g')) FROM generate_series(1, 3) AS n;
@@ -92,7 +92,7 @@ UPDATE queue.tasks SET run_at = clock_timestamp() WHERE id = :head;
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
--- With the other choice it holds them up again.
+-- With 'block', it blocks the others again.
 SELECT queue.push('next', '"late"', group_key => 'g', delay => '1 hour') AS late, queue.push('next', '"behind"', group_key => 'g') \gset
 SELECT queue.configure('next', '{"delayed_head": "block"}');
 SELECT payload FROM queue.claim('1 minute', 'next');
@@ -100,7 +100,7 @@ UPDATE queue.tasks SET run_at = clock_timestamp() WHERE id = :late;
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
 
--- What nobody told of is found by the next sweep: a task deleted by hand, and events that were lost.
+-- The next sweep finds changes without an event: a task deleted by hand, and lost events.
 SELECT queue.create('lost');
 SELECT count(queue.push('lost', to_jsonb(n), group_key => g)) FROM generate_series(1, 3) AS n, unnest('{x,y}'::text[]) AS g;
 SELECT payload, group_key FROM queue.claim('1 minute', 'lost', 10);
@@ -110,7 +110,7 @@ DELETE FROM queue_internal.events;
 CALL queue.maintain();
 SELECT payload, group_key FROM queue.claim('1 minute', 'lost', 10);
 
--- One event that cannot be processed is in no other's way, and is tried again later.
+-- An event that cannot be processed delays no other, and is tried again later.
 ALTER TABLE queue.tasks ADD CONSTRAINT refuse CHECK (group_key <> 'x' OR admission <> 1 OR payload <> '3');
 SELECT count(queue.complete(id, token)) FROM queue.tasks WHERE queue = 'lost' AND state = 'running';
 SET client_min_messages = error;
@@ -121,7 +121,7 @@ ALTER TABLE queue.tasks DROP CONSTRAINT refuse;
 UPDATE queue_internal.events SET due_at = '-infinity';
 SELECT payload, group_key FROM queue.claim('1 minute', 'lost', 10);
 SELECT count(*) FROM queue_internal.events;
--- An event names what it is about.
+-- The columns of an event.
 \set VERBOSITY sqlstate
 INSERT INTO queue_internal.events (queue) VALUES ('lost');
 \set VERBOSITY terse

@@ -1,10 +1,10 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- Nothing is made before the first task, so that a dump can be restored.
+-- No partition is created before the first task, so that a dump can be restored.
 SELECT queue_internal.extend_history();
 SELECT count(*) FROM queue_internal.history_partitions();
 
--- A completion without a partition of its day is kept all the same, and moved when there is one.
+-- A completion without a partition for its day goes to the default partition, and is moved when the partition exists.
 SELECT queue.push('default', '"early"');
 SELECT queue.complete(id, token) FROM queue.claim('1 minute');
 SELECT tableoid::regclass, payload FROM queue.history;
@@ -26,8 +26,8 @@ SELECT count(*) FROM queue_internal.history_partitions();
 SELECT count(*) FROM pg_inherits AS i WHERE i.inhparent = 'queue.history'::regclass
 AND obj_description(i.inhrelid, 'pg_class') IS NULL;
 
--- A partition for a day to come that somebody left unattached is a dump being restored: wait for it. One for a day
--- that is over is in nobody's way.
+-- An unattached partition for a future day belongs to a dump that is being restored, so the worker waits for it. One for a
+-- past day is ignored.
 SELECT 'history_' || to_char((now() AT TIME ZONE 'UTC')::date + 7, 'YYYYMMDD') AS loose \gset
 CREATE TABLE queue.:"loose" (LIKE queue.history_default INCLUDING ALL);
 SELECT queue_internal.extend_history();
@@ -39,7 +39,7 @@ SELECT queue_internal.extend_history();
 ALTER TABLE queue.history ATTACH PARTITION queue.history_20200101 FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00');
 SELECT queue_internal.extend_history();
 
--- Retention drops whole days, and what strayed into the default partition, in batches.
+-- Retention drops whole days, and deletes old rows of the default partition in batches.
 INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, finished_at, payload)
 SELECT n, 'default', 'completed', 0, now(), 1, 1, now(), d, '{}'
 FROM generate_series(1000, 1099) AS n, unnest(ARRAY['2020-01-01 12:00+00', '2020-06-01 12:00+00']::timestamptz[]) AS d;
@@ -49,13 +49,13 @@ SELECT queue_internal.retire_history(60);
 SELECT count(*) FROM queue.history_default;
 SELECT to_regclass('queue.history_20200101'), count(*) FROM queue.history;
 
--- Dead letters have a retention of their own.
+-- Dead letters have their own retention.
 INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, failed_at, payload)
 SELECT n, 'q' || n % 3, 0, now(), 1, 1, now(), now() - n * interval '1 day', '{}' FROM generate_series(1, 60) AS n;
 SELECT queue_internal.retire_dead_letters(20), queue_internal.retire_dead_letters(20);
 SELECT count(*), max(now() - failed_at) < '31 days' AS young FROM queue.dead_letters;
 
--- All of it by hand, where there is no worker; events too, which are processed at READ COMMITTED alone.
+-- Without a background worker, maintain() does all this. Events are processed only at READ COMMITTED.
 SELECT count(queue.push('default', group_key => 'g'));
 SET default_transaction_isolation = 'repeatable read';
 CALL queue.maintain();

@@ -1,9 +1,10 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- What a claim changes is in no index.
+-- No index contains a column that a claim changes.
 SELECT i.indexrelid::regclass, pg_get_indexdef(i.indexrelid) FROM pg_index AS i
 WHERE i.indrelid = 'queue.tasks'::regclass ORDER BY 1;
--- No verb that names a task reads the table, though it is tiny: a session keeps the plan when there are a million tasks.
+-- No function scans the table for a task with a given id, although the table is tiny: a session keeps its plans when the
+-- table has grown to a million tasks.
 SELECT count(queue.push('default', key => n::text)) FROM generate_series(1, 9) AS n;
 ANALYZE queue.tasks;
 BEGIN;

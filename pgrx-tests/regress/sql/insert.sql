@@ -1,6 +1,6 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- A plain INSERT or COPY works as a push does.
+-- A plain INSERT or COPY works like a push.
 INSERT INTO queue.tasks (queue, payload) VALUES ('default', '"inserted"');
 COPY queue.tasks (queue, payload, priority) FROM stdin;
 default	"copied"	1
@@ -9,7 +9,7 @@ default	"copied too"	2
 SELECT id, payload, state, attempt, token FROM queue.tasks ORDER BY id;
 SELECT id, payload FROM queue.claim('1 minute', max_tasks => 10);
 
--- It is checked as a push is.
+-- It is checked like a push.
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue) VALUES ('default'), ('mail')$$);
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, run_at) VALUES ('default', 'infinity')$$);
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, max_attempts) VALUES ('default', 0)$$);
@@ -21,7 +21,7 @@ SELECT left(pg_temp.refused($$INSERT INTO queue.tasks (queue, state) VALUES ('de
 SELECT left(pg_temp.refused($$INSERT INTO queue.tasks (queue, payload) VALUES ('default', NULL)$$), 5);
 SELECT count(*) FROM queue.tasks;
 
--- Only the owner and superusers restore dumps: a producer whose session looks like a restore is checked like any other.
+-- Only the owner and superusers can restore dumps: a producer whose session looks like a restore is checked as usual.
 CREATE ROLE queue_regress_restorer;
 SELECT queue.grant_producer('queue_regress_restorer');
 SET ROLE queue_regress_restorer;
@@ -36,7 +36,7 @@ SELECT payload FROM queue.tasks WHERE key = 'once';
 SELECT queue.revoke_producer('queue_regress_restorer');
 DROP ROLE queue_regress_restorer;
 
--- A dump may bring a task whose lease ran out before its queue, which says how many attempts it has: it waits.
+-- A restore can insert a task with an expired lease before its queue, which has the number of attempts. The task waits.
 BEGIN;
 SET LOCAL check_function_bodies = off;
 SELECT set_config('search_path', '', true);
@@ -46,7 +46,7 @@ SELECT queue.reap();
 SELECT id, queue, state, attempt, jsonb_array_length(errors) AS errors FROM queue.all_tasks WHERE id = 1001;
 ROLLBACK;
 
--- Such a task can be cancelled, and the one that waits for it is not left waiting.
+-- Such a task can be cancelled, and its dependent task is then unblocked.
 BEGIN;
 SET LOCAL check_function_bodies = off;
 SELECT set_config('search_path', '', true);

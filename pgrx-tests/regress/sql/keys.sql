@@ -1,27 +1,27 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- A key belongs to one live task of its queue. The second push gets the id of the first.
+-- One live task of a queue has a key. The second push returns the id of the first.
 SELECT queue.push('default', '"first"', key => 'order-7') AS first, queue.push('default', '"second"', key => 'order-7') AS second;
 SELECT queue.create('mail');
 SELECT queue.push('mail', '"another queue, another key"', key => 'order-7') AS other;
--- Replace: the task that waits gets what is new. Reschedule: only its time moves.
+-- 'replace' gives the queued task the new payload. 'reschedule' only changes its time.
 SELECT queue.push('default', '"newer"', key => 'order-7', on_duplicate => 'replace', priority => -1, headers => '{"request": 2}') AS same;
 SELECT queue.push('default', '"ignored"', key => 'order-7', on_duplicate => 'reschedule', delay => '1 hour') AS same;
 SELECT id, payload, priority, headers, run_at > now() + interval '59 minutes' AS later FROM queue.tasks WHERE queue = 'default';
 SELECT pg_temp.refused($$SELECT queue.push('default', key => 'order-7', on_duplicate => 'error')$$);
 SELECT queue.push('default', '"now"', key => 'order-7', on_duplicate => 'replace') AS same;
--- A task that runs is left as it is.
+-- A running task stays as it is.
 SELECT id, payload FROM queue.claim();
 SELECT queue.push('default', '"too late"', key => 'order-7', on_duplicate => 'reschedule') AS same;
 SELECT payload, state FROM queue.tasks WHERE queue = 'default';
--- A retry keeps the key and never trips over it.
+-- A retried task keeps its key.
 SELECT queue.fail(1, 1, 'no', '0'), queue.push('default', key => 'order-7') AS same;
 SELECT queue.complete(id, token) FROM queue.claim();
--- Finished: the key is free.
+-- The key of a finished task is free.
 SELECT queue.push('default', '"again"', key => 'order-7') AS another;
 SELECT queue.cancel(max(id)) FROM queue.tasks WHERE queue = 'default';
 
--- A request id: the key is held for an hour after the task has finished.
+-- A request id: the key stays taken for an hour after the task has finished.
 SELECT queue.push('default', '"pay"', key => 'request-1', key_ttl => '1 hour') AS paid \gset
 SELECT queue.complete(id, token) FROM queue.claim();
 SELECT queue.push('default', '"pay"', key => 'request-1') = :paid AS the_finished_one;
@@ -34,13 +34,13 @@ SELECT queue.complete(id, token) FROM queue.claim();
 SELECT key, expires_at > now() + interval '23 hours' AS held FROM queue_internal.keys WHERE queue = 'default';
 SELECT queue.configure('default', '{"key_ttl": null}');
 
--- Many at once, and a plain INSERT. The INSERT goes on without the row whose key is taken.
+-- push_many, and a plain INSERT, which leaves out the row whose key is taken.
 SELECT queue.push_many('default', ARRAY['1', '2', '3', '4']::jsonb[], keys => ARRAY['b', 'a', NULL, 'b']) - :paid AS id;
 INSERT INTO queue.tasks (queue, payload, key) VALUES ('default', '5', 'a'), ('default', '6', 'c') RETURNING payload;
 SELECT payload, key FROM queue.tasks WHERE queue = 'default' ORDER BY id;
 INSERT INTO queue.tasks (queue, key) VALUES ('default', '');
 
--- A dead letter comes back with its key, unless another task has it by now.
+-- A redriven dead letter gets its key back, unless another task has taken it.
 SELECT queue.create('dead', '{"max_attempts": 1}');
 SELECT queue.push('dead', '"old"', key => 'k') AS old \gset
 SELECT queue.fail(id, token, 'no') FROM queue.claim(NULL, 'dead');
@@ -51,7 +51,7 @@ SELECT left(pg_temp.refused(format('SELECT queue.retry(%s)', :old)), 40);
 SELECT queue.redrive('dead') AS left_where_it_is, count(*) FROM queue.dead_letters;
 SELECT queue.complete(id, token) FROM queue.claim(NULL, 'dead');
 SELECT queue.redrive('dead');
--- Of two with the same key, the older one comes back, and the other one stays where it is.
+-- Of two dead letters with the same key, the older one is redriven, and the other one stays.
 SELECT queue.fail(id, token, 'no') FROM queue.claim(NULL, 'dead');
 SELECT queue.push('dead', '"second"', key => 'k') > 0 AS pushed;
 SELECT queue.fail(id, token, 'no') FROM queue.claim(NULL, 'dead');
@@ -60,19 +60,19 @@ SELECT payload, state FROM queue.all_tasks WHERE queue = 'dead' ORDER BY id;
 SELECT queue.complete(id, token) FROM queue.claim(NULL, 'dead');
 SELECT queue.redrive('dead');
 
--- A task that is moved takes its key along, and stays where another task has it already.
+-- A task is moved with its key. It stays if another task has the key in the target queue.
 SELECT queue.push('mail', '"moved"', key => 'm') AS moved \gset
 CALL queue.move_where('{"queue": "mail", "key": "m"}', 'default');
 SELECT queue.push('default', key => 'm') = :moved AS taken, queue.push('mail', '"free again"', key => 'm') > :moved AS free;
 CALL queue.move_where('{"queue": "mail", "key": "m"}', 'default');
 SELECT t.queue, t.payload, k.queue AS key_of FROM queue.tasks AS t JOIN queue_internal.keys AS k ON k.task_id = t.id WHERE t.key = 'm' ORDER BY t.id;
 
--- What somebody deletes by hand, and what is purged, holds no key.
+-- A task that is deleted by hand or purged holds no key.
 DELETE FROM queue.tasks WHERE queue = 'dead';
 SELECT queue.push('dead', '"after a DELETE"', key => 'k') > 0 AS pushed, queue.purge('dead') AS purged;
 SELECT count(*) FROM queue_internal.keys WHERE queue = 'dead';
 
--- What replaces a running task runs after it, however often it is replaced itself; and the running one is not tried again.
+-- A task that replaces a running one runs after it, even if it is replaced itself. The running one is not retried.
 SELECT queue.create('next', '{"backoff": {"base": "0"}}');
 CREATE VIEW pg_temp.next AS SELECT state, payload, token, key IS NOT NULL AS has_key FROM queue.all_tasks WHERE queue = 'next' ORDER BY id;
 SELECT queue.push('next', '"runs"', key => 'k') AS first \gset
@@ -93,7 +93,7 @@ SELECT id, token, payload FROM queue.claim('1 minute', 'next') \gset
 SELECT queue.push('next', '"after a lease ran out"', key => 'k', on_duplicate => 'replace') IS NOT NULL AS pushed, pg_temp.expire(:id);
 SELECT payload, id, token FROM queue.claim('1 minute', 'next') \gset
 SELECT :'payload' AS payload;
--- If the next one is cancelled, the running one has its key again.
+-- If the next task is cancelled, the running one gets the key back.
 SELECT queue.push('next', '"cancelled"', key => 'k', on_duplicate => 'replace') AS next \gset
 SELECT queue.cancel(:next), queue.push('next', key => 'k') = :id AS the_running_one;
 SELECT queue.fail(:id, :token, 'no');
@@ -102,14 +102,14 @@ SELECT queue.complete(:id, :token);
 SELECT * FROM pg_temp.next;
 SELECT count(*) FROM queue_internal.keys WHERE queue = 'next';
 
--- The running one has its own time for the key then, too.
+-- The running task also gets its own key_ttl back.
 SELECT queue.push('next', '"holds its key for an hour"', key => 'k', key_ttl => '1 hour') > 0 AS pushed;
 SELECT id, token FROM queue.claim('1 minute', 'next') \gset
 SELECT queue.cancel(queue.push('next', key => 'k', on_duplicate => 'replace', key_ttl => '1 minute'));
 SELECT queue.complete(:id, :token);
 SELECT task_id = :id AS held, expires_at BETWEEN now() + interval '50 minutes' AND now() + interval '70 minutes' AS for_an_hour FROM queue_internal.keys WHERE queue = 'next';
 UPDATE queue_internal.keys SET expires_at = now() WHERE queue = 'next';
--- It goes on after the one that it replaces also if it names it as a predecessor.
+-- A task may also name the task that it replaces as a predecessor.
 SELECT queue.push('next', '"is replaced by its dependent"', key => 'k') AS first \gset
 SELECT id, token FROM queue.claim('1 minute', 'next') \gset
 SELECT queue.push('next', '"comes after both"', key => 'k', on_duplicate => 'replace', after => ARRAY[:first, queue.push('next')]) > :first AS pushed;
@@ -117,13 +117,13 @@ SELECT queue.fail(:id, :token, 'no');
 SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'next');
 SELECT id, token, payload, key FROM queue.claim('1 minute', 'next') \gset
 SELECT :'payload' AS payload, :'key' AS key, queue.complete(:id, :token);
--- A key whose task has ended is removed by the sweep; one whose task is nowhere may be that of a task to come.
+-- The sweep removes a key whose task has ended. It keeps a key without a task, because a restore may still insert the task.
 INSERT INTO queue_internal.keys (queue, key, task_id) VALUES ('next', 'of the ended', :id), ('next', 'of one to come', 123456789);
 DO $$ DECLARE place queue_internal.sweep_position; BEGIN LOOP place := queue_internal.sweep(place, 100000, true); EXIT WHEN place IS NULL; END LOOP; END $$;
 SELECT key FROM queue_internal.keys WHERE queue = 'next';
 DELETE FROM queue_internal.keys WHERE queue = 'next';
 
--- A dead letter holds no key, however long others would; and brings its own time back.
+-- A dead letter holds no key, whatever its key_ttl, and gets its key_ttl back when it is redriven.
 SELECT queue.create('ttl', '{"max_attempts": 1}'), queue.create('elsewhere');
 SELECT queue.push('ttl', '"dies"', key => 'k', key_ttl => '1 hour') AS dead \gset
 SELECT queue.fail(id, token, 'no') FROM queue.claim('1 minute', 'ttl');

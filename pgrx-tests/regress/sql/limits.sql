@@ -1,6 +1,6 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- No more than max_running at a time, however the tasks end.
+-- At most max_running tasks run at a time, however tasks end.
 SELECT queue.create('q', '{"max_running": 3, "max_attempts": 9, "backoff": {"base": "0"}}');
 SELECT count(queue.push('q', to_jsonb(n))) FROM generate_series(1, 20) AS n;
 SELECT payload, id, token FROM queue.claim('1 minute', 'q', 10);
@@ -12,13 +12,13 @@ SELECT payload FROM queue.claim('1 minute', 'q', 10);
 -- A lease that ran out gives its place back to whoever asks next.
 SELECT pg_temp.expire(5);
 SELECT payload FROM queue.claim('1 minute', 'q', 10);
--- A claim that rolls back has taken nothing.
+-- A claim that rolls back takes no slot.
 SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running';
 BEGIN;
 SELECT count(*) FROM queue.claim('1 minute', 'q', 10);
 ROLLBACK;
 SELECT count(*) FROM queue.claim('1 minute', 'q', 10);
--- Raised, it counts at once; lowered, the next one starts as soon as fewer run than it says, whichever have ended.
+-- A raised limit holds at once. With a lowered one, the next task starts as soon as fewer tasks run than the limit allows.
 SELECT queue.configure('q', '{"max_running": 5}');
 SELECT count(*) FROM queue.claim('1 minute', 'q', 10);
 SELECT queue.configure('q', '{"max_running": 2}');
@@ -27,43 +27,42 @@ SELECT count(*) FROM queue.claim('1 minute', 'q', 10);
 SELECT count(*) FROM queue.tasks WHERE state = 'running';
 SELECT queue.configure('q', '{"max_running": null}');
 SELECT count(*) > 2 AS any_number FROM queue.claim('1 minute', 'q', 10);
--- Set while tasks run, it counts them.
+-- A limit that is set while tasks run counts them.
 SELECT queue.configure('q', '{"max_running": 3}');
 SELECT count(queue.push('q')) FROM generate_series(1, 9);
 SELECT count(*) FROM queue.claim('1 minute', 'q', 10);
 
--- No more than rate_limit starts in any rate_period.
+-- At most rate_limit tasks start in any rate_period.
 SELECT queue.create('rate', '{"rate_limit": 4, "rate_period": "1 hour"}');
 SELECT count(queue.push('rate')) FROM generate_series(1, 20);
 SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'rate', 3);
 SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'rate', 3);
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 3);
--- A token comes back a period after it was taken, and not before.
+-- A start is available again one period later, and not before.
 UPDATE queue_internal.rate_buckets SET taken = ARRAY(SELECT t - interval '59 minutes' FROM unnest(taken) AS t) WHERE queue = 'rate';
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 3);
 UPDATE queue_internal.rate_buckets SET taken = ARRAY(SELECT t + interval '59 minutes' FROM unnest(taken) AS t) WHERE queue = 'rate';
 UPDATE queue_internal.rate_buckets SET taken = ARRAY(SELECT t - interval '1 hour' FROM unnest(taken) AS t) WHERE queue = 'rate' AND bucket <= 2;
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 3);
--- A changed rate remembers what was started.
+-- A changed rate counts earlier starts.
 SELECT queue.configure('rate', '{"rate_limit": 5}');
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 10);
 SELECT queue.configure('rate', '{"rate_limit": null, "rate_period": null}');
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 2);
--- Set back a clock, and the times ahead of it do not count for ever.
+-- After the clock was set back, starts in the future do not count for ever.
 SELECT queue.configure('rate', '{"rate_limit": 1, "rate_period": "1 s"}');
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 2);
 UPDATE queue_internal.rate_buckets SET taken = ARRAY[now() + interval '1 day'] WHERE queue = 'rate';
 SELECT count(*) FROM queue.claim('1 minute', 'rate', 2);
 
--- Above 64 the tokens share buckets. One that was taken 40 minutes ago is still missing, whatever else
--- its bucket gave meanwhile.
+-- Above a rate of 64, starts share rate buckets. A start of 40 minutes ago still counts, whatever else its bucket recorded
+-- meanwhile.
 SELECT queue.create('many', '{"rate_limit": 128, "rate_period": "1 hour"}');
 SELECT count(queue.push('many')) FROM generate_series(1, 200);
 UPDATE queue_internal.rate_buckets SET taken = ARRAY[now() - interval '40 minutes'] WHERE queue = 'many';
 SELECT count(*) FROM queue.claim('1 minute', 'many', 200);
 
--- Both at once: a place without a token is given back. Who got one and then another would have two of
--- the many.
+-- Both limits: a slot is returned if no start is available. Otherwise a second try would take a second slot.
 SELECT queue.create('both', '{"max_running": 50, "rate_limit": 1, "rate_period": "1 hour"}');
 SELECT count(queue.push('both')) FROM generate_series(1, 60);
 SELECT count(*) FROM queue.claim('1 minute', 'both', 5);
@@ -72,7 +71,7 @@ SELECT count(*) FROM queue.claim('1 minute', 'both', 60);
 SELECT queue.drop('both', true);
 SELECT count(*) FROM queue_internal.slots WHERE queue = 'both';
 
--- Lowered by a little: two have to end, wherever the others run.
+-- A limit lowered by one: two tasks have to end, whatever their slots.
 SELECT queue.create('lowered', '{"max_running": 100}');
 SELECT count(queue.push('lowered')) FROM generate_series(1, 200);
 SELECT count(*) FROM queue.claim('1 minute', 'lowered', 200);

@@ -1,6 +1,6 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- CREATE EXTENSION makes no role and gives nothing to anybody.
+-- CREATE EXTENSION creates no role and grants nothing.
 CREATE ROLE nobody_special; CREATE ROLE pusher; CREATE ROLE doer; CREATE ROLE boss; CREATE ROLE mail_pusher; CREATE ROLE mail_doer; CREATE ROLE mail_boss;
 SELECT queue.create('mail');
 CREATE FUNCTION pg_temp.can(role name, statement text) RETURNS text LANGUAGE plpgsql AS $$
@@ -17,7 +17,7 @@ SELECT pg_temp.can('nobody_special', $$SELECT queue.push('default')$$);
 SELECT pg_temp.can('nobody_special', 'SELECT * FROM queue.tasks');
 
 SELECT queue.grant_producer('pusher'), queue.grant_worker('doer'), queue.grant_operator('boss');
--- A producer pushes, and sees nothing of what is there.
+-- A producer can push, and cannot read any task.
 SELECT pg_temp.can('pusher', $$SELECT queue.push('default', '{"a": 1}')$$);
 SELECT pg_temp.can('pusher', $$SELECT queue.push_many('mail', '{}')$$);
 SELECT pg_temp.can('pusher', $$INSERT INTO queue.tasks (queue, payload) VALUES ('mail', '{}')$$);
@@ -31,7 +31,7 @@ SELECT pg_temp.can('pusher', $$SELECT queue.publish('a.b')$$);
 SELECT pg_temp.can('pusher', $$SELECT queue.bind('b', 'mail')$$);
 SELECT pg_temp.can('pusher', $$DELETE FROM queue.bindings$$);
 SELECT pg_temp.can('pusher', $$CALL queue.cancel_where('{"all": true}')$$);
--- A worker works.
+-- A worker can claim and finish tasks.
 SET ROLE doer;
 CALL queue.wait();
 SELECT id, token, payload FROM queue.claim('1 minute') \gset
@@ -48,7 +48,7 @@ SELECT pg_temp.can('doer', $$SELECT payload FROM queue.history$$);
 SELECT pg_temp.can('doer', $$SELECT queue.run_schedules()$$);
 SELECT pg_temp.can('doer', $$SELECT queue_internal.next_batch('cancel', '{"all": true}', false, 10, NULL, NULL, 0, NULL, NULL, NULL)$$);
 SELECT pg_temp.can('pusher', $$SELECT queue.schedule('x', '@daily', 'mail')$$);
--- An operator does all that, and the rest; but gives no rights.
+-- An operator can do all that and manage queues, but cannot grant rights.
 SET ROLE boss;
 SELECT queue.create('new'), queue.pause('new'), queue.configure('new', '{"max_attempts": 3}'), queue.drop('new');
 SELECT queue.redrive('mail'), queue.reap();
@@ -66,13 +66,13 @@ UPDATE queue.schedules SET next_run_at = now();
 SET ROLE boss;
 SELECT queue.run_schedules();
 RESET ROLE;
--- It reads the tables, and writes by calling verbs alone.
+-- It can read the tables, and change them only by calling functions.
 SELECT pg_temp.can('boss', $$UPDATE queue.schedules SET queue = 'mail'$$);
 SELECT pg_temp.can('boss', $$DELETE FROM queue.tasks$$);
 SELECT pg_temp.can('boss', $$LOCK TABLE queue.tasks$$);
 SELECT pg_temp.can('boss', $$SELECT queue.grant_worker('nobody_special')$$);
 
--- Rights for one queue alone.
+-- Rights for one queue only.
 SELECT queue.grant_producer('mail_pusher', 'mail'), queue.grant_worker('mail_doer', 'mail'), queue.grant_operator('mail_boss', 'mail');
 SELECT pg_temp.can('mail_pusher', $$SELECT queue.push('mail')$$);
 SELECT left(pg_temp.can('mail_pusher', $$SELECT queue.push('default')$$), 5);
@@ -95,7 +95,7 @@ SET ROLE mail_boss;
 SELECT queue.configure('mail', '{"lease": null, "max_attempts": 7}'), queue.pause('mail'), queue.resume('mail');
 SELECT left(pg_temp.refused($$SELECT queue.pause('default')$$), 5);
 SELECT count(*) FROM queue.all_tasks WHERE queue <> 'mail';
--- Tables and views show the rows of its queue alone.
+-- Tables and views show only the rows of its queue.
 SELECT DISTINCT queue FROM queue.tasks;
 SELECT name FROM queue.queues;
 SELECT queue FROM queue.stats;
@@ -104,7 +104,7 @@ SELECT queue.run_schedule('news') > 0 AS by_hand;
 SELECT left(pg_temp.refused(statement), 5) AS refused FROM (VALUES
     ($$SELECT queue.schedule('mine', '@daily', 'default')$$), ($$SELECT queue.schedule('nightly', '@daily', 'mail')$$),
     ($$SELECT queue.run_schedule('nightly')$$), ($$SELECT queue.unschedule('nightly')$$),
-    -- What concerns all queues needs the right for all of them.
+    -- Calls for all queues need the right for all queues.
     ($$SELECT queue.run_schedules()$$), ($$SELECT queue.reap()$$)) AS v (statement);
 SELECT queue.unschedule('news');
 SELECT queue.bind('c', 'mail');
@@ -114,13 +114,13 @@ SELECT left(pg_temp.refused($$CALL queue.move_where('{"all": true}', 'default')$
 SELECT pg_temp.refused(format('CALL queue.wait_result(%s)', :secret));
 RESET ROLE;
 SELECT count(*) AS of_the_others FROM queue.tasks WHERE queue = 'default';
--- The others go on as before.
+-- The other roles are not affected.
 SELECT pg_temp.can('pusher', $$SELECT queue.push('default')$$);
 SET ROLE doer;
 SELECT count(*) FROM queue.claim('1 minute', ARRAY['default', 'mail'], 100);
 RESET ROLE;
 
--- Rights do not multiply: who may push to one queue and claim from another does neither with the other queue.
+-- Rights do not add up: a role that may push to one queue and claim from another can do only that.
 CREATE ROLE mixed;
 SELECT queue.create('api'), queue.create('bank');
 SELECT queue.grant_worker('mixed', 'api'), queue.grant_producer('mixed', 'bank');
@@ -141,7 +141,7 @@ FROM unnest('{k, free}'::text[]) AS key;
 SELECT count(*) AS completed FROM queue.complete_many(ARRAY[:taken], ARRAY[1]);
 SELECT count(*) AS extended FROM queue.extend_many(ARRAY[:taken], ARRAY[1]);
 INSERT INTO queue.tasks (queue, payload) VALUES ('bank', '"inserted"');
--- It may wait for tasks of both queues, and for no others.
+-- It can name predecessors in both queues, and in no others.
 SELECT queue.push('bank', after => ARRAY[:vault]) > 0 AS pushed;
 RESET ROLE;
 SELECT queue.push('default') AS hidden \gset
@@ -167,7 +167,7 @@ SET SESSION AUTHORIZATION guest;
 SET ROLE mixed;
 SELECT queue.push('bank') > 0 AS pushed;
 RESET SESSION AUTHORIZATION;
--- What is revoked is revoked in the middle of a session, and of a transaction.
+-- A revoked right is gone at once, also in the middle of a session or transaction.
 BEGIN;
 SET LOCAL ROLE member;
 SELECT queue.push('bank') > 0 AS pushed;
@@ -185,8 +185,7 @@ ROLLBACK;
 SET ROLE member;
 SELECT queue.push('bank') > 0 AS pushed;
 RESET ROLE;
--- Through a function that runs with the rights of another role, that role's rights count. The SQL-only edition
--- sees the role of the session alone.
+-- In a SECURITY DEFINER function, the rights of its owner count. The SQL-only edition sees only the role of the session.
 GRANT CREATE ON SCHEMA public TO mixed;
 SET ROLE mixed;
 CREATE FUNCTION public.push_for_all() RETURNS boolean LANGUAGE sql SECURITY DEFINER AS $$SELECT queue.push('bank') > 0$$;
@@ -194,7 +193,7 @@ RESET ROLE;
 SELECT pg_temp.can('guest', 'SELECT public.push_for_all()');
 DROP FUNCTION public.push_for_all();
 REVOKE CREATE ON SCHEMA public FROM mixed;
--- An error in a verb gives its rights back.
+-- An error in a function restores the caller's rights.
 SET ROLE mixed;
 DO $$
 BEGIN
@@ -210,7 +209,7 @@ SELECT queue.revoke_worker('mixed', 'api'), queue.revoke_producer('mixed', 'bank
 REVOKE USAGE ON SCHEMA queue FROM guest;
 DROP ROLE member, guest;
 
--- Tasks of several queues that wait for each other: each worker ends what is its own.
+-- Dependencies between queues: each worker can end the tasks of its own queue.
 CREATE ROLE api_doer; CREATE ROLE bank_doer;
 SELECT queue.grant_worker('api_doer', 'api'), queue.grant_worker('bank_doer', 'bank');
 CALL queue.purge_where('{"all": true}');
@@ -224,7 +223,7 @@ SET ROLE bank_doer;
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'bank');
 RESET ROLE;
 
--- Whoever has default privileges on new tables reads nobody's tasks in a partition of the history.
+-- A role with default privileges on new tables cannot read tasks in a new partition of the history.
 CREATE ROLE curious;
 SELECT queue.grant_worker('curious', 'mail');
 ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO curious;
@@ -239,7 +238,7 @@ SELECT queue.revoke_worker('curious', 'mail');
 DROP OWNED BY curious;
 DROP ROLE curious;
 
--- Taken back; a second right of the same role stays.
+-- Revokes a right; a second right of the same role stays.
 SELECT queue.grant_producer('mail_doer');
 SELECT queue.revoke_worker('mail_doer', 'mail');
 SELECT left(pg_temp.can('mail_doer', $$SELECT queue.claim('1 minute', 'mail')$$), 5);

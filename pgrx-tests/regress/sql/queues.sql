@@ -1,12 +1,12 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- There is one from the start.
+-- The queue "default" exists from the start.
 SELECT name, lease, max_attempts, backoff_kind, backoff_base, backoff_max, backoff_jitter, paused_at, keep_history
 FROM queue.queues;
 SELECT queue.create('mail', '{"lease": "2 min", "max_attempts": 5, "keep_history": false,
                               "backoff": {"kind": "linear", "base": "10 s", "max": "5 min", "jitter": 0}}');
 SELECT lease, max_attempts, backoff_kind, backoff_base, backoff_max, backoff_jitter, keep_history FROM queue.queues WHERE name = 'mail';
--- What is not named stays; null brings back the default.
+-- An option that is not named stays; null restores the default.
 SELECT queue.configure('mail', '{"lease": null, "backoff": {"max": "1 hour", "jitter": null}}');
 SELECT lease, max_attempts, backoff_kind, backoff_base, backoff_max, backoff_jitter, keep_history FROM queue.queues WHERE name = 'mail';
 SELECT queue.configure('mail', '{"backoff": null, "max_attempts": null, "keep_history": null}');
@@ -19,12 +19,12 @@ SELECT pg_temp.refused($$SELECT queue.create('x', '{"backoff": {"step": 1}}')$$)
 SELECT pg_temp.refused($$SELECT queue.configure('nowhere', '{}')$$);
 SELECT count(*) FROM queue.queues;
 
--- Odd names are names.
+-- Names can contain any characters.
 SELECT queue.create(name), queue.push(name) IS NOT NULL AS pushed, queue.channel(name)
 FROM (VALUES ('Mixed Case'), ('quo"te''s'), ('snow ☃'), ('a.b-c/d;--'), (repeat('x', 57)), (repeat('x', 58)), (repeat('ü', 64))) AS n (name);
 SELECT count(*) FROM queue.queues AS q, LATERAL queue.claim('1 minute', q.name) AS c WHERE c.queue = q.name;
 
--- Dropping: not with tasks in it, unless one insists. The history stays.
+-- A queue with tasks is dropped only with force. The history stays.
 SELECT queue.push('mail') AS id \gset
 SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'mail');
 SELECT queue.drop('mail');
@@ -38,7 +38,7 @@ SELECT pg_temp.refused($$SELECT queue.drop('mail')$$);
 SELECT count(*) FROM queue.tasks WHERE queue = 'mail';
 SELECT queue.drop('mail', force => true);
 SELECT count(*) FROM queue.all_tasks WHERE queue = 'mail' AND state <> 'completed';
--- A later queue of that name has nothing of it; but rights are for a name, and can be taken back before.
+-- A new queue of the same name starts empty. Rights belong to the name, and can be revoked before.
 SELECT queue.create('mail');
 SELECT queue.push('mail', key => 'k', key_ttl => '1 hour') IS NOT NULL AS pushed;
 SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'mail');
@@ -53,7 +53,7 @@ SELECT queue.push('mail', '"again"', key => 'k');
 SELECT payload, queue.complete(id, token) FROM queue.claim('1 minute', 'mail');
 SELECT queue.drop('mail');
 
--- Purging: all but what runs.
+-- Purging deletes all tasks that do not run.
 SELECT queue.create('mail', '{"max_attempts": 1}');
 SELECT queue.push_many('mail', ARRAY['1', '2', '3', '4']::jsonb[]);
 SELECT queue.fail(id, token, 'x') FROM queue.claim('1 minute', 'mail');
@@ -61,13 +61,13 @@ SELECT count(*) FROM queue.claim('1 minute', 'mail');
 SELECT queue.purge('mail'), queue.purge('mail');
 SELECT state, payload FROM queue.all_tasks WHERE queue = 'mail' AND state <> 'completed';
 
--- Whoever makes sure that the queue "default" is there leaves it as it was configured.
+-- Restoring the queue "default" keeps its options if it exists.
 SELECT queue.configure('default', '{"max_attempts": 7}'), queue.pause('default');
 INSERT INTO queue.queues (name) VALUES ('default') ON CONFLICT DO NOTHING;
 SELECT max_attempts, paused_at IS NOT NULL AS paused FROM queue.queues WHERE name = 'default';
 INSERT INTO queue.queues (name) VALUES ('default');
 
--- The default lease of a queue is no longer than others may be; one from before the limit was lowered is cut.
+-- The lease of a queue is at most max_lease. A longer one from before max_lease was lowered is cut.
 SELECT pg_temp.refused($$SELECT queue.create('long', '{"lease": "8 days"}')$$);
 SELECT queue.create('long', '{"lease": "3 days"}');
 SELECT pg_temp.refused($$SELECT queue.configure('long', '{"lease": "8 days"}')$$);

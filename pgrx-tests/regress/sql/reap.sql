@@ -11,15 +11,15 @@ SELECT queue.reap();
 SELECT id, state, attempt, token, lease_until IS NULL AS free, worker, jsonb_path_query_array(errors, '$[*].worker') AS lost_by
 FROM queue.tasks ORDER BY id;
 SELECT id, attempt, jsonb_path_query_array(errors, '$[*].error') AS errors FROM queue.dead_letters;
--- A late worker is told.
+-- A late worker gets an error.
 SELECT pg_temp.refused('SELECT queue.complete(1, 2)');
 SELECT pg_temp.refused('SELECT queue.complete(2, 1)');
--- It keeps its place: back before what came later.
+-- The task keeps its place before later ones.
 SELECT queue.push('twice', '"later"');
 SELECT payload, attempt FROM queue.claim('1 minute', 'twice');
 SELECT queue.reap();
--- The clock was put back by ten years: no lease that was given before lasts longer from now than the longest.
--- One that is long for another reason stays.
+-- The clock was set back by ten years: a lease from before is cut to max_lease from now. A lease that is long for another
+-- reason stays.
 UPDATE queue.tasks SET lease_until = lease_until + interval '10 years', updated_at = updated_at + interval '10 years' WHERE id = 2;
 UPDATE queue.tasks SET lease_until = lease_until + interval '10 years' WHERE id = 3;
 SELECT queue.reap();

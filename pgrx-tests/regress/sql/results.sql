@@ -1,7 +1,7 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
 SET client_min_messages = notice;
--- A task that is finished is told at once.
+-- Returns at once if the task is finished.
 SELECT queue.push('default', '"work"') AS id \gset
 SELECT queue.complete(id, token, '{"sum": 42}') FROM queue.claim();
 CALL queue.wait_result(:id);
@@ -11,13 +11,13 @@ CALL queue.wait_result(:id);
 SELECT queue.push('default') AS id \gset
 SELECT queue.fail(id, token, 'broken', permanent => true) FROM queue.claim();
 CALL queue.wait_result(:id);
--- One that is not, when the time is over.
+-- Returns at the timeout if it is not.
 SELECT queue.push('default') AS id \gset
 CALL queue.wait_result(:id, '0');
 CALL queue.wait_result(:id, '20 ms');
 SELECT token FROM queue.claim('1 minute') \gset
 CALL queue.wait_result(:id, '20 ms');
--- What stood in the arguments before is not taken for an answer.
+-- Values of the INOUT arguments are not returned as a result.
 CALL queue.wait_result(:id, '0', 'completed', '1');
 
 -- A procedure can wait for what it pushed, once it has committed.

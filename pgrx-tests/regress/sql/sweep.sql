@@ -1,7 +1,7 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- The sweep looks at a piece of each queue in a turn. It comes to its end with the queue that takes the most turns,
--- however many turns the others take, and looks at the others again meanwhile only if it is asked to.
+-- The sweep reads a piece of each queue in each turn. It ends with the queue that takes the most turns. It reads the other
+-- queues again meanwhile only if asked to.
 SELECT queue.create('a'), queue.create('b'), queue.create('c');
 INSERT INTO queue.tasks (queue, group_key)
 SELECT q.name, 'g' || n FROM (VALUES ('a', 350), ('b', 150), ('c', 250)) AS q (name, count), generate_series(1, q.count) AS n;
@@ -22,7 +22,7 @@ $$;
 SELECT * FROM pg_temp.turns(true);
 DELETE FROM queue_internal.events;
 SELECT * FROM pg_temp.turns(false);
--- Only what is left out is looked at in a second turn.
+-- The second turn reads only what the first one left out.
 DELETE FROM queue_internal.events;
 DO $$
 DECLARE

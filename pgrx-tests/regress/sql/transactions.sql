@@ -1,10 +1,10 @@
 \getenv srcdir PG_ABS_SRCDIR
 \ir :srcdir/prelude.sql
--- What waits and what works in batches, where it may not commit. The SQL-only edition cannot tell, and raises.
+-- Procedures that wait or work in batches, where they cannot commit. The SQL-only edition raises an error instead.
 SET client_min_messages = notice;
 SELECT queue.create('mail');
 
--- In a transaction block it cannot wait, and says so if it would have. It sees the transaction's own tasks.
+-- In a transaction block wait returns at once, with a NOTICE if it would have waited. It sees the transaction's own tasks.
 BEGIN;
 CALL queue.wait(timeout => '1 hour');
 ROLLBACK;
@@ -29,7 +29,7 @@ CALL pg_temp.careful_wait();
 
 SELECT queue.push('default') AS id \gset
 SELECT token FROM queue.claim('1 minute') \gset
--- The same for a result.
+-- The same for wait_result.
 BEGIN;
 CALL queue.wait_result(:id, '1 hour');
 ROLLBACK;
@@ -52,8 +52,8 @@ END
 $$;
 CALL pg_temp.careful_ask();
 
--- A bulk verb in a procedure of one's own counts on, and commits what has a full batch behind it; the rest is rolled
--- back with the procedure's own work. In the SQL-only edition all of it is.
+-- A bulk procedure called by another procedure commits after each full batch. The rest is rolled back with the caller's
+-- own work. In the SQL-only edition all of it is rolled back.
 SELECT count(queue.push('mail')) FROM generate_series(1, 5);
 CREATE PROCEDURE pg_temp.tidy_up() LANGUAGE plpgsql AS $$
 DECLARE

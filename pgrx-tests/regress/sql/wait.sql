@@ -2,16 +2,16 @@
 \ir :srcdir/prelude.sql
 SET client_min_messages = notice;
 SELECT queue.create('mail');
--- Nothing to do: it says so when the time is over.
+-- Without a task, it returns false at the timeout.
 CALL queue.wait('mail', '20 ms');
 CALL queue.wait('mail', '0');
--- Something to do: it says so at once. It takes nothing; that is for claim.
+-- With a task, it returns true at once. It does not claim the task.
 SELECT queue.push('mail') AS id \gset
 CALL queue.wait('mail', '1 hour');
 CALL queue.wait('mail', '1 hour');
--- Of several queues, any.
+-- Waits for any of several queues.
 CALL queue.wait(ARRAY['default', 'mail'], '1 hour');
--- What runs is not to be claimed, until its lease is over.
+-- A running task cannot be claimed until its lease expires.
 SELECT count(*) FROM queue.claim('1 minute', 'mail');
 CALL queue.wait('mail', '20 ms');
 SELECT pg_temp.expire(:id);
@@ -20,17 +20,17 @@ SELECT token FROM queue.claim('30 ms', 'mail') \gset
 CALL queue.wait('mail', '1 hour');
 SELECT queue.purge('mail');
 SELECT queue.complete(id, token) FROM queue.claim(queue => 'mail');
--- A task for later is waited for.
+-- Waits for a delayed task.
 SELECT queue.push('mail', delay => '1 second') AS id \gset
 CALL queue.wait('mail', '20 ms');
 CALL queue.wait('mail', '1 hour');
 SELECT run_at <= clock_timestamp() AS due FROM queue.tasks WHERE id = :id;
--- Nobody gets anything from a paused queue.
+-- A paused queue has nothing to claim.
 SELECT queue.pause('mail');
 CALL queue.wait('mail', '20 ms');
 SELECT queue.resume('mail');
 CALL queue.wait('mail', '1 hour');
--- What stood in the argument before is not taken for an answer.
+-- The value of the INOUT argument is not returned as a result.
 CALL queue.wait('default', '0', true);
 
 -- Limits and groups count.
@@ -48,7 +48,7 @@ CALL queue.wait('groups', '20 ms');
 SELECT queue.complete(:id, :token);
 CALL queue.wait('groups', '1 hour');
 
--- A procedure can wait, if it may commit.
+-- A procedure that may commit can wait.
 CREATE PROCEDURE pg_temp.work() LANGUAGE plpgsql AS $$
 DECLARE
     ready boolean;
@@ -68,7 +68,7 @@ CALL pg_temp.work();
 SELECT pg_temp.refused($$CALL queue.wait('letters')$$);
 SELECT pg_temp.refused($$CALL queue.wait(ARRAY['mail', 'letters'])$$);
 
--- Places that are held by workers who died are to be had.
+-- The slots of dead workers become free.
 SELECT queue.create('places', '{"max_running": 2}');
 SELECT count(queue.push('places')) FROM generate_series(1, 4);
 SELECT count(*) FROM queue.claim('1 minute', 'places', 2);

@@ -1,11 +1,11 @@
-//! Plays a campaign: see make torture.
+//! Runs a campaign: see make torture.
 //!
 //!   torture CAMPAIGN|all SECONDS [SEED]
-//!   torture client CAMPAIGN SERVER JOURNALS NAME SEED STREAM     (what the campaign zombies starts)
+//!   torture client CAMPAIGN SERVER JOURNALS NAME SEED STREAM     (started by the campaign zombies)
 //!
-//! Without a seed it takes a new one, and says which. SIGINT ends it early: what was done until then is
-//! accounted for. The servers run without fsync unless FSYNC=on: a process that is killed leaves what it
-//! wrote in the kernel's memory, so that changes nothing but speed.
+//! Without a seed it chooses one and prints it. SIGINT ends it early; what was done until then is checked. The
+//! servers run without fsync unless FSYNC=on: what a killed process has written stays in the kernel's memory, so that
+//! only changes the speed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! What the journals of a round say, read once it is over.
+//! The journals of a round, read after it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use super::journal::{Operation, Outcome};
 use super::words::{decode, number, outcome, word};
 
-/// What the journals say.
+/// The contents of the journals.
 #[derive(Default)]
 pub struct Account {
     pub operations: Vec<Operation>,
     /// Errors that no client should meet.
     pub errors: Vec<String>,
-    /// Statements that were cancelled, or ran out of time.
+    /// Statements that were cancelled or timed out.
     pub cut_short: u64,
 }
 
@@ -40,8 +40,8 @@ pub fn read(folder: &Path) -> Account {
 }
 
 impl Account {
-    /// The server crashed at these times, from and to. What a session with synchronous_commit = off was told
-    /// before counts only if a commit that waited for the disk came in between; otherwise nobody knows.
+    /// The times of crashes, from and to. An answer to a session with synchronous_commit = off before a crash counts
+    /// only if a commit that waited for the disk came in between; otherwise the outcome is unknown.
     pub fn lose(&mut self, crashes: &[(i64, i64)]) {
         let mut flushes: Vec<_> = self.operations.iter().filter(|operation| operation.flushed()).collect();
         flushes.sort_by_key(|flush| flush.begin);

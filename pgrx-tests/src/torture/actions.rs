@@ -1,5 +1,5 @@
-//! What a client does in one statement: a verb at random, with what it was asked and told. Each claim is
-//! signed with the name of its operation, so that a lease that is seen can be held against it.
+//! The single statements of a client: random calls, recorded with their arguments and answers. Each claim names its
+//! operation as the worker, so that a lease can be traced to it.
 
 use postgres::Row;
 
@@ -12,7 +12,7 @@ const PUSH: &str = "SELECT queue.push($1, jsonb_build_object('value', $2::text, 
                     key_ttl => $8::text::interval, on_duplicate => $9, after => $10, \
                     on_predecessor_failure => $11)";
 const PUSH_MANY: &str = "SELECT queue.push_many($1, $2::text[]::jsonb[])";
-/// What a claim returns, the lease in microseconds since 1970.
+/// The columns of a claim, with the end of the lease in microseconds since 1970.
 macro_rules! claimed {
     ($from:literal) => {
         concat!(
@@ -267,7 +267,7 @@ impl Client {
             return match self.random.roll(10) {
                 0..4 => self.extend(session, held),
                 4..7 => self.many(session, held),
-                // Its lease runs out.
+                // Lets the lease expire.
                 _ => {
                     self.forget(held);
                     self.claim(session)

@@ -1,4 +1,4 @@
-//! A campaign: rounds of load, faults, healing, drain and account, from a seed.
+//! A campaign: rounds of load, faults, recovery, drain and checks, from a seed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -20,11 +20,11 @@ use crate::{Cluster, Settings};
 /// How violations are shown at most.
 const SHOWN: usize = 20;
 
-/// What is done to the server, and under which load.
+/// The faults of a campaign, and its load.
 #[derive(Clone)]
 pub struct Campaign {
     pub name: &'static str,
-    /// What it covers of the list in docs/how-it-is-tested.md.
+    /// What the campaign breaks, for its report.
     pub covers: &'static str,
     /// Lines for postgresql.conf.
     pub settings: &'static str,
@@ -35,14 +35,14 @@ pub struct Campaign {
     pub pause: (u64, u64),
     /// Something breaks. When this returns, the server is there again.
     pub fault: fn(&mut Scene),
-    /// Before the clients of a round start; and when they are told to stop.
+    /// Called before the clients of a round start, and when they have to stop.
     pub before: fn(&mut Scene),
     pub after: fn(&mut Scene),
     /// Whether it is there to lose something.
     pub lossy: bool,
 }
 
-/// What is the same for all.
+/// What all campaigns share.
 pub const COMMON: &str = "
 queue.sweep_interval = '1h'
 queue.history_retention = -1
@@ -52,7 +52,7 @@ restart_after_crash = on
 log_line_prefix = '%m [%p] %b %e '
 ";
 
-/// What a campaign came to.
+/// The result of a campaign.
 pub struct Verdict {
     pub campaign: &'static str,
     pub seed: u64,
@@ -80,7 +80,7 @@ pub struct Options {
     pub program: PathBuf,
     /// More lines for postgresql.conf.
     pub settings: String,
-    /// SQL that is run once the queues are there: what a mutant breaks.
+    /// SQL that is run after the queues were created: a mutant.
     pub mutant: String,
 }
 
@@ -90,7 +90,7 @@ fn nothing(_: &mut Scene) {}
 pub const LATIN1: &[&str] = &["-E", "LATIN1", "--locale=C"];
 
 impl Campaign {
-    /// What a campaign is unless it says otherwise: nothing breaks.
+    /// The defaults of a campaign: nothing breaks.
     pub const PLAIN: Self = Self {
         name: "",
         covers: "",
@@ -209,7 +209,7 @@ impl Campaign {
             let target = scene.target.clone();
             move || observer::observe(&target)
         });
-        // Others may wait for what is prepared, so that somebody ends it all the time.
+        // Other sessions may wait for prepared transactions, so they are ended all the time.
         let mut random = Random::new(options.seed, 3_000_000 + verdict.rounds);
         let target = scene.target.clone();
         let resolver = std::thread::spawn(move || drain::end_prepared(&target, &journals, &mut random));
@@ -223,7 +223,7 @@ impl Campaign {
             (self.fault)(scene);
         }
         scene.target.stop();
-        // First what was done to clients is undone: others may wait for one of them.
+        // First the faults of clients end, because other sessions may wait for one of them.
         (self.after)(scene);
         clients.into_iter().for_each(|client| client.join().expect("a client"));
         scene.target.finish();
@@ -351,8 +351,8 @@ impl fmt::Display for Verdict {
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on the first SIGINT or SIGTERM ends the load; what was done is accounted for, and the servers
-/// are stopped. The second one ends the program.
+/// From now on the first SIGINT or SIGTERM ends the load; what was done is checked, and the servers are stopped. The
+/// second one ends the program.
 pub fn end_gracefully() {
     extern "C" fn note(_signal: i32) {
         INTERRUPTED.store(true, Ordering::Relaxed);
@@ -368,7 +368,7 @@ pub fn end_gracefully() {
     }
 }
 
-/// Whether somebody wants it to end.
+/// Whether it has to end.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -1,8 +1,7 @@
-//! The account: what the clients were told, held against what is in the tables after the drain.
+//! Compares the answers that the clients got with the tables after the drain.
 //!
-//! Each check is sound: it only says what no interleaving of correct transactions could have led to. An
-//! operation took effect somewhere between its begin and its end; one whose outcome is unknown may have,
-//! or not.
+//! Each check is sound: it only reports what no interleaving of correct transactions can produce. An operation took
+//! effect somewhere between its begin and its end. One whose outcome is unknown may have taken effect or not.
 
 mod endings;
 mod leases;
@@ -34,7 +33,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What was counted along the way.
+/// Counts for the report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub operations: u64,
@@ -44,7 +43,7 @@ pub struct Counts {
     pub pushes: u64,
     pub claims: u64,
     pub completions: u64,
-    /// Statements that were cancelled, or ran out of time.
+    /// Statements that were cancelled or timed out.
     pub cut_short: u64,
     /// Leases that an observer saw.
     pub leases_seen: u64,
@@ -73,7 +72,7 @@ pub struct Found {
     pub finished: Option<i64>,
 }
 
-/// A lease as somebody saw it who was looking: who has it, by the name of the operation that claimed it.
+/// A lease as the observer saw it: its worker is the name of the operation that claimed it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     pub id: i64,
@@ -150,8 +149,8 @@ pub struct Facts<'a> {
     pub replaced: HashSet<(&'a str, &'a str)>,
 }
 
-/// Checks an account against what was found in the end, and what was seen on the way. `timed` says whether
-/// the server's clock can be compared with that of the clients.
+/// Checks the journals against the tables at the end and the observations in between. `timed` says whether the
+/// server's clock can be compared with that of the clients.
 pub fn check(
     account: &Account,
     found: &[Found],

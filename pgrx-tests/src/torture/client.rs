@@ -47,7 +47,7 @@ impl Target {
         config.connect(NoTls).ok()
     }
 
-    /// The clients finish what is unknown, and end.
+    /// The clients repeat operations with unknown outcome, and end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
@@ -128,7 +128,7 @@ pub struct Client {
     pub(super) pushed: VecDeque<i64>,
     unsure: Vec<Unsure>,
     pub(super) values: u64,
-    /// What its sessions are set to.
+    /// The settings of its sessions.
     settings: String,
 }
 
@@ -161,7 +161,7 @@ impl Client {
         }
     }
 
-    /// Works until it is told to stop, and until every push with a key has an answer.
+    /// Works until it has to stop and every push with a key has an answer.
     pub fn run(&mut self) {
         let mut repeats = 0;
         while !self.target.stopping() || !self.unsure.is_empty() && repeats < REPEATS {
@@ -265,7 +265,7 @@ impl Client {
         Ok(())
     }
 
-    /// What is left prepared is ended by whoever heals the server.
+    /// Prepared transactions that are left are ended after the fault.
     fn in_two_phases(&mut self, session: &mut Session, name: &str) -> Result<Outcome, Broken> {
         session.run(&format!("PREPARE TRANSACTION '{name}'")).map_err(Broken::at_commit)?;
         let commits = self.random.weighted(&[(50, Some(true)), (25, Some(false)), (25, None)]);
@@ -280,8 +280,8 @@ impl Client {
         }
     }
 
-    /// What is known of the transaction. An ERROR rolls back; of a session that was cut off at its COMMIT
-    /// nobody knows.
+    /// The known outcome of the transaction. An ERROR rolls back. If the session was cut off at its COMMIT, the
+    /// outcome is unknown.
     fn outcome(&mut self, result: Result<Outcome, Broken>, session: &mut Session) -> Outcome {
         let Broken { error, committing } = match result {
             Ok(outcome) => return outcome,
@@ -293,7 +293,7 @@ impl Client {
         if committing && !answered { Outcome::Unknown } else { Outcome::Failed }
     }
 
-    /// Notes an error that should not be, and gives up a lease that is said to be over.
+    /// Records an unexpected error, and drops a lease that was reported as lost.
     fn note(&mut self, error: &postgres::Error) {
         let Some(answer) = error.as_db_error() else { return };
         let code = answer.code().code();
@@ -342,7 +342,7 @@ impl Client {
         }
     }
 
-    /// The last verb was refused, because the lease that it was about is over.
+    /// The last call was refused because its lease is lost.
     fn give_up(&mut self) {
         if let Some((Effect::End { id, token, .. } | Effect::Extend { id, token, .. }, _)) =
             self.journal.effects().last()
@@ -351,7 +351,7 @@ impl Client {
         }
     }
 
-    /// A lease is over; the token may be tried again, in vain.
+    /// A lease is over. The client may try its token again, and must be refused.
     pub(super) fn forget(&mut self, held: Held) {
         self.held.retain(|other| *other != held);
         self.past.push_front(held);
@@ -370,7 +370,7 @@ impl Broken {
         Self { error, committing: true }
     }
 
-    /// Before COMMIT was said.
+    /// Before COMMIT was sent.
     fn before(error: postgres::Error) -> Self {
         Self { error, committing: false }
     }

@@ -1,4 +1,4 @@
-//! After the faults: what is prepared is ended, and everything that is left is worked off in time.
+//! After the faults: prepared transactions are ended, and all remaining tasks are finished within a time limit.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -14,11 +14,11 @@ use super::random::Random;
 use super::waiting;
 
 const DRAINERS: usize = 3;
-/// As long as that nothing may be done before somebody asks why.
+/// The longest time without progress before the drain fails.
 const IDLE: Duration = Duration::from_millis(500);
 /// A lease that no drainer outlives.
 const LEASE: i64 = 60_000_000;
-/// While something is left, nobody may go without a task for longer.
+/// While tasks are left, no queue may go without a claimed task for longer.
 const PATIENCE: Duration = Duration::from_millis(LONGEST_LEASE + 5000);
 
 /// Ends the transactions that are prepared, one way or the other, until the clients have finished.
@@ -56,14 +56,14 @@ pub struct Drained {
     pub left_to_the_sweep: u64,
 }
 
-/// Works until nothing is left; says what is left when that takes too long.
+/// Works until no task is left. Reports what is left if that takes too long.
 pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Drained, String> {
     let mut client = target.connect().expect("a connection to the healed server");
     let mut count = |query| client.query_one(query, &[]).expect("count").get::<_, i64>(0);
     let left = count("SELECT count(*) FROM queue.tasks");
     let started = Instant::now();
-    // First of all the leases. A claim that meets one that ran out is served by the core, from the table: so it
-    // would find what a lane has forgotten. When none is left, only what the lanes know is found.
+    // The drain begins when no lease is left. A claim that reaches an expired lease falls back to SQL, and would find
+    // a task in the table that a lane has lost. Without leases, only tasks that the lanes know are found.
     while count("SELECT count(*) FROM queue.tasks WHERE state = 'running'") > 0
         && started.elapsed() < PATIENCE
     {
@@ -96,8 +96,8 @@ pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Draine
     Err(format!("of {left} tasks some are left after {took:?}:\n{reasons}\n{}\n{stats}", tasks.join("\n")))
 }
 
-/// Looks whether the work goes on. Once nothing is left but what waits for tasks that only the sweep can know
-/// to be over, the sweep comes; it is far too rare otherwise for anything to be found by chance.
+/// Checks for progress. When only tasks are left whose predecessors' ends were left to the sweep, the sweep runs
+/// often; before that it is so rare that it finds nothing by chance.
 fn watch<T>(client: &mut Client, drainers: &[JoinHandle<T>]) -> Result<u64, postgres::Error> {
     let (mut last, mut since, mut found) = (0, Instant::now(), 0);
     while drainers.iter().any(|drainer| !drainer.is_finished()) {

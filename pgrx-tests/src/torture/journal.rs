@@ -1,8 +1,7 @@
-//! What the clients did and what they were told, in files outside the server's reach.
+//! The journals: statements and answers of the clients, in files outside the server's reach.
 //!
-//! Every line is written before the statement that it announces is sent, so a client that is killed
-//! leaves an operation without an end, whose outcome is unknown. The files are synced before they are
-//! read: an answer that counts is on disk.
+//! Each line is written before its statement is sent, so a killed client leaves an operation without an end, whose
+//! outcome is unknown. The files are synced before they are read, so that every answer that counts is on disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -11,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::words::encode;
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Its COMMIT returned.
@@ -22,7 +21,7 @@ pub enum Outcome {
     Unknown,
 }
 
-/// What becomes of a task when one of its predecessors did not complete.
+/// What happens to a task when one of its predecessors does not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
     Cancel,
@@ -30,7 +29,7 @@ pub enum OnFailure {
     Continue,
 }
 
-/// What a push said about other tasks.
+/// What a push names besides its own task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     pub after: Vec<i64>,
@@ -43,7 +42,7 @@ impl Link {
     pub const NONE: Self = Self { after: Vec::new(), on_failure: OnFailure::Cancel, replaces: false };
 }
 
-/// What a verb ended, or tried to end, with a token.
+/// The task that a call ended, or tried to end, with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Complete,
@@ -77,7 +76,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// What a claim returned: id, token, queue, value, group, and the end of its lease.
+    /// A claimed task: id, token, queue, value, group, and the end of its lease.
     pub fn claimed(row: &postgres::Row, lease: i64) -> Self {
         Self::Claim {
             id: row.get(0),
@@ -94,7 +93,7 @@ impl Effect {
 /// A transaction of a client.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// Who, and which of its operations.
+    /// The client, and the number of its operation.
     pub name: String,
     /// When it was begun, and when its outcome was known.
     pub begin: i64,
@@ -116,7 +115,7 @@ impl Operation {
         effect < other && !self.undos.iter().any(|(from, to)| *from <= effect && effect < *to && *to <= other)
     }
 
-    /// Whether its commit waited for the disk, and so made durable what had committed before.
+    /// Whether its commit waited for the disk, which made durable what had committed before.
     pub fn flushed(&self) -> bool {
         let wrote = |effect: &(Effect, bool)| {
             !effect.1
@@ -152,7 +151,7 @@ impl Journal {
         Self { file, client, careless: false, operations: 0, operation, effects: Vec::new() }
     }
 
-    /// From now on a crash may undo what was acknowledged to it.
+    /// From now on a crash may undo operations that were acknowledged to this session.
     pub fn is_careless(&mut self) {
         self.careless = true;
     }
@@ -182,7 +181,7 @@ impl Journal {
         self.effects.len() - 1
     }
 
-    /// Notes what came of an effect.
+    /// Records the outcome of an effect.
     pub fn settle(&mut self, number: usize, effect: Effect) {
         self.write(&format!("settle {number} {}", encode(&effect)));
         self.effects[number].0 = effect;
@@ -210,12 +209,12 @@ impl Journal {
         self.write(&format!("end {word} {}", now()));
     }
 
-    /// Notes an error that should not be.
+    /// Records an unexpected error, and drops a lease that was reported as lost.
     pub fn error(&mut self, error: &str) {
         self.write(&format!("error {}", error.replace('\n', " ")));
     }
 
-    /// Notes that a statement was cancelled, or ran out of time.
+    /// Records that a statement was cancelled or timed out.
     pub fn cut_short(&mut self) {
         self.write("cut");
     }

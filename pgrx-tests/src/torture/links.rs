@@ -1,6 +1,6 @@
-//! What a client does in a part of a transaction block beyond single verbs: it pushes tasks that wait for
-//! others, its own among them, claims from their queue in the same transaction, and takes either back to a
-//! savepoint; and it locks rows of tasks for a while, as the owner's own statements do.
+//! Parts of transaction blocks that are more than a single call: a client pushes tasks with predecessors, among them
+//! its own, claims from their queue in the same transaction, and rolls either back to a savepoint. It also locks rows
+//! of tasks for a while, as the owner's own statements do.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl Client {
         }
     }
 
-    /// Pushes what waits for others, and claims from the same queue.
+    /// Pushes tasks with predecessors, and claims from the same queue.
     fn weave(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
         if self.random.chance(40) {
             self.push(session)?;

@@ -1,8 +1,8 @@
-//! What the clients of a campaign do, and the queues in which they do it.
+//! The load of a campaign, and its queues.
 
 use std::fmt;
 
-/// The queues: two without policies, which the native verbs serve, and one for each policy.
+/// The queues: two without options, which the native fast path serves, and one for each option.
 pub const QUEUES: [&str; 7] = ["plain", "hot", "grouped", "limited", "frail", "café", LINKED];
 /// The queue of tasks that wait for others, and have keys and groups as well.
 pub const LINKED: &str = "reliés";
@@ -25,15 +25,14 @@ CREATE TABLE public.orders (id bigint GENERATED ALWAYS AS IDENTITY, task bigint)
 CREATE INDEX ON public.orders (task);
 "#;
 
-/// What the clients of a campaign do.
+/// The load of a campaign.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// How many there are.
     pub clients: u64,
-    /// Of a hundred operations, so many are transaction blocks of several verbs; the others are single
-    /// statements.
+    /// How many of a hundred operations are transaction blocks of several calls; the others are single statements.
     pub blocks: u64,
-    /// How many verbs a block has at most.
+    /// The maximum number of calls in a block.
     pub parts: u64,
     /// Of a hundred blocks, so many are rolled back on purpose.
     pub rollbacks: u64,
@@ -43,9 +42,9 @@ pub struct Load {
     pub two_phase: u64,
     /// Of a hundred blocks, so many are REPEATABLE READ or SERIALIZABLE.
     pub strict: u64,
-    /// Of a hundred operations, so many run under a statement_timeout or lock_timeout of 1 to 50 ms.
+    /// How many of a hundred operations have a statement_timeout or lock_timeout of 1 to 50 ms.
     pub timeouts: u64,
-    /// Of a hundred operations, so many are batches over tasks of anybody, in random order.
+    /// How many of a hundred operations are batches over tasks of any client, in random order.
     pub batches: u64,
     /// Of a hundred parts of a block, so many push tasks with predecessors and claim from their queue.
     pub linked: u64,
@@ -59,7 +58,7 @@ pub struct Load {
     pub by_sql: u64,
     /// Whether clients only push.
     pub only_push: bool,
-    /// SQLSTATEs that are no surprise besides those of refused verbs and lost connections.
+    /// SQLSTATEs that are expected besides those of refused calls and lost connections.
     pub tolerated: &'static [&'static str],
 }
 

@@ -1,4 +1,4 @@
-//! Looks at the tables all the time: what must hold in every snapshot, and the leases for the account.
+//! Reads the tables all the time: what must hold in every snapshot, and the leases for the checker.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::waiting;
 use postgres::Row;
 
 const EVERY: Duration = Duration::from_millis(20);
-/// Every so many snapshots also look for tasks without an event.
+/// Every so many snapshots, also search for tasks without an event.
 const SELDOM: u64 = 25;
 
 const BROKEN: &str = "
@@ -29,7 +29,7 @@ const BROKEN: &str = "
 const LEASES: &str =
     "SELECT id, token, worker FROM queue.tasks WHERE state = 'running' AND worker IS NOT NULL";
 
-/// What was seen, and how often somebody looked.
+/// The observations, and the number of snapshots.
 #[derive(Default)]
 pub struct Observed {
     pub violations: Vec<Violation>,
@@ -37,7 +37,7 @@ pub struct Observed {
     pub looks: u64,
 }
 
-/// Looks until the clients have ended.
+/// Reads until the clients have ended.
 pub fn observe(target: &Arc<Target>) -> Observed {
     let mut observed = Observed::default();
     let mut client = None;

@@ -34,7 +34,7 @@ impl Random {
         self.roll(100) < percent
     }
 
-    /// One of these, each as often as its weight says.
+    /// Chooses one of these by weight.
     pub fn weighted<T: Copy>(&mut self, choices: &[(u64, T)]) -> T {
         let mut point = self.roll(choices.iter().map(|(weight, _)| weight).sum());
         for (weight, choice) in choices {

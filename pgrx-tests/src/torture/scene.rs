@@ -1,4 +1,4 @@
-//! What a fault acts upon: the server, the clients, and a count of what was done to them.
+//! The objects of a fault: server and clients, and a count of the faults.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ const BACK_WITHIN: Duration = Duration::from_secs(60);
 /// A server under torture.
 pub struct Scene {
     pub cluster: Cluster,
-    /// What follows it, in the campaigns that have such a thing.
+    /// Its standby, in the campaigns that have one.
     pub standby: Option<Cluster>,
     /// A connection for faults that come fast.
     pub operator: Option<postgres::Client>,
@@ -37,7 +37,7 @@ pub struct Scene {
     /// How long it took from the fault until a claim was answered.
     pub recoveries: Vec<Duration>,
     pub journals: PathBuf,
-    /// What can be full, in the campaign that has such a thing.
+    /// The disk that can be full, in the campaign that has one.
     pub disks: Vec<Disk>,
     pub samples: Samples,
     /// The clock of the server, in the campaign that sets it; how many seconds it is ahead, and was at most.
@@ -48,9 +48,9 @@ pub struct Scene {
     pub crashes: Vec<(i64, i64)>,
     /// Lines of the server's log with one of these are no surprise.
     pub forgiven: &'static [&'static str],
-    /// What broke outside the account.
+    /// Violations outside the checks.
     pub complaints: Vec<String>,
-    /// What was measured besides.
+    /// Other measurements.
     pub remarks: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl Scene {
         *self.faults.entry(fault.to_owned()).or_default() += 1;
     }
 
-    /// Does what loses whatever the server has not written.
+    /// Loses everything that the server has not written.
     pub fn crash(&mut self, act: impl FnOnce(&mut Self)) {
         let from = now();
         act(self);

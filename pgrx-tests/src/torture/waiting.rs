@@ -1,14 +1,14 @@
-//! What waits for ever: tasks that nobody will ever get, and rows that are left of tasks which are over.
+//! Finds tasks that can never be claimed, and rows left over from finished tasks.
 
 use std::time::{Duration, Instant};
 
 use postgres::{Client, IsolationLevel};
 
-/// How long what is over may leave rows behind.
+/// How long a finished task may leave rows behind.
 const SOON: Duration = Duration::from_secs(5);
 
-/// What the sweep may have to find: a task that waits for one whose end could not be written to the row of
-/// the dependency, and left its outcome elsewhere, as it should.
+/// A task that the sweep may have to find: it waits for a task whose end could not be written to the dependency's
+/// row, and left its outcome elsewhere, as designed.
 const LEFT_TO_THE_SWEEP: &str = "
     SELECT DISTINCT t.id FROM queue.tasks AS t
     JOIN queue_internal.dependencies AS d ON d.task_id = t.id
@@ -16,7 +16,7 @@ const LEFT_TO_THE_SWEEP: &str = "
     WHERE t.state = 'waiting' AND d.outcome IS NULL
       AND NOT EXISTS (SELECT FROM queue.tasks AS p WHERE p.id = d.predecessor_id)";
 
-/// What could be unblocked, while nothing tells anybody to look at it: it would wait for the sweep.
+/// Tasks that can be unblocked and have no event: they would wait for the sweep.
 const UNANNOUNCED: &str = "
     SELECT format('task %s of %s waits for nothing that is left, and no event says so', t.id, t.queue)
     FROM queue.tasks AS t
@@ -43,8 +43,7 @@ pub fn unannounced(client: &mut Client) -> Result<Vec<String>, postgres::Error> 
     Ok(work.query(UNANNOUNCED, &[])?.iter().map(|row| row.get(0)).collect())
 }
 
-/// How many tasks are left to the sweep, if these are what all others wait for; `None` if some wait for
-/// something else.
+/// How many tasks are left to the sweep, if all others wait for these; `None` if some wait for anything else.
 pub fn left_to_the_sweep(client: &mut Client) -> Result<Option<u64>, postgres::Error> {
     let query = format!(
         "WITH RECURSIVE left_over AS ({LEFT_TO_THE_SWEEP}), blocked AS (
@@ -65,7 +64,7 @@ pub fn left_to_the_sweep(client: &mut Client) -> Result<Option<u64>, postgres::E
     Ok((!others).then_some(count.unsigned_abs()))
 }
 
-/// Why tasks are left that nobody got.
+/// Why tasks are left over.
 pub fn reasons(client: &mut Client) -> Vec<String> {
     let query = "
         SELECT format('task %s of %s waits for nothing that is left: %s', t.id, t.queue,
@@ -91,7 +90,7 @@ pub fn reasons(client: &mut Client) -> Vec<String> {
     reasons
 }
 
-/// What is left of tasks that are over, if that stays so. Dependencies may be left to the sweep.
+/// Rows that stay after their tasks ended. Dependencies may be left to the sweep.
 pub fn left_behind(client: &mut Client) -> Vec<String> {
     let query = "
         SELECT format('key %s of %s is held by task %s, which is over', k.key, k.queue, k.task_id)

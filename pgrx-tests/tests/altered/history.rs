@@ -3,8 +3,7 @@
 
 use super::*;
 
-/// Completes a task, natively or by the core; returns the partition that its row of the history went to,
-/// or the SQLSTATE.
+/// Completes a task, natively or in SQL. Returns the partition of its history row, or the SQLSTATE.
 fn archive(client: &mut Client, fast_path: &str) -> Result<String, String> {
     run(client, &format!("SET queue.fast_path = {fast_path}; SELECT queue.push('default')"));
     let query = "SELECT queue.complete(id, token) FROM queue.claim('1 hour')";
@@ -22,7 +21,7 @@ fn both(client: &mut Client, what: &str) -> (Result<String, String>, bool) {
     let natively = archive(client, "on");
     assert_eq!(natively, by_core, "{what}");
     run(client, "DELETE FROM queue.tasks");
-    // Every row is where its partition's bounds say.
+    // Every row is within the bounds of its partition.
     let strays = "SELECT count(*) FROM queue.history_default AS h WHERE EXISTS (
         SELECT FROM bounds AS b WHERE h.finished_at >= b.since AND h.finished_at < b.until)";
     assert_eq!(count(client, strays), 0, "{what}: rows in the default partition that belong elsewhere");
@@ -30,7 +29,7 @@ fn both(client: &mut Client, what: &str) -> (Result<String, String>, bool) {
 }
 
 #[test]
-fn rows_of_the_history_go_to_the_partition_whose_bounds_they_are_within() {
+fn history_rows_go_to_the_partition_for_their_day() {
     let cluster = cluster("altered-history");
     let mut client = cluster.connect();
     meanwhile::without_partitions(&mut client);
@@ -59,7 +58,7 @@ fn rows_of_the_history_go_to_the_partition_whose_bounds_they_are_within() {
     );
     assert_eq!(both(&mut client, "detached"), (default(), true));
 
-    // With partitions of its own, whose rows only the core can distribute.
+    // A partition that is itself partitioned: only SQL can route its rows.
     run(
         &mut client,
         &format!(
@@ -72,7 +71,7 @@ fn rows_of_the_history_go_to_the_partition_whose_bounds_they_are_within() {
     assert_eq!(both(&mut client, "sub-partitions"), (Ok("queue.parted_default".to_owned()), false));
     run(&mut client, "DROP TABLE queue.parted; DELETE FROM bounds");
 
-    // The name of today's partition says nothing about its bounds.
+    // The name of a partition does not determine its bounds.
     run(
         &mut client,
         "DO $$ BEGIN EXECUTE format('CREATE TABLE queue.history_%s PARTITION OF queue.history

@@ -1,4 +1,4 @@
-//! Tables that are altered in ways that only one look of the native verbs can notice.
+//! Alterations that only one check of the native functions can notice.
 
 use super::*;
 
@@ -25,8 +25,8 @@ pub fn without_partitions(client: &mut Client) {
     eventually("the worker leaves", Duration::from_secs(10), || count(client, workers) == 0);
 }
 
-/// An index that CREATE INDEX CONCURRENTLY has only begun to make is an empty file, and may appear after a
-/// verb has looked at the table.
+/// An index that CREATE INDEX CONCURRENTLY has just begun is an empty file, and may appear after a function has
+/// checked the table.
 #[test]
 fn an_index_that_is_begun_while_a_completion_waits_is_not_written_to() {
     let cluster = cluster("altered-begun");
@@ -55,9 +55,9 @@ fn an_index_that_is_begun_while_a_completion_waits_is_not_written_to() {
     assert_eq!(count(&mut client, by_index), 5);
 }
 
-/// In the place of the extension's own constraint there may be one of the same number.
+/// The extension's own constraint may be replaced by another one, so that their number is the same.
 #[test]
-fn a_constraint_in_the_place_of_the_extensions_own_holds() {
+fn a_constraint_that_replaces_one_of_the_extension_is_enforced() {
     let cluster = cluster("altered-constraint");
     let mut client = cluster.connect();
     run(&mut client, "ALTER TABLE queue.tasks DROP CONSTRAINT tasks_lease_check");
@@ -85,7 +85,7 @@ fn a_constraint_in_the_place_of_the_extensions_own_holds() {
     round(&mut client, "with its own again", "");
 }
 
-/// What the caller has in the search_path is not what the library means by a name.
+/// The library does not use functions or operators from the caller's search_path.
 #[test]
 fn functions_and_operators_of_the_caller_are_not_called() {
     let cluster = cluster("altered-names");
@@ -101,7 +101,7 @@ fn functions_and_operators_of_the_caller_are_not_called() {
         "SELECT queue.push_many('default', '{1, 2}'); SELECT queue.claim('1 hour', max_tasks => 2)",
     );
     run(&mut worker, "SET search_path = evil, pg_catalog");
-    // One that changed while the call waits for its lock is finished by the core.
+    // If the row changed while the call waited for its lock, SQL finishes the call.
     run(&mut holder, "BEGIN; UPDATE queue.tasks SET group_key = 'g' WHERE id = 2");
     let worker = blocked(
         &mut client,

@@ -1,4 +1,4 @@
-//! Tables that are published: what cannot be replicated is refused in each edition, and the rest works.
+//! Published tables: changes that cannot be replicated are refused in each edition, and everything else works.
 
 use super::*;
 use queue_ext_tests::{Edition, Worker};
@@ -35,7 +35,7 @@ fn publications_that_would_lose_changes_refuse_them_alike() {
 }
 
 #[test]
-fn a_publication_for_all_tables_stops_nothing() {
+fn a_publication_for_all_tables_blocks_nothing() {
     for edition in [Edition::FastPath, Edition::SqlOnly] {
         let cluster = edition.cluster("altered-all-tables", Worker::On);
         edition.install(&cluster, "postgres");
@@ -65,7 +65,7 @@ fn a_publication_for_all_tables_stops_nothing() {
 }
 
 #[test]
-fn what_is_done_natively_is_replicated_logically() {
+fn native_writes_are_replicated_logically() {
     let cluster = cluster("altered-publication");
     let mut client = cluster.connect();
     // The history gets its partitions once it is in use: before it is published, since rows move then.

@@ -1,11 +1,11 @@
-//! Who may see the page and act, and what of it: mostly by requests that no browser would send.
+//! Access control, mostly with requests that no browser would send.
 
 use crate::fill::{fill, id, run};
 use crate::program::{Dashboard, refused};
 use crate::{ENTER, browse, http, ids, start};
 
 #[test]
-fn requests_without_the_token_or_from_another_site_get_nothing() {
+fn requests_without_the_token_or_from_another_site_are_refused() {
     let Some(cluster) = start("guard") else { return };
     let mut client = cluster.connect();
     fill(&mut client);
@@ -81,7 +81,7 @@ fn requests_without_the_token_or_from_another_site_get_nothing() {
         assert_eq!(answer.status, status, "{site}");
     }
 
-    // A name that somebody else pointed at this machine gets no page, and no data.
+    // An unknown host name gets no page and no data.
     for path in ["/", "/api/overview"] {
         for (host, status) in
             [("evil.example", 403), ("localhost:1", 200), ("[::1]:80", 200), ("queue.example.com", 403)]
@@ -112,7 +112,7 @@ fn requests_without_the_token_or_from_another_site_get_nothing() {
 }
 
 #[test]
-fn it_sees_what_its_role_may_see_and_hides_payloads_when_told() {
+fn it_shows_what_its_role_may_see_and_can_hide_payloads() {
     let Some(cluster) = start("roles") else { return };
     let mut client = cluster.connect();
     let tasks = fill(&mut client);

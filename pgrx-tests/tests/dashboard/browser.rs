@@ -1,4 +1,4 @@
-//! A headless Chromium, driven by WebDriver: what a person can see and press.
+//! A headless Chromium, controlled by WebDriver.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::http;
 
 const SOON: Duration = Duration::from_secs(20);
-/// What names an element in WebDriver.
+/// The key of an element in WebDriver.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 const ARGUMENTS: &[&str] = &[
     "--headless",
@@ -109,13 +109,13 @@ impl Browser {
         self.call("POST", "/url", &json!({"url": address})).expect("open the page");
     }
 
-    /// What a script returns.
+    /// The result of a script.
     pub fn run(&self, script: &str) -> Value {
         self.call("POST", "/execute/sync", &json!({"script": script, "args": []}))
             .unwrap_or_else(|why| panic!("{script}: {why}"))
     }
 
-    /// The text of what matches, as it is seen; empty if nothing does.
+    /// The visible text of the matching elements, or an empty string.
     pub fn text(&self, selector: &str) -> String {
         let script = format!(
             "return [...document.querySelectorAll({})].map((element) => element.innerText).join('\\n')",
@@ -130,7 +130,7 @@ impl Browser {
             .expect("a number")
     }
 
-    /// Waits until the text of what matches contains this.
+    /// Waits until the text of the matching elements contains this.
     pub fn sees(&self, selector: &str, text: &str) {
         self.eventually(&format!("{selector} says {text}"), || self.text(selector).contains(text));
     }
@@ -139,7 +139,7 @@ impl Browser {
         self.eventually(&format!("{selector} no longer says {text}"), || !self.text(selector).contains(text));
     }
 
-    /// Waits for a condition; shows what is on the page if it does not come.
+    /// Waits for a condition; prints the page if it does not hold.
     pub fn eventually(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             eventually(what, SOON, &mut condition);
@@ -154,7 +154,7 @@ impl Browser {
         Ok(found[ELEMENT].as_str().expect("an element").to_owned())
     }
 
-    /// Presses what matches, as soon as it can be pressed.
+    /// Clicks the matching element as soon as possible.
     pub fn click(&self, selector: &str) {
         self.eventually(&format!("{selector} can be pressed"), || {
             self.element(selector)
@@ -163,7 +163,7 @@ impl Browser {
         });
     }
 
-    /// Types into what matches, in place of what is there; "\u{e007}" is Enter.
+    /// Replaces the text of the matching field; "\u{e007}" is Enter.
     pub fn fill(&self, selector: &str, text: &str) {
         self.eventually(&format!("{selector} takes text"), || {
             self.element(selector)
@@ -184,7 +184,7 @@ impl Browser {
         self.call("POST", "/actions", &wish).expect("press");
     }
 
-    /// What the page complained about: errors in its scripts, and what its policy forbade.
+    /// The messages of the console: errors in scripts, and violations of the policy.
     pub fn console(&self) -> Vec<String> {
         let lines = self.call("POST", "/se/log", &json!({"type": "browser"})).expect("the console");
         let lines = lines.as_array().into_iter().flatten();

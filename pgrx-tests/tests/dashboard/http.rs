@@ -1,4 +1,4 @@
-//! Requests as they are written on the wire, so that a test can say what a browser would not.
+//! Raw HTTP requests, so that a test can send what a browser would not.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ impl Answer {
     }
 }
 
-/// Sends a request and reads the answer. A Host among the headers takes the place of the address.
+/// Sends a request and reads the response. A Host among the headers replaces the address.
 pub fn send(address: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
     let stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");

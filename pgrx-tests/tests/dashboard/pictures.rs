@@ -1,5 +1,5 @@
-//! The pictures in the docs: of a server at work, by the browser of the tests. PICTURES names their folder;
-//! PICTURES_SECONDS is how long the server works before they are taken, which is what the curves show.
+//! Takes the screenshots of the docs on a busy server. PICTURES is the folder for them; PICTURES_SECONDS is the
+//! duration of the load before, which the curves show.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const SETUP: &str = "
     SELECT count(queue.push('exports', jsonb_build_object('tenant', n))) FROM generate_series(1, 38) AS n;
     SELECT count(queue.push('invoices', jsonb_build_object('order', n), delay => '1 hour')) FROM generate_series(1, 412) AS n";
 
-/// What producers and workers do in each tenth of a second: SQL of the public functions, as users write it.
+/// The load of producers and workers in each tenth of a second, with the public functions.
 const PUSH: &str = "
     SELECT count(queue.push(q.name, jsonb_build_object('to', 'customer-' || n || '@example.com', 'template', 'order-shipped',
                                     'order', 48000 + n, 'items', jsonb_build_array('tea', 'kettle')),
@@ -98,7 +98,7 @@ fn pictures_for_the_docs() {
     let stop = Arc::new(AtomicBool::new(false));
     let threads = work(&cluster, &stop);
     let browser = browse("pictures", &dashboard, "queues");
-    // Not to wait for anything: the load of these seconds is what the pictures are of.
+    // Not a wait for a condition: the pictures show the load of these seconds.
     std::thread::sleep(Duration::from_secs(seconds));
     run(
         &mut client,

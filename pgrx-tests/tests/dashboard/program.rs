@@ -31,7 +31,7 @@ fn program() -> Command {
     command
 }
 
-/// Starts it with these arguments, which it does not like; returns what it said.
+/// Starts it with arguments that it refuses; returns its output.
 pub fn refused(arguments: &[&str], database: Option<&str>) -> Output {
     let mut command = program();
     if let Some(database) = database {
@@ -68,7 +68,7 @@ impl Dashboard {
         Self { process, said, address }
     }
 
-    /// What it wrote to its log.
+    /// Its log.
     pub fn log(&self) -> String {
         self.said.lock().expect("its log").clone()
     }

@@ -1,5 +1,5 @@
-//! `docs/reference.md` is what the catalogue of a fresh database says: signatures and COMMENTs of what is public.
-//! With REFERENCE=write in the environment (`make reference`) it is written, without it compared.
+//! `docs/reference.md` is generated from the catalog of a new database: signatures and COMMENTs of the public
+//! objects. With REFERENCE=write in the environment (`make reference`) the page is written, otherwise compared.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,7 +16,7 @@ Every public function, table, view and setting. psql shows the same with `\\df+ 
 ";
 
 #[test]
-fn the_reference_is_what_the_comments_say() {
+fn the_reference_matches_the_comments() {
     let cluster = Cluster::start("docs-reference");
     let made = reference(&mut cluster.connect());
     let file = root().join("docs/reference.md");

@@ -1,9 +1,9 @@
-//! Every SQL snippet of every page is run, a page from top to bottom in a database of its own. What a page needs and
-//! no reader wants to see stands in a comment that begins with `<!--sql`. A snippet that is followed by a block of `text`
-//! prints that text. Two things can be said of a snippet:
+//! Every SQL snippet of every page is run, each page from top to bottom in its own database. Statements that readers
+//! should not see are in a comment that begins with `<!--sql`. A snippet followed by a block of `text` has to print
+//! that text. A snippet can be marked:
 //!
 //! - `sql error=QX001`: its last statement fails with this code;
-//! - `sql test=sharding`: it needs more than a database, and is run by the suite of that name.
+//! - `sql test=sharding`: it needs more than a database, and the suite of that name runs it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,11 +21,11 @@ const STATEMENTS: [&str; 16] = [
     "REVOKE", "SELECT", "UPDATE", "VACUUM", "WITH",
 ];
 
-/// A piece of a page that psql is to run, or that says why it is not.
+/// A part of a page that psql runs, or the reason why it does not.
 struct Snippet {
     lines: Range<usize>,
     kind: Kind,
-    /// Where it ends in the page, in bytes, and what it prints, if the page says so.
+    /// Its end in the page, in bytes, and its expected output, if the page shows any.
     end: usize,
     prints: Option<String>,
 }
@@ -86,12 +86,12 @@ fn every_snippet_runs() {
     println!("{ran} snippets");
 }
 
-/// Where psql puts what a snippet prints.
+/// The file for the output of a snippet.
 fn output(snippet: &Snippet) -> String {
     format!("{}.out", snippet.lines.start)
 }
 
-/// Text without what an editor may have taken off.
+/// Text without trailing spaces, which an editor may have removed.
 fn plain(text: &str) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").trim_matches('\n').to_owned()
 }
@@ -168,8 +168,8 @@ fn line_of(text: &str, byte: usize) -> usize {
     text[..byte].matches('\n').count() + 1
 }
 
-/// What psql runs: the page with all but its snippets left blank, so that psql speaks of the page's own lines. What is
-/// done before and after a snippet takes the place of its two fences.
+/// The script for psql: the page with all lines blank except its snippets, so that psql reports the line numbers of
+/// the page. The statements before and after a snippet replace its two fences.
 fn script(page: &Page, snippets: &[Snippet]) -> String {
     let mut lines: Vec<String> = vec![String::new(); page.text.lines().count() + 1];
     let text: Vec<&str> = page.text.lines().collect();

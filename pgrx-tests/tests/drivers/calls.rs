@@ -1,4 +1,4 @@
-//! A call, and what came of it, as they are told to the programs in `drivers/` and by them.
+//! A call and its result, as they are exchanged with the programs in `drivers/`.
 
 /// A value to call with.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub struct Call {
     pub values: Vec<Value>,
 }
 
-/// What a call returned: the cells of all rows with their types, or an SQLSTATE.
+/// The result of a call: the cells of all rows with their types, or an SQLSTATE.
 #[derive(Debug)]
 pub enum Answer {
     Rows(Vec<(String, String)>),

@@ -1,9 +1,9 @@
-//! The calls, in an order in which each does something, and what has to come of them.
+//! The calls, in an order in which each has an effect, and their expected results.
 
 use super::calls::Value::{Array, Bigint, Integer, Text};
 use super::*;
 
-/// What a column is in SQL; the place of its type among a driver's.
+/// The SQL type of a column, and the position of its type in a driver's list.
 #[derive(Clone, Copy)]
 enum Column {
     Number = 0,
@@ -14,7 +14,7 @@ enum Column {
 }
 use Column::{Json, Number, Time, Word, Yes};
 
-/// Who calls, and as what the columns arrive there.
+/// The driver, and the types in which columns arrive there.
 struct Caller<'a, F> {
     who: &'a str,
     types: &'a [&'a str; 5],
@@ -66,7 +66,7 @@ const WAIT: &str = "CALL queue.wait($1, '200 ms')";
 
 const CLAIMED: &[Column] = &[Number, Number, Json, Time, Word];
 
-/// Makes the calls, and looks at what comes back.
+/// Makes the calls, and checks the results.
 pub fn hold(who: &str, types: &[&str; 5], say: impl FnMut(&[Call]) -> Vec<Answer>) {
     let mut caller = Caller { who, types, say };
     let queue: String = who.chars().filter(char::is_ascii_alphanumeric).collect();

@@ -12,7 +12,7 @@ pub const NAME: &str = "tokio-postgres";
 pub const MODES: &[Mode] = ALL;
 pub const TYPES: [&str; 5] = ["i64", "Value", "SystemTime", "bool", "String"];
 
-/// A value as the statement's parameter wants it: tokio-postgres converts nothing.
+/// A value with the type of the statement's parameter: tokio-postgres converts nothing.
 fn argument(value: &calls::Value, wanted: &Type) -> Box<dyn ToSql + Sync + Send> {
     let json = |text: &str| serde_json::from_str::<Json>(text).expect("valid JSON");
     match value {
@@ -95,7 +95,7 @@ async fn call(client: &Client, mode: Mode, call: &Call) -> Result<Vec<(String, S
 fn say(runtime: &Runtime, client: &Client, mode: Mode, batch: &[Call]) -> Vec<Answer> {
     runtime.block_on(async {
         match batch {
-            // What is asked at the same time is sent in one pipeline.
+            // Concurrent queries are sent in one pipeline.
             [first, second] if mode == Pipelined => {
                 let (first, second) = tokio::join!(call(client, mode, first), call(client, mode, second));
                 vec![answer(first), answer(second)]

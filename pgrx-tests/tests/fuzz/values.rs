@@ -1,4 +1,4 @@
-//! Values for arguments, as SQL: by the argument's name where that tells what is nearly right, and by its type.
+//! Values for arguments, as SQL: by the argument's name where it suggests nearly valid values, and by its type.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -225,7 +225,7 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
         ("backoff", _) => {
             object(&["kind", "base", "max", "jitter", "x"]).prop_map(|text| quote(&text)).boxed()
         }
-        // Nobody waits for long.
+        // Timeouts are short.
         ("timeout", _) => literals(&["0", "1 ms", "-1 s", "x", "200 years"]),
         (_, "text") => text().prop_map(|text| quote(&text)).boxed(),
         (_, "name") => prop_oneof![Just("nobody".to_owned()), text()].prop_map(|text| quote(&text)).boxed(),

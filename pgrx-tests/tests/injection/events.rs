@@ -1,4 +1,4 @@
-//! A look for events that takes long, and what comes of it: for a while SQL looks, which knows where to begin.
+//! After a slow check for events, SQL checks for a while, because it knows where to start.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use queue_ext_tests::eventually;
 use super::{SOON, cluster, ids, number, run, send_the_worker_away, telling};
 
 #[test]
-fn after_a_slow_look_for_events_sql_looks_instead_for_a_while() {
+fn after_a_slow_check_for_events_sql_checks_for_a_while() {
     let Some(cluster) = cluster("injection-events") else { return };
     let mut other = cluster.connect();
     send_the_worker_away(&mut other);
     run(&mut other, "SELECT queue.create('q')");
     let (mut one, said) = telling(&cluster);
-    // Claims a task for which an event was left; says whether the claim looked for events natively.
+    // Claims a task for which there is an event. Returns whether the claim checked for events natively.
     let mut claims = |fault: &str| {
         let id = number(&mut other, "SELECT queue.push('q', group_key => 'g')");
         run(&mut one, &format!("SET queue.fault_at = EventsSought; SET queue.fault = {fault}"));
@@ -26,7 +26,7 @@ fn after_a_slow_look_for_events_sql_looks_instead_for_a_while() {
 
     let before = Instant::now();
     claims("linger");
-    // For twenty times as long as the look took, of which the fault is 20 ms.
+    // For twenty times as long as the check took, of which the fault is 20 ms.
     eventually("claims look again", SOON, || claims("tell"));
     assert!(before.elapsed() >= Duration::from_millis(400), "not before: {:?}", before.elapsed());
 }

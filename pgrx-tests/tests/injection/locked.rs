@@ -1,4 +1,4 @@
-//! A row that somebody locks between a claim's reading it and its changing it.
+//! A row that another session locks between the claim's read and its update.
 
 use std::thread;
 

@@ -1,6 +1,6 @@
-//! How verbs come by every point. Q is the name of a queue that was just made.
+//! Scenarios that reach every point. Q is the name of a new queue.
 
-/// What another session holds meanwhile.
+/// The locks of another session.
 pub enum Hold {
     Nothing,
     /// Rows, by the first statement, until the second.
@@ -9,7 +9,7 @@ pub enum Hold {
     Refill,
 }
 
-/// A statement, and what it meets.
+/// A statement and its situation.
 pub struct Scenario {
     pub name: &'static str,
     pub prepare: &'static [&'static str],
@@ -69,7 +69,7 @@ pub const SCENARIOS: &[Scenario] = &[
             PUSH_SOME,
             "SELECT queue.push('Q', group_key => 'g')",
             CLAIM_TWO,
-            // As that of a task is which was for later when it was its turn.
+            // Like the admission of a task that was delayed when its turn came.
             "UPDATE queue.tasks SET admission = 0 WHERE queue = 'Q' AND group_key = 'g'",
         ],
         Hold::Nothing,

@@ -1,4 +1,4 @@
-//! A fault in a session that waits: it leaves the lists, and what it was woken for is the next one's.
+//! A fault in a waiting session: it leaves the lists, and its wake-up goes to the next session.
 
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
@@ -10,10 +10,10 @@ pub const POINTS: [&str; 6] =
     ["WaitSees", "WaitEntered", "WaitFound", "WaitSleeps", "WaitWoken", "WaitBegins"];
 /// Those at which it stands in the lists, and was woken.
 const AFTER_WAKING: [&str; 2] = ["WaitWoken", "WaitBegins"];
-/// Nobody looks by himself for an hour.
+/// No session polls within an hour.
 const WOKEN: Duration = Duration::from_secs(2);
 
-/// What is waited for. T is the id of a task that runs, Q a queue where none is to be claimed.
+/// The event that is waited for. T is the id of a running task, Q a queue without a claimable task.
 struct Kind {
     options: &'static str,
     /// From the client, and from a procedural block, which keeps a transaction while it waits.
@@ -40,7 +40,7 @@ const KINDS: [Kind; 3] = [
         claimable: 1,
         points: POINTS.split_at(1).1,
     },
-    // The core looks there.
+    // SQL checks there.
     Kind {
         options: "{\"max_running\": 10}",
         calls: WAIT,
@@ -57,7 +57,7 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
-/// A session that waits in a thread of its own: it comes back with what it was told, and when.
+/// A session that waits in its own thread, and returns its result and the time.
 struct Waiting(i64, JoinHandle<(Client, Option<String>, Instant)>);
 
 fn start(mut client: Client, call: String) -> Waiting {
@@ -78,7 +78,7 @@ impl Waiting {
         self
     }
 
-    /// It is woken soon, and told no error.
+    /// It is woken soon, and gets no error.
     fn woken(self, since: Instant) -> Client {
         let (client, error, at) = self.1.join().expect("join");
         assert_eq!(error, None);
@@ -147,7 +147,7 @@ fn play(cluster: &Cluster, other: &mut Client, kind: &Kind, call: &str, queue: &
 }
 
 #[test]
-fn a_fault_in_one_who_waits_costs_nobody_else_a_wake_up() {
+fn a_fault_in_a_waiting_session_costs_no_other_a_wakeup() {
     let Some(cluster) = cluster("injection-waits") else { return };
     let mut other = cluster.connect();
     let mut count = 0;

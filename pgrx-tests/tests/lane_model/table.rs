@@ -1,4 +1,4 @@
-//! What the model is made of: chance, tasks, what commits tell, and what a snapshot sees.
+//! The parts of the model: random numbers, tasks, published changes, and snapshots.
 
 use super::*;
 
@@ -42,7 +42,7 @@ pub struct Task {
     pub state: State,
     /// The open claim that has its row locked.
     pub claim: Option<u64>,
-    /// A commit concerning it was not told yet.
+    /// A commit that changed it was not published yet.
     pub untold: u32,
 }
 
@@ -56,14 +56,14 @@ impl Task {
     }
 }
 
-/// What a commit callback tells, in the words of src/transaction.rs.
+/// The changes that a commit callback publishes, as in src/transaction.rs.
 #[derive(Clone, Copy, Debug)]
 pub enum Tell {
     Added(Key),
     Leased(Key, i64),
     Extended(Key, i64),
     Removed(Key, i64),
-    /// More than there was room for: only bounds are published.
+    /// Too many changes to record: only bounds are published.
     Summary {
         added: Key,
         added_from: i64,
@@ -96,7 +96,7 @@ pub struct Claim {
 pub struct Refill {
     pub plan: RefillPlan,
     pub by: i32,
-    /// What its snapshot has, once it has read.
+    /// The contents of its snapshot, after it has read.
     pub found: Option<std::rc::Rc<Findings>>,
 }
 

@@ -1,4 +1,4 @@
-//! The table, the lane, and everybody around them: the steps of a history, and what must hold after each.
+//! The table, the lane and the sessions: the steps of a history, and the checks after each.
 
 use super::*;
 
@@ -11,7 +11,7 @@ pub struct World {
     pub untold: Vec<Vec<Tell>>,
     pub claims: Vec<Claim>,
     pub refill: Option<Refill>,
-    /// Leases that ended, in the hands of one who will end the attempts.
+    /// Expired leases, taken by a session that will end the attempts.
     pub expiring: Vec<i64>,
     /// How many leases there were.
     pub leases: i64,
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// The same world, for a look at what would come.
+    /// A copy of the world, to be drained.
     pub fn copy(&self) -> Self {
         // SAFETY: as in `new`; a lane has no pointers.
         let lane = unsafe {
@@ -217,7 +217,7 @@ impl World {
         self.commit(claim.taken.iter().map(|key| Tell::Leased(*key, until)).collect());
     }
 
-    /// The core claims: it finds its tasks in the table, and locks those that the lane has as well.
+    /// A claim in SQL: it finds its tasks in the table, and locks tasks that may also be in the lane.
     pub fn claim_by_core(&mut self) {
         let (count, now) = (self.some(), self.now);
         let fit = |task: &Task| task.state == State::Queued && task.key.run_at <= now && task.claim.is_none();
@@ -264,7 +264,7 @@ impl World {
         let (count, deletes) = (self.some(), self.random.chance(2));
         let priority = self.random.below(self.priorities) as i32;
         let mut tells = Vec::new();
-        // Two who move a task away and back in the moment before the first one's commit was told are left to the sweep.
+        // Two sessions that move a task away and back before the first commit was published are left to the sweep.
         let fit = |task: &Task| task.state == State::Queued && task.untold == 0 && task.claim.is_none();
         for task in self.choose(count, fit) {
             tells.push(Tell::Removed(task.key, NEVER));
@@ -279,7 +279,7 @@ impl World {
         self.commit(tells);
     }
 
-    /// What the worker does: takes the leases that ended, and reads anew what nobody knows.
+    /// A step of the worker: takes the expired leases, and refills what is unknown.
     pub fn tend(&mut self) {
         let mut ids = [0; 64];
         let count = self.lane.leases.take_expired(self.now, &mut ids);
@@ -293,7 +293,7 @@ impl World {
         self.lane.move_due(self.now);
     }
 
-    /// Ends the attempts of `expiring`, or of any whose lease ran out; or it fails.
+    /// Ends the attempts of `expiring`, or of any task with an expired lease; or fails.
     pub fn expire(&mut self) {
         let mut ids = std::mem::take(&mut self.expiring);
         if self.random.chance(4) {
@@ -323,7 +323,7 @@ impl World {
         self.commit(tells);
     }
 
-    /// Somebody commits what no callback publishes, such as COMMIT PREPARED, and all lanes are invalidated.
+    /// A commit that no callback publishes, such as COMMIT PREPARED, which invalidates all lanes.
     pub fn surprise(&mut self) {
         let until = self.lease();
         let count = self.some();
@@ -352,7 +352,7 @@ impl World {
         read(&mut Snapshot { order, at: 0, level: 0 }, plan, self.now, most_priorities)
     }
 
-    /// The refill goes a step on: it reads, or tells the lane, or fails.
+    /// One step of the refill: it reads, or publishes to the lane, or fails.
     pub fn go_on(&mut self) {
         let Some(mut refill) = self.refill.take() else { return };
         match &refill.found {
@@ -440,7 +440,7 @@ impl World {
                 None => self.lane.give_up(),
             }
         }
-        // What was found locked comes later; here it is free.
+        // Tasks that were found locked come later; here they are unlocked.
         self.lane.retry();
         let mut left: BTreeSet<Key> =
             self.tasks.values().filter(|task| self.is_due(task)).map(|task| task.key).collect();
@@ -471,7 +471,7 @@ impl World {
     }
 }
 
-/// Of what is beyond the room for changes, only the bounds.
+/// Changes that do not fit are published as bounds.
 pub fn summarised(tells: &[Tell]) -> Vec<Tell> {
     let mut kept = tells[..2048].to_vec();
     let (mut first, mut from, mut ends) = (Key::LAST, NEVER, NEVER);

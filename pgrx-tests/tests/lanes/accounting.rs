@@ -18,14 +18,14 @@ impl Dice {
     }
 }
 
-/// What one session knows for certain.
+/// The certain results of one session.
 #[derive(Default)]
 struct Account {
     pushed: Vec<i64>,
     completed: Vec<i64>,
 }
 
-/// Runs what may be cut short; nothing if it was.
+/// Runs a statement that may be cancelled; returns nothing if it was.
 fn attempt<R>(result: Result<R, postgres::Error>) -> Option<R> {
     match result {
         Ok(value) => Some(value),
@@ -101,11 +101,11 @@ fn work(mut client: Client, seed: u64) -> Account {
     }
 }
 
-/// Ends what was claimed, in every way.
+/// Ends claimed tasks in every way.
 fn end(client: &mut Client, dice: &mut Dice, leases: &[(i64, i64)], account: &mut Account) {
     let (ids, tokens): (Vec<i64>, Vec<i64>) = leases.iter().copied().unzip();
     match dice.roll(8) {
-        // Never answers: the leases run out.
+        // Does not finish: the leases expire.
         0 if ids.len() < 5 => {}
         1 => {
             let query =
@@ -128,7 +128,7 @@ fn end(client: &mut Client, dice: &mut Dice, leases: &[(i64, i64)], account: &mu
 }
 
 #[test]
-fn every_task_is_completed_once_whoever_changes_their_mind() {
+fn every_task_is_completed_once_despite_rollbacks() {
     let cluster = cluster("lanes-accounting");
     run(&mut cluster.connect(), "SELECT queue.configure('default', '{\"max_attempts\": 10000}')");
     let sessions: Vec<_> = (0..SESSIONS)
@@ -157,7 +157,7 @@ fn every_task_is_completed_once_whoever_changes_their_mind() {
     let distinct: std::collections::HashSet<i64> = kept.iter().copied().collect();
     assert_eq!(distinct.len(), kept.len(), "once in the history");
     assert!(pushed.iter().all(|id| distinct.contains(id)), "what was pushed was completed");
-    // What was cut short may have been committed after all.
+    // A cancelled statement may have committed after all.
     assert!(completions.keys().all(|id| distinct.contains(id)));
     println!("{} tasks; {}", kept.len(), stats(&mut client));
     assert!(kept.len() > 2000);

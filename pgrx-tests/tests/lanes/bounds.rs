@@ -1,9 +1,9 @@
-//! More than there is room for: queues, databases, tasks in one transaction.
+//! More than fits: queues, databases, tasks in one transaction.
 
 use super::*;
 
 #[test]
-fn more_queues_than_lanes_are_served_all_the_same() {
+fn more_queues_than_lanes_are_still_served() {
     let cluster = with_settings("lanes-two", "queue.lanes = 2\nqueue.sweep_interval = '1h'");
     let mut client = cluster.connect();
     for n in 0..6 {
@@ -26,7 +26,7 @@ fn more_queues_than_lanes_are_served_all_the_same() {
 }
 
 #[test]
-fn without_lanes_the_core_serves_everything() {
+fn without_lanes_every_call_falls_back_to_sql() {
     let cluster = with_settings("lanes-none", "queue.lanes = 0");
     let mut client = cluster.connect();
     let ids = push(&mut client, "default", 3);
@@ -38,7 +38,7 @@ fn without_lanes_the_core_serves_everything() {
 }
 
 #[test]
-fn queues_of_one_name_in_two_databases_have_nothing_in_common() {
+fn queues_of_the_same_name_in_two_databases_are_independent() {
     let mut cluster = with_settings("lanes-databases", "queue.lanes = 2\nqueue.sweep_interval = '1h'");
     let mut here = cluster.connect();
     run(&mut here, "CREATE DATABASE elsewhere");
@@ -65,7 +65,7 @@ fn queues_of_one_name_in_two_databases_have_nothing_in_common() {
 }
 
 #[test]
-fn the_extension_made_anew_begins_with_nothing() {
+fn a_recreated_extension_starts_empty() {
     let mut cluster = cluster("lanes-recreated");
     let mut client = cluster.connect();
     let mut other = cluster.connect();
@@ -80,7 +80,7 @@ fn the_extension_made_anew_begins_with_nothing() {
         assert_eq!(claim(&mut other, "default", 30), ids, "round {round}");
         assert_eq!(count(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'queued'"), 0);
     }
-    // And taken back.
+    // And with a rollback.
     let ids = push(&mut client, "default", 1);
     run(&mut client, "BEGIN; DROP EXTENSION queue_ext; CREATE EXTENSION queue_ext");
     push(&mut client, "default", 5);
@@ -99,7 +99,7 @@ fn a_hundred_thousand_tasks_of_one_transaction_are_all_claimed() {
         run(&mut one, "BEGIN; SELECT count(queue.push('default', priority => n % 3)) FROM generate_series(1, 50000) AS n;
                        SELECT count(*) FROM queue.push_many('default', array_fill('{}'::jsonb, ARRAY[50000])); COMMIT");
     });
-    // A batch beyond what a transaction can note, taken back once.
+    // A batch with more changes than a transaction can record, rolled back once.
     run(&mut one, "BEGIN");
     assert_eq!(claim(&mut one, "default", 5000).len(), 5000);
     assert_eq!(claim(&mut other, "default", 10).len(), 10, "others go on meanwhile");
@@ -114,7 +114,7 @@ fn a_hundred_thousand_tasks_of_one_transaction_are_all_claimed() {
     }
     assert_eq!(found, 100_000, "fewer than asked for means that there are no more");
     assert_eq!(count(&mut one, "SELECT count(*) FROM queue.tasks WHERE state = 'queued'"), 0);
-    // Their leases run out, too many for the lane to know each: the claims find them.
+    // Their leases expire, too many for the lane: the claims find them.
     run(
         &mut one,
         "DELETE FROM queue.tasks WHERE id % 20 > 0;
@@ -137,7 +137,7 @@ fn hundreds_of_queues_share_the_lanes() {
         let query = "SELECT count(*) FROM (SELECT (queue.claim('1 hour', 'q' || n, 10)).id FROM generate_series(1, 300) AS n) AS c";
         assert_eq!(count(&mut client, query), 600);
     }
-    // One transaction that has something for more lanes than it can tell one by one.
+    // One transaction with changes for more lanes than it can record one by one.
     run(
         &mut client,
         "BEGIN; SELECT count(queue.push('q' || n % 60 + 1)) FROM generate_series(1, 6000) AS n; COMMIT",
@@ -195,7 +195,7 @@ fn with_thousands_of_lanes_the_worker_comes_to_rest() {
     );
     let lanes = stats(&mut client)["lanes"].as_object().map_or(0, serde_json::Map::len);
     assert!(lanes > 1000, "{lanes} lanes");
-    // One lease has the worker look at all lanes.
+    // One lease makes the worker check all lanes.
     let id = push(&mut client, "q1", 1)[0];
     let claimed = count(&mut client, "SELECT id FROM queue.claim('100 ms', 'q1')");
     assert_eq!(claimed, id);

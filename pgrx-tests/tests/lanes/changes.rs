@@ -1,11 +1,12 @@
-//! What others do to the table: INSERT, COPY, UPDATE and DELETE reach the lanes, and who waits there.
+//! Changes to the table by other statements: INSERT, COPY, UPDATE and DELETE reach the lanes and the waiting
+//! sessions.
 
 use std::io::Write;
 
 use super::*;
 
 #[test]
-fn every_way_into_the_table_wakes_who_waits() {
+fn every_way_to_insert_a_task_wakes_waiting_sessions() {
     let cluster = cluster("lanes-ways-in");
     let mut client = cluster.connect();
     run(&mut client, "SELECT queue.create('other')");
@@ -123,7 +124,7 @@ fn a_task_whose_admission_is_withdrawn_is_dropped_by_the_claim_that_meets_it() {
     assert_eq!(claim(&mut other, "q", 1), ids[2..]);
 }
 
-/// All there is in the order that it is to be claimed, claimed in batches of any size.
+/// All tasks in the order of claims, claimed in batches of any size.
 fn in_order(client: &mut Client, queue: &str, batch: i32) {
     let query =
         "SELECT id FROM queue.tasks WHERE queue = $1 AND state = 'queued' AND run_at <= clock_timestamp()

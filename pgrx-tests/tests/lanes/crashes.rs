@@ -70,7 +70,7 @@ fn batches_cut_short_lose_nothing_and_keep_nothing() {
 
 /// The worker reads one lane after the other, and may be ended at any of them.
 #[test]
-fn a_worker_ended_while_it_reads_lanes_leaves_none_that_claims_wait_for() {
+fn a_worker_that_ends_while_it_reads_lanes_blocks_no_claims() {
     const QUEUES: usize = 6;
     const TASKS: i32 = 1500;
     let cluster = with_settings("lanes-read-anew", "queue.sweep_interval = '1s'");
@@ -106,7 +106,7 @@ fn all_claimable(cluster: &Cluster, expected: usize) {
 }
 
 #[test]
-fn a_killed_session_takes_nothing_with_it() {
+fn a_killed_session_loses_no_task() {
     let cluster = cluster("lanes-killed");
     let mut client = cluster.connect();
     push(&mut client, "default", 50);
@@ -131,7 +131,7 @@ fn a_killed_session_takes_nothing_with_it() {
 }
 
 #[test]
-fn after_a_restart_lanes_know_nothing_and_find_everything() {
+fn after_a_restart_empty_lanes_find_every_task() {
     let mut cluster = cluster("lanes-restart");
     for mode in ["fast", "immediate"] {
         let mut client = cluster.connect();
@@ -148,7 +148,7 @@ fn after_a_restart_lanes_know_nothing_and_find_everything() {
 }
 
 #[test]
-fn a_promoted_standby_goes_on() {
+fn a_promoted_standby_continues() {
     let mut cluster = cluster("lanes-primary");
     let mut client = cluster.connect();
     push(&mut client, "default", 100);
@@ -167,7 +167,7 @@ fn a_promoted_standby_goes_on() {
         let error = reader.batch_execute(statement).expect_err(statement);
         assert_eq!(error.code().map(|code| code.code()), Some("25006"), "{statement}: {error}");
     }
-    // Whether there is something can be asked there as well.
+    // A waiting session gets an answer there as well.
     let ready = reader.simple_query("CALL queue.wait('default', '1 second', NULL)").expect("wait");
     assert!(
         ready.iter().any(|m| matches!(m, postgres::SimpleQueryMessage::Row(row) if row.get(0) == Some("t")))

@@ -1,5 +1,5 @@
-//! Leases that end while nobody claims: the worker puts their tasks back in time, however many there are and
-//! whatever becomes of their lane.
+//! Leases that expire while no session claims: the worker requeues their tasks in time, however many there are and
+//! whatever happens to their lane.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn a_short_lease_among_thousands_of_long_ones_ends_in_time() {
     eventually("all are back", Duration::from_secs(15), || count(&mut client, back) == 6000);
 }
 
-/// What the lane reads anew ends with the backlog, and does not come to what runs behind it.
+/// A refill of the lane ends with the backlog, and does not reach the running tasks after it.
 #[test]
 fn leases_behind_a_long_backlog_end_in_time() {
     let cluster = cluster("lanes-leases-behind");
@@ -49,7 +49,7 @@ fn a_lane_that_is_given_to_another_queue_leaves_its_leases_to_the_worker() {
     let cluster = with_settings("lanes-handed-on", "queue.lanes = 2\nqueue.sweep_interval = '1h'");
     let mut client = cluster.connect();
     run(&mut client, "SELECT queue.create('limited', '{\"max_running\": 5}'); SELECT queue.push('limited')");
-    // Reading the counters gives both queues a lane, which nobody uses so far.
+    // Reading the counters gives both queues a lane, which no claim uses yet.
     run(&mut client, "SELECT FROM queue.stats");
     assert_eq!(stats(&mut client)["lanes"].as_object().map(serde_json::Map::len), Some(2));
     let id = count(&mut client, "SELECT id FROM queue.claim('3 seconds', 'limited')");
@@ -78,7 +78,7 @@ fn a_claim_does_not_wait_for_a_refill_that_waits_for_it() {
     let pid = |client: &mut Client| client.query_one("SELECT pg_backend_pid()", &[]).expect("pid").get(0);
     let (other_pid, owner_pid) = (pid(&mut other), pid(&mut owner));
     let mut watcher = cluster.connect();
-    // Every lane is to be read anew.
+    // Every lane has to be refilled.
     run(&mut watcher, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'x'");
     run(&mut watcher, "ROLLBACK PREPARED 'x'");
     let altering = std::thread::spawn(move || {

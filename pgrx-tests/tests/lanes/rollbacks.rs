@@ -1,9 +1,9 @@
-//! Claims and pushes that are taken back, wholly or in part, at once or in two phases.
+//! Claims and pushes that are rolled back, wholly or in part, at once or after PREPARE.
 
 use super::*;
 
 #[test]
-fn what_a_claim_took_is_back_when_it_rolls_back() {
+fn tasks_of_a_claim_return_when_it_rolls_back() {
     let cluster = cluster("lanes-rollback");
     let (mut one, mut other) = (cluster.connect(), cluster.connect());
     let ids = push(&mut one, "default", 10);
@@ -14,7 +14,7 @@ fn what_a_claim_took_is_back_when_it_rolls_back() {
     run(&mut one, "ROLLBACK");
     assert_eq!(claim(&mut other, "default", 100), [&ids[..5], &ids[7..]].concat(), "in their old places");
 
-    // To a savepoint: only what was taken since.
+    // To a savepoint: only the claims since then.
     let ids = push(&mut one, "default", 6);
     run(&mut one, "BEGIN");
     assert_eq!(claim(&mut one, "default", 2), ids[..2]);
@@ -47,7 +47,7 @@ fn what_a_claim_took_is_back_when_it_rolls_back() {
 
 #[test]
 fn a_claim_that_rolls_back_leaves_the_lease_that_another_session_gave_meanwhile() {
-    // Without the worker, so that the claims alone look after leases.
+    // Without the worker, so that only claims end expired leases.
     let extra = "queue.sweep_interval = '1h'\nqueue.worker_enabled = off";
     let cluster = Cluster::start_with("lanes-rollback-lease", &Settings { preload: true, extra });
     let (mut one, mut other) = (cluster.connect(), cluster.connect());
@@ -68,7 +68,7 @@ fn a_claim_that_rolls_back_leaves_the_lease_that_another_session_gave_meanwhile(
 }
 
 #[test]
-fn what_was_pushed_and_taken_back_was_never_there() {
+fn a_push_that_rolls_back_leaves_nothing_in_the_lane() {
     let cluster = cluster("lanes-unpushed");
     let (mut one, mut other) = (cluster.connect(), cluster.connect());
     assert_eq!(claim(&mut other, "default", 1), NONE);
@@ -87,7 +87,7 @@ fn what_was_pushed_and_taken_back_was_never_there() {
     run(&mut one, "COMMIT");
     assert_eq!(claim(&mut other, "default", 10), [kept, later].concat());
 
-    // A transaction claims what it has pushed itself; and if it is undone, so is that.
+    // A transaction claims a task that it pushed itself; a rollback undoes both.
     run(&mut one, "BEGIN");
     let own = push(&mut one, "default", 2);
     assert_eq!(claim(&mut one, "default", 10), own);
@@ -97,7 +97,7 @@ fn what_was_pushed_and_taken_back_was_never_there() {
 }
 
 #[test]
-fn a_candidate_that_the_same_transaction_spoiled_is_back_when_it_rolls_back() {
+fn a_candidate_changed_by_its_own_transaction_returns_when_that_rolls_back() {
     let cluster = cluster("lanes-spoiled");
     let (mut one, mut other) = (cluster.connect(), cluster.connect());
     for spoil in [
@@ -130,7 +130,7 @@ fn a_candidate_that_the_same_transaction_spoiled_is_back_when_it_rolls_back() {
 }
 
 #[test]
-fn an_expired_lease_is_not_forgotten_by_who_failed_to_end_it() {
+fn an_expired_lease_that_could_not_be_ended_is_kept() {
     let cluster = cluster("lanes-expired");
     // The worker would be quicker.
     run(&mut cluster.connect(), "ALTER SYSTEM SET queue.worker_enabled = off");
@@ -145,7 +145,7 @@ fn an_expired_lease_is_not_forgotten_by_who_failed_to_end_it() {
         assert_eq!(claim(&mut one, "default", 10), ids[1..]);
         run(&mut one, end);
     }
-    // Locked by somebody who then does nothing.
+    // Locked by a session that then changes nothing.
     run(&mut one, "COMMIT; BEGIN; SELECT FROM queue.tasks FOR UPDATE");
     assert_eq!(claim(&mut other, "default", 10), NONE);
     run(&mut one, "ROLLBACK");
@@ -159,7 +159,7 @@ fn an_expired_lease_is_not_forgotten_by_who_failed_to_end_it() {
 }
 
 #[test]
-fn who_waits_is_woken_for_what_is_given_back() {
+fn a_returned_task_wakes_a_waiting_session() {
     let cluster = cluster("lanes-woken");
     let mut one = cluster.connect();
     let ids = push(&mut one, "default", 1);
@@ -178,7 +178,7 @@ fn who_waits_is_woken_for_what_is_given_back() {
 }
 
 #[test]
-fn transactions_in_two_phases_end_in_the_lanes_too() {
+fn prepared_transactions_are_published_to_lanes() {
     let mut cluster = cluster("lanes-two-phases");
     let (mut one, mut other) = (cluster.connect(), cluster.connect());
     let ids = push(&mut one, "default", 4);

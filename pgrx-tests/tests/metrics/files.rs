@@ -1,5 +1,4 @@
-//! The files by themselves: the two exporters' say the same, the queries may run and cost little, the rules
-//! keep what their own tests say.
+//! The files: both exporters report the same, the queries run and cost little, and the rules pass their tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -16,7 +15,7 @@ use super::{cluster, monitor, run};
 /// Whatever has a label has few values: there are as many series as queues, times a handful.
 const LABELS: [&str; 6] = ["check", "outcome", "queue", "reason", "state", "table"];
 
-/// One metric, as either format says it: help, labels, column, query.
+/// One metric in either format: help, labels, column, query.
 #[derive(Debug, PartialEq)]
 pub struct Metric {
     help: String,
@@ -76,7 +75,7 @@ pub fn metrics() -> (BTreeMap<String, Metric>, BTreeSet<String>) {
     (metrics, counters)
 }
 
-/// Runs the query of a metric and writes what Prometheus would be told.
+/// Runs the query of a metric and returns it as Prometheus gets it.
 fn expose(client: &mut Client, name: &str, metric: &Metric, counter: bool) -> String {
     let kind = if counter { "counter" } else { "gauge" };
     let mut lines = format!("# HELP {name} {}\n# TYPE {name} {kind}\n", metric.help);
@@ -100,7 +99,7 @@ fn expose(client: &mut Client, name: &str, metric: &Metric, counter: bool) -> St
 }
 
 #[test]
-fn both_exporters_say_the_same_with_the_rights_of_pg_monitor() {
+fn both_exporters_report_the_same_as_pg_monitor() {
     if brief() {
         return;
     }
@@ -117,7 +116,7 @@ fn both_exporters_say_the_same_with_the_rights_of_pg_monitor() {
 
     let cluster = cluster("metrics-files");
     let mut owner = cluster.connect();
-    // A call with a key is the core's: there is a reason to be counted.
+    // A call with a key falls back to SQL, so that there is a reason to count.
     run(
         &mut owner,
         "SELECT queue.push('default', key => 'a'); SELECT count(queue.push('default')) FROM generate_series(1, 999)",
@@ -156,13 +155,13 @@ fn lint(exposition: &str) {
 }
 
 #[test]
-fn what_is_asked_at_every_scrape_reads_no_tasks() {
+fn the_queries_of_every_scrape_read_no_tasks() {
     if brief() {
         return;
     }
     let cluster = cluster("metrics-cheap");
     run(&mut cluster.connect(), "SELECT count(queue.push('default')) FROM generate_series(1, 5000)");
-    // Whoever comes first counts.
+    // The first read counts the tables.
     run(&mut monitor(&cluster), "SELECT FROM queue.stats");
     let mut client = monitor(&cluster);
     let (metrics, _) = collector("queue.collector.yml");
@@ -183,7 +182,7 @@ fn what_is_asked_at_every_scrape_reads_no_tasks() {
 }
 
 #[test]
-fn a_server_without_the_library_says_so_and_answers_the_rest() {
+fn a_server_without_the_library_reports_that_and_everything_else() {
     if brief() {
         return;
     }
@@ -207,7 +206,7 @@ fn a_server_without_the_library_says_so_and_answers_the_rest() {
 }
 
 #[test]
-fn the_rules_do_what_their_own_tests_say() {
+fn the_alert_rules_pass_their_tests() {
     if brief() {
         return;
     }
@@ -226,7 +225,7 @@ fn the_rules_do_what_their_own_tests_say() {
         let annotations = &rule["annotations"];
         assert!(annotations["summary"].is_string() && annotations["description"].is_string(), "{name}");
     }
-    // Nothing is asked for that is not told.
+    // Every column of a query is used by a metric.
     let (metrics, _) = metrics();
     let said = [text("alerts.yml"), text("grafana.json")].concat();
     let asked = said.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| {

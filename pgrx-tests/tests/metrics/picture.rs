@@ -9,10 +9,10 @@ use queue_ext_tests::Cluster;
 use super::stack::{Stack, file, output};
 use super::{cluster, run};
 
-/// How long the load goes on, in seconds.
+/// The duration of the load, in seconds.
 const LENGTH: u32 = 240;
 
-/// Says a statement so many times a second in each of some connections, for a part of the time.
+/// Runs a statement so many times a second in each of several connections, for a part of the time.
 fn load(cluster: &Cluster, name: &str, statement: &str, clients: u32, rate: u32, seconds: u32) -> Child {
     let script = cluster.folder().join(format!("{name}.sql"));
     fs::write(&script, statement).expect("write a script");

@@ -11,8 +11,7 @@ use super::{cluster, files, run};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Something of everything: tasks in each state, ends of each kind, leases that ran out, and a call that is
-/// the core's.
+/// Tasks in each state, ends of each kind, expired leases, and a call that falls back to SQL.
 const LOAD: &str = "
     SELECT queue.create('mail'), queue.create('web');
     SELECT count(queue.push('mail')) FROM generate_series(1, 40);
@@ -24,7 +23,7 @@ const LOAD: &str = "
     SELECT FROM queue.claim('1 hour', 'mail', 5, worker => 'one');
     SELECT FROM queue.claim('1 second', 'default', 1);";
 
-/// What the dashboard's variables stand for here.
+/// The values of the dashboard's variables.
 fn filled(expression: &str) -> String {
     let all = expression.replace("$database", ".*").replace("$queue", ".*");
     all.replace("$__rate_interval", "10s")
@@ -49,7 +48,7 @@ fn number(client: &mut Client, query: &str) -> f64 {
 }
 
 #[test]
-fn prometheus_sees_what_there_is_and_tells_when_something_breaks() {
+fn prometheus_reads_the_metrics_and_alerts_on_failures() {
     if brief() {
         return;
     }
@@ -59,7 +58,7 @@ fn prometheus_sees_what_there_is_and_tells_when_something_breaks() {
     let mut stack = Stack::start(&cluster);
     sees_what_there_is(&stack, &mut client);
     every_panel_has_data(&stack);
-    // At first there were no numbers, and that was told.
+    // At first there were no metrics, and an alert reported that.
     eventually("no alert fires", SOON, || stack.query("ALERTS{alertstate=\"firing\"}").is_empty());
 
     run(
@@ -75,7 +74,7 @@ fn prometheus_sees_what_there_is_and_tells_when_something_breaks() {
          CREATE TRIGGER own BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION own();
          SELECT queue.push('web')",
     );
-    // Only what comes after the first number is seen to be more.
+    // An increase is visible only after the first value.
     let altered = "queue_calls_fallback_total{reason=\"altered\"}";
     eventually("the core's calls are counted", SOON, || stack.value(altered).is_some());
     run(
@@ -91,7 +90,7 @@ fn prometheus_sees_what_there_is_and_tells_when_something_breaks() {
     run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('1 hour', 'late')");
     eventually("nothing is late any more", SOON, || !stack.fires("QueueTasksLate"));
 
-    // The launcher has the only place for a process, and the worker none.
+    // The launcher occupies the only slot, so the worker cannot start.
     run(&mut client, "SELECT FROM queue.claim('1 hour', 'mail')");
     run(&mut client, "ALTER SYSTEM SET max_worker_processes = 1");
     drop(client);
@@ -113,7 +112,7 @@ fn prometheus_sees_what_there_is_and_tells_when_something_breaks() {
     });
     assert!(stack.fires("QueueWorkerMissing"));
 
-    // The exporter repeats what it read last.
+    // The exporter repeats its last values.
     drop(client);
     cluster.stop("immediate");
     await_alerts(&stack, &["QueueMetricsOld"]);

@@ -10,7 +10,7 @@ use queue_ext_tests::Cluster;
 use queue_ext_tests::cluster::home;
 use serde_json::Value;
 
-/// What `servers.py metrics` fetched.
+/// The programs that `servers.py metrics` downloaded.
 pub fn fetched(path: &str) -> PathBuf {
     home().join("metrics").join(path)
 }
@@ -25,7 +25,7 @@ pub fn text(name: &str) -> String {
     fs::read_to_string(file(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// What a YAML file in `monitoring/` says.
+/// The contents of a YAML file in `monitoring/`.
 pub fn yaml(name: &str) -> Value {
     let program = "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
     let mut command = Command::new("python3");
@@ -33,7 +33,7 @@ pub fn yaml(name: &str) -> Value {
     serde_json::from_str(&output(&mut command)).expect("JSON")
 }
 
-/// What a program says that must succeed.
+/// The output of a program that must succeed.
 pub fn output(command: &mut Command) -> String {
     let done = command.stdin(Stdio::null()).output().expect("run a program");
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -41,7 +41,7 @@ pub fn output(command: &mut Command) -> String {
     said
 }
 
-/// An exporter that reads a server, and a Prometheus that scrapes it and looks at the alert rules.
+/// An exporter that reads a server, and a Prometheus that scrapes it and evaluates the alert rules.
 pub struct Stack {
     exporter: Child,
     prometheus: Child,
@@ -49,8 +49,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Starts both. What is done every few seconds or minutes is done every second here, and alerts do
-    /// not wait.
+    /// Starts both. Intervals of seconds or minutes are one second here, and alerts do not wait.
     pub fn start(cluster: &Cluster) -> Self {
         let folder = cluster.folder();
         let (exporter_port, port) = (free_port(), free_port());
@@ -81,7 +80,7 @@ impl Stack {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// `data` of what Prometheus's API answers; nothing while it does not.
+    /// The `data` of a response of Prometheus's API; nothing if it does not answer.
     pub fn api(&self, path: &str) -> Option<Value> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         write!(stream, "GET /api/v1/{path} HTTP/1.0\r\n\r\n").ok()?;
@@ -150,7 +149,7 @@ fn with_value(line: &str, key: &str, value: &str) -> String {
     }
 }
 
-/// A port that nobody has; until somebody takes it.
+/// A port that is free at this moment.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address").port()

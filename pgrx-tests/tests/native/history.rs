@@ -1,8 +1,8 @@
-//! One random history: what is called, and what came of it, line by line.
+//! One random history: calls and their results, line by line.
 
 use postgres::{Client, SimpleQueryMessage};
 
-/// Two queues, and a function that writes down everything there is but the times.
+/// Two queues, and a function that prints all rows without their times.
 pub const SETUP: &str = r#"
 SELECT queue.create('a', '{"backoff": {"base": "1 hour", "jitter": 0}, "max_attempts": 3}');
 SELECT queue.create('b', '{"backoff": {"base": "0"}, "keep_history": false}');
@@ -66,14 +66,14 @@ impl Dice {
     }
 }
 
-/// A history as it is being played. Its steps depend on the seed and on what came of the steps before.
+/// A running history. Its steps depend on the seed and on the results of earlier steps.
 pub struct History<'a> {
     client: &'a mut Client,
     dice: Dice,
     log: Vec<String>,
     /// Leases that were granted, also such as were lost since.
     leases: Vec<(i64, i64)>,
-    /// Whether keys, groups and predecessors occur, which the core deals with.
+    /// Whether keys, groups and predecessors occur, which fall back to SQL.
     policies: bool,
     in_transaction: bool,
     savepoints: u64,
@@ -94,7 +94,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// Plays it, and returns what was called and what came of it.
+    /// Runs it, and returns the calls and their results.
     pub fn play(mut self) -> Vec<String> {
         self.client.simple_query("SELECT public.reset()").expect("reset");
         for _ in 0..1 + self.dice.roll(3) {
@@ -107,10 +107,10 @@ impl<'a> History<'a> {
             let end = self.dice.pick(&["COMMIT", "ROLLBACK"]);
             self.run(end);
         }
-        // Leases that ran out count as soon as somebody looks, and who looks first may differ.
+        // An expired lease is counted as soon as a session checks it, which may be another one in each database.
         self.run("SELECT queue.reap()");
         self.run("SELECT * FROM public.everything()");
-        // What is left is claimed in order, which shows that nothing was forgotten.
+        // The remaining tasks are claimed in order, so that none is missed.
         self.run("SELECT id FROM queue.claim('1 hour', 'a', 100)");
         self.run("SELECT id FROM queue.claim('1 hour', 'b', 100)");
         self.log
@@ -194,12 +194,12 @@ impl<'a> History<'a> {
                 "SELECT id, queue.complete(id, token, '1') FROM queue.claim('1 hour', '{queue}', {most}{worker})"
             )),
             1 => {
-                // Runs out at once; ended by the next claim, or by somebody else.
+                // Expires at once; ended by the next claim or by another session.
                 self.claim_with(&format!("'1 us', '{queue}', {most}{worker}"));
                 if self.dice.one_in(2) {
                     self.run("SELECT queue.reap()");
                 } else {
-                    // The core hands out what it puts back behind what it found queued.
+                    // SQL returns requeued tasks after the queued ones that it found.
                     self.lease(&format!("SELECT {CLAIMED} FROM queue.claim('1 hour', '{queue}', 1000) ORDER BY id"));
                 }
             }
@@ -296,7 +296,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// What users do to the table themselves.
+    /// Direct changes of users to the table.
     fn direct(&mut self) {
         let (id, priority) = (1 + self.dice.roll(12), self.dice.roll(4));
         let run_at = self.dice.pick(&["'2020-01-01'", "'2020-02-02'", "'2101-01-01'"]);
@@ -363,7 +363,7 @@ impl<'a> History<'a> {
         self.note(statement);
     }
 
-    /// Runs a statement and writes down what came of it. After an error a transaction goes back.
+    /// Runs a statement and records its result. After an error, the transaction rolls back.
     fn note(&mut self, statement: &str) -> Vec<String> {
         let result = self.client.simple_query(statement);
         let statement = statement.replace(CLAIMED, "...");

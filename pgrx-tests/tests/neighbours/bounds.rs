@@ -22,7 +22,7 @@ fn events_that_are_not_due_are_not_read_once_for_each_queue() {
 }
 
 #[test]
-fn keys_and_events_for_later_are_not_read_each_minute() {
+fn future_keys_and_events_are_not_read_each_minute() {
     let (_cluster, mut client, _worker) = start("bounds-later");
     without_worker(&mut client);
     run(
@@ -48,7 +48,7 @@ fn keys_and_events_for_later_are_not_read_each_minute() {
 }
 
 #[test]
-fn a_group_with_much_to_admit_is_not_admitted_in_one_transaction() {
+fn a_group_with_many_blocked_tasks_is_not_admitted_in_one_transaction() {
     let (_cluster, mut client, _worker) = start("bounds-group");
     without_worker(&mut client);
     run(
@@ -69,7 +69,7 @@ fn a_group_with_much_to_admit_is_not_admitted_in_one_transaction() {
 }
 
 #[test]
-fn an_event_that_fails_gives_those_behind_it_no_more_time() {
+fn a_failing_event_gives_later_ones_no_extra_time() {
     let (_cluster, mut client, _worker) = start("bounds-failing");
     without_worker(&mut client);
     run(
@@ -113,7 +113,7 @@ fn many_schedules_with_a_key_that_is_held_cost_little_more_than_one() {
 }
 
 #[test]
-fn schedules_on_time_come_first_and_those_that_are_behind_are_not_left_out() {
+fn schedules_on_time_come_first_and_late_ones_still_run() {
     let (_cluster, mut client, _worker) = start("bounds-on-time");
     without_worker(&mut client);
     run(
@@ -174,7 +174,7 @@ fn dead_versions_that_an_old_snapshot_keeps_do_not_slow_down_schedules() {
 }
 
 #[test]
-fn a_task_that_comes_due_in_its_group_does_not_have_all_that_are_for_later_read() {
+fn a_due_task_of_a_group_does_not_cause_all_delayed_ones_to_be_read() {
     let (cluster, mut client, _worker) = start("bounds-delayed");
     without_worker(&mut client);
     run(
@@ -205,7 +205,7 @@ fn a_task_that_comes_due_in_its_group_does_not_have_all_that_are_for_later_read(
 }
 
 #[test]
-fn a_lease_that_cannot_be_ended_is_looked_at_again_after_a_pause() {
+fn a_lease_that_cannot_be_ended_is_checked_again_after_a_pause() {
     let (cluster, mut client, _worker) = start("bounds-locked");
     without_worker(&mut client);
     run(

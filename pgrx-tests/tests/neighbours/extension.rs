@@ -5,7 +5,7 @@ use postgres::NoTls;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A native claim finds a task whose lease ran out, and a session that waits for a task comes back in time.
+/// A native claim finds a task with an expired lease, and a waiting session returns in time.
 fn sessions_are_in_time(client: &mut Client) {
     run(client, "SELECT queue.push('a'); SELECT queue.claim('200 ms', 'a')");
     eventually("a claim takes over the lease that ran out", Duration::from_secs(2), || {
@@ -21,7 +21,7 @@ fn sessions_are_in_time(client: &mut Client) {
 }
 
 #[test]
-fn a_lock_on_the_extension_that_its_owner_keeps_holds_up_nothing() {
+fn a_lock_on_the_extension_held_by_its_owner_blocks_nothing() {
     let (mut cluster, mut client, worker) = start("kept");
     run(&mut client, TICK);
     let mut owner = cluster.connect();
@@ -40,7 +40,7 @@ fn a_lock_on_the_extension_that_its_owner_keeps_holds_up_nothing() {
 }
 
 #[test]
-fn commands_on_the_extension_that_are_refused_hold_up_nothing() {
+fn refused_commands_on_the_extension_block_nothing() {
     let (mut cluster, mut client, worker) = start("refused");
     run(&mut client, "CREATE ROLE nobody LOGIN");
     run(&mut client, TICK);

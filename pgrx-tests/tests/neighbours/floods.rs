@@ -1,4 +1,5 @@
-//! What a role with rights for queues a and m1 to m30 does to be in everybody's way, each flood in a session of its own.
+//! Everything that a role with rights for queues a and m1 to m30 can do to delay others, each flood in its own
+//! session.
 
 use super::*;
 use postgres::NoTls;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// Makes the roles and queues, and what the floods find.
+/// Creates the roles, the queues, and the initial tasks.
 pub fn prepare(client: &mut Client) {
     run(
         client,
@@ -19,7 +20,7 @@ pub fn prepare(client: &mut Client) {
     );
 }
 
-/// Sessions that go on until they are told to stop.
+/// Sessions that continue until they have to stop.
 pub struct Floods {
     stop: Arc<AtomicBool>,
     sessions: Vec<JoinHandle<Effort>>,
@@ -28,7 +29,7 @@ pub struct Floods {
     pub refused: Arc<AtomicU64>,
 }
 
-/// Who says what again and again, with a pause of so many milliseconds. {n} is another number each time.
+/// Role, statement and pause in milliseconds of each flood. {n} is a new number each time.
 const FLOODS: &[(&str, u64, &str)] = &[
     // Locks that are kept.
     ("hostile", 0, "BEGIN; SELECT queue.push('a', key => 'nightly'); SELECT pg_sleep(3); ROLLBACK"),
@@ -48,7 +49,7 @@ const FLOODS: &[(&str, u64, &str)] = &[
         "BEGIN; SELECT pg_advisory_xact_lock(hashtext('queue_ext history'), 0); SELECT pg_sleep(5); COMMIT",
     ),
     ("hostile", 100, "LOCK TABLE queue.tasks; LOCK TABLE queue_internal.locks"),
-    // Rows that others have to look at.
+    // Rows that other sessions have to read.
     (
         "hostile",
         50,
@@ -82,7 +83,7 @@ const FLOODS: &[(&str, u64, &str)] = &[
         "SELECT queue.schedule('late {n}', '* * * * * *', 'm' || 1 + {n} % 30, options => '{\"missed_runs\": \"all\"}')",
     ),
     ("hostile", 50, "SELECT queue.bind('#.w{n}', 'a'); SELECT count(*) FROM queue.publish('x.y.w{n}')"),
-    // What the server has once for all.
+    // Resources that the server shares.
     (
         "hostile",
         20,
@@ -98,7 +99,7 @@ const FLOODS: &[(&str, u64, &str)] = &[
     ("nobody", 20, "SELECT pg_notify('queue_b', ''), pg_notify('queue_ext', '{n}')"),
     ("nobody", 200, "DROP SUBSCRIPTION IF EXISTS none_{n}"),
     ("nobody", 2, "DROP EXTENSION queue_ext"),
-    // Operators' verbs.
+    // Functions of operators.
     ("hostile", 200, "SELECT count(*) FROM queue.stats; SELECT count(*) FROM queue.health()"),
     (
         "hostile",
@@ -118,7 +119,7 @@ const FLOODS: &[(&str, u64, &str)] = &[
     ("hostile", 50, "SELECT queue.claim('1 hour', 'b')"),
 ];
 
-/// How often a session said something, and how much of a processor that took each time.
+/// How many statements a session ran, and how much processor time each took.
 #[derive(Clone, Copy)]
 pub struct Effort {
     every: Duration,
@@ -177,8 +178,8 @@ fn processor_time(pid: i64) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
-/// Runs while as many sessions write to tables of their own, as often as the floods had a statement, and using the processors
-/// for as long. What this costs is the price of sharing a server, whatever is in it.
+/// Runs while as many sessions write to their own tables, as often as the floods ran a statement, and use as much
+/// processor time. This measures the cost of sharing a server with any other work.
 pub fn beside_work_of_their_own<R>(cluster: &Cluster, efforts: &[Effort], run: impl FnOnce() -> R) -> R {
     let mut admin = cluster.connect();
     let write = |client: &mut Client, table: usize, looks: u64| {

@@ -1,8 +1,9 @@
-//! Every flood at once from the queues of one role, while the workers of another role's queue b go on.
+//! All floods at once from the queues of one role, while the workers of another role's queue b continue.
 //!
-//! `NEIGHBOURS_SECONDS=3600` has the floods last an hour, and demands that b is in time. It is compared with a twentieth of
-//! that time before, when all is quiet, and one after, when as many others work in tables of their own.
-//! `NEIGHBOURS_TASKS=400000` has so many hostile tasks there at the beginning, as after a while.
+//! `NEIGHBOURS_SECONDS=3600` makes the floods last an hour, and requires that b is on time. It is compared with two
+//! parts of a twentieth of that time: a quiet one before, and one after with as many sessions that work in their own
+//! tables. `NEIGHBOURS_TASKS=400000` creates so many hostile tasks at the start, as if the floods had lasted for
+//! longer.
 
 use super::floods::{Floods, beside_work_of_their_own};
 use super::*;
@@ -11,8 +12,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How long it lasts in all, where somebody asked for it; in brief it looks for what is lost and for what stands still,
-/// on a machine that may do other things as well.
+/// The requested duration. The brief form only checks for lost and stuck tasks, on a machine that may do other work
+/// as well.
 fn asked_for() -> Option<Duration> {
     let seconds = std::env::var("NEIGHBOURS_SECONDS").ok()?;
     Some(Duration::from_secs(seconds.parse().expect("a number of seconds")))
@@ -22,7 +23,7 @@ fn length() -> Duration {
     asked_for().unwrap_or(Duration::from_secs(20))
 }
 
-/// From when on a task could be claimed, by its number; and what its worker does with it.
+/// For each task, from when on it could be claimed, and what its worker does with it.
 #[derive(Clone, Copy)]
 struct Due {
     at: Instant,
@@ -30,12 +31,12 @@ struct Due {
     dies: bool,
 }
 
-/// What became of the tasks of queue b in one part of the run.
+/// The tasks of queue b in one part of the run.
 #[derive(Default)]
 struct Part {
     /// From when a task could be claimed until it was.
     pickups: Vec<Duration>,
-    /// The same for tasks whose lease ran out, from its end.
+    /// The same for tasks whose lease expired, from its end.
     returns: Vec<Duration>,
     done: HashMap<i64, u32>,
     refused: Vec<String>,
@@ -147,7 +148,7 @@ fn ticks(client: &mut Client) -> (i64, i64) {
 }
 
 #[test]
-fn all_floods_at_once_are_in_nobodys_way() {
+fn all_floods_at_once_delay_no_other_queue() {
     let (mut cluster, mut client, worker) = start("hour");
     super::floods::prepare(&mut client);
     run(&mut client, TICK);
@@ -199,7 +200,7 @@ fn all_floods_at_once_are_in_nobodys_way() {
         assert!(ticks + 2 >= length().as_secs() as i64, "{ticks} runs");
         let (alone, shared, among) =
             (quiet.percentile(0.99), shared.percentile(0.99), among.percentile(0.99));
-        // What a second session beside it costs anyway.
+        // The cost of any second session beside it.
         let most = (2 * alone.max(shared)).max(Duration::from_millis(20));
         assert!(
             among <= most,

@@ -13,7 +13,7 @@ fn reads(client: &mut Client, statement: &str) -> i64 {
 }
 
 #[test]
-fn who_prepares_and_ends_what_has_nothing_to_do_with_queues_costs_nobody_anything() {
+fn unrelated_prepared_transactions_cost_nothing() {
     let settings =
         Settings { preload: true, extra: "max_prepared_transactions = 10\nqueue.sweep_interval = '1h'" };
     let mut cluster = Cluster::start_with("neighbours-prepared", &settings);

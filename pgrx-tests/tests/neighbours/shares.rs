@@ -1,4 +1,4 @@
-//! What the server has once for all queues, and one role tries to use up: the others get their share of it.
+//! Resources that all queues share, and that one role tries to use up: the others get their share.
 
 use super::*;
 use postgres::NoTls;
@@ -37,7 +37,7 @@ fn claim_from_all(many: &mut Client) {
     }
 }
 
-/// One who waits for a task, and says after how long it knew of one.
+/// A session that waits for a task and returns how long that took.
 fn waiter(cluster: &Cluster, role: &str, call: String) -> JoinHandle<Duration> {
     let mut client = login(cluster, "postgres", role);
     std::thread::spawn(move || {
@@ -51,7 +51,7 @@ fn waiter(cluster: &Cluster, role: &str, call: String) -> JoinHandle<Duration> {
 fn a_role_with_many_queues_leaves_lanes_to_others() {
     let (cluster, mut client) = shared("lanes", "queue.lanes = 4\nqueue.sweep_interval = '1h'");
     let (mut many, mut one) = (login(&cluster, "postgres", "many"), login(&cluster, "postgres", "one"));
-    // A lease that is short, one that runs on, and those who wait: all in lanes.
+    // A short lease, a long one, and waiting sessions: all in lanes.
     run(&mut many, "SELECT queue.push('m1')");
     run(&mut many, "SELECT queue.claim('3 seconds', 'm1')");
     claim_from_all(&mut many);
@@ -67,11 +67,11 @@ fn a_role_with_many_queues_leaves_lanes_to_others() {
     assert_eq!(lanes(&mut client).len(), 4);
     assert!(!lanes(&mut client).contains(&"b".to_owned()));
 
-    // Not in one transaction: what it pushed itself is for the core.
+    // Not in one transaction, because claims of a transaction's own tasks fall back to SQL.
     run(&mut one, "SELECT queue.push('b')");
     run(&mut one, "SELECT queue.claim('1 hour', 'b')");
     assert!(lanes(&mut client).contains(&"b".to_owned()), "{:?}", lanes(&mut client));
-    // It keeps it, and the others keep theirs: nobody takes turns.
+    // It keeps its lane, and the others keep theirs.
     claim_from_all(&mut many);
     let kept = lanes(&mut client);
     claim_from_all(&mut many);
@@ -87,7 +87,7 @@ fn a_role_with_many_queues_leaves_lanes_to_others() {
     run(&mut one, "SELECT queue.claim('1 hour', 'b')");
     assert_eq!(served(&mut client) - before, 2, "served natively");
 
-    // Whose lane it was has lost nothing: the lease ends in time, and those who wait hear of what comes.
+    // The queue that had the lane loses nothing: the lease ends in time, and waiting sessions are woken.
     eventually("the short lease ends", SOON, || {
         number(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'm1' AND state = 'queued'") == 1
     });
@@ -120,7 +120,7 @@ fn a_database_leaves_lanes_to_other_databases() {
 }
 
 #[test]
-fn a_role_that_waits_for_many_results_leaves_room_for_others() {
+fn a_role_that_waits_for_many_results_leaves_slots_for_others() {
     let (cluster, mut client) = shared("results", "max_connections = 600\nqueue.sweep_interval = '1h'");
     let mut one = login(&cluster, "postgres", "one");
     let mut many = login(&cluster, "postgres", "many");
@@ -149,7 +149,7 @@ fn a_role_that_waits_for_many_results_leaves_room_for_others() {
             );
             number(&mut client, &query) == 1
         });
-        // Without a place its pauses have grown by now.
+        // Without a slot, its pauses have grown by now.
         std::thread::sleep(Duration::from_millis(700));
         run(&mut one, "SELECT queue.complete(id, token) FROM queue.claim('1 hour', 'b')");
         let ended = Instant::now();
@@ -180,14 +180,14 @@ fn queues_whose_schedules_are_years_behind_take_turns_with_the_others() {
     assert_eq!(number(&mut client, behind), 0, "each had a turn");
 }
 
-/// A role with the right for one queue, and statements that fill what there may be many of; the last one is refused.
+/// A role with the right for one queue, and statements that reach a limit; the last one is refused.
 fn is_refused(client: &mut Client, statement: &str) {
     let error = client.batch_execute(statement).expect_err(statement);
     assert_eq!(error.code().map(|code| code.code()), Some("54000"), "{statement}: {error:?}");
 }
 
 #[test]
-fn a_queue_has_so_many_schedules_and_bindings_and_no_more() {
+fn schedules_and_bindings_of_a_queue_are_limited() {
     for edition in [Edition::NoPreload, Edition::SqlOnly] {
         let cluster = edition.cluster("shares-bounds", Worker::Off);
         edition.install(&cluster, "postgres");
@@ -214,7 +214,7 @@ fn a_queue_has_so_many_schedules_and_bindings_and_no_more() {
 }
 
 #[test]
-fn a_queue_full_of_bindings_costs_others_that_publish_little() {
+fn a_queue_full_of_bindings_costs_other_publishers_little() {
     let (cluster, mut client, _worker) = start("bindings");
     run(
         &mut client,
@@ -235,7 +235,7 @@ fn a_queue_full_of_bindings_costs_others_that_publish_little() {
 }
 
 #[test]
-fn the_events_of_one_queue_do_not_keep_the_worker_from_those_of_the_others() {
+fn events_of_one_queue_do_not_delay_those_of_others() {
     let (_cluster, mut client, _worker) = start("events");
     without_worker(&mut client);
     // Each event is about a group of its own.
@@ -258,7 +258,7 @@ fn the_events_of_one_queue_do_not_keep_the_worker_from_those_of_the_others() {
 }
 
 #[test]
-fn tens_of_thousands_of_priorities_keep_the_worker_from_nothing() {
+fn tens_of_thousands_of_priorities_do_not_delay_the_worker() {
     let (_cluster, mut client, _worker) = start("levels");
     run(&mut client, TICK);
     run(
@@ -278,7 +278,7 @@ fn tens_of_thousands_of_priorities_keep_the_worker_from_nothing() {
 }
 
 #[test]
-fn tasks_that_come_due_one_after_the_other_do_not_keep_the_worker_busy() {
+fn tasks_that_become_due_one_by_one_do_not_keep_the_worker_busy() {
     let (_cluster, mut client, _worker) = start("due");
     run(&mut client, TICK);
     run(

@@ -1,5 +1,5 @@
-//! Cron expressions are read twice: in Rust, and in SQL where there is no library. Random ones, good and bad, mean
-//! the same to both.
+//! There are two parsers of cron expressions: in Rust, and in SQL where there is no library. Random expressions,
+//! valid and invalid, have the same meaning in both.
 
 use super::*;
 use queue_ext_tests::brief;
@@ -84,7 +84,7 @@ fn expression(random: &mut Random) -> String {
 }
 
 #[test]
-fn cron_expressions_mean_in_sql_what_they_mean_in_the_library() {
+fn cron_expressions_mean_the_same_in_sql_and_in_the_library() {
     let seed = std::env::var("SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
@@ -94,7 +94,7 @@ fn cron_expressions_mean_in_sql_what_they_mean_in_the_library() {
     let cluster = Edition::NoPreload.cluster("portable-cron", Worker::Off);
     Edition::NoPreload.install(&cluster, "postgres");
     let mut client = cluster.connect();
-    // What the SQL-only edition has, beside what the library brings.
+    // The parser of the SQL-only edition beside that of the library.
     let source = fs::read_to_string(target().join("../sql/editions/sql_only/internal/cron.sql"))
         .expect("read cron.sql");
     client

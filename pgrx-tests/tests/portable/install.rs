@@ -1,4 +1,4 @@
-//! Installing it, as a role that is nobody special.
+//! Installs the edition as a role without special attributes.
 
 use super::*;
 use queue_ext_tests::Edition;
@@ -8,7 +8,7 @@ use std::process::Stdio;
 const STOP: [&str; 2] = ["-v", "ON_ERROR_STOP=1"];
 
 #[test]
-fn a_plain_owner_installs_it_and_is_told_what_is_there_already() {
+fn a_plain_owner_installs_it_and_a_second_installation_is_refused() {
     let cluster = with_library("install");
     let mut client = cluster.connect();
     client.batch_execute(&format!("CREATE ROLE {OWNER} LOGIN")).expect("a plain role");
@@ -30,7 +30,7 @@ fn a_plain_owner_installs_it_and_is_told_what_is_there_already() {
     assert_eq!(ask::<i64>(&mut owner, library), 0);
     let id: i64 = ask(&mut owner, "SELECT queue.push('default')");
 
-    // Again: told so, with what is there untouched; also where psql goes on after an error.
+    // A second installation is refused and changes nothing, also if psql continues after errors.
     for options in [&STOP[..], &[]] {
         let again = psql(&cluster, OWNER, "empty", &file, options);
         let text = said(&again);
@@ -39,7 +39,7 @@ fn a_plain_owner_installs_it_and_is_told_what_is_there_already() {
         assert_eq!(again.status.success(), options.is_empty());
         assert_eq!(ask::<i64>(&mut owner, "SELECT id FROM queue.tasks"), id);
     }
-    // Another version: told how.
+    // Another version is refused, with a hint.
     owner
         .batch_execute(
             "CREATE OR REPLACE FUNCTION queue.engine_stats() RETURNS jsonb LANGUAGE sql
@@ -50,7 +50,7 @@ fn a_plain_owner_installs_it_and_is_told_what_is_there_already() {
     assert!(text.contains("another version of queue_ext is in this database: 0.0.9"), "{text}");
     assert!(text.contains("docs/portable.md"), "{text}");
 
-    // A schema of that name that is somebody else's, and the extension.
+    // A schema of that name of another owner, and the extension.
     as_owner(&cluster, "foreign").batch_execute("CREATE SCHEMA queue").expect("a schema");
     let text = said(&psql(&cluster, OWNER, "foreign", &file, &STOP));
     assert!(text.contains("which is not queue_ext's"), "{text}");
@@ -62,7 +62,7 @@ fn a_plain_owner_installs_it_and_is_told_what_is_there_already() {
 }
 
 #[test]
-fn installing_calls_nothing_that_somebody_put_into_a_schema_of_that_name() {
+fn installing_calls_nothing_in_an_existing_schema_of_that_name() {
     for edition in [Edition::SqlOnly, Edition::Yugabyte] {
         let cluster = edition.cluster("portable-squatted", Worker::Off);
         let mut client = cluster.connect();
@@ -99,7 +99,7 @@ fn blocks(section: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_readme_takes_a_managed_database_to_its_first_finished_task() {
+fn the_readme_leads_to_a_first_finished_task() {
     let cluster = Edition::SqlOnly.cluster("portable-readme", Worker::On);
     let mut client = cluster.connect();
     client
@@ -148,7 +148,7 @@ fn the_readme_takes_a_managed_database_to_its_first_finished_task() {
 /// pg_tle keeps extensions in the database and shows them to the server as files. This stands in for it with files
 /// in earnest, under a name that no other test has.
 #[test]
-fn as_pg_tle_installs_it_it_is_an_extension_of_a_plain_role() {
+fn a_plain_role_installs_it_with_pg_tle() {
     let cluster = Edition::SqlOnly.cluster("portable-tle", Worker::On);
     let mut client = cluster.connect();
     client

@@ -1,4 +1,4 @@
-//! What keeps the queues going without a worker: queue.maintain(), and those who wait.
+//! Maintenance without a worker: queue.maintain(), and waiting sessions.
 
 use super::*;
 use fallible_iterator::FallibleIterator;
@@ -56,7 +56,7 @@ fn maintain_does_what_the_worker_would() {
     let error = owner.batch_execute("BEGIN; CALL queue.maintain()").expect_err("in a transaction");
     assert_eq!(error.code().map(|code| code.code()), Some("2D000"));
     owner.batch_execute("ROLLBACK").expect("roll back");
-    // Monitoring may look, without a right of its own.
+    // Members of pg_monitor can read without a right of their own.
     cluster
         .connect()
         .batch_execute("CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher")
@@ -81,7 +81,7 @@ fn settings_are_kept_in_the_database() {
         assert_eq!(error.code().map(|code| code.code()), Some("22023"), "{name} {value}: {error}");
     }
     owner.batch_execute("SELECT queue.set('max_lease', '1 minute')").expect("set");
-    // Whoever may claim cannot help himself to more.
+    // A worker cannot exceed the limit.
     cluster.connect().batch_execute("CREATE ROLE worker LOGIN").expect("a role");
     owner.batch_execute("SELECT queue.grant_worker('worker')").expect("grant");
     let mut worker = cluster.config("postgres").user("worker").connect(NoTls).expect("connect");
@@ -94,7 +94,7 @@ fn settings_are_kept_in_the_database() {
     owner
         .batch_execute("SELECT queue.set('max_lease', NULL); SELECT queue.claim('2 minutes')")
         .expect("the default");
-    // Nor where the owner has said nothing.
+    // Nor if the owner has set no limit.
     let error = worker
         .batch_execute("SET queue.max_lease = '400 days'; SELECT queue.claim('8 days')")
         .expect_err("too long");
@@ -102,7 +102,7 @@ fn settings_are_kept_in_the_database() {
 }
 
 #[test]
-fn who_waits_sees_a_task_within_a_pause_and_keeps_no_snapshot_for_longer() {
+fn wait_finds_a_task_within_a_pause_and_holds_no_snapshot_for_longer() {
     let cluster = started("wait");
     let mut owner = as_owner(&cluster, "postgres");
     owner.batch_execute("SELECT queue.set('poll_interval', '100 ms')").expect("set");
@@ -114,7 +114,7 @@ fn who_waits_sees_a_task_within_a_pause_and_keeps_no_snapshot_for_longer() {
         };
         move || {
             let mut client = config.connect(NoTls).expect("connect");
-            // As drivers say it: prepared.
+            // Prepared, like a driver.
             let row = client.query_one("CALL queue.wait(timeout => '1 minute')", &[]).expect("wait");
             (row.get::<_, Option<bool>>(0), Instant::now())
         }
@@ -135,7 +135,7 @@ fn who_waits_sees_a_task_within_a_pause_and_keeps_no_snapshot_for_longer() {
 }
 
 #[test]
-fn a_dump_brings_rights_along_to_where_roles_have_other_numbers() {
+fn a_dump_restores_rights_where_roles_have_other_oids() {
     // First of all on both servers: so the number of one is that of the other there.
     let [(cluster, ann_here), (target, bob_there)] = [("dump", ["ann", "bob"]), ("restore", ["bob", "ann"])]
         .map(|(name, roles)| {
@@ -182,7 +182,7 @@ fn a_dump_brings_rights_along_to_where_roles_have_other_numbers() {
 }
 
 #[test]
-fn bulk_verbs_commit_batch_by_batch_where_that_is_sure_and_else_not_at_all() {
+fn bulk_procedures_commit_each_batch_or_nothing() {
     let cluster = started("bulk");
     let mut owner = as_owner(&cluster, "postgres");
     owner

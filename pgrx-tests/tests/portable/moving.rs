@@ -24,7 +24,7 @@ const EVERYTHING: &str = "
     UNION ALL SELECT 'sequence ' || s.last_value || s.is_called FROM queue.tasks_id_seq AS s
     ORDER BY 1";
 
-/// Of everything there is some.
+/// Rows in every table.
 const SOMETHING: &str = r#"
     SELECT queue.create('mail', '{"max_running": 5, "rate_limit": 100, "rate_period": "1 hour", "key_ttl": "1 day"}'),
            queue.create('bare', '{"keep_history": false}'), queue.configure('default', '{"lease": "7 minutes"}');
@@ -94,7 +94,7 @@ fn moving_keeps_everything_and_leaves_the_catalog_of_a_fresh_install() {
     let before = lines(&mut client, EVERYTHING);
     assert!(before.iter().filter(|line| line.starts_with("day ")).count() >= 4, "{before:?}");
 
-    // What would be lost, whether inside or outside, keeps everything as it is.
+    // If objects would be lost, inside or outside, the move is refused and nothing changes.
     for (make, name, undo) in [
         (
             "CREATE VIEW public.mine AS SELECT id FROM queue.tasks",
@@ -115,7 +115,7 @@ fn moving_keeps_everything_and_leaves_the_catalog_of_a_fresh_install() {
     assert!(said(&output).contains("queue.history_retention = '3 days'"), "{}", said(&output));
     assert_same("everything", &before, &lines(&mut client, EVERYTHING));
     assert_same("the catalog of the extension", native, &lines(&mut client, CATALOG));
-    // The lease from before holds, in a session from before, and nobody gets its task a second time.
+    // The old lease stays valid in an old session, and no other worker gets its task.
     let mut owner_now = cluster.connect();
     assert_eq!(ask::<i64>(&mut owner_now, "SELECT count(*) FROM queue.claim('1 minute', 'mail')"), 0);
     client.batch_execute("SELECT queue.complete(1, 1)").expect("the token from before");
@@ -133,7 +133,7 @@ fn moving_keeps_everything_and_leaves_the_catalog_of_a_fresh_install() {
     // Now the two that waited for it, in its group and for its end, and the one that replaced the first.
     assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM queue.claim('1 minute', 'mail', 5)"), 3);
 
-    // A newer file over an older version, by nobody special.
+    // A newer file over an older version, by a role without special attributes.
     let again = move_to(&cluster, OWNER, "sql_only");
     assert!(said(&again).contains("is in this database already"), "{}", said(&again));
     owner
@@ -154,7 +154,7 @@ fn moving_keeps_everything_and_leaves_the_catalog_of_a_fresh_install() {
 }
 
 #[test]
-fn moving_runs_nothing_that_the_owner_has_written() {
+fn moving_runs_no_code_of_the_owner() {
     let cluster = Cluster::start_with(
         "portable-hostile",
         &Settings { preload: true, extra: "queue.worker_enabled = off" },
@@ -196,7 +196,7 @@ fn moving_runs_nothing_that_the_owner_has_written() {
         )
     };
     let day = &today[6..];
-    // In what is read, and in what moves along: refused.
+    // In objects that are read or moved: refused.
     let mut traps = vec![
         replaced(
             "queue.bindings",
@@ -213,7 +213,7 @@ fn moving_runs_nothing_that_the_owner_has_written() {
                 "DROP VIEW queue.tasks_id_seq; ALTER SEQUENCE queue.aside RENAME TO tasks_id_seq;
                  ALTER SEQUENCE queue.tasks_id_seq OWNED BY queue.tasks.id",
             ),
-            // The planner calls what an index is made of.
+            // The planner calls the functions of an index expression.
             (
                 "DROP INDEX queue.tasks_order;
                  CREATE INDEX tasks_order ON queue.tasks (public.grab(queue)) WHERE admission < 2",
@@ -287,7 +287,7 @@ fn moving_runs_nothing_that_the_owner_has_written() {
     owner
         .batch_execute(&format!("GRANT ALL ON {today} TO PUBLIC; GRANT UPDATE (queue) ON {today} TO PUBLIC"))
         .expect("grant");
-    // In what is there to be called: not called.
+    // In functions that could be called: not called.
     let traps = format!(
         "CREATE OR REPLACE FUNCTION queue_internal.announce_rights() RETURNS void LANGUAGE plpgsql AS $$ {grab}; END $$;
          CREATE OR REPLACE FUNCTION queue_internal.rights_changed() RETURNS trigger LANGUAGE plpgsql AS $$ {grab}; END $$;
@@ -296,7 +296,7 @@ fn moving_runs_nothing_that_the_owner_has_written() {
         env!("CARGO_PKG_VERSION")
     );
     owner.batch_execute(&traps).expect("traps");
-    // The extension has no such table. What is in it is printed.
+    // The extension has no such table. Its rows are printed.
     owner.batch_execute("SELECT queue.set('history_retention', '3 days')").expect("a setting");
     owner
         .batch_execute(&replaced("queue_internal.settings", "public.grab(name) AS name, value").0)
@@ -311,8 +311,8 @@ fn moving_runs_nothing_that_the_owner_has_written() {
 }
 
 #[test]
-fn what_the_owner_has_written_has_no_more_than_his_rights_where_it_is_run() {
-    // Between two versions an index may differ, and the planner calls what it is made of.
+fn code_of_the_owner_runs_only_with_the_owners_rights() {
+    // An index may differ between versions, and the planner calls the functions of its expressions.
     let cluster = started("restricted");
     let mut owner = as_owner(&cluster, "postgres");
     owner
@@ -345,7 +345,7 @@ fn what_the_owner_has_written_has_no_more_than_his_rights_where_it_is_run() {
     assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM queue.tasks"), 1000);
 }
 
-/// A client that tries again whatever an edition that is just going away says to it.
+/// A client that retries every error of an edition that is being replaced.
 fn persist(
     cluster: &Cluster,
     until: &AtomicBool,
@@ -365,7 +365,7 @@ fn persist(
 }
 
 #[test]
-fn moving_under_work_loses_nothing_and_does_nothing_twice() {
+fn moving_under_load_loses_nothing_and_does_nothing_twice() {
     if brief() {
         return;
     }
@@ -409,7 +409,7 @@ fn moving_under_work_loses_nothing_and_does_nothing_twice() {
     done.store(true, Ordering::Relaxed);
     let failures: usize = threads.into_iter().map(|thread| thread.join().expect("a client")).sum();
     println!("{} pushed, {failures} calls failed", pushed.load(Ordering::Relaxed));
-    // What is left, with the leases of those whose completion failed.
+    // The remaining tasks, with the leases of clients whose completion failed.
     queue_ext_tests::eventually("all is done", std::time::Duration::from_secs(60), || {
         let mut transaction = client.transaction().expect("begin");
         transaction

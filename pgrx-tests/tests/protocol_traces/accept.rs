@@ -1,10 +1,10 @@
-//! Whether the model can do what was recorded.
+//! Whether the model can produce the recording.
 //!
-//! The search begins with the world as it was, empty, and does the model's own steps, in any order that the recording
-//! allows: a client's statement takes its steps between the two marks of the recording, and must lead to what the client
-//! was told; each commit that changes rows must be the next one of the log, by the same client or by the worker, and lead
-//! to the very rows. What nobody records, such as row locks, snapshots, the lane and the worker's rounds, is free: the
-//! trace is accepted if some order of steps leads to its end.
+//! The search starts with the initial world and takes the model's own steps in any order that the recording allows: a
+//! statement of a client takes its steps between its two marks in the recording, and must give the recorded answer.
+//! Each commit that changes rows must be the next one in the log, by the same client or by the worker, with exactly
+//! those rows. Row locks, snapshots, the lane and the worker's rounds are not recorded and therefore free. The trace
+//! is accepted if some order of steps leads to its end.
 
 use crate::protocol::Protocol;
 use crate::rules::Rules;
@@ -33,7 +33,7 @@ pub const THOROUGH: Phases = &[
 /// For code that is expected to be wrong. Traces that need more are of no use.
 pub const QUICK: Phases = &[(0, 1_000), (1, 1_000), (u8::MAX, 40_000)];
 
-/// What came of a search.
+/// The result of a search.
 #[derive(Debug)]
 pub enum Verdict {
     /// After so many states.
@@ -55,7 +55,7 @@ pub struct Place {
     pub running: Option<usize>,
     /// How often it may still be interrupted by another one.
     pub switches: u8,
-    /// The events that somebody left to be processed later, a bit each.
+    /// The events that were postponed, one bit each.
     pub left: u128,
 }
 
@@ -70,7 +70,7 @@ pub struct Search<'a> {
     pub patient: bool,
 }
 
-/// Looks for a way of the model through the trace.
+/// Searches for steps of the model that produce the trace.
 pub fn accept(trace: &Trace, phases: Phases) -> Verdict {
     let scenario = scenario(trace);
     let mut begun = vec![vec![None; trace.clients.len()]];
@@ -115,7 +115,7 @@ pub fn accept(trace: &Trace, phases: Phases) -> Verdict {
     Verdict::Undecided(trace.describe(furthest))
 }
 
-/// What came of a search from one beginning.
+/// The result of a search from one start.
 struct Came {
     accepted: bool,
     states: usize,

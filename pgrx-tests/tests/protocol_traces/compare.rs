@@ -1,4 +1,4 @@
-//! Whether a step of the model goes with the recording: what a client was told, and what was committed.
+//! Whether a step of the model agrees with the recording: the answers of clients, and the commits.
 
 use crate::accept::{Place, Search};
 use crate::protocol::Protocol;
@@ -107,7 +107,7 @@ impl Search<'_> {
         self.told(place, &mut place_after, session, call).then_some(place_after)
     }
 
-    /// The statement has come to its end. Whether it led to what the client was told.
+    /// The statement has ended: whether it gave the recorded answer.
     fn told(&self, before: &Place, after: &mut Place, session: usize, call: &Call) -> bool {
         let leased = |world: &World| -> Vec<Note> {
             let open = world.sessions[session].transaction.as_ref();

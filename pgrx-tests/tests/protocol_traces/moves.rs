@@ -1,4 +1,4 @@
-//! What can come next in the model, where the recording allows it.
+//! The next steps of the model that the recording allows.
 
 use crate::accept::{Place, Search};
 use crate::player::CUT;
@@ -8,7 +8,7 @@ use crate::trace::{Asked, End, Told};
 use crate::world::{Step, World};
 
 impl Search<'_> {
-    /// What a client or the worker can do.
+    /// The possible actions of a client or the worker.
     pub fn session(&mut self, place: &Place, session: usize, next: &mut Vec<Place>) {
         let before = next.len();
         if session == place.world.worker() {
@@ -110,7 +110,7 @@ impl Search<'_> {
                 place.world.sessions[client].step = Step::Choose;
                 next.push(place);
             }
-            // Others may go on between its snapshot and its locks.
+            // Other sessions may take steps between its snapshot and its locks.
             if place.switches > 0 && session.transaction.is_some() {
                 let mut place = place.clone();
                 let found = self.protocol.claimable(&place.world, client);
@@ -131,7 +131,7 @@ impl Search<'_> {
         }
     }
 
-    /// Whether a push looks for a predecessor that is gone and left nothing but an outcome.
+    /// Whether a push searches for a predecessor that is gone and left only an outcome.
     fn only_outcome(&self, world: &World, client: usize) -> bool {
         let Step::PushLookAgain(place) = world.sessions[client].step else { return false };
         let Some(Statement::Push(_, after)) = self.protocol.statement(world, client) else { return false };
@@ -174,7 +174,7 @@ impl Search<'_> {
                     variants.push(at(Step::Commit));
                 }
             }
-            // A claim looks again for events.
+            // A claim checks for events again.
             Step::Choose if has_events(0) => variants.push(at(Step::Events(0))),
             // The worker ends several at once.
             Step::Commit if session == world.worker() => {

@@ -1,12 +1,12 @@
-//! The code with a rule broken on purpose: the model must not accept what it does then. PROTOCOL_TRACES="the end" prints
-//! the traces of the mutants whose names begin so.
+//! Breaks a rule of the code on purpose: the model must not accept the resulting traces. PROTOCOL_TRACES="the end"
+//! prints the traces of the mutants whose names begin with that.
 
 use crate::accept::{QUICK, THOROUGH};
 use crate::record::Options;
 use crate::{STAGES, Server, seed};
 use std::time::{Duration, Instant};
 
-/// A function of the SQL implementation, and what stands in it in the place of what.
+/// A function of the SQL implementation, the text to replace, and its replacement.
 struct Mutant {
     name: &'static str,
     /// Where it shows soonest; empty: anywhere.
@@ -136,7 +136,7 @@ fn the_model_refuses_what_broken_code_does() {
     let options = |mutant: &Mutant| Options {
         seed: seed(),
         native: 0,
-        // On a slow machine, tasks that are left over say nothing.
+        // On a slow machine, left-over tasks prove nothing.
         patience: Duration::from_secs(if mutant.rare { 20 } else { 2 }),
         phases: if mutant.rare { THOROUGH } else { QUICK },
         shape: mutant.shape,

@@ -55,7 +55,7 @@ impl Player<'_> {
         }
     }
 
-    /// What to ask next.
+    /// The next statement.
     fn choose(&mut self, early: bool) -> Option<Asked> {
         let push =
             if self.world.pushed.load(Ordering::Relaxed) < TASKS { if early { 70 } else { 15 } } else { 0 };
@@ -185,7 +185,7 @@ impl Player<'_> {
         first.lease().into_iter().chain(self.leases.iter().copied()).collect()
     }
 
-    /// What a transaction that has committed has given.
+    /// The tasks that a committed transaction has returned.
     fn note(&mut self, played: &Played) {
         let mut leases = Vec::new();
         for call in played.kept() {
@@ -200,7 +200,7 @@ impl Player<'_> {
         self.leases.extend(leases);
     }
 
-    /// Says whether this client uses the native verbs.
+    /// Sets whether this client uses the native fast path.
     pub fn choose_path(&mut self) {
         let switch = if self.native { "SET queue.fast_path = on" } else { "SET queue.fast_path = off" };
         self.session.batch_execute(switch).expect("choose between native verbs and SQL");
@@ -239,7 +239,7 @@ impl Player<'_> {
             Asked::Save => worked(session.execute("SAVEPOINT here", &[])),
             Asked::RollBackTo => worked(session.execute("ROLLBACK TO SAVEPOINT here", &[])),
             Asked::Push { grouped, after } => {
-                // At their ids' places in the order, but for what was retried.
+                // In the order of ids, except retried tasks.
                 let push = "SELECT queue.push($1, run_at => '2020-01-01', group_key => $2, after => $3)";
                 let group = grouped.then(|| self.world.number.to_string());
                 let after = (!after.is_empty()).then_some(after);

@@ -1,7 +1,7 @@
-//! Plays small worlds on a real server, several at the same time, and records what the clients ask and are told.
+//! Runs small cases on a real server, several at the same time, and records statements and answers of the clients.
 //!
-//! A client does what a session of the model does: it ends the oldest task that it was given, and forgets it whatever
-//! the answer is. All transactions are blocks, so that each can say under which number it commits.
+//! A client does what a session of the model does: it ends the oldest task that it has claimed, and forgets it
+//! whatever the answer is. All transactions are blocks, so that each can record its transaction id.
 
 use crate::accept::Phases;
 use crate::player::Player;
@@ -59,7 +59,7 @@ pub const TASKS: usize = 6;
 #[derive(Clone, Copy)]
 pub struct Options {
     pub seed: u64,
-    /// Of a hundred clients, so many use the native verbs.
+    /// How many of a hundred clients use the native fast path.
     pub native: u64,
     /// How long it may take until nothing is left of a world.
     pub patience: Duration,
@@ -85,7 +85,7 @@ pub fn create_queues(client: &mut postgres::Client) {
 /// Connects to the database of a world.
 pub type Connect<'a> = &'a (dyn Fn() -> postgres::Client + Sync);
 
-/// What the clients of a world share.
+/// What the clients of a case share.
 pub struct Shared<'a> {
     pub connect: Connect<'a>,
     pub number: u64,
@@ -166,7 +166,7 @@ pub fn play(
     }
 }
 
-/// Ends what the clients hold, and then everything that is left.
+/// Ends the tasks that the clients hold, and then all others.
 fn drain(players: &mut [Player<'_>], patience: Duration) -> bool {
     for player in players.iter_mut() {
         while !player.leases.is_empty() {

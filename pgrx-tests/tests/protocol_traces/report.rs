@@ -3,7 +3,7 @@
 use crate::trace::Trace;
 
 impl Trace {
-    /// For a person: what was recorded, and where no step of the model leads on.
+    /// A readable report: the recording, and where no step of the model continues.
     pub fn describe(&self, (mark, commit): (usize, usize)) -> String {
         let mut text = format!("world {} ({}), tasks {:?}", self.number, self.shape.name, self.ids);
         for (place, at) in self.marks.iter().enumerate() {

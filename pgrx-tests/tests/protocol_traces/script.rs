@@ -1,4 +1,4 @@
-//! A trace as a world of the model: its clients with what they asked.
+//! A trace as a case of the model: its clients with their statements.
 
 use crate::rows::Id;
 use crate::scenario::{Initial, Scenario, Script, Statement};

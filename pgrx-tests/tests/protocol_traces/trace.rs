@@ -1,4 +1,4 @@
-//! What was recorded of a small world: what its clients asked and were told, and what its transactions committed.
+//! The recording of a small case: the statements and answers of its clients, and the commits of its transactions.
 
 use crate::rows::{Id, Key, Level, Row, Table, Token};
 use std::collections::{BTreeMap, HashMap};
@@ -28,7 +28,7 @@ pub struct Trace {
     /// Whether nothing was left in the end.
     pub drained: bool,
     pub commits: Vec<Commit>,
-    /// What an event was about that somebody postponed: a task, or the group.
+    /// The subject of a postponed event: a task, or the group.
     pub postponed: Vec<Option<i64>>,
     /// Whether a sweep had something to find: a dependency whose predecessor has ended without telling, or whose task does
     /// not wait any more.
@@ -137,7 +137,7 @@ pub struct Commit {
     /// Which client's, and which of its transactions; nothing if it was the worker.
     pub by: Option<(usize, u8)>,
     pub at: Time,
-    /// How many rows it changed, and what that means to the model.
+    /// How many rows it changed, and the meaning for the model.
     pub rows: usize,
     pub changes: Changes,
 }
@@ -145,7 +145,7 @@ pub struct Commit {
 /// Rows with their new versions; nothing for one that is gone.
 pub type Changes = BTreeMap<Key, Option<Row>>;
 
-/// What is different in the second one.
+/// The differences of the second one.
 pub fn changes(before: &Table, after: &Table) -> Changes {
     let gone = before.keys().filter(|key| !after.contains_key(key)).map(|key| (*key, None));
     let new =

@@ -1,8 +1,8 @@
-//! What was committed, in the order of the write-ahead log, by logical decoding with test_decoding.
+//! The commits in the order of the write-ahead log, by logical decoding with test_decoding.
 //!
-//! That is the recording for which the library needs no change: what each transaction wrote, whether in SQL, by a native
-//! verb or by the worker, and nothing of those that rolled back. Two commits that touch no common row may have become
-//! visible to others in the other order than they stand in the log; `accept.rs` allows for that.
+//! This recording needs no change of the library: it has what each transaction wrote, in SQL, natively or by the
+//! worker, and nothing of transactions that rolled back. Two commits without a common row may become visible in
+//! another order than that of the log; `accept.rs` allows for that.
 
 use crate::rows::{Admission, Id, Token};
 use crate::rows::{Key, Outcome, Row, State, Table, Task};
@@ -31,7 +31,7 @@ enum RealRow {
     Dependency(Option<Outcome>),
 }
 
-/// What the log says, transaction by transaction.
+/// The contents of the log, by transaction.
 #[derive(Default)]
 pub struct Log {
     commits: Vec<Committed>,
@@ -52,7 +52,7 @@ enum Subject {
     Group(String),
 }
 
-/// Reads what was committed since the last time.
+/// Reads the commits since the last call.
 pub fn read(client: &mut postgres::Client, slot: &str) -> Log {
     let query = "SELECT xid::text::bigint, data FROM pg_logical_slot_get_changes($1, NULL, NULL, 'include-timestamp', 'on')";
     let rows = client.query(query, &[&slot]).expect("decode the write-ahead log");
@@ -234,8 +234,8 @@ fn time(text: &str) -> Time {
     format!("{second}.{fraction:0<6}")
 }
 
-/// The rows that are compared. Events and slots are not among them, only what comes of them; nor are outcomes of tasks
-/// that left another trace.
+/// The rows that are compared. Events and slots are not among them, only their consequences; nor are outcomes of
+/// tasks that left another trace.
 pub fn visible(table: &Table) -> Table {
     let kept = |(key, _): &(&Key, &Row)| match key {
         Key::Task(_) | Key::Ended(_) | Key::Dependency(..) => true,

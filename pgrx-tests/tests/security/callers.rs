@@ -1,15 +1,15 @@
-//! What a caller brings along: deferred constraints, views, rights that change meanwhile, locked catalogs.
+//! The caller's environment: deferred constraints, views, rights that change meanwhile, locked catalogs.
 
 use crate::{NO_WORKER, cluster, login, number, refusal, run};
 use postgres::Client;
 
-/// The SQLSTATE of what a statement is refused with; nothing if it works.
+/// The SQLSTATE of a statement's error; nothing if it succeeds.
 fn refused(client: &mut Client, statement: &str) -> Option<String> {
     client.batch_execute(statement).err().map(|error| refusal(&error).0)
 }
 
 #[test]
-fn a_verb_can_leave_a_deferred_constraint_to_be_checked() {
+fn a_function_can_leave_a_deferred_constraint_to_the_commit() {
     let cluster = cluster("security-deferred", NO_WORKER);
     let mut admin = cluster.connect();
     run(
@@ -34,7 +34,7 @@ fn a_verb_can_leave_a_deferred_constraint_to_be_checked() {
 }
 
 #[test]
-fn a_key_is_asked_for_also_where_a_task_comes_by_a_view() {
+fn a_key_is_checked_also_for_inserts_through_a_view() {
     let cluster = cluster("security-view", NO_WORKER);
     let mut admin = cluster.connect();
     run(
@@ -76,7 +76,7 @@ fn the_rights_of_the_databases_owner_go_with_the_ownership() {
 }
 
 #[test]
-fn two_rights_are_given_at_the_same_time() {
+fn two_rights_can_be_granted_at_the_same_time() {
     let cluster = cluster("security-grants", NO_WORKER);
     let (mut one, mut other) = (cluster.connect(), cluster.connect());
     run(&mut one, "CREATE ROLE alice; CREATE ROLE bob");
@@ -115,7 +115,7 @@ fn a_command_that_cannot_look_up_a_name_fails_alone() {
 }
 
 #[test]
-fn a_database_is_made_of_the_default_template() {
+fn a_database_can_be_created_from_the_default_template() {
     let cluster = cluster("security-template", NO_WORKER);
     run(&mut cluster.connect(), "CREATE DATABASE of_default TEMPLATE DEFAULT");
 }

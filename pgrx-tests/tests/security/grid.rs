@@ -1,5 +1,5 @@
-//! Every kind of role against every public verb: for its own queue and another, however the role came to its rights,
-//! natively, by SQL, and in the SQL-only edition.
+//! Every kind of role against every public function: for its own queue and another one, however the role got its
+//! rights, natively, in SQL, and in the SQL-only edition.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use postgres::{Client, NoTls, SimpleQueryMessage};
 use queue_ext_tests::edition::OWNER;
 use queue_ext_tests::{Cluster, Edition, Worker};
 
-/// What a role may do, in the letters of verbs.rs; '*' is everything.
+/// The rights of a role, in the letters of verbs.rs; '*' means all.
 #[derive(Clone, Copy)]
 struct Role {
     name: &'static str,
@@ -18,7 +18,7 @@ struct Role {
     other: &'static str,
     all: &'static str,
     none: &'static str,
-    /// What makes it that.
+    /// The statement that gives these rights.
     rights: &'static [&'static str],
 }
 
@@ -48,11 +48,11 @@ const ROLES: [Role; 10] = [
     role("heir", ["WP", "P", "P", "WP"], &["GRANT own_worker, producer TO ROLE"]),
 ];
 
-/// Verbs that do something to all queues, for which a right for one of them is not enough.
+/// Functions that affect all queues, for which a right for one is not enough.
 const FOR_ALL: [&str; 3] = ["create", "reap", "run_schedules"];
-/// Verbs that are about no queue.
+/// Functions that concern no queue.
 const FOR_NONE: [&str; 4] = ["channel", "engine_stats", "health", "schedule_preview"];
-/// Verbs that leave out what their caller may not do.
+/// Functions that leave out queues for which their caller has no right.
 const SILENT: [&str; 3] = ["publish", "complete_many", "extend_many"];
 
 impl Role {
@@ -77,8 +77,8 @@ struct Grid {
     tried: usize,
 }
 
-/// Queues "own" and "other" with one of everything, and each role, with members that inherit its rights and that do
-/// not, and with a function that does with its rights what it is told.
+/// Queues "own" and "other" with one object of each kind, and each role, with members that inherit its rights and
+/// members that do not, and with a SECURITY DEFINER function that runs any statement.
 fn grid(name: &str, edition: Edition) -> Grid {
     let (cluster, mut owner, owner_name) = if edition == Edition::SqlOnly {
         let cluster = edition.cluster(name, Worker::Off);
@@ -141,7 +141,7 @@ fn tried(client: &mut Client, statement: &str) -> Tried {
         SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
     });
-    // A function as_... returns the number in its place.
+    // A function as_... returns the number in its position.
     let through = statement.starts_with("SELECT public.as_");
     Ok(rows
         .map(|row| if through { row.get(0).expect("a number").parse().expect("a number") } else { 1 })
@@ -149,7 +149,7 @@ fn tried(client: &mut Client, statement: &str) -> Tried {
 }
 
 impl Grid {
-    /// All verbs with both queues, as a role that is expected to have these rights.
+    /// All functions with both queues, as a role that is expected to have these rights.
     fn check(&mut self, how: &str, client: &mut Client, expected: Role, through: Option<&str>) {
         for verb in VERBS.iter().filter(|verb| !commits(verb.2)) {
             for (own, stock) in [(true, &self.own), (false, &self.other)] {
@@ -190,7 +190,7 @@ fn every_way(edition: Edition) {
         listed
     });
     let mut found = in_catalog(&mut grid.owner);
-    // A function of the owner's own is no verb; the SQL-only edition has it for its settings.
+    // A function for the owner is not public; the SQL-only edition has one for its settings.
     found.remove("set");
     assert_eq!(found, listed, "verbs.rs lists every public function, each of its forms");
     let mut admin = grid.cluster.connect();
@@ -204,7 +204,7 @@ fn every_way(edition: Edition) {
         grid.check(&format!("member of {name} that does not inherit"), &mut client, NOBODY, None);
         run(&mut client, &format!("SET ROLE {name}"));
         grid.check(&format!("SET ROLE {name}"), &mut client, role, None);
-        // In the SQL-only edition the role of the session counts, whose verbs EXECUTE allows here.
+        // In the SQL-only edition the role of the session counts, and EXECUTE allows its functions here.
         let seen = if edition == Edition::SqlOnly { Role { none: role.none, ..NOBODY } } else { role };
         let mut client = grid.login("nobody");
         grid.check(&format!("nobody, through a function of {name}"), &mut client, seen, Some(name));
@@ -221,8 +221,8 @@ fn every_way(edition: Edition) {
     assert!(grid.wrong.is_empty(), "{} of {}:\n{}", grid.wrong.len(), grid.tried, grid.wrong.join("\n"));
 }
 
-/// What is taken away in the middle of a transaction counts from the next statement on, also if the role keeps
-/// the privileges that come with a right for another queue.
+/// A right that is revoked during a transaction is gone from the next statement on, also if the role keeps the
+/// privileges that come with a right for another queue.
 fn revoked(grid: &mut Grid, admin: &mut Client) {
     for (kind, letter) in [("producer", "P"), ("worker", "W"), ("operator", "O")] {
         let name = format!("former_{kind}");
@@ -249,23 +249,23 @@ fn revoked(grid: &mut Grid, admin: &mut Client) {
 }
 
 #[test]
-fn every_role_can_do_with_each_verb_what_its_rights_say() {
+fn every_role_can_call_exactly_what_its_rights_allow() {
     every_way(Edition::FastPath);
 }
 
 #[test]
-fn every_role_can_do_with_each_verb_what_its_rights_say_by_sql() {
+fn every_role_can_call_exactly_what_its_rights_allow_by_sql() {
     every_way(Edition::Core);
 }
 
 #[test]
-fn every_role_can_do_with_each_verb_what_its_rights_say_in_the_sql_only_edition() {
+fn every_role_can_call_exactly_what_its_rights_allow_in_the_sql_only_edition() {
     every_way(Edition::SqlOnly);
 }
 
 /// Internal functions that roles may execute answer about a hidden queue as about one that does not exist.
 #[test]
-fn internal_functions_tell_nothing_about_other_queues() {
+fn internal_functions_reveal_nothing_about_other_queues() {
     for edition in [Edition::FastPath, Edition::SqlOnly] {
         let mut grid = grid("security-internal", edition);
         run(

@@ -1,5 +1,5 @@
-//! Tasks of all queues have ids of one series. No role can write rows of its own about them, and so nobody keeps
-//! another's task from ending.
+//! All queues share one sequence of ids. No role can write rows about them, so no role can prevent the task of
+//! another from ending.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const MADE_UP: [&str; 2] = [
      VALUES (ID, 'a', 0, now(), 1, 1, now(), '0')",
 ];
 
-/// What a role with all rights for queue "a" could do harm with, to that queue or to others.
+/// What a role with all rights for queue "a" could try in order to harm that queue or others.
 const REFUSED: [&str; 23] = [
     MADE_UP[0],
     MADE_UP[1],
@@ -67,7 +67,7 @@ fn push(client: &mut Client, queue: &str, options: &str) -> i64 {
 }
 
 #[test]
-fn nobody_can_write_about_a_task_of_another_queue_and_so_keep_it_from_ending() {
+fn no_role_can_write_rows_about_a_task_of_another_queue() {
     let (cluster, mut admin) = two_queues("security-ids", NO_WORKER);
     run(&mut admin, "SELECT queue.configure('b', '{\"max_attempts\": 1}')");
     for fast_path in ["on", "off"] {
@@ -133,7 +133,7 @@ fn a_worker_of_one_queue_ends_its_tasks_in_every_way() {
                 ids[0], ids[2], ids[1], ids[3], ids[4], ids[5]
             ),
         );
-        // The one that waited for the first is what the last call claimed.
+        // The task that waited for the first one is the one that the last call claimed.
         assert_eq!(column(&mut admin, "SELECT state FROM queue.tasks WHERE queue = 'a'"), ["running"]);
         let kept = format!("SELECT count(*) FROM queue.history WHERE id BETWEEN {} AND {}", ids[0], ids[5]);
         assert_eq!(number(&mut admin, &kept), if keep { 5 } else { 0 });
@@ -154,13 +154,13 @@ fn a_worker_of_all_queues_claims_where_a_task_waits_for_one_that_is_live() {
 }
 
 #[test]
-fn a_task_that_cannot_be_ended_is_in_nobodys_way() {
+fn a_task_that_cannot_be_ended_delays_no_other() {
     let (mut cluster, mut admin) = two_queues("security-stuck", "queue.sweep_interval = 1");
     let worker = cluster.await_worker("postgres");
     let mut client = login(&cluster, "a_worker");
     // Only the owner can make that up.
     let made_up = |number: usize, id: i64| MADE_UP[number].replace("ID", &id.to_string());
-    // A lease that runs out, with no attempt left; and a task that is to be cancelled for its predecessor.
+    // A lease that expires without an attempt left, and a task that is to be cancelled because of its predecessor.
     let stuck = push(&mut admin, "a", ", max_attempts => 1, priority => -1");
     run(&mut client, "SELECT queue.claim('1 hour', 'a')");
     let failing = push(&mut admin, "a", "");
@@ -213,9 +213,9 @@ fn a_task_that_cannot_be_ended_is_in_nobodys_way() {
     assert_eq!(column(&mut admin, &state), ["cancelled"]);
 }
 
-/// Nobody can tell what becomes of a predecessor that somebody has locked; but of others.
+/// The outcome of a locked predecessor is unknown; that of others is not.
 #[test]
-fn what_has_to_wait_for_a_lock_hides_nothing_behind_it() {
+fn a_task_that_waits_for_a_lock_hides_no_other() {
     let (cluster, mut admin) = two_queues("security-hidden", NO_WORKER);
     let first = push(&mut admin, "a", "");
     let mut holder = cluster.connect();
@@ -247,9 +247,9 @@ fn a_producer_inserts_but_neither_copies_nor_reads_what_it_inserted() {
     assert!(number(&mut operator, returning) > 0);
 }
 
-/// What docs/security.md warns of.
+/// The warnings of docs/security.md.
 #[test]
-fn what_the_docs_say_that_roles_can_do_they_can() {
+fn roles_can_do_what_the_docs_list() {
     let (cluster, mut admin) = two_queues("security-warned", NO_WORKER);
     let mut operator = login(&cluster, "a_operator");
     run(&mut operator, "BEGIN; LOCK TABLE queue.tasks IN ACCESS SHARE MODE; ROLLBACK");
@@ -257,7 +257,7 @@ fn what_the_docs_say_that_roles_can_do_they_can() {
     run(&mut admin, "SELECT queue.publish('secret.plans', '\"plan\"')");
     let seen = "SELECT payload::text FROM queue.tasks WHERE payload <> '{}'";
     assert_eq!(column(&mut operator, seen), ["\"plan\""]);
-    // What the ids tell.
+    // The information in ids.
     let first = push(&mut operator, "a", "");
     (0..3).for_each(|_| _ = push(&mut admin, "b", ""));
     let last = push(&mut operator, "a", "");

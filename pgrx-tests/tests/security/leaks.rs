@@ -1,5 +1,5 @@
-//! What the extension tells of payloads where nobody asked: nothing. Not in the server's log at its most
-//! talkative short of what shows parameters, in errors, in pg_stat_activity, or in pg_stat_statements.
+//! The extension writes no payload to the server's log, at its most verbose level that does not log parameters, nor
+//! to errors, pg_stat_activity or pg_stat_statements.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ const TALKATIVE: &str =
     "log_min_messages = debug2\nlog_min_error_statement = debug2\nlog_error_verbosity = verbose
 log_autovacuum_min_duration = 0\nlog_lock_waits = on";
 
-/// The same, with what only PostgreSQL 15's packages bring here.
+/// The same, with modules that only the packages of PostgreSQL 15 have.
 const WITH_CONTRIB: &str =
     "log_min_messages = debug2\nlog_min_error_statement = debug2\nlog_error_verbosity = verbose
 log_autovacuum_min_duration = 0\nlog_lock_waits = on
@@ -126,7 +126,7 @@ fn no_payload_is_in_a_log_an_error_or_a_statistics_view() {
             call(c, said, &format!("CALL queue.{verb}_where($1, dry_run => true)"), &[&filter]);
             call(c, said, &format!("CALL queue.{verb}_where($1)"), &[&filter]);
         }
-        // Interrupted in the middle: the error tells the statements that were running.
+        // Interrupted while it runs: the context of the error shows the running statements.
         run(
             c,
             "INSERT INTO queue.tasks (queue) SELECT 'mail' FROM generate_series(1, 20000); SET statement_timeout = '15 ms'",
@@ -154,7 +154,7 @@ fn no_payload_is_in_a_log_an_error_or_a_statistics_view() {
     let shown: Vec<&str> = log.lines().filter(|line| line.contains(MARKER)).collect();
     assert!(shown.is_empty(), "{} lines of the log, such as:\n{}", shown.len(), shown[0]);
     if contrib {
-        // Seen as a test of the test: the statements of the verbs themselves are there.
+        // To check the test itself: the statements of the functions are in the log.
         assert!(
             number(
                 &mut admin,
@@ -170,7 +170,7 @@ fn no_payload_is_in_a_log_an_error_or_a_statistics_view() {
 }
 
 #[test]
-fn the_worker_says_what_it_does_in_words_of_its_own() {
+fn the_worker_shows_and_logs_no_stored_data() {
     let mut cluster = cluster("security-words", "log_min_messages = debug2\nqueue.sweep_interval = 1");
     let mut admin = cluster.connect();
     cluster.await_worker("postgres");

@@ -1,5 +1,5 @@
-//! PostgreSQL takes the lock of some commands before it looks whether the role may give them. A command that is refused
-//! in the end must not wait for that lock: every later session would wait behind it.
+//! PostgreSQL takes the lock of some commands before it checks the privilege. A command that is going to be refused
+//! must not wait for that lock, because every later session would wait behind it.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use queue_ext_tests::{Cluster, Settings, eventually};
 
 pub const SOON: Duration = Duration::from_secs(10);
 
-/// What a role with a right for one queue may try. It owns "plain", "parted" and the index on it, a publication and
-/// an extension.
+/// The commands of a role with a right for one queue. It owns "plain", "parted" and the index on it, a publication
+/// and an extension.
 const REFUSED: [&str; 49] = [
     "CREATE RULE r AS ON INSERT TO queue.tasks DO NOTHING",
     "CREATE OR REPLACE RULE r AS ON SELECT TO queue.all_tasks DO INSTEAD SELECT 1",
@@ -19,7 +19,7 @@ const REFUSED: [&str; 49] = [
      FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
     "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON queue.tasks
      FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
-    // Foreign keys in each place where one can stand.
+    // Foreign keys in every syntactic position.
     "CREATE TABLE x (id bigint REFERENCES queue.tasks)",
     "CREATE TABLE x (id bigint, FOREIGN KEY (id) REFERENCES queue.tasks (id))",
     "CREATE TABLE IF NOT EXISTS x (id bigint REFERENCES queue.tasks)",
@@ -38,7 +38,7 @@ const REFUSED: [&str; 49] = [
     "ALTER TABLE parted ATTACH PARTITION queue.tasks DEFAULT",
     "ALTER TABLE parted DETACH PARTITION queue.tasks",
     "ALTER INDEX parted_index ATTACH PARTITION queue.tasks_pkey",
-    // Of any kind, because PostgreSQL looks at the kind only when it has the lock.
+    // Of any kind, because PostgreSQL checks the kind only when it has the lock.
     "ALTER INDEX queue.tasks_pkey DEPENDS ON EXTENSION plpgsql",
     "ALTER INDEX queue.tasks DEPENDS ON EXTENSION plpgsql",
     "ALTER MATERIALIZED VIEW queue.tasks DEPENDS ON EXTENSION plpgsql",
@@ -53,7 +53,7 @@ const REFUSED: [&str; 49] = [
     "ALTER PUBLICATION mine SET TABLE queue.tasks",
     "ALTER EXTENSION plpgsql ADD TABLE queue.tasks",
     "ALTER EXTENSION plpgsql DROP TABLE queue.tasks",
-    // The worker and everybody who waits for a task hold a lock on the extension in each of their transactions.
+    // The worker and every waiting session hold a lock on the extension in each of their transactions.
     "DROP EXTENSION queue_ext CASCADE",
     "DROP EXTENSION IF EXISTS missing, queue_ext",
     "ALTER EXTENSION queue_ext UPDATE",
@@ -72,7 +72,7 @@ const REFUSED: [&str; 49] = [
     "ALTER INDEX pg_class DEPENDS ON EXTENSION plpgsql",
 ];
 
-/// For these PostgreSQL itself looks at the right first, or takes a weak lock.
+/// For these PostgreSQL itself checks the privilege first, or takes a weak lock.
 const REFUSED_FIRST: [&str; 35] = [
     "CREATE INDEX ON queue.tasks (id)",
     "CREATE POLICY p ON queue.tasks",
@@ -132,7 +132,7 @@ pub fn producer(cluster: &Cluster) -> Client {
 }
 
 #[test]
-fn what_is_refused_in_the_end_never_waits_for_a_lock_first() {
+fn refused_commands_never_wait_for_a_lock() {
     let mut cluster = cluster("security-locks", "queue.sweep_interval = 1");
     cluster.await_worker("postgres");
     let mut admin = producer(&cluster);
@@ -145,7 +145,7 @@ fn what_is_refused_in_the_end_never_waits_for_a_lock_first() {
         "BEGIN; CREATE FUNCTION pg_temp.f() RETURNS integer LANGUAGE sql RETURN 1;
                        ALTER FUNCTION pg_temp.f() DEPENDS ON EXTENSION queue_ext",
     );
-    // What autovacuum holds; and what every statement holds on an index that it may use.
+    // The locks of autovacuum, and those of every statement on an index that it may use.
     let mut vacuum = cluster.connect();
     run(
         &mut vacuum,
@@ -163,7 +163,7 @@ fn what_is_refused_in_the_end_never_waits_for_a_lock_first() {
         })
         .collect();
     assert_eq!(wrong, [""; 0]);
-    // Without any limit of its own, and while it is at it, the others go on.
+    // Without any timeout; meanwhile other sessions are not blocked.
     run(&mut stranger, "RESET lock_timeout");
     attempt(&mut stranger, REFUSED[0]).expect_err("it has no right");
     let id = number(&mut admin, "SELECT queue.push('default')");
@@ -174,9 +174,9 @@ fn what_is_refused_in_the_end_never_waits_for_a_lock_first() {
     run(&mut open, "COMMIT");
 }
 
-/// Who has the right, and whose own things have such names, is asked for nothing more than by PostgreSQL.
+/// Roles that have the privilege, or whose own objects have such names, are checked only by PostgreSQL.
 #[test]
-fn what_postgresql_allows_is_allowed() {
+fn commands_that_postgresql_allows_are_allowed() {
     let cluster = cluster("security-locks-allowed", NO_WORKER);
     let mut admin = producer(&cluster);
     let everywhere = [
@@ -217,7 +217,7 @@ fn what_postgresql_allows_is_allowed() {
             assert_eq!(code, "42501", "{statement}");
         }
     }
-    // What does nothing, and what is about something else of the name.
+    // Commands that do nothing, and commands on another object of the same name.
     for statement in [
         "CREATE TABLE IF NOT EXISTS plain () INHERITS (queue.tasks)",
         "CREATE TABLE IF NOT EXISTS plain (id bigint REFERENCES queue.tasks)",
@@ -252,7 +252,7 @@ fn what_postgresql_allows_is_allowed() {
     ] {
         attempt(&mut producer, statement).unwrap_or_else(|refused| panic!("{statement}: {refused:?}"));
     }
-    // What is not there is not found, in the words of the server.
+    // Objects that do not exist are reported by the server.
     for (statement, code) in [
         ("CREATE RULE r AS ON INSERT TO queue.missing DO NOTHING", "42P01"),
         ("CREATE RULE r AS ON INSERT TO missing.tasks DO NOTHING", "3F000"),
@@ -267,9 +267,9 @@ fn what_postgresql_allows_is_allowed() {
     assert_eq!(number(&mut admin, "SELECT count(*) FROM queue.tasks"), 0);
 }
 
-/// What docs/security.md says of servers where the library is not there to see commands.
+/// The advice of docs/security.md for servers without the library.
 #[test]
-fn without_the_library_it_waits_unless_an_event_trigger_refuses_it() {
+fn without_the_library_refused_commands_wait_unless_an_event_trigger_refuses_them() {
     let cluster = Cluster::start_with("security-locks-without", &Settings { preload: false, extra: "" });
     run(&mut cluster.connect(), "CREATE EXTENSION queue_ext");
     let mut admin = producer(&cluster);

@@ -36,7 +36,7 @@ const OTHERS: [(&str, &str); 3] = [
 
 /// PostgreSQL resolves names again after it has waited for a lock.
 #[test]
-fn a_name_stands_for_what_it_stood_for_before_the_wait() {
+fn a_name_is_resolved_once_before_the_wait() {
     let cluster = cluster("security-locks-names", NO_WORKER);
     producer(&cluster);
     let mut owner = login(&cluster, "a_producer");
@@ -65,7 +65,7 @@ fn a_name_stands_for_what_it_stood_for_before_the_wait() {
                 let waiting = scope.spawn(|| attempt(&mut waiting, command));
                 eventually("it waits", SOON, || column(&mut admin, &state) == ["Lock"]);
                 run(&mut open, "BEGIN; SELECT queue.push('a'); PREPARE p AS DELETE FROM pg_catalog.pg_class");
-                // What autovacuum holds.
+                // The locks of autovacuum.
                 run(&mut admin, "BEGIN; LOCK TABLE queue.tasks IN SHARE UPDATE EXCLUSIVE MODE");
                 run(&mut owner, "COMMIT");
                 waiting.join().expect("the thread")

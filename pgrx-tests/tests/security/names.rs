@@ -1,10 +1,10 @@
-//! Names of every odd character, and what is too large.
+//! Names with unusual characters, and values that are too large.
 
 use crate::{NO_WORKER, attempt, cluster, number, run};
 use postgres::Client;
 use serde_json::{Value, json};
 
-/// What could be special: to SQL, LIKE, regular expressions, JSON, formats, a terminal, a search_path.
+/// Characters that are special to SQL, LIKE, regular expressions, JSON, formats, a terminal or a search_path.
 const NAMES: &[&str] = &[
     "it's",
     "''",
@@ -52,7 +52,7 @@ fn names_of_every_odd_character_go_through_every_function() {
     run(&mut admin, "CREATE SEQUENCE sprung; SELECT queue.create('other')");
     let longest = ["x".repeat(128), "ü".repeat(64), "🦀".repeat(32), "'".repeat(128)];
     let names: Vec<&str> = NAMES.iter().copied().chain(longest.iter().map(String::as_str)).collect();
-    // Natively; and with rights for the queue alone, which means by the core.
+    // Natively, and with rights for this queue only.
     for restricted in [false, true] {
         for name in &names {
             let c = &mut admin;

@@ -78,22 +78,22 @@ SET search_path = pg_temp, evil, pg_catalog;
 ";
 
 fn sprung(client: &mut Client) -> i64 {
-    // The sequence alone would say 1 before and after its first number.
+    // The sequence alone would show 1 before and after its first value.
     number(client, "SELECT pg_catalog.int8(CASE WHEN is_called THEN last_value ELSE 0 END) FROM evil.sprung")
 }
 
 #[test]
-fn no_function_finds_what_a_search_path_or_a_temporary_object_puts_first() {
+fn no_function_uses_a_callers_search_path_or_temporary_objects() {
     for (name, fast_path) in [("security-paths", "on"), ("security-paths-core", "off")] {
         let cluster = cluster(name, NO_WORKER);
         let mut admin = cluster.connect();
         run(&mut admin, TRAPS);
         let stock = Stock::make(&mut admin, "mail", "marked");
-        // A fresh session: what was planned under another path would be kept.
+        // A new session, because plans made with another search_path would be kept.
         let mut victim = cluster.connect();
         run(&mut victim, &format!("SET queue.fast_path = {fast_path}; {TEMPORARY}"));
         for call in VERBS.iter().map(|verb| verb.2).chain([
-            // What triggers do for statements without a function.
+            // The triggers for statements that call no function.
             "INSERT INTO queue.tasks (queue, key, group_key) VALUES ('QUEUE', 'a', 'b')",
             "UPDATE queue.tasks SET priority = 3",
             "DELETE FROM queue.tasks",
@@ -134,7 +134,7 @@ fn the_traps_are_set() {
 }
 
 #[test]
-fn the_worker_finds_its_own_whatever_path_the_database_has() {
+fn the_worker_ignores_the_search_path_of_the_database() {
     let settings = Settings { preload: true, extra: "queue.sweep_interval = 1" };
     let mut cluster = Cluster::start_with("security-worker-path", &settings);
     run(&mut cluster.connect(), "CREATE DATABASE trapped");
@@ -162,7 +162,7 @@ fn the_worker_finds_its_own_whatever_path_the_database_has() {
 }
 
 #[test]
-fn create_extension_adopts_nothing_and_runs_nothing_of_what_was_there_before() {
+fn create_extension_adopts_and_runs_no_existing_objects() {
     let mut cluster = Cluster::start_with("security-create", &Settings::default());
     let mut admin = cluster.connect();
     run(
@@ -199,8 +199,8 @@ fn create_extension_adopts_nothing_and_runs_nothing_of_what_was_there_before() {
     );
 }
 
-/// Functions without a search_path of their own: the native ones, which look nothing up by name, procedures that
-/// commit, which may not have one and are written without operators, and two whose bodies were parsed when they were created.
+/// Functions without a SET clause for the search_path: native ones, which look up no names, procedures that commit,
+/// which cannot have one and are written without operators, and two whose bodies were parsed when they were created.
 const WITHOUT_PATH: &str = "
     queue.cancel_where queue.maintain queue.move_where queue.purge_where queue.redrive_where
     queue.reprioritise_where queue.run_now_where queue_internal.first_task queue_internal.in_batches queue_internal.task_in_bucket";

@@ -1,4 +1,4 @@
-//! The privileges of every kind of role on every object. What is expected stands in tables, which must name every
+//! The privileges of every kind of role on every object. The expected privileges are in tables, which must list every
 //! object.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,9 +21,9 @@ const ROLES: [(&str, char); 7] = [
     ("postgres", '*'),
 ];
 
-/// What each role may do with a table, view or sequence: r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE; in
-/// parentheses what it may do with some columns only, see COLUMNS. Row-level policies limit a role to the rows of its
-/// queues. Nothing else is for anybody but the owner.
+/// The privileges on a table, view or sequence: r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE; in parentheses those
+/// on some columns only, see COLUMNS. Row-level policies limit a role to the rows of its queues. Only the owner has
+/// any other privilege.
 #[rustfmt::skip]
 const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     // name                producer  worker  operator  monitor
@@ -118,7 +118,7 @@ fn roles(edition: Edition) -> [(&'static str, char); 7] {
     })
 }
 
-/// What a role may do with a relation, in the letters of the table.
+/// The privileges of a role on a relation, in the letters of the table.
 fn privileges(client: &mut Client, role: &str, relation: &str, sequence: bool) -> String {
     let kinds: &[(&str, char)] = if sequence {
         &[("SELECT", 'r'), ("UPDATE", 'w'), ("USAGE", 'U')]
@@ -159,7 +159,7 @@ fn privileges(client: &mut Client, role: &str, relation: &str, sequence: bool) -
 }
 
 #[test]
-fn every_relation_can_be_used_by_whom_the_table_says() {
+fn every_relation_has_exactly_the_listed_privileges() {
     let mut named = BTreeSet::new();
     for (_cluster, mut client, edition) in editions("security-relations") {
         let relations = column(
@@ -214,7 +214,7 @@ fn every_relation_can_be_used_by_whom_the_table_says() {
 }
 
 #[test]
-fn schemas_types_and_internal_functions_are_for_whom_the_table_says() {
+fn schemas_types_and_internal_functions_have_exactly_the_listed_privileges() {
     let mut named = BTreeSet::new();
     for (_cluster, mut client, edition) in editions("security-others") {
         let query = format!(
@@ -262,7 +262,7 @@ fn the_functions_that_run_as_the_owner_are_those_that_the_docs_name() {
              AND p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) ORDER BY 1",
         );
         if edition == Edition::SqlOnly {
-            // The verbs, and what their callers may execute, all with a search_path that nobody can change.
+            // The public functions, and the functions that their callers may execute, all with a fixed search_path.
             let for_nobody = "SELECT p.oid::regprocedure::text FROM pg_proc AS p WHERE p.prosecdef
                               AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)";
             assert_eq!(column(&mut client, for_nobody), [""; 0]);
@@ -282,7 +282,7 @@ fn the_functions_that_run_as_the_owner_are_those_that_the_docs_name() {
 }
 
 #[test]
-fn no_right_lets_a_role_put_code_of_its_own_on_the_tables() {
+fn no_right_lets_a_role_attach_code_to_the_tables() {
     let cluster = cluster("security-code", NO_WORKER);
     let mut owner = login(&cluster, "owner");
     Stock::make(&mut owner, "mail", "marked");

@@ -1,4 +1,4 @@
-//! What the extension is made of: its scripts, looked over by pgspot, and the crates that it is built from.
+//! The extension's components: its scripts, checked by pgspot, and the crates it is built from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 use queue_ext_tests::cluster::{home, pg_config};
 use serde_json::Value;
 
-/// Runs pgrx-tests/lint.py; returns whether it found nothing, and what it said.
+/// Runs pgrx-tests/lint.py; returns whether it found nothing, and its output.
 fn lint(scripts: &[PathBuf]) -> (bool, String) {
     let done = Command::new("python3")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("lint.py"))
@@ -122,7 +122,7 @@ fn no_substitution_of_a_name_stands_in_the_scripts() {
 const LICENCES: &[&str] =
     &["PostgreSQL", "MIT", "Apache-2.0", "BSD-3-Clause", "ISC", "Zlib", "Unicode-3.0", "Unlicense"];
 
-/// Crates that are there in two versions, and who asks for each.
+/// Crates that occur in two versions, and the crates that depend on each.
 const TWICE: &[(&str, &str)] = &[
     ("getrandom", "rand"),
     ("hashbrown", "petgraph, for pgrx's own SQL generator, itself and through indexmap"),
@@ -137,7 +137,7 @@ const TWICE: &[(&str, &str)] = &[
     ("winnow", "cargo_toml's toml, itself and through toml_parser: while building only"),
 ];
 
-/// What cargo knows of the crates that are built here.
+/// The metadata of cargo.
 fn metadata() -> Value {
     let host = Command::new("rustc").arg("-vV").output().expect("rustc").stdout;
     let host = String::from_utf8_lossy(&host).into_owned();

@@ -1,5 +1,5 @@
-//! Rights for one queue alone: what is in the other queues can neither be read nor changed nor guessed, by a
-//! query, by a function in it, by an error, by a verb natively or in the core, or by a plan made for another.
+//! Rights for one queue only: tasks in other queues can neither be read nor changed nor guessed, by a query, a
+//! function in it, an error, a public function natively or in SQL, or a cached plan of another role.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use postgres::Client;
 use queue_ext_tests::Cluster;
 use queue_ext_tests::cluster::major_version;
 
-/// Those who have a right for "acme" only.
+/// The roles that have a right for "acme" only.
 const ROLES: [&str; 3] = ["acme_producer", "acme_worker", "acme_operator"];
 
 struct Tenants {
@@ -42,7 +42,7 @@ fn tenants(name: &str) -> Tenants {
             );
         }
     }
-    // Leases that ran out, schedules that are due, keys whose time is over.
+    // Expired leases, due schedules, and keys whose key_ttl has passed.
     run(
         &mut admin,
         "UPDATE queue.tasks SET lease_until = now() WHERE key = 'asked';
@@ -118,7 +118,7 @@ fn of_bolt(admin: &mut Client) -> String {
 }
 
 #[test]
-fn nothing_of_another_queue_can_be_changed_by_any_verb_or_statement() {
+fn nothing_of_another_queue_can_be_changed_by_any_function_or_statement() {
     let Tenants { admin, bolt, .. } = &mut tenants("security-writes");
     let before = of_bolt(admin);
     assert!(before.lines().count() > 15, "{before}");
@@ -188,7 +188,7 @@ fn nothing_of_another_queue_can_be_changed_by_any_verb_or_statement() {
 }
 
 #[test]
-fn no_error_tells_a_queue_that_is_hidden_from_one_that_does_not_exist() {
+fn errors_do_not_distinguish_hidden_from_missing_queues() {
     let tenants = tenants("security-errors");
     let nothing = Stock::missing("none");
     let mut refused = 0;
@@ -211,7 +211,7 @@ fn no_error_tells_a_queue_that_is_hidden_from_one_that_does_not_exist() {
 }
 
 #[test]
-fn a_plan_made_for_one_role_shows_another_only_what_is_his() {
+fn a_cached_plan_shows_each_role_only_its_own_rows() {
     let Tenants { admin, bolt, .. } = &mut tenants("security-plans");
     run(
         admin,
@@ -246,7 +246,7 @@ fn a_plan_made_for_one_role_shows_another_only_what_is_his() {
 }
 
 #[test]
-fn a_parallel_query_shows_a_role_what_is_his() {
+fn a_parallel_query_shows_a_role_only_its_own_rows() {
     let Tenants { cluster, admin, .. } = &mut tenants("security-parallel");
     let force = if major_version() < 16 { "force_parallel_mode" } else { "debug_parallel_query" };
     let settings = format!(
@@ -281,7 +281,7 @@ fn the_newest_tasks_of_all_are_found_along_indexes_by_every_role() {
 }
 
 #[test]
-fn what_a_session_remembers_of_its_claims_names_no_task_of_another_queue() {
+fn the_scan_start_of_a_session_reveals_no_task_of_another_queue() {
     let Tenants { cluster, admin, .. } = &mut tenants("security-remembered");
     run(
         admin,

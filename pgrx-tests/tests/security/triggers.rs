@@ -1,4 +1,4 @@
-//! Triggers on the extension's tables: whose the background worker and the verbs run, and as whom.
+//! Triggers on the extension's tables: which ones the background worker and the functions fire, and as which role.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use queue_ext_tests::{Cluster, eventually};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// A function that notes as whom and in what process it runs, and wants more.
+/// A trigger function that records its role and process, and tries to do more.
 const GREEDY: &str = "RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
         BEGIN EXECUTE 'SET ROLE postgres'; EXCEPTION WHEN OTHERS THEN NULL; END;
@@ -19,7 +19,7 @@ const GREEDY: &str = "RETURNS trigger LANGUAGE plpgsql AS $$
         RETURN coalesce(NEW, OLD);
     END $$";
 
-/// A server with a schedule that is due every second and a lease that has run out.
+/// A server with a schedule that is due every second, and an expired lease.
 fn busy(name: &str) -> (Cluster, Client) {
     let mut cluster = cluster(name, "queue.sweep_interval = 1");
     cluster.await_worker("postgres");
@@ -33,7 +33,7 @@ fn busy(name: &str) -> (Cluster, Client) {
     (cluster, admin)
 }
 
-/// Who ran a trigger in the worker.
+/// The roles as which a trigger ran in the worker.
 fn ran(admin: &mut Client) -> Vec<String> {
     column(
         admin,
@@ -42,7 +42,7 @@ fn ran(admin: &mut Client) -> Vec<String> {
     )
 }
 
-/// The trigger is not run, and the log and the schedule say so.
+/// The trigger is not fired, and the log and the schedule report that.
 fn refused(cluster: &Cluster, admin: &mut Client) {
     let errors = "SELECT coalesce(last_error, '') FROM queue.schedules";
     eventually("the schedule says why it cannot run", SOON, || {
@@ -57,7 +57,7 @@ fn refused(cluster: &Cluster, admin: &mut Client) {
 }
 
 #[test]
-fn the_worker_runs_no_trigger_of_somebody_who_was_only_given_the_privilege() {
+fn the_worker_runs_no_trigger_of_a_role_that_only_has_the_privilege() {
     for owner in ["SUPERUSER", "NOSUPERUSER"] {
         let (mut cluster, mut admin) = busy("security-trigger");
         run(&mut admin, &format!("ALTER ROLE owner {owner}; GRANT TRIGGER ON queue.tasks TO nobody"));
@@ -71,7 +71,7 @@ fn the_worker_runs_no_trigger_of_somebody_who_was_only_given_the_privilege() {
         );
         run(&mut admin, "SELECT queue.schedule('often', '* * * * * *', 'mail')");
         refused(&cluster, &mut admin);
-        // Nor what only asks, in a condition, with a function that anybody may use.
+        // Nor a trigger condition that calls a function which every role may call.
         run(
             &mut nobody,
             "CREATE OR REPLACE TRIGGER own BEFORE INSERT ON queue.tasks
@@ -97,7 +97,7 @@ fn the_worker_runs_the_triggers_of_the_owner_as_the_owner() {
          SELECT queue.schedule('often', '* * * * * *', 'mail')",
     );
     eventually("it is run", SOON, || ran(&mut admin) == ["owner"]);
-    // One with a condition, or with somebody else's function, when the owner says so.
+    // A trigger with a condition, or with the function of another role, if the owner enables it.
     run(
         &mut owner,
         "CREATE OR REPLACE TRIGGER own BEFORE INSERT ON queue.tasks
@@ -124,9 +124,9 @@ fn the_worker_runs_the_triggers_of_the_owner_as_the_owner() {
     eventually("it is run", SOON, || ran(&mut admin) == ["owner"]);
 }
 
-/// Whatever role calls the verb, and whichever table it writes to.
+/// For every calling role and every table.
 #[test]
-fn no_verb_fires_a_trigger_of_somebody_who_was_only_given_the_privilege() {
+fn no_function_fires_a_trigger_of_a_role_that_only_has_the_privilege() {
     let cluster = cluster("security-verb-triggers", NO_WORKER);
     let mut admin = cluster.connect();
     run(
@@ -149,7 +149,7 @@ fn no_verb_fires_a_trigger_of_somebody_who_was_only_given_the_privilege() {
         ("queue.dead_letters", "SELECT queue.fail(id, token, 'x', permanent => true) FROM (CLAIM) AS c"),
         ("queue_internal.keys", "SELECT queue.push('default', key => 'k')"),
         ("queue.schedules", "SELECT queue.schedule('s', '@daily', 'default')"),
-        // Not by a verb, but by a trigger that does with the rights of the owner what a verb does.
+        // Not by a function, but by a trigger that does the same with the owner's rights.
         ("queue_internal.keys", "INSERT INTO queue.tasks (queue, key) VALUES ('default', 'k')"),
     ] {
         let call = call.replace("CLAIM", claimed);
@@ -163,7 +163,7 @@ fn no_verb_fires_a_trigger_of_somebody_who_was_only_given_the_privilege() {
         for (role, fast_path) in
             [("operator", "on"), ("operator", "off"), ("owner", "on"), ("postgres", "on")]
         {
-            // Who owns the tables fires their triggers by statements of its own, as everywhere in PostgreSQL.
+            // The owner of the tables fires their triggers with statements of its own, as everywhere in PostgreSQL.
             if call.starts_with("INSERT") && role != "operator" {
                 continue;
             }
@@ -180,7 +180,7 @@ fn no_verb_fires_a_trigger_of_somebody_who_was_only_given_the_privilege() {
         run(&mut admin, &format!("DROP TRIGGER own ON {table}"));
     }
     assert_eq!(number(&mut admin, "SELECT count(*) FROM public.ran"), 0);
-    // The owner's run, as the owner, who must not become anybody else.
+    // The owner's triggers run as the owner, and cannot change the role.
     run(&mut login(&cluster, "owner"), &format!("CREATE FUNCTION public.owners() {GREEDY}"));
     run(
         &mut login(&cluster, "owner"),

@@ -1,12 +1,12 @@
-//! Every public function: who may call it, and a call of it that works.
+//! Every public function: the roles that may call it, and a call that succeeds.
 
 use std::collections::BTreeMap;
 
 use crate::{column, run};
 use postgres::Client;
 
-/// Name; who may call it besides the owner and superusers (Producer, Worker, Operator, pg_Monitor); a call.
-/// A function of two forms stands here twice. For what stands in capitals, see [`Stock::fill_in`].
+/// Name; roles that may call it besides the owner and superusers (Producer, Worker, Operator, pg_Monitor); a call. A
+/// function with two signatures is listed twice. For the words in capitals, see [`Stock::fill_in`].
 pub const VERBS: &[(&str, &str, &str)] = &[
     ("push", "P O", "SELECT queue.push('QUEUE', '{}', key => 'k', group_key => 'g')"),
     ("push_many", "P O", "SELECT queue.push_many('QUEUE', '{1, 2}', keys => '{a, b}', after => '{QUEUED}')"),
@@ -130,7 +130,7 @@ impl Stock {
         }
     }
 
-    /// Puts the names and ids of what there is into a call.
+    /// Puts the names and ids of existing objects into a call.
     pub fn fill_in(&self, call: &str) -> String {
         call.replace("QUEUED", &self.queued.to_string())
             .replace("RUNNING", &self.running.to_string())
@@ -142,7 +142,7 @@ impl Stock {
             .replace("TOPIC", &self.queue)
     }
 
-    /// The other way round: what was said, without the names and ids.
+    /// The reverse: a message without the names and ids.
     pub fn blank_out(&self, said: &str) -> String {
         said.replace(&self.queued.to_string(), "N")
             .replace(&self.running.to_string(), "N")

@@ -1,5 +1,4 @@
-//! The background worker, which runs unattended as a superuser: what makes it run somebody's code, and what
-//! disturbs it. Nothing that is stored does.
+//! The background worker runs unattended as a superuser. Nothing that is stored may make it run code, or disturb it.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ pub fn works(cluster: &mut Cluster, admin: &mut Client, worker: i32) {
     assert_eq!(cluster.await_worker("postgres"), worker, "the worker was never restarted");
 }
 
-/// Stores what no constraint refuses.
+/// Stores everything that no constraint refuses.
 fn store(admin: &mut Client, statements: &str) {
     if let Err(error) = admin.batch_execute(statements) {
         assert_eq!(refusal(&error).0, "23514", "{statements}: {error:?}");
@@ -84,7 +83,7 @@ fn the_worker_evaluates_nothing_that_is_stored() {
              VALUES ('mail', -1, '{quoted}', '{quoted}'), ('mail', -1, 'b', 'b'), ('mail', -1, 'c', 'c')"
         ),
     );
-    // What an INSERT is refused for.
+    // Values for which an INSERT is refused.
     store(
         &mut admin,
         &format!(
@@ -140,7 +139,7 @@ fn a_view_of_an_old_partition_neither_stops_the_worker_nor_keeps_the_history() {
 }
 
 #[test]
-fn made_up_notifications_do_nothing() {
+fn forged_notifications_do_nothing() {
     let mut cluster = cluster("security-notify", "queue.sweep_interval = '1h'");
     let worker = cluster.await_worker("postgres");
     let mut admin = cluster.connect();

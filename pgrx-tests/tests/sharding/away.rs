@@ -9,7 +9,7 @@ use queue_ext_tests::eventually;
 
 use super::*;
 
-/// What the clients were told.
+/// The answers that the clients got.
 #[derive(Default)]
 struct Account {
     stop: AtomicBool,
@@ -21,11 +21,11 @@ struct Account {
     cut: AtomicUsize,
 }
 
-/// What a client was refused with that a shard's death explains; anything else is a bug.
+/// Whether a shard that is down explains an error; any other error is a bug.
 fn excused(account: &Account, error: &postgres::Error) {
     let said = error.as_db_error().unwrap_or_else(|| panic!("the router is away: {error:?}"));
     let excuse = ["XX000", "57P01", "57P02", "57P03", "08001"].contains(&said.code().code());
-    // Its lease ran out while its shard was down.
+    // Its lease expired while its shard was down.
     let stale = said.code().code() == "QX001";
     assert!(excuse || stale, "{said:?}");
     account.cut.fetch_add(usize::from(excuse), Ordering::Relaxed);
@@ -71,7 +71,7 @@ fn finished_elsewhere(account: &Account, dead: usize) -> usize {
     account.completed.lock().expect("completed").keys().filter(|id| shard_of(**id) != dead).count()
 }
 
-/// A shard is killed under load, and is back: the others go on without it, and it has lost nothing.
+/// A shard is killed under load and restarted: the others continue without it, and it has lost nothing.
 pub fn is_missed_by_nobody_and_loses_nothing(sharded: &mut Sharded) {
     run(&mut sharded.router.connect(), "SELECT queue.create('load')");
     let account = Arc::new(Account::default());
@@ -83,7 +83,7 @@ pub fn is_missed_by_nobody_and_loses_nothing(sharded: &mut Sharded) {
     const DEAD: usize = 1;
     let mut held = hold_some(sharded);
     sharded.shards[DEAD].kill_all();
-    // Tasks that it had when it died, of which nobody may hear before it is back.
+    // Its tasks at that time, which no client may get before it is back.
     let (before, pushed_before) = (finished_elsewhere(&account, DEAD), pushed(&account));
     eventually("the others go on", SOON, || {
         finished_elsewhere(&account, DEAD) > before + 200 && pushed(&account) > pushed_before + 200
@@ -126,7 +126,7 @@ pub fn what_was_cut_off_is_not_tried_elsewhere(sharded: &Sharded) {
         run(&mut shard.connect(), hangs_up);
     }
     for push in ["SELECT queue.push('default')", "SELECT queue.push_many('default', '{1,2}')"] {
-        // 08001 would say that all were tried.
+        // 08001 would mean that all shards were tried.
         assert_ne!(refused(&mut sharded.router.connect(), push), "08001", "{push}");
     }
     for shard in &sharded.shards {
@@ -154,7 +154,7 @@ fn complete_many(client: &mut Client, tasks: &[(i64, i64)]) -> BTreeSet<i64> {
     accepted.iter().map(|row| row.get(0)).collect()
 }
 
-/// What can only be done on the dead shard is refused or left out; what is for all shards fails.
+/// Calls for the dead shard are refused or leave it out; calls to all shards fail.
 fn what_names_it_fails(client: &mut Client, dead: usize, held: &mut Vec<(i64, i64)>) {
     let codes: BTreeSet<Option<String>> = (0..20)
         .map(|n| client.simple_query(&format!("SELECT queue.push('default', key => 'dead-{n}')")))
@@ -169,7 +169,7 @@ fn what_names_it_fails(client: &mut Client, dead: usize, held: &mut Vec<(i64, i6
     assert_eq!(refused(client, "SELECT queue.create('meanwhile')"), "XX000");
 }
 
-/// Its leases are still held, and what was half done can be done again.
+/// Its leases are still valid, and calls that were only half done can be repeated.
 fn comes_back(client: &mut Client, held: &[(i64, i64)]) {
     assert_eq!(complete_many(client, held).len(), held.len());
     if let Err(error) = client.simple_query("SELECT queue.create('meanwhile')") {
@@ -179,7 +179,7 @@ fn comes_back(client: &mut Client, held: &[(i64, i64)]) {
     assert_eq!(number(client, query), SHARDS as i64);
 }
 
-/// Finishes what is left, once the leases of answers that got lost have run out.
+/// Finishes the remaining tasks, after the leases whose answers were lost have expired.
 fn drain(client: &mut Client, account: &Account) {
     eventually("all is done", Duration::from_secs(20), || {
         let rows = client
@@ -199,7 +199,7 @@ fn drain(client: &mut Client, account: &Account) {
     });
 }
 
-/// Every push that returned is there, finished once; and there is nothing that nobody can have pushed.
+/// Every acknowledged push exists and is finished once, and every task was pushed by a client.
 fn settle(client: &mut Client, account: &Account) {
     let pushed = account.pushed.lock().expect("pushed");
     let completed = account.completed.lock().expect("completed");

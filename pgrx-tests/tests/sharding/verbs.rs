@@ -1,4 +1,4 @@
-//! Every verb through the router does what it does on one server.
+//! Every function does through the router what it does on one server.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -74,7 +74,7 @@ fn spread(client: &mut Client) {
     assert_eq!(number(client, "SELECT sum(completed_last_hour)::bigint FROM queue.shard_stats"), 310);
 }
 
-/// What has to be unique, or one at a time, is on one shard.
+/// Tasks of one key or group are on one shard.
 fn one_home(client: &mut Client) {
     for key in 1..=20 {
         let push = format!("SELECT queue.push('default', key => 'k{key}')");
@@ -176,7 +176,7 @@ fn ends(client: &mut Client) {
     }
 }
 
-/// What concerns a queue concerns it on all shards.
+/// Calls for a queue go to all shards.
 fn all_shards(client: &mut Client) {
     assert_eq!(number(client, "SELECT count(*) FROM queue.shard_stats WHERE queue = 'ends'"), SHARDS as i64);
     run(client, "SELECT queue.configure('ends', '{\"max_attempts\": 1}'); SELECT queue.pause('ends')");
@@ -218,7 +218,7 @@ fn in_turn(client: &mut Client) {
     assert_eq!(shards(client).len(), SHARDS);
 }
 
-/// A role may through the router what it may on the shards.
+/// Through the router a role has the rights that it has on the shards.
 fn rights(sharded: &Sharded) {
     for shard in &sharded.shards {
         run(
@@ -265,7 +265,7 @@ fn wait(sharded: &Sharded) {
     }
 }
 
-/// What a call through the router costs beside one that goes straight to a shard.
+/// The cost of a call through the router relative to a direct call.
 fn cost(sharded: &Sharded) {
     const CALLS: usize = 200;
     for shard in &sharded.shards {

@@ -34,7 +34,7 @@ fn soak() {
     assert!(verdict.violations.is_empty(), "{verdict}");
 }
 
-/// What is lost with an asynchronous standby that lags behind is seen, and nothing else is wrong.
+/// Losses with an asynchronous standby that lags are reported, and nothing else is wrong.
 #[test]
 fn asynchronous() {
     let verdict = play("asynchronous", "asynchronous", Duration::from_secs(4), Duration::ZERO, "");

@@ -1,7 +1,7 @@
-//! Mutants: the core with one promise broken, and the account that sees it.
+//! Mutants: the SQL implementation with one promise broken, and the check that reports it.
 //!
-//! The functions in SQL are changed in the test's own database, with the native verbs off. What lanes
-//! may break is for tests/lanes.rs, but for one mutant of the library itself.
+//! Functions in SQL are changed in the test's own database, with the native fast path off. tests/lanes.rs covers the
+//! lanes, except for one mutant of the library.
 
 use std::time::Duration;
 
@@ -25,12 +25,12 @@ BEGIN
 END
 $$;";
 
-/// Breaks a function, with the native verbs off, and expects the account to say so, by one of these invariants.
+/// Breaks a function, with the native fast path off, and expects a violation of one of these checks.
 fn seen(name: &str, campaign: &str, mutant: &str, invariants: &str) {
     seen_natively(name, campaign, &format!("{BY_SQL}{mutant}"), invariants);
 }
 
-/// The same with the native verbs, which leave to SQL what waits for other tasks. Drains by SQL would sweep.
+/// The same with the native fast path, which leaves tasks with dependencies to SQL. Drains in SQL would sweep.
 fn seen_natively(name: &str, campaign: &str, mutant: &str, invariants: &str) {
     if brief() {
         return;
@@ -41,9 +41,9 @@ fn seen_natively(name: &str, campaign: &str, mutant: &str, invariants: &str) {
     assert!(expected, "{name}: {invariants} expected, found {found:?}");
 }
 
-/// The same load with nothing broken: what the mutants are seen by is their own.
+/// The same load with nothing broken, so that violations come from the mutants.
 #[test]
-fn the_core_alone_breaks_nothing() {
+fn the_unbroken_sql_implementation_passes() {
     let verdict = play("quiet", "core", ROUND, Duration::ZERO, &format!("{MUTATE}{BY_SQL}"));
     assert!(verdict.violations.is_empty(), "{verdict}");
 }
@@ -59,7 +59,7 @@ macro_rules! mutants {
 }
 
 mutants! { seen:
-    /// Complete does not look at the token: a stale one is accepted, or ends the task with a token that is not its.
+    /// Complete does not check the token: a stale one is accepted, or ends the task with a token that is not its own.
     stale_completions: "quiet",
         "SELECT pg_temp.mutate('queue_internal.complete', 'AND t.token = complete.token AND t.state = ''running''', '')",
         "I7 I12";
@@ -68,11 +68,11 @@ mutants! { seen:
         "SELECT pg_temp.mutate('queue_internal.archive', 'DELETE FROM queue.tasks AS t',
                                'UPDATE queue.tasks AS t SET state = ''queued'', lease_until = NULL')",
         "I12";
-    /// Extend does not look at the token.
+    /// Extend does not check the token.
     stale_extensions: "quiet",
         "SELECT pg_temp.mutate('queue_internal.extend_many', 'WHERE t.id = g.id AND t.token = g.token', 'WHERE t.id = g.id')",
         "I7";
-    /// A claim takes what others have leased.
+    /// A claim takes leased tasks.
     leases_ignored: "quiet",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 'AND t.lease_until <= moment', ''),
                 pg_temp.mutate('queue_internal.end_expired', 'AND t.lease_until <= clock_timestamp()', '')",
@@ -81,7 +81,7 @@ mutants! { seen:
     token_stands_still: "quiet",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 'token = new_token,', '')",
         "I6";
-    /// A limit is counted wrong: a claim that found room for one starts them all.
+    /// A limit is miscounted: a claim with one free slot starts all its tasks.
     limit_counted_wrong: "quiet",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 'EXIT walk WHEN started IS NULL;',
                                'started := coalesce(started, clock_timestamp());')",
@@ -94,7 +94,7 @@ mutants! { seen:
     keys_ignored: "quiet",
         "SELECT pg_temp.mutate('queue_internal.take_key', 'RETURN false', 'RETURN true')",
         "I9";
-    /// What was given back is dropped.
+    /// A requeued task is deleted.
     given_back_and_dropped: "quiet",
         "SELECT pg_temp.mutate('queue_internal.requeue', 'UPDATE queue.tasks AS t',
                                'DELETE FROM queue.tasks AS t WHERE t.id = task.id; UPDATE queue.tasks AS t')",
@@ -111,7 +111,7 @@ mutants! { seen:
              'queue_internal.claim_from(source, lease, max_tasks, worker)',
              'queue_internal.claim_from(source, lease, max_tasks + 1, worker) LIMIT max_tasks')",
         "I11";
-    /// Nobody ends expired leases.
+    /// No session ends expired leases.
     leases_never_end: "quiet",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 't.state = ''running'' AND t.lease_until <= moment', 'false'),
                 pg_temp.mutate('queue_internal.reap(bigint, bigint, integer)'::regprocedure::oid::regproc, 't.lease_until <= moment', 'false'),
@@ -129,8 +129,8 @@ mutants! { seen:
         "I10";
 }
 
-// What only clients notice that push tasks with predecessors, and claim in the same transaction, replace what has
-// their key, or have synchronous_commit = off.
+// These are noticed only by clients that push tasks with predecessors and claim in the same transaction, replace
+// tasks, or have synchronous_commit = off.
 mutants! { seen_natively:
     /// A task is unblocked by the first of its predecessors that ends.
     first_predecessor_suffices: "quiet",
@@ -149,7 +149,7 @@ mutants! { seen_natively:
     turn_not_asked_for: "quiet",
         "SELECT pg_temp.mutate('queue_internal.unblock', 'IF task.group_key IS NOT NULL', 'IF false')",
         "I13 I17";
-    /// What is over keeps its key.
+    /// A finished task keeps its key.
     keys_kept: "quiet",
         "SELECT pg_temp.mutate('queue_internal.release_key', 'DELETE FROM queue_internal.keys AS k', 'PERFORM FROM queue_internal.keys AS k')",
         "I17";
@@ -160,14 +160,14 @@ mutants! { seen_natively:
 }
 
 mutants! { seen:
-    /// After a crash tokens go on from those in the rows: of a claim that was lost, and was not waited for by the disk.
+    /// After a crash tokens continue from the rows, although a lost claim issued a larger one.
     tokens_go_on_from_the_rows: "forgetful",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 'greatest(candidate.token + 1, base)', 'candidate.token + 1')",
         "I6";
 }
 
-/// A rollback forgets what its claims had taken from a lane: the tasks are there, and no claim gets them. The
-/// library with faults does that when it is told to.
+/// A rollback does not return the candidates of its claims to the lane: the tasks exist, and no claim gets them. The
+/// library with fault injection does that on request.
 #[test]
 fn rollbacks_forget() {
     let Ok(folder) = std::env::var("INJECTION") else {

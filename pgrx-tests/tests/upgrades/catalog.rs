@@ -1,4 +1,4 @@
-//! Scripts: a release is frozen, and upgrading to a version makes what installing it makes.
+//! The scripts: a release is frozen, and an upgrade to a version creates the same objects as an installation.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,14 +10,14 @@ use queue_ext_tests::cluster::home;
 
 use super::{ABOUT_SITE, NEXT, laboratory, project, read, releases, run, script, version};
 
-/// What the catalogs say of the extension.
+/// The catalog entries of the extension.
 fn facts(client: &mut Client) -> BTreeSet<String> {
     let rows = client.query(include_str!("catalog.sql"), &[]).expect("the catalogs");
     assert!(rows.len() > 1000, "{} facts", rows.len());
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// What one has and the other has not.
+/// The differences between two catalogs.
 fn differences(fresh: &BTreeSet<String>, upgraded: &BTreeSet<String>) -> Vec<String> {
     let missing = fresh.difference(upgraded).map(|fact| format!("- {fact}"));
     missing.chain(upgraded.difference(fresh).map(|fact| format!("+ {fact}"))).collect()
@@ -31,7 +31,7 @@ fn edition(name: &str) -> Vec<String> {
     String::from_utf8(listed.stdout).expect("file names").lines().map(str::to_owned).collect()
 }
 
-/// An overlay under a name that the manifest lacks would take the place of nothing.
+/// An overlay whose name is not in the manifest would replace nothing.
 #[test]
 fn every_sql_file_is_part_of_an_edition() {
     let used: BTreeSet<String> =
@@ -127,7 +127,7 @@ fn make_freeze_follows_the_sources_until_the_release_and_never_after() {
 }
 
 #[test]
-fn an_upgrade_makes_what_a_fresh_install_makes() {
+fn an_upgrade_creates_what_a_fresh_install_creates() {
     let (cluster, extensions) = laboratory("upgrades-catalog");
     let now = version();
     let database = |name: &str, statements: &str| {
@@ -136,7 +136,7 @@ fn an_upgrade_makes_what_a_fresh_install_makes() {
         run(&mut client, statements);
         client
     };
-    // From every release to what the sources make now.
+    // From every release to the current sources.
     let fresh = facts(&mut database("fresh", "CREATE EXTENSION queue_ext"));
     for (n, release) in releases().iter().enumerate() {
         let create =
@@ -158,7 +158,7 @@ fn an_upgrade_makes_what_a_fresh_install_makes() {
     if brief() {
         return;
     }
-    // A script that lacks any of it, or does more, is seen, and what it lacks is named.
+    // A script that lacks a statement, or has an additional one, is detected, and the difference is named.
     let (site, _) = NEXT[0];
     for third in 0..3 {
         let left_out: Vec<_> =

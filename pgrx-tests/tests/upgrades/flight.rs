@@ -1,5 +1,4 @@
-//! ALTER EXTENSION UPDATE under work: what is leased, awaited and pushed meanwhile, and sessions that were open
-//! before.
+//! ALTER EXTENSION UPDATE under load: leased, awaited and pushed tasks, and sessions that were open before.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +8,7 @@ use queue_ext_tests::eventually;
 use super::{SOON, laboratory, number, run};
 
 #[test]
-fn work_goes_on_while_the_extension_is_updated() {
+fn work_continues_while_the_extension_is_updated() {
     let (mut cluster, _) = laboratory("upgrades-flight");
     let mut client = cluster.connect();
     run(
@@ -65,7 +64,7 @@ fn work_goes_on_while_the_extension_is_updated() {
             eventually("tasks are completed", SOON, || done.load(Ordering::Relaxed) > before + 100);
         };
         goes_on();
-        // Behind somebody's long transaction it gives up, if it is told to, and nothing has changed.
+        // Behind a long transaction it gives up after its lock_timeout, and nothing has changed.
         run(&mut holder, "BEGIN; SELECT queue.push('short', delay => '1 hour')");
         let update = "SET lock_timeout = '50 ms'; ALTER EXTENSION queue_ext UPDATE TO '99.0'";
         let refused = client.batch_execute(update).expect_err("the tables are in use");
@@ -83,7 +82,7 @@ fn work_goes_on_while_the_extension_is_updated() {
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (pushed.len() as i64, pushed.len() as i64));
     let completed = number(&mut client, "SELECT count(*) FROM queue.history WHERE queue = 'default'");
     assert_eq!(completed, done.load(Ordering::Relaxed) as i64);
-    // Who holds a lease still does; who waits is woken; who let a lease run out is told by the worker.
+    // Leases stay valid, waiting sessions are woken, and the worker ends expired leases.
     holder.query_one(&extend, &[&id, &token]).expect("extend");
     holder.query_one(&complete, &[&id, &token]).expect("complete");
     run(&mut client, "SELECT queue.push('quiet')");
@@ -92,7 +91,7 @@ fn work_goes_on_while_the_extension_is_updated() {
         number(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'short' AND state = 'queued'")
             == 1
     });
-    // It is still the worker that was there before; and it says what it meets once it begins anew.
+    // It is the same worker process as before; it reports the new version when it starts again.
     assert_eq!(cluster.await_worker("postgres"), worker);
     client.execute("SELECT pg_terminate_backend($1)", &[&worker]).expect("terminate");
     let warning = "this database has version 99.0 of queue_ext, and the library is of version";

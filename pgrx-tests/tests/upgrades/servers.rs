@@ -65,7 +65,7 @@ fn pg_upgrade_keeps_what_is_in_flight() {
         new.launch();
         let mut client = new.connect();
         assert_eq!(estate::everything(&mut client), before, "from {programs}");
-        // Whoever held the lease still does.
+        // Leases are still held.
         client.query_one("SELECT queue.extend($1, $2, '1 day')", &[&id, &token]).expect("extend");
         estate::goes_on(&mut client);
         new.await_worker("postgres");

@@ -1,13 +1,12 @@
-//! A library that meets a schema which it does not know: that of an older or a later version, as while servers
-//! are upgraded one by one. It serves what it can by the functions in SQL, or says what is missing; it never
-//! reads a row as something that it is not.
+//! A library with a schema of an older or later version, as while servers are upgraded one by one. It serves calls
+//! with the functions in SQL, or reports what is missing. It never reads a row as something that it is not.
 
 use postgres::Client;
 use queue_ext_tests::{Cluster, Settings, brief};
 
 use super::run;
 
-/// What an older or later version might have otherwise, and how to make it undone.
+/// Differences of an older or later version, and how to undo them.
 const STRANGE: &[(&str, &str)] = &[
     ("ALTER TABLE queue.tasks RENAME worker TO who", "ALTER TABLE queue.tasks RENAME who TO worker"),
     ("ALTER TABLE queue.tasks RENAME queue TO line", "ALTER TABLE queue.tasks RENAME line TO queue"),
@@ -80,7 +79,7 @@ const STRANGE: &[(&str, &str)] = &[
     ),
 ];
 
-/// What leaves traces, each to be had in a database of its own; and whether everything works all the same.
+/// Differences that leave traces, each in its own database, and whether everything still works.
 const STRANGE_FOR_EVER: &[(&str, bool)] = &[
     ("ALTER TABLE queue.tasks ADD COLUMN site text NOT NULL DEFAULT 'here'", true),
     ("ALTER TABLE queue.queues ADD COLUMN site text", true),
@@ -90,7 +89,7 @@ const STRANGE_FOR_EVER: &[(&str, bool)] = &[
     ("ALTER TYPE queue.claimed_task ADD ATTRIBUTE site text", false),
 ];
 
-/// Every call, each on its own; what they are for is done at the end of a round that works.
+/// Every call by itself. Their tasks are finished at the end of a round that succeeds.
 const CALLS: &[&str] = &[
     "SELECT queue.push('default', '1')",
     "SELECT queue.push('default', '2', key => 'k', group_key => 'g')",
@@ -114,7 +113,7 @@ const CALLS: &[&str] = &[
     "DROP TABLE got",
 ];
 
-/// Makes every call; returns what those said that failed.
+/// Makes every call; returns the errors of those that failed.
 fn call_all(client: &mut Client) -> Vec<String> {
     let mut failed = Vec::new();
     for call in CALLS {
@@ -162,10 +161,10 @@ fn was_well(cluster: &Cluster) {
 }
 
 #[test]
-fn a_strange_schema_is_served_by_the_core_or_refused_by_name() {
+fn an_unknown_schema_falls_back_to_sql_or_is_refused_by_name() {
     let mut cluster = cluster("upgrades-strange", "other");
     let step = if brief() { 3 } else { 1 };
-    // Two sessions that knew the schema before; what they cannot do natively any more, they must not.
+    // Two sessions that used the schema before must not use native functions that no longer fit.
     let (mut client, mut other) = (cluster.connect(), cluster.connect());
     assert_eq!(call_all(&mut client), [""; 0], "as it is");
     assert_eq!(call_all(&mut other), [""; 0], "as it is");
@@ -203,10 +202,10 @@ fn a_strange_schema_is_served_by_the_core_or_refused_by_name() {
 }
 
 #[test]
-fn a_verb_declared_with_other_arguments_is_not_served_natively() {
+fn a_function_with_other_arguments_is_not_served_natively() {
     let cluster = cluster("upgrades-arguments", "other");
     let mut client = cluster.connect();
-    // As a later version may declare them: more arguments, more columns. The core of it takes the same.
+    // As in a later version: more arguments and more columns. The SQL implementation takes the same.
     run(
         &mut client,
         "CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb, note text) RETURNS void
@@ -229,7 +228,7 @@ fn a_verb_declared_with_other_arguments_is_not_served_natively() {
     let result: serde_json::Value =
         client.query_one("SELECT result FROM queue.history WHERE id = $1", &[&id]).expect("result").get(0);
     assert_eq!(result, "note");
-    // Fewer, and more than any function of today has, without a core for it: refused by name.
+    // Fewer arguments, and more than any current function has, without an SQL implementation for it: refused by name.
     run(
         &mut client,
         "CREATE FUNCTION public.push(queue text) RETURNS bigint LANGUAGE c AS '$libdir/queue_ext', 'queue_push';

@@ -6,7 +6,7 @@ use queue_ext_tests::{Cluster, Settings, estate, eventually};
 
 use super::{SOON, number, run};
 
-/// What docs/upgrading.md says to publish.
+/// The publication of docs/upgrading.md.
 const PUBLICATION: &str = "
     CREATE PUBLICATION queues FOR TABLE
         queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings,
@@ -14,7 +14,7 @@ const PUBLICATION: &str = "
         queue_internal.slots, queue_internal.rate_buckets
     WITH (publish_via_partition_root = true)";
 
-/// What docs/upgrading.md says to do on the subscriber once the publisher is gone.
+/// The steps of docs/upgrading.md on the subscriber after the publisher is gone.
 const TAKE_OVER: &str = "
     SELECT setval('queue.tasks_id_seq', (SELECT max(id) FROM queue.all_tasks) + 1000000);
     SELECT setval('queue_internal.events_id_seq', (SELECT coalesce(max(id), 0) FROM queue_internal.events) + 1000000);
@@ -57,7 +57,7 @@ fn a_subscriber_leaves_the_tasks_alone_until_it_takes_over() {
     let copied = "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'";
     eventually("every table is copied", SOON, || number(&mut there, copied) == 0);
 
-    // What is pushed, claimed, completed, and what comes due, while it looks on.
+    // Tasks are pushed, claimed, completed and become due on the publisher.
     let mut busy = publisher.connect();
     run(
         &mut busy,
@@ -67,7 +67,7 @@ fn a_subscriber_leaves_the_tasks_alone_until_it_takes_over() {
          SELECT count(queue.complete(id, token)) FROM queue.claim('1 hour', max_tasks => 300)",
     );
     same(&mut there, "what happens comes");
-    // Its publisher stops; a lease runs out, a schedule is due, and nobody here does anything about it.
+    // The publisher stops. A lease expires and a schedule is due, and the subscriber does nothing.
     let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
     run(&mut busy, "ALTER SYSTEM SET queue.worker_enabled = off");
     run(&mut busy, "SELECT pg_reload_conf()");
@@ -82,7 +82,7 @@ fn a_subscriber_leaves_the_tasks_alone_until_it_takes_over() {
     let quiet = Duration::from_secs(3);
     let started = std::time::Instant::now();
     while started.elapsed() < quiet {
-        // Longer than any sweep would take; a look is all that happens here.
+        // Longer than any sweep would take; nothing else happens here.
         assert_eq!(number(&mut there, worker), 0);
         assert!(estate::rows(&mut there) == before, "the subscriber has changed something");
         std::thread::sleep(Duration::from_millis(100));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_rolled_back_wakes_nobody() {
+fn a_rolled_back_push_wakes_no_session() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-rollback");
     let mut client = cluster.connect();
@@ -17,7 +17,7 @@ fn what_is_rolled_back_wakes_nobody() {
     await_waiters(&mut client, "default", 1);
     run(&mut client, "COMMIT");
     assert!(waiter.done().0);
-    // A claim that is rolled back gives back what others wait for.
+    // A claim that rolls back returns tasks for which others wait.
     run(&mut client, "BEGIN; SELECT queue.claim()");
     let waiter = wait(&cluster, "CALL queue.wait()");
     await_waiters(&mut client, "default", 1);
@@ -46,7 +46,8 @@ fn waiting_for_queues_that_come_and_go() {
         assert_eq!((waiters(&mut client, "a"), waiters(&mut client, "b")), (0, 0), "it has left both lists");
         run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('30 seconds', ARRAY['a', 'b'])");
     }
-    // One who waits for both and was woken for one does not keep the other's task from the next.
+    // A session that waits for two queues and was woken for one does not keep the other queue's task from the next
+    // session.
     for (queue, call) in [("a", "CALL queue.wait('a')"), ("b", "CALL queue.wait('b')")] {
         let both = wait(&cluster, "CALL queue.wait(ARRAY['a', 'b'])");
         await_waiters(&mut client, queue, 1);
@@ -79,7 +80,7 @@ fn waiting_for_queues_that_come_and_go() {
         assert_eq!(error.code().map(|code| code.code()), Some("QX002"), "{error}");
     }
     assert!(dropped.elapsed() < WOKEN, "{:?}", dropped.elapsed());
-    // In time, with nothing to tell.
+    // At the timeout, without a result.
     for timeout in [0, 1, 100, 350] {
         let started = Instant::now();
         let ready: bool =
@@ -91,7 +92,7 @@ fn waiting_for_queues_that_come_and_go() {
 }
 
 #[test]
-fn whoever_is_interrupted_leaves_the_lists() {
+fn an_interrupted_session_leaves_the_lists() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-interrupt");
     let mut client = cluster.connect();
@@ -115,7 +116,7 @@ fn whoever_is_interrupted_leaves_the_lists() {
     assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error}");
     assert!(started.elapsed() < WOKEN, "{:?}", started.elapsed());
     assert_eq!(waiters(&mut client, "default"), 0);
-    // A wake-up that went to one who is gone goes to the next.
+    // A wake-up for a session that is gone goes to the next.
     let gone = wait(&cluster, "CALL queue.wait()");
     await_waiters(&mut client, "default", 1);
     let next = wait(&cluster, "CALL queue.wait()");
@@ -149,9 +150,9 @@ fn a_task_that_woke_a_dead_client_wakes_the_next() {
     assert_eq!(waiters(&mut client, "default"), 0);
 }
 
-/// The functions that a waiting CALL looks with are gone then.
+/// The functions that a waiting CALL uses no longer exist then.
 #[test]
-fn who_waits_while_the_extension_is_dropped_is_told_so() {
+fn a_session_that_waits_while_the_extension_is_dropped_gets_an_error() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let extra = "queue.sweep_interval = '1s'";
     let cluster = Cluster::start_with("waiting-dropped", &Settings { preload: true, extra });
@@ -175,7 +176,7 @@ fn who_waits_while_the_extension_is_dropped_is_told_so() {
             assert_eq!(error.code().map(|code| code.code()), Some("42704"), "{error:?}");
         }
     }
-    // Dropped and made anew in one go, it is another one.
+    // Dropped and created again in one transaction, it is another queue.
     run(&mut client, "CREATE EXTENSION queue_ext");
     let waiter = wait(&cluster, "CALL queue.wait()");
     let resting = format!(

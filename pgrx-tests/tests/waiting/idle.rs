@@ -1,4 +1,4 @@
-//! Those who wait for long cost nothing, and one task wakes one of them.
+//! Idle waiting sessions cost nothing, and one task wakes one of them.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn one_push_wakes_one_of_fifty() {
         sleepers.iter().filter(|waiter| waiter.thread.is_finished()).count() >= 10
     });
     await_waiters(&mut client, "default", 35);
-    // A waiter that was woken and found nothing, because somebody else was quicker, is woken again.
+    // A session that was woken and found nothing, because another one was faster, is woken again.
     run(&mut client, "DELETE FROM queue.tasks");
     for _ in 0..20 {
         run(&mut client, "SELECT queue.push('default')");
@@ -58,7 +58,7 @@ fn two_pushes_in_one_transaction_wake_two_of_twelve() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-two");
     let mut client = cluster.connect();
-    // The lane has been read from the table, with nobody there who waited for what was found.
+    // The lane was refilled when no session waited for the tasks found.
     run(&mut client, "SELECT queue.push('default')");
     run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim()");
     let sleepers: Vec<Waiter> =
@@ -114,7 +114,7 @@ fn two_hundred_idle_waiters_hold_nothing_and_cost_nothing() {
         run(&mut client, "VACUUM rubbish");
         number(&mut client, "SELECT pg_relation_size('rubbish')") == 0
     });
-    // What they take while the time goes by, over a sweep or two.
+    // Their processor time during a sweep or two.
     let (started, before) = (Instant::now(), processor_time(&pids));
     while started.elapsed() < Duration::from_secs(12) {
         thread::sleep(Duration::from_secs(1));
@@ -122,7 +122,7 @@ fn two_hundred_idle_waiters_hold_nothing_and_cost_nothing() {
     let share = (processor_time(&pids) - before).as_secs_f64() / started.elapsed().as_secs_f64();
     println!("200 idle waiters take {:.3} % of a processor", share * 100.0);
     assert!(share < 0.05, "{share}");
-    // And the last of them is as quick as ever.
+    // The last one is still woken quickly.
     run(&mut client, "SELECT queue.push_many('default', array_fill('{}'::jsonb, ARRAY[200]))");
     let pushed = Instant::now();
     for waiter in sleepers {

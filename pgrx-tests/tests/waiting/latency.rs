@@ -1,4 +1,4 @@
-//! How soon whoever waits is told.
+//! How soon waiting sessions are woken.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn a_push_wakes_an_idle_worker_within_milliseconds() {
 }
 
 #[test]
-fn a_waiter_returns_when_a_task_comes_due_and_when_a_lease_runs_out() {
+fn a_waiter_returns_when_a_task_becomes_due_and_when_a_lease_expires() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-due");
     let mut client = cluster.connect();
@@ -55,7 +55,7 @@ fn a_waiter_returns_when_a_task_comes_due_and_when_a_lease_runs_out() {
         leases.push(lateness(&mut client, &shorter(LEASED)));
         run(&mut client, "DELETE FROM queue.tasks");
     }
-    // Announced while somebody waits already.
+    // Announced while a session already waits.
     for _ in 0..10 {
         let waiter = wait(&cluster, "CALL queue.wait()");
         await_waiters(&mut client, "default", 1);
@@ -75,7 +75,7 @@ fn a_waiter_returns_when_a_task_comes_due_and_when_a_lease_runs_out() {
 }
 
 #[test]
-fn a_result_is_told_within_milliseconds() {
+fn wait_result_returns_within_milliseconds() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-result");
     let mut client = cluster.connect();

@@ -1,17 +1,17 @@
-//! What looks ready and cannot be claimed, because another transaction has it locked, does not make a worker spin.
+//! A task that looks ready and is locked by another transaction causes no busy loop.
 
 use super::*;
 use queue_ext_tests::{Edition, Worker};
 
-/// How often a worker may look in the time, and how soon it has to find what is new.
+/// How often a worker may check in that time, and how soon it must find a new task.
 const WATCHED: Duration = Duration::from_secs(2);
 const ROUNDS: u32 = 50;
 const FOUND: Duration = Duration::from_secs(1);
-/// What was locked for long is looked at again after a while.
+/// A task that was locked for long is checked again after a while.
 const UNLOCKED: Duration = Duration::from_secs(6);
 
-/// The documented loop: claims a task, and waits where there is none. Returns the rounds until it had a task, or until
-/// the time was over.
+/// The documented loop: claims a task, and waits if there is none. Returns the number of rounds until it had a task,
+/// or until the time was over.
 fn claim_and_wait(client: &mut Client, queue: &str, time: Duration) -> (u32, bool) {
     let (claim, wait) =
         (format!("SELECT queue.claim(queue => '{queue}')"), format!("CALL queue.wait('{queue}', '500 ms')"));
@@ -26,7 +26,7 @@ fn claim_and_wait(client: &mut Client, queue: &str, time: Duration) -> (u32, boo
     (rounds, false)
 }
 
-/// What is locked: the name of its queue, how it came to be, and the transaction that is left open.
+/// The locked task: its queue, how it was created, and the transaction that stays open.
 const LOCKED: &[(&str, &str, &str)] = &[
     ("plain", "SELECT queue.push('plain')", "SELECT queue.claim(queue => 'plain')"),
     ("row", "SELECT queue.push('row')", "SELECT FROM queue.tasks WHERE queue = 'row' FOR UPDATE"),
@@ -47,7 +47,7 @@ const LOCKED: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn what_another_transaction_has_locked_is_not_looked_at_in_a_tight_loop() {
+fn a_task_locked_by_another_transaction_causes_no_busy_loop() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
         for edition in [Edition::FastPath, Edition::Core, Edition::NoPreload, Edition::SqlOnly] {

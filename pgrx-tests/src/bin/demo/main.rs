@@ -1,9 +1,9 @@
-//! The demo: a throw-away server, a producer, and worker processes that fail, are killed and
-//! replaced, until tens of thousands of orders are done; then an account of every one of them.
+//! The demo: a temporary server, a producer, and worker processes that fail, are killed and replaced, until tens of
+//! thousands of orders are done. Then every order is checked.
 //!
-//!   demo run      start a fresh server and play; the server stays for a look around
-//!   demo stop     stop it and delete its files
-//!   demo worker   (what `run` starts several times)
+//!   demo run      start a new server and the demo; the server keeps running
+//!   demo stop     stop the server and delete its files
+//!   demo worker   (started by `run` several times)
 
 mod account;
 mod crew;
@@ -25,7 +25,7 @@ fn main() {
         ["run"] => run(),
         ["stop"] => stop(),
         ["worker", folder, name] => worker::work(folder, name),
-        _ => panic!("say make demo or make demo-stop"),
+        _ => panic!("run make demo or make demo-stop"),
     }
 }
 
@@ -44,16 +44,18 @@ fn stop() {
 
 fn run() {
     stop();
-    println!("== starting a throw-away server with queue_ext preloaded");
+    println!("== starting a temporary server with queue_ext preloaded");
     let mut cluster = Cluster::create(&folder(), &Settings { preload: true, extra: "fsync = on" });
     cluster.launch();
-    // Kept for the reader to look around.
+    // Kept running, so that the user can look at it.
     cluster.keep();
     let mut client = cluster.connect();
     client.batch_execute(include_str!("setup.sql")).expect("set up the shop");
 
-    println!("== {TASKS} orders: some fail once, some fail always, some are for later; and now and then");
-    println!("   a worker is killed in the middle of its work (kill -9) and another one starts\n");
+    println!(
+        "== {TASKS} orders: some fail once, some always fail, some are delayed. Every 0.7 seconds a worker"
+    );
+    println!("   is killed while it works (kill -9) and another one starts\n");
     let started = Instant::now();
     let producer = std::thread::spawn({
         let config = cluster.config("postgres");
@@ -74,7 +76,7 @@ fn run() {
     let killed = crew.go_home();
 
     let balanced = account::show(&mut client, TASKS, killed, took);
-    println!("\nThe server is still there. Open psql on it with\n\n    make demo-psql\n\nand try");
+    println!("\nThe server is still running. Open psql on it with\n\n    make demo-psql\n\nand try");
     println!("    SELECT * FROM queue.stats;");
     println!("    SELECT * FROM queue.dead_letters LIMIT 1 \\gx");
     println!("    SELECT queue.redrive('orders', 10);\n\nStop it with: make demo-stop");

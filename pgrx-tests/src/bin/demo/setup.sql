@@ -3,7 +3,7 @@ SELECT queue.create('orders', '{"lease": "2 seconds", "max_attempts": 3,
                                 "backoff": {"base": "300 ms", "max": "2 s"}}');
 CREATE SCHEMA shop;
 
--- What the workers bring about. No constraint keeps duplicates out: the queue has to.
+-- The effects of the workers. No constraint prevents duplicates, so the queue has to.
 CREATE TABLE shop.shipped (order_id bigint NOT NULL, worker text NOT NULL);
 
 CREATE FUNCTION shop.order(first bigint, number bigint) RETURNS void LANGUAGE sql AS $$

@@ -9,7 +9,7 @@ use crate::crew::Crew;
 
 const WIDTH: usize = 50;
 
-/// What is on the screen.
+/// The output on the screen.
 pub struct View {
     moving: bool,
     drawn: usize,
@@ -23,12 +23,12 @@ impl View {
         Self { moving: stdout().is_terminal(), drawn: 0, last_line: None, live: 0 }
     }
 
-    /// Whether the last look found nothing left to do.
+    /// Whether all orders were done at the last refresh.
     pub fn is_drained(&self) -> bool {
         self.live == 0
     }
 
-    /// Looks at the queue and shows it.
+    /// Reads the queue and prints its state.
     pub fn show(&mut self, client: &mut Client, crew: &Crew, elapsed: Duration) {
         let row = client
             .query_one(

@@ -34,7 +34,7 @@ fn handle(client: &mut Client, order: &Row, name: &str) {
     };
     match done {
         Ok(_) => {}
-        // The lease was lost; somebody else has the order, and nothing of ours was kept.
+        // The lease is lost: another worker has the order, and this transaction was rolled back.
         Err(error) if error.code().is_some_and(|code| code.code() == "QX001") => {}
         Err(error) => panic!("{error}"),
     }

@@ -1,5 +1,5 @@
-//! R8, for comparison: an asynchronous standby is promoted that lags behind. What it had not got yet is
-//! lost; this measures how much, and shows that the account sees it.
+//! R8, as a control: an asynchronous standby that lags is promoted. The commits that it had not received are lost;
+//! this measures how many, and shows that the checks report them.
 
 use std::time::{Duration, Instant};
 

@@ -14,8 +14,8 @@ pub const CAMPAIGN: Campaign = Campaign {
     ..Campaign::PLAIN
 };
 
-/// What strikes a session that has just finished its statement does nothing: the account counts the
-/// statements that were cut short, by what their clients were told.
+/// A signal to a session that has just finished its statement has no effect, so the statements are counted whose
+/// clients were told that they were cut short.
 pub fn fault(scene: &mut Scene) {
     let terminate = scene.random.chance(2);
     let what = if terminate { "pg_terminate_backend" } else { "pg_cancel_backend" };

@@ -1,6 +1,6 @@
-//! R11: the server's clock is set: by an hour, by ten years, forward and back, and goes at double and half
-//! the speed, while leases run. Who compares times learns nothing then; the tokens must be right all the
-//! same. Before the drain the clock is put beyond all leases that were ever given.
+//! R11: the server's clock is set by an hour and by ten years, forward and back, and runs at double and half the
+//! speed, while leases are open. Times cannot be compared then; the tokens must still be right. Before the drain the
+//! clock is set beyond all leases.
 
 use crate::clock::Speed;
 use crate::torture::campaign::Campaign;
@@ -13,8 +13,8 @@ const TEN_YEARS: i64 = 3653 * 24 * HOUR;
 pub const CAMPAIGN: Campaign = Campaign {
     name: "clock",
     covers: "R11",
-    // What failed years ago stays for the account. The sweep bounds how long the worker goes by what it planned
-    // before the clock was put back.
+    // Dead letters are kept for the checks, however old. The sweep bounds how long the worker acts on what it planned
+    // before the clock was set back.
     settings: "queue.sweep_interval = '1s'\nqueue.dead_letter_retention = -1",
     load: Load { tolerated: &["40P01", "57014"], ..Load::MIXED },
     pause: (50, 500),
@@ -51,7 +51,7 @@ fn fault(scene: &mut Scene) {
 }
 
 fn after(scene: &mut Scene) {
-    // Beyond every lease, and what went faster.
+    // Beyond every lease, and beyond the faster clock.
     scene.ahead = scene.furthest + HOUR;
     scene.furthest = scene.ahead;
     scene.clock.iter().for_each(|clock| clock.set(scene.ahead, Speed::Real));

@@ -39,7 +39,7 @@ fn fault(scene: &mut Scene) {
     };
     run(what);
     if what.contains("brief") {
-        // What only this one queue's tasks may meet: the account knows nothing of them. Batches do.
+        // The checks ignore the tasks of this queue. Batches contain them.
         run("SELECT queue.push_many('brief', array_fill('{}'::jsonb, ARRAY[20]), group_key => 'g')");
         run("SELECT queue.fail(id, token, 'no', NULL, true) FROM queue.claim('1 minute', 'brief', 2)");
         run("SELECT queue.redrive('brief')");

@@ -1,6 +1,6 @@
-//! R8: the primary is killed and its synchronous standby promoted, again and again. Clients wait for the
-//! standby before they are told that something is committed, so nothing may be lost. The old primary comes
-//! back as the standby of the new one, mostly by pg_rewind, and is the next to be promoted.
+//! R8: the primary is killed and its synchronous standby promoted, repeatedly. Clients get an answer only after the
+//! standby has the commit, so nothing may be lost. The old primary returns as the standby of the new one, mostly by
+//! pg_rewind, and is promoted next.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_secs(60);
 pub const CAMPAIGN: Campaign = Campaign {
     name: "failover",
     covers: "R8",
-    // What is rewound needs the write-ahead log from the last checkpoint that both have.
+    // pg_rewind needs the write-ahead log since the last common checkpoint.
     settings: "wal_keep_size = 512MB",
     pause: (100, 600),
     fault,

@@ -1,5 +1,5 @@
-//! R1 with sessions whose commits do not wait for the disk: a crash undoes what they were told, the claims among
-//! it, and no token may come twice.
+//! R1 with sessions whose commits do not wait for the disk: a crash undoes acknowledged operations, claims among
+//! them, and no token may repeat.
 
 use super::crash;
 use crate::torture::campaign::Campaign;
@@ -8,7 +8,7 @@ use crate::torture::load::Load;
 pub const CAMPAIGN: Campaign = Campaign {
     name: "forgetful",
     covers: "R1, synchronous_commit = off",
-    // What is not flushed by somebody's commit stays in memory; the background worker's own commits do not wait either.
+    // WAL that no commit has flushed stays in memory; the background worker's own commits do not wait either.
     settings: "synchronous_commit = off\nwal_writer_delay = '10s'\nwal_writer_flush_after = '1GB'",
     load: Load { careless: 100, ..Load::MIXED },
     // Until the worker has raised the mark, claims wait for the disk.

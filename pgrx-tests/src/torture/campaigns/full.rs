@@ -1,5 +1,5 @@
-//! R10: there is no room left, for the tables or for the write-ahead log. What cannot be written is
-//! refused with 53100; without a log the server stops with a PANIC, and goes on once there is room.
+//! R10: no space is left for the tables or for the write-ahead log. Writes are refused with 53100. Without space for
+//! WAL the server stops with a PANIC, and continues when there is space.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::torture::load::Load;
 use crate::torture::scene::Scene;
 
 const SOON: Duration = Duration::from_secs(60);
-/// What the server says about its log, and nothing else, may be a PANIC.
+/// Only messages about WAL may be a PANIC.
 const PANIC: &str = "No space left on device";
 
 pub const CAMPAIGN: Campaign = Campaign {
@@ -94,7 +94,7 @@ fn fault(scene: &mut Scene) {
     }
 }
 
-/// Fills the disk of the log until the server stops, and makes room again.
+/// Fills the WAL disk until the server stops, and frees it again.
 fn no_room_for_the_log(scene: &mut Scene) {
     scene.disks[1].fill();
     // Each takes another segment.
@@ -105,11 +105,11 @@ fn no_room_for_the_log(scene: &mut Scene) {
     });
     std::thread::sleep(Duration::from_millis(scene.random.between(0, 300)));
     scene.disks[1].free();
-    // It may have given up, or be about to, or go on by itself.
+    // It may have stopped, be about to stop, or continue by itself.
     eventually("the server goes on", SOON, || scene.cluster.is_up_or_launched());
 }
 
-/// What a client is told who pushes until there is no more room. None of it stays.
+/// The errors that a client gets when it pushes until the disk is full. None of these pushes stays.
 fn refusal(scene: &Scene) -> String {
     let push = "SELECT queue.push('plain', to_jsonb((SELECT string_agg(md5(n::text), '')
                                                      FROM generate_series(1, 5000) AS n)))";
@@ -120,7 +120,7 @@ fn refusal(scene: &Scene) -> String {
     code.unwrap_or_else(|| format!("{refused:?}"))
 }
 
-/// How many PANICs for want of room the log has, and how many processes that aborted.
+/// The number of PANICs in the log because of a full disk, and of processes that aborted.
 fn aborts(scene: &Scene) -> (usize, usize) {
     let log = scene.cluster.log();
     let count =

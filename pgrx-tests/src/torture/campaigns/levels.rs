@@ -7,7 +7,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     name: "levels",
     covers: "R14",
     initdb: LATIN1,
-    // Nothing but what a client is to retry.
+    // Only errors that a client has to retry.
     load: Load { clients: 16, blocks: 70, strict: 60, tolerated: &["40001", "40P01"], ..Load::MIXED },
     ..Campaign::PLAIN
 };

@@ -1,5 +1,5 @@
-//! A table of the user's own with a foreign key to the tasks, which comes and goes: as long as it is there the
-//! verbs are served by SQL, and a session that writes to that table locks rows of tasks.
+//! A user's table with a foreign key to the tasks comes and goes: while it exists, calls fall back to SQL, and a
+//! session that writes to it locks rows of tasks.
 
 use crate::torture::campaign::Campaign;
 use crate::torture::load::Load;

@@ -1,15 +1,15 @@
-//! R33: a steady load, and nothing that grows: the memory of the worker and of the sessions, and the tables
-//! that hold what is live.
+//! R33: a steady load, under which nothing may grow: the memory of the worker and of the sessions, and the tables
+//! with live rows.
 
 use std::collections::HashMap;
 
 use crate::torture::campaign::Campaign;
 use crate::torture::scene::Scene;
 
-/// How much a process may grow, in kB. Its caches of catalogs and plans fill by less than 2 MB, on a busy machine long
-/// after it was warm; what leaks 100 bytes an operation is past this after 40,000.
+/// How much a process may grow, in kB. Its catalog and plan caches grow by less than 2 MB, on a busy machine long
+/// after the warm-up. A leak of 100 bytes an operation exceeds this after 40,000 operations.
 const GROWTH: i64 = 4096;
-/// Until a session was looked at so often, for three seconds, its caches fill.
+/// A session's caches fill until it was sampled so often, for three seconds.
 const WARM: u32 = 12;
 
 pub const CAMPAIGN: Campaign = Campaign {
@@ -22,12 +22,12 @@ pub const CAMPAIGN: Campaign = Campaign {
     ..Campaign::PLAIN
 };
 
-/// What was measured.
+/// The measurements.
 #[derive(Default)]
 pub struct Samples {
-    /// The worker's memory at the end of the first round, and who it was.
+    /// The worker's memory at the end of the first round, and its process id.
     worker: Option<(i32, i64)>,
-    /// Of each session of this round: how often it was looked at, its memory when it was warm, and now.
+    /// For each session of this round: number of samples, memory after the warm-up, and now.
     sessions: HashMap<i32, (u32, i64, i64)>,
     /// The size of the tables at the end of the first round.
     tables: Option<i64>,

@@ -16,7 +16,7 @@ pub fn fault(scene: &mut Scene) {
     scene.struck(mode);
     let mut since = Instant::now();
     if mode == "smart" {
-        // It waits for the clients, which go on; until somebody gets impatient.
+        // A smart stop waits for the clients, which continue, so a faster one follows.
         scene.cluster.begin_smart_stop();
         std::thread::sleep(Duration::from_millis(scene.random.between(50, 500)));
         since = Instant::now();

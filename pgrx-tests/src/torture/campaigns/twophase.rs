@@ -1,5 +1,5 @@
-//! R17: transactions that end in two phases, with a crash in between. What is left prepared after it is
-//! ended by somebody else, one way or the other.
+//! R17: two-phase commits with a crash in between. Transactions that are left prepared are committed or rolled back
+//! by another session.
 
 use super::crash;
 use crate::torture::campaign::{Campaign, LATIN1};

@@ -8,7 +8,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     name: "upkeep",
     covers: "R31",
     settings: "autovacuum = off",
-    // Rewriting a table takes locks that no verb expects.
+    // Rewriting a table takes locks that conflict with every call.
     load: Load { tolerated: &["40P01"], ..Load::MIXED },
     pause: (50, 500),
     fault,

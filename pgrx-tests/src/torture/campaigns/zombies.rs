@@ -1,5 +1,4 @@
-//! R4: client processes are killed at any moment, or stopped until their leases are over and then go on as
-//! if nothing had happened.
+//! R4: client processes are killed at any time, or suspended until their leases have expired and then continued.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

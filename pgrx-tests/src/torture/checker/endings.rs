@@ -1,4 +1,4 @@
-//! I4 one completion, I7 no stale token, I12 what is over stays over; and nothing ends by itself.
+//! I4: one completion. I7: no stale token. I12: finished tasks stay finished, and no task ends by itself.
 
 use super::{Facts, Found, OnFailure, Outcome, Task, Verb};
 
@@ -20,7 +20,7 @@ pub fn check(facts: &Facts<'_>, say: &mut impl FnMut(&'static str, String)) {
     }
 }
 
-/// No verb was accepted with a token after a later one was handed out, or after its lease was ended.
+/// No call was accepted with a token after a later one was issued, or after its lease was ended.
 fn stale(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
     let ends = task.ends.iter().filter(|end| end.is_accepted()).map(|end| (end.operation, end.token));
     let extensions = task
@@ -44,7 +44,7 @@ fn stale(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
     }
 }
 
-/// Nobody claims a task after it has finished.
+/// No task is claimed after it has finished.
 fn reappeared(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
     let ended = task.ends.iter().filter(|end| {
         end.is_accepted() && matches!(end.verb, Verb::Complete | Verb::FailForGood | Verb::Cancelled)
@@ -61,7 +61,7 @@ fn reappeared(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, Strin
     }
 }
 
-/// What was accepted is in the tables.
+/// The tables contain every accepted operation.
 fn kept(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
     for end in task.ends.iter().filter(|end| end.is_accepted()) {
         let state = match end.verb {
@@ -81,9 +81,10 @@ fn kept(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
     }
 }
 
-/// Everything that is over was ended by somebody.
+/// Each finished task was ended by a client.
 fn explained(facts: &Facts<'_>, row: &Found, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
-    // A push may have replaced it while it ran, or its payload while it did not: then who pushed it is unknown.
+    // A push may have replaced the running task, or the payload of a queued one: then the origin of the payload is
+    // unknown.
     let replaced = row.key.as_deref().is_some_and(|key| facts.replaced.contains(&(row.queue.as_str(), key)));
     let ended = |verb| task.ends.iter().any(|end| end.verb == verb && end.token == row.token && end.maybe());
     let fine = match row.state.as_str() {

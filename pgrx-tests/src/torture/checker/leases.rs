@@ -6,7 +6,7 @@ use super::{Claim, Facts, Task};
 use crate::torture::load::MOST_RUNNING;
 
 pub fn check(facts: &Facts<'_>, timed: bool, say: &mut impl FnMut(&'static str, String)) {
-    // When leases surely began and ended, by what they count against.
+    // When leases certainly began and ended, by key, group or limit.
     let mut running: HashMap<String, Vec<(i64, i64)>> = HashMap::new();
     for (id, task) in &facts.tasks {
         for pair in task.claims.windows(2) {

@@ -29,8 +29,8 @@ pub fn check(facts: &Facts<'_>, say: &mut impl FnMut(&'static str, String)) {
             keys.entry((push.queue, key)).or_default().push(life());
         }
     }
-    // What was pushed after another one had committed comes after it. Of two pushes at the same time, the
-    // one that commits first may be let through first, whatever its id.
+    // A task pushed after the commit of another push comes after it. Of two concurrent pushes, the first to commit
+    // may be admitted first, whatever its id.
     for ((_, group), lives) in groups {
         for later in &lives {
             for claim in &later.task.claims {

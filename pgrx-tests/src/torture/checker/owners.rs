@@ -1,4 +1,4 @@
-//! I11 for claims: a lease that anybody saw is that of a claim that committed, and that was told of it.
+//! I11 for claims: each lease that was visible belongs to a claim that committed and returned it.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub fn check<'a>(
         let told = operation.effects.iter().any(|(effect, undone)| {
             !undone && matches!(effect, Effect::Claim { id: i, token: t, .. } if (i, t) == (id, token))
         });
-        // What became of an operation that was cut off nobody knows.
+        // The outcome of an operation that was cut off is unknown.
         if operation.outcome == Outcome::Failed || operation.outcome == Outcome::Ok && !told {
             let outcome = operation.outcome;
             say(

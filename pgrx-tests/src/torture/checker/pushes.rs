@@ -30,7 +30,7 @@ pub fn check(facts: &Facts<'_>, counts: &mut Counts, say: &mut impl FnMut(&'stat
                 say("I11", format!("{value} was rolled back, and is there: {row:?}"));
             }
             let push = &pushes[0];
-            // What replaces another payload leaves the group as it was.
+            // A replacement keeps the group.
             let group = if push.link.replaces { row.group.as_deref() } else { push.group };
             if (row.queue.as_str(), row.key.as_deref(), row.group.as_deref()) != (push.queue, push.key, group)
             {
@@ -49,7 +49,7 @@ pub fn check(facts: &Facts<'_>, counts: &mut Counts, say: &mut impl FnMut(&'stat
             say("I2", format!("{} claimed {}, which was never pushed", claim.operation.name, claim.value));
             continue;
         };
-        // A transaction may claim what it has pushed itself, and roll both back.
+        // A transaction may claim tasks that it pushed itself, and roll both back.
         let own = |push: &super::Push<'_>| {
             push.operation.name == claim.operation.name && push.operation.there_at(push.place, claim.place)
         };

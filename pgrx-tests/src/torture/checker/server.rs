@@ -9,7 +9,7 @@ use postgres::Client;
 use crate::Cluster;
 use crate::cluster::has_extension;
 
-/// What queue.stats says and a recount does not, if that stays so.
+/// Lasting differences between queue.stats and a recount.
 pub fn wrong_stats(client: &mut Client) -> Vec<String> {
     let query = "
         WITH live AS (
@@ -40,8 +40,8 @@ pub fn wrong_stats(client: &mut Client) -> Vec<String> {
     }
 }
 
-/// Pages that nobody has initialized, and somebody has written to all the same: once they are read from the disk they are
-/// invalid. amcheck passes over them.
+/// Pages that were written to without being initialized: they are invalid once they are read from disk. amcheck skips
+/// them.
 pub fn damaged_pages(client: &mut Client) -> Vec<String> {
     if !has_extension("pageinspect") {
         return Vec::new();
@@ -57,7 +57,7 @@ pub fn damaged_pages(client: &mut Client) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// What amcheck finds, where the server has it.
+/// The findings of amcheck, if the server has it.
 pub fn corruption(client: &mut Client) -> Vec<String> {
     if !has_extension("amcheck") {
         return Vec::new();
@@ -81,7 +81,7 @@ pub fn corruption(client: &mut Client) -> Vec<String> {
     wrong
 }
 
-/// The logs of the servers, as far as they were not looked at.
+/// The parts of the servers' logs that were not read yet.
 #[derive(Default)]
 pub struct Log {
     read: HashMap<PathBuf, usize>,
@@ -92,7 +92,7 @@ impl Log {
     pub fn alarms(&mut self, cluster: &Cluster) -> Vec<String> {
         let log = cluster.log();
         let read = self.read.entry(cluster.folder().to_owned()).or_default();
-        // One that is shorter is that of another server in the same place.
+        // A log that became shorter belongs to a new server in the same folder.
         let fresh = log.get(*read..).unwrap_or(&log);
         *read = log.len();
         let bad = [
