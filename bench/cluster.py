@@ -1,4 +1,4 @@
-"""A throw-away Postgres server that every system of the benchmark runs on.
+"""A temporary Postgres server for all systems of the benchmark.
 
 The server is that of the environment's PG_CONFIG, in a folder below QUEUE_EXT_HOME. Nothing about its
 durability is changed. Each system gets a database of its own, so that what the server counts for a
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psycopg
 
-# The same for every system. Checkpoints are asked for between the runs, so that none falls into one
-# run and not into another; the vacuum looks often, so that it comes to every run.
+# The same for every system. Checkpoints are requested between the runs, so that none happens during one run and not during
+# another. Autovacuum runs often, so that every run has it.
 SETTINGS = {
     "listen_addresses": "''",
     "max_connections": "420",
@@ -27,17 +27,17 @@ SETTINGS = {
     "jit": "off",
     "log_min_messages": "warning",
 }
-# What the results name, to say how durable a commit was.
+# Settings that are listed in the results, to show how durable a commit was.
 REPORTED = ["fsync", "synchronous_commit", "full_page_writes", "wal_level", "wal_compression", *SETTINGS]
 
 
 def pg_config(option):
-    """What PG_CONFIG says."""
+    """The output of PG_CONFIG."""
     return subprocess.run([os.environ["PG_CONFIG"], option], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def server_user():
-    """Who runs the server in root's stead: Postgres refuses root. Nothing if this is not root."""
+    """The user that runs the server if this is root, because Postgres refuses root; otherwise nothing."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):
@@ -60,7 +60,7 @@ class Cluster:
         self.process = None
 
     def start(self):
-        """Makes a new server and waits until it takes connections."""
+        """Creates a new server and waits until it accepts connections."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         if self.user:
@@ -104,7 +104,7 @@ class Cluster:
                                **options)
 
     def url(self, database):
-        """Where a client finds the database. Drivers differ in what they read; all know this form."""
+        """The address of the database, in a form that all drivers accept."""
         socket = str(self.folder).replace("/", "%2F")
         return f"postgresql://postgres@{socket}/{database}"
 
@@ -120,12 +120,12 @@ class Cluster:
             connection.execute(f'CREATE DATABASE "{name}"')
 
     def drop_database(self, name):
-        """Removes a database whose work is done."""
+        """Drops a database."""
         with self.connect("postgres") as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def query(self, database, sql, *arguments):
-        """The first row of a query; its only value if it has but one."""
+        """The first row of a query, or its value if it has only one column."""
         with self.connect(database) as connection:
             cursor = connection.execute(sql, arguments)
             row = cursor.fetchone() if cursor.description else None
@@ -141,12 +141,12 @@ class Cluster:
             raise RuntimeError(f"{Path(path).parent.name}/{Path(path).name}: {done.stderr.strip()}")
 
     def settle(self, database):
-        """What comes before every run: the tables vacuumed and analyzed, everything written out."""
+        """Prepares a run: vacuums and analyzes the tables, and makes a checkpoint."""
         with self.connect(database) as connection:
             connection.execute("VACUUM (ANALYZE)")
             connection.execute("CHECKPOINT")
 
     def settings(self):
-        """The settings that the results name."""
+        """The settings that are listed in the results."""
         with self.connect("postgres") as connection:
             return {name: connection.execute("SELECT current_setting(%s)", [name]).fetchone()[0] for name in REPORTED}

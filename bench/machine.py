@@ -1,4 +1,4 @@
-"""What the results were measured on: the machine, the versions, the settings. No names of hosts or folders."""
+"""Describes what was measured on: the machine, the versions, the settings. No names of hosts or folders."""
 
 import json
 import platform
@@ -32,7 +32,7 @@ def machine():
 
 
 def versions(cluster):
-    """Of the server, of ourselves, and of every peer as it is pinned."""
+    """The versions of the server, of queue_ext, and of every pinned peer."""
     pinned = dict(re.findall(r"^([\w-]+)==(\S+)$", (systems.PEERS / "requirements.txt").read_text(), re.MULTILINE))
     packages = json.loads((systems.PEERS / "package.json").read_text())["dependencies"]
     found = {
@@ -60,6 +60,6 @@ def extension(cluster, name):
 
 
 def about(cluster, scale):
-    """Everything that the results are to be read with."""
+    """Everything that readers of the results need to know."""
     return {"date": date.today().isoformat(), "scale": scale.name, "machine": machine(), "versions": versions(cluster),
             "settings": cluster.settings(), "sizes": vars(scale)}

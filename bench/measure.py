@@ -6,7 +6,7 @@ import statistics
 
 from . import pgbench
 
-# What the server counts while a run goes on. An update or a delete leaves one dead row version each.
+# The server's counters during a run. Each update or delete leaves one dead row version.
 COUNTERS = """
     SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn,
            (SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()),
@@ -21,7 +21,7 @@ def payload(size):
 
 
 class Starved(pgbench.Failed):
-    """The tasks ran out before the time."""
+    """The run finished all tasks before its time was over."""
 
 
 def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fill=True):
@@ -29,7 +29,7 @@ def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fil
     if fill:
         system.fill(cluster, tasks, payload(size))
         cluster.settle(system.database)
-    # A push finishes nothing: there it is the transactions that count.
+    # A push finishes no task, so transactions are counted.
     counted = system.counts_tasks and script != "push"
     left = system.left(cluster)
     before = cluster.query(system.database, COUNTERS)
@@ -38,7 +38,7 @@ def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fil
         ran = pgbench.run(cluster, system.database, system.script(script), clients, seconds, latencies=True,
                           variables={"batch": batch, "payload": payload(size), "id": 0, "token": 0})
     except pgbench.Failed:
-        # A claim that finds nothing ends its client; that is what may have happened.
+        # The probable reason: a claim that finds nothing ends its client.
         if counted and system.left(cluster) < clients * batch:
             raise Starved(f"{system.key}: {left} tasks were too few for {seconds} seconds") from None
         raise

@@ -1,4 +1,4 @@
-"""Runs pgbench and reads what it says."""
+"""Runs pgbench and parses its output."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Failed(RuntimeError):
-    """A run that did not go through, or not without errors."""
+    """A run that failed or had errors."""
 
 
 def run(cluster, database, script, clients, seconds=None, transactions=None, variables=None, latencies=False):

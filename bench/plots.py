@@ -19,7 +19,7 @@ matplotlib.rcParams.update({
 
 
 def colour(system):
-    """Ours stands out, the floor is grey, the rest have one each."""
+    """The colour of a system: queue_ext stands out, and the floor is grey."""
     if system.key in ("queue_ext", "floor", "skip_locked"):
         return {"queue_ext": OURS, "floor": FLOOR, "skip_locked": SKIP}[system.key]
     return PEERS[systems.ALL.index(system) % len(PEERS)]
@@ -33,7 +33,7 @@ def save(figure, path):
 
 
 def draw(results, out):
-    """Draws what there are results for; returns title and file name of each plot."""
+    """Draws the plots for which there are results; returns title and file name of each."""
     plots = []
     one = (results.get("throughput") or {}).get("one")
     if one:
@@ -70,7 +70,7 @@ def throughput(found, path):
 
 
 def latency(one, path):
-    """The time from the claim to the end of the completion: median and the slowest hundredth."""
+    """The time from the claim to the end of the completion: median and 99th percentile."""
     workers = list(one)
     figure, axes = plt.subplots(1, len(workers), sharey=True, figsize=(4 * len(workers), 4), squeeze=False)
     for number, axis in zip(workers, axes[0]):

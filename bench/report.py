@@ -1,4 +1,4 @@
-"""Writes what was found: results.json with everything, README.md with tables, the plots beside them."""
+"""Writes the results: results.json with all figures, README.md with tables, and the plots."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def write(results, out):
     pictures = plots.draw(results, out)
     (out / "README.md").write_text("\n".join(page(results, pictures)) + "\n")
     reached = targets.table(results)
-    # The targets are for those who work on queue_ext: those of the published run are kept beside the benchmark.
+    # The targets are for maintainers: those of the published run are stored beside the benchmark.
     kept = Path("bench") if out == Path("docs/benchmarks") else out
     (kept / "targets.md").write_text("\n".join([*TARGETS_HEAD, *reached]) + "\n")
     print("\n".join(reached))
@@ -174,7 +174,7 @@ def memory(results):
 
 
 def left_out(results):
-    """What failed, in full: a figure that is missing must say why."""
+    """The errors of failed runs, in full, so that a missing figure is explained."""
     lines = [f"- {systems_key}: {why}" for systems_key, why in (results.get("left_out") or {}).items()]
     lines += [f"- {name}: {found['error']}" for name, found in results.items()
               if isinstance(found, dict) and "error" in found]

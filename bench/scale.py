@@ -1,4 +1,4 @@
-"""How much of everything the two forms of the benchmark do."""
+"""The sizes of the full and the quick benchmark."""
 
 from dataclasses import dataclass
 

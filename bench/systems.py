@@ -7,7 +7,7 @@
     next.sql                   completes a task and claims the next in one go (pgbench)
     batch.sql                  claims and completes :batch tasks (pgbench)
     push.sql                   pushes a task (pgbench)
-    work.py or .mjs            its own client, with the settings that its documents recommend
+    work.py or .mjs            its own client, with the settings that its documentation recommends
 
 A file that is not there is work that the system cannot do.
 """
@@ -24,20 +24,20 @@ PEERS = Path(__file__).parent / "peers"
 
 
 def fetched():
-    """Where the peers' packages are."""
+    """The folder of the peers' packages."""
     return Path(os.environ["QUEUE_EXT_HOME"]) / "peers"
 
 
 @dataclass(frozen=True)
 class System:
-    """One of the systems. "keeps" is whether a finished task stays there to be looked at."""
+    """One of the systems. "keeps" is whether finished tasks are kept."""
 
     key: str
     label: str
     keeps: bool
     counts_tasks: bool = True
     peer: bool = True
-    # How many clients take batches, where that is not the same as for the others.
+    # The number of clients for batches, if it differs from the default.
     batch_clients: int = 0
     # Whether jobs end one by one, and not only whole batches.
     singly: bool = True
@@ -58,7 +58,7 @@ class System:
 
     @property
     def client(self):
-        """The program that works with the system's own client, if it has one."""
+        """The program that uses the system's own client, if it has one."""
         return next((path for path in (self.folder / "work.py", self.folder / "work.mjs") if path.exists()), None)
 
     def install(self, cluster):
@@ -71,7 +71,7 @@ class System:
                 run_client(cluster, self.database, path)
 
     def fill(self, cluster, tasks, payload):
-        """Empties the system and loads tasks. Where its own client has to do that, it is made anew."""
+        """Empties the system and loads tasks. If its own client has to load them, the database is created again."""
         if self.has("fill"):
             cluster.psql(self.database, self.script("fill"), {"tasks": tasks, "payload": payload})
         else:
@@ -83,7 +83,7 @@ class System:
 
 
 def run_client(cluster, database, path, *arguments, timeout=300):
-    """Runs a program that uses a peer's package; returns the JSON that its last line of output is."""
+    """Runs a program that uses a peer's package; returns the JSON in its last line of output."""
     environment = cluster.environment(database)
     if path.suffix == ".py":
         program = [sys.executable, path]
@@ -112,7 +112,7 @@ PEER_SYSTEMS = [
     System("graphile_worker", "graphile-worker", keeps=False),
     System("procrastinate", "Procrastinate", keeps=True),
     System("pgqueuer", "PgQueuer", keeps=False),
-    # A lane of awa has one cursor, at which more than two claimers only stand in each other's way.
+    # A lane of awa has one cursor, so more than two claiming clients only wait for each other.
     System("awa", "awa", keeps=True, batch_clients=2),
     # PgQ gives every event to every consumer; several do not share the work.
     System("pgq", "PgQ", keeps=False, batch_clients=1, singly=False),

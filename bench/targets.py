@@ -1,4 +1,4 @@
-"""What the benchmark has to show: each target with what was measured, and whether that reaches it."""
+"""The targets of the benchmark: each with the measured value, and whether it is reached."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -8,7 +8,7 @@ from . import systems
 
 @dataclass(frozen=True)
 class Target:
-    """One comparison. "at_least" says on which side of the bound the measured value must be."""
+    """One comparison. "at_least" is true if the bound is a minimum, and false if it is a maximum."""
 
     work: str
     what: str
@@ -49,7 +49,7 @@ def fastest(work, accept=lambda system: True):
 
 
 def dig(results, *path):
-    """A value some levels down, or nothing."""
+    """A nested value, or nothing."""
     for name in path:
         results = results.get(name) if isinstance(results, dict) else None
     return results
@@ -102,7 +102,7 @@ def all_targets(results):
 
 
 def waiting(results):
-    """Those about latencies and idle workers. What was polled for says nothing about waiting."""
+    """The targets for latencies and idle workers. Systems that poll are left out."""
     found = results.get("waiting") or {}
     waits = found.get("method") == "CALL queue.wait"
 

@@ -1,9 +1,9 @@
-"""Tasks that carry the trace of whoever pushed them, by OpenTelemetry: docs/tracing.md.
+"""Tasks that carry the trace context of their producer, with OpenTelemetry: docs/tracing.md.
 
     python tracing.py push "host=localhost dbname=shop"    pushes an order
-    python tracing.py work "host=localhost dbname=shop"    does what is there, and ends
+    python tracing.py work "host=localhost dbname=shop"    does the tasks that are due, and exits
 
-It prints its spans, one to a line. A service sends them to its collector instead of ConsoleSpanExporter.
+It prints its spans, one per line. A service would send them to its collector instead of using ConsoleSpanExporter.
 """
 
 import os
@@ -41,7 +41,7 @@ def push(connection, queue, payload):
 
 
 def origin(task):
-    """A link to the span in which a task was pushed; none if its headers do not say."""
+    """A link to the span in which the task was pushed; none if the headers have no valid context."""
     headers = task["headers"] or {}
     carrier = {name: headers[name] for name in propagator.fields if isinstance(headers.get(name), str)}
     found = trace.get_current_span(propagator.extract(carrier)).get_span_context()
@@ -65,7 +65,7 @@ def settle(connection, task, name, statement, *arguments):
 
 
 def work(connection, task):
-    """What this worker is for."""
+    """Your code."""
     connection.execute("INSERT INTO orders_shipped (number) VALUES (%s)", [task["payload"]["number"]])
 
 
@@ -79,7 +79,7 @@ def handle(connection, task):
         except Exception as error:
             current.set_attribute("error.type", type(error).__name__)
             current.set_status(StatusCode.ERROR)
-            if getattr(error, "sqlstate", None) != "QX001":  # else the lease is lost: the task is somebody else's
+            if getattr(error, "sqlstate", None) not in ("QX001", "QX003"):  # The lease is lost: report nothing.
                 settle(connection, task, "nack", "SELECT queue.fail(%s, %s, %s)", repr(error))
 
 

@@ -1,7 +1,6 @@
 """Draws the panels of grafana.json with what their queries return now: python draw.py ADDRESS SECONDS FILE.png
 
-For a look at the dashboard where there is no Grafana. The queries, their answers and the places of the panels are the
-real ones, the looks are matplotlib's.
+To see the dashboard without Grafana: queries, answers and layout are real, and matplotlib draws the panels.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""The kinds of work that are measured, one a module. Each has run(bench), which returns its results."""
+"""The kinds of work, one module each, with a function run(bench) that returns the results."""

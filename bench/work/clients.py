@@ -1,5 +1,5 @@
-"""Jobs a second through each system's own client, at the settings with which it was quickest here
-among those that its documents offer."""
+"""Jobs a second through each system's own client, with the settings that were fastest here
+among those that its documentation offers."""
 
 import statistics
 import subprocess
@@ -7,8 +7,8 @@ import subprocess
 from .. import systems
 from ..measure import COUNTERS, payload
 
-# How many jobs at a time, and what else the program takes. graphile-worker's 24 are those of its
-# documents' measurement; Procrastinate gets slower with more than a few; awa quicker up to hundreds.
+# Concurrent jobs, and further arguments of the program. graphile-worker's 24 are those of its own benchmark; Procrastinate
+# becomes slower with more than a few, and awa faster up to hundreds.
 SETTINGS = {
     "queue_ext": [("one at a time", [24]), ("batches of 100", [8, 100])],
     "pg_boss": [("batches of 100", [8])],
@@ -17,12 +17,12 @@ SETTINGS = {
     "pgqueuer": [("batches of 100", [100])],
     "awa": [("200 workers", [200])],
 }
-# Those that take them one at a time in Python need no more for a steady figure.
+# Python clients that take one job at a time need no more for a stable figure.
 SLOW = {"procrastinate": 10, "awa": 2, "pgqueuer": 2}
 
 
 def run(bench):
-    """Every client in turn, in rounds. Each must finish exactly what it was given."""
+    """Every client in turn, in rounds. Each must finish exactly its tasks."""
     scale = bench.scale
     results = {}
     for _ in range(scale.client_rounds):

@@ -1,6 +1,6 @@
-"""What a claim costs with very many tasks in the queue: queued, or scheduled for later.
+"""The cost of a claim with very many tasks in the queue, queued or scheduled.
 
-Three databases, asked in turn: one with few tasks, one with many queued, one with as many scheduled and
+Three databases, measured in turn: one with few tasks, one with many queued, one with as many scheduled and
 a few due. The time is that of the claim's statement as its caller sees it, without the commit.
 """
 
@@ -23,7 +23,7 @@ def run(bench):
     for name in databases:
         bench.cluster.create_database(f"bench_depth_{name}")
     try:
-        # At the same time: loading is most of the work here, and not measured.
+        # In parallel, because loading takes most of the time and is not measured.
         with ThreadPoolExecutor() as loaders:
             started = [loaders.submit(load, bench, f"bench_depth_{name}", loads) for name, loads in databases.items()]
             for each in started:

@@ -1,4 +1,4 @@
-"""What becomes of the rate while a transaction that stays open keeps vacuum from removing anything.
+"""The rate while an open transaction holds back vacuum.
 
 The rate is measured before, and again after every so many more finished tasks. What lies between is
 finished in large batches, which leave the same dead rows in less time.
@@ -18,11 +18,11 @@ def run(bench):
 
 
 def one(bench, system):
-    """The curve of one system: tasks finished since the horizon was pinned, and the rate then."""
+    """The curve of one system: rate by the number of tasks finished since the transaction began."""
     cluster, scale = bench.cluster, bench.scale
     seconds = min(scale.seconds, 4)
     total = scale.pinned_tasks
-    # The rates are measured on what is above the tasks to be finished in between.
+    # The rates are measured with tasks beyond those that are finished in between.
     measured = (scale.pinned_steps + 3) * seconds * 10_000
     system.fill(cluster, total + total // scale.pinned_steps + measured, payload(100))
     cluster.settle(system.database)
@@ -38,8 +38,8 @@ def one(bench, system):
             pgbench.run(cluster, system.database, system.script("batch"), BATCH_CLIENTS,
                         transactions=-(-tasks // (BATCH * BATCH_CLIENTS)), variables={"batch": BATCH})
 
-    # What a first run after the checkpoint pays for whole pages in the WAL must not be in the rate that
-    # the later ones are compared with.
+    # The first run after a checkpoint writes full pages to the WAL. It must not be the run with which later ones are
+    # compared.
     finish(total // scale.pinned_steps)
     unpinned = rate()
     bench.say(f"horizon {system.label}: {unpinned:.0f}/s before")

@@ -1,4 +1,4 @@
-"""Many workers that wait for nothing: what they cost, what they hold back, and whom one push wakes."""
+"""Many idle waiting workers: their cost, what they hold back, and which of them a push wakes."""
 
 import select
 import time
@@ -11,8 +11,8 @@ WAIT = b"CALL queue.wait('bench', '120 seconds')"
 
 
 def cpu_seconds(pid):
-    """The processor time of a process so far. By the scheduler's own account: by the clock's ticks, what
-    many processes use a little of would be nothing."""
+    """The processor time of a process so far. From the scheduler's statistics, because clock ticks do
+    not count processes that use very little."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -47,7 +47,7 @@ def run(bench):
 
 
 def woken(waiters, seconds):
-    """How many have their answer after so long."""
+    """How many sessions have returned after that time."""
     time.sleep(seconds)
     poll = select.poll()
     for waiter in waiters:

@@ -9,7 +9,7 @@ DATABASE = "bench_memory"
 
 
 def private_kb(pid):
-    """The memory that a process has for itself."""
+    """The private memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1])
@@ -20,7 +20,7 @@ def run(bench):
     cluster, calls = bench.cluster, bench.scale.memory_calls
     cluster.create_database(DATABASE)
     cluster.psql(DATABASE, systems.OURSELVES.script("install"), {})
-    # Commits are not what is looked at, and a million of them take long.
+    # Commits are not measured, and a million of them take long.
     cluster.query("postgres", f"ALTER DATABASE {DATABASE} SET synchronous_commit = off")
     samples = []
     done = threading.Event()
@@ -37,14 +37,14 @@ def run(bench):
         for name, size in connection.execute("SELECT name, allocated_size FROM pg_shmem_allocations"
                                              " WHERE name ILIKE 'queue%%'"):
             shared[name] = size
-    # After a tenth of the calls everything that is kept for good has been made.
+    # After a tenth of the calls, all permanent allocations have been made.
     warm, end = samples[len(samples) // 10], samples[-1]
     bench.say(f"memory: {warm} kB after a tenth of {calls} calls, {end} kB at the end; shared {shared}")
     return {"calls": calls, "warm_kb": warm, "end_kb": end, "samples_kb": samples, "shared_bytes": shared}
 
 
 def watch(cluster, samples, done):
-    """Notes the backend's memory until it is gone."""
+    """Records the backend's memory until it exits."""
     pid = None
     while not done.wait(0.25):
         if pid is None:

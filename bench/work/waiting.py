@@ -1,7 +1,7 @@
-"""How long until an idle worker has what there is to do: pushed, come due, or its lease run out.
+"""The time until an idle worker gets a task that was pushed, became due, or whose lease expired.
 
-The worker is another process, which sleeps in CALL queue.wait, and claims when that returns. Where there
-is no such procedure it looks every two milliseconds instead, and the results say so.
+The worker is another process, which sleeps in CALL queue.wait, and claims when that returns. If there is
+no such procedure, it polls every two milliseconds instead, and the results show that.
 """
 
 import multiprocessing
@@ -26,7 +26,7 @@ def has_wait(cluster):
 
 
 def worker(cluster, waits, pipe):
-    """The idle worker: tells of every task it claimed, with the time."""
+    """The idle worker: reports every task that it claimed, with the time."""
     with cluster.connect(DATABASE) as connection:
         connection.execute("SELECT 1")
         pipe.send("ready")
@@ -69,7 +69,7 @@ def run(bench):
 
 
 def told(pipe, limit=30):
-    """What the worker tells next."""
+    """The next report of the worker."""
     if not pipe.poll(limit):
         raise RuntimeError(f"the worker claimed nothing for {limit} seconds")
     return pipe.recv()

@@ -1,4 +1,4 @@
--- awa 0.6.9: what its worker runs for a batch, as the server logged it: the claim, the
+-- awa 0.6.9: the statements of its worker for a batch, as the server logged them: the claim, the
 -- advance of the lane's cursor, and the completion by receipt. A claim that finds the lane's head locked
 -- returns nothing, and is tried again. The rings do not turn here, which is the maintenance's work.
 SELECT count(*) AS n, array_agg(claim_slot) AS claim_slots, array_agg(ready_slot) AS ready_slots,

@@ -1,4 +1,4 @@
-"""Works off jobs with awa's own client: work.py JOBS CONCURRENCY"""
+"""Runs jobs with awa's own client: work.py JOBS CONCURRENCY"""
 
 import asyncio
 import json

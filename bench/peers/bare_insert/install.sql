@@ -1,5 +1,5 @@
--- What a push costs besides the row: a table with the columns, defaults, indexes, constraints and
--- storage of queue.tasks, and none of its triggers.
+-- For the cost of a push beyond its row: a table with the columns, defaults, indexes, constraints and storage of
+-- queue.tasks, without its triggers.
 CREATE EXTENSION queue_ext;
 CREATE TABLE bare (LIKE queue.tasks INCLUDING ALL);
 SELECT format('ALTER TABLE bare SET (%s)', array_to_string(reloptions, ', '))

@@ -1,4 +1,4 @@
-// Works off jobs with graphile-worker's own runner: work.mjs JOBS CONCURRENCY
+// Runs jobs with graphile-worker's own runner: work.mjs JOBS CONCURRENCY
 //
 // The settings are those with which its documents reach the highest rate: a local queue of 500 jobs,
 // completions in batches.

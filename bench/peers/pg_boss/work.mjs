@@ -1,4 +1,4 @@
-// Works off jobs with pg-boss's own worker: work.mjs JOBS CONCURRENCY
+// Runs jobs with pg-boss's own worker: work.mjs JOBS CONCURRENCY
 //
 // A worker that finds a full batch fetches again at once (burstWhenBatchFull) instead of after its
 // polling interval, which is at least half a second. That needs batches; 100 are a batch here.

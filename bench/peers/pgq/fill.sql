@@ -1,10 +1,10 @@
--- The ticker closes a batch after so many events or so much time. Here it is asked for one after every
--- hundred, so that a batch is as large as for the others.
+-- The ticker ends a batch after a number of events or some time. Here a tick is requested after every hundred events, so
+-- that batches are as large as those of the other systems.
 SELECT pgq.unregister_consumer('bench', 'worker'), pgq.drop_queue('bench');
 SELECT pgq.create_queue('bench'), pgq.register_consumer('bench', 'worker');
 SELECT pgq.set_queue_config('bench', 'ticker_max_count', '100');
 SELECT set_config('bench.tasks', :'tasks', false), set_config('bench.payload', :'payload', false);
--- Loading is not measured, and a commit a batch would take long.
+-- Loading is not measured, and a commit for each batch would take long.
 SET synchronous_commit = off;
 DO $$
 BEGIN

@@ -1,6 +1,6 @@
-"""Works off jobs with PgQueuer's own queue manager: work.py JOBS CONCURRENCY
+"""Runs jobs with PgQueuer's own queue manager: work.py JOBS CONCURRENCY
 
-asyncpg is the faster of its drivers by its documents. Its unit of concurrency is the batch of a
+asyncpg is the faster of its drivers, according to its documentation. Its unit of concurrency is the batch of a
 dequeue; one manager with one connection has a batch for every worker asked for.
 """
 

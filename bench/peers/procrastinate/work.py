@@ -1,4 +1,4 @@
-"""Works off jobs with Procrastinate's own worker: work.py JOBS CONCURRENCY
+"""Runs jobs with Procrastinate's own worker: work.py JOBS CONCURRENCY
 
 As many connections as jobs at a time, which is what its documents ask for. There are no batches.
 """

@@ -1,4 +1,4 @@
--- A worker's loop: the task of the time before is finished together with the next claim.
+-- A worker's loop: each claim also completes the previous task.
 \if :token > 0
 SELECT id, token FROM queue.complete_and_claim(:id, :token, NULL, '1 minute', 'bench') \gset
 \else

@@ -1,4 +1,4 @@
-"""Works off tasks as an application would, with asyncpg: work.py TASKS CONCURRENCY [BATCH]
+"""Runs tasks as an application would, with asyncpg: work.py TASKS CONCURRENCY [BATCH]
 
 There is no client library: a worker is a loop around a statement or two. One at a time that is
 complete_and_claim; with batches, claim and complete_many.

@@ -1,4 +1,4 @@
--- The queue that articles build by hand: a table, a partial index on what is ready, SKIP LOCKED.
+-- A queue built by hand as in many articles: a table, a partial index on queued tasks, SKIP LOCKED.
 CREATE TABLE jobs (
     id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     state       text        NOT NULL DEFAULT 'queued',
