@@ -16,7 +16,7 @@ const FAILED: i64 = 60_000_000;
 pub fn end(lane: u64, ids: &[i64]) -> Result<u64, pgrx::spi::Error> {
     transaction::ending(lane, ids);
     point!(ExpiryNoted);
-    let query = "SELECT expired, running, lease_ends, failed FROM queue_internal.expire($1)";
+    let query = "SELECT expired, running, lease_ends, failed FROM queue_internal.expire($1, '50 ms')";
     let (expired, running, lease_ends, failed) = Spi::connect_mut(|client| {
         let row = client.update(query, Some(1), &[ids.to_vec().into()])?.first();
         let ends = row.get::<Vec<TimestampWithTimeZone>>(3)?;

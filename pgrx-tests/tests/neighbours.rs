@@ -11,6 +11,8 @@ mod extension;
 mod floods;
 #[path = "neighbours/hour.rs"]
 mod hour;
+#[path = "neighbours/locks.rs"]
+mod locks;
 #[path = "neighbours/prepared.rs"]
 mod prepared;
 #[path = "neighbours/shares.rs"]

@@ -12,8 +12,9 @@ CREATE FUNCTION queue.schedule(
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    kept     jsonb;
-    next_run timestamptz;
+    kept      jsonb;
+    first_run timestamptz;
+    next_run  timestamptz;
 BEGIN
     PERFORM queue_internal.check_name('name', name);
     IF name ~ '[[:cntrl:]]' THEN
@@ -26,6 +27,10 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_timezone(timezone);
     PERFORM queue_internal.check_schedule_options(queue, options);
+    IF octet_length(payload::text) + octet_length(options::text) > 1048576 THEN
+        PERFORM queue_internal.raise_too_large('payload', '1 MB, options included',
+            octet_length(payload::text) + octet_length(options::text) || ' bytes');
+    END IF;
     IF (SELECT count(*) FROM queue.schedules AS s WHERE s.queue = schedule.queue AND s.name <> schedule.name) >= 10000 THEN
         RAISE EXCEPTION 'queue "%" has too many schedules', queue
             USING ERRCODE = 'program_limit_exceeded',
@@ -34,23 +39,32 @@ BEGIN
     END IF;
     SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}') INTO kept
     FROM jsonb_each(options) AS o WHERE o.value <> 'null' AND o.key <> 'missed_runs';
-    INSERT INTO queue.schedules AS s (name, cron, timezone, queue, payload, options, missed_runs, next_run_at)
-    VALUES (schedule.name, schedule.cron, schedule.timezone, schedule.queue, schedule.payload, kept,
-            coalesce(schedule.options ->> 'missed_runs', 'once'),
-            queue_internal.next_run(schedule.cron, schedule.timezone, clock_timestamp()))
-    ON CONFLICT ON CONSTRAINT schedules_pkey DO UPDATE
-    SET cron = excluded.cron, timezone = excluded.timezone, queue = excluded.queue,
-        payload = excluded.payload, options = excluded.options, missed_runs = excluded.missed_runs,
-        next_run_at = CASE WHEN s.paused_at IS NOT NULL THEN NULL
-                           WHEN (s.cron, s.timezone) = (excluded.cron, excluded.timezone)
-                           THEN coalesce(s.next_run_at, excluded.next_run_at)
-                           ELSE excluded.next_run_at END,
-        last_error = NULL, last_error_at = NULL
-    WHERE queue_internal.has_right('operator', s.queue)
-    RETURNING s.next_run_at INTO next_run;
-    IF NOT FOUND THEN
-        PERFORM queue_internal.raise_foreign_schedule(name);
-    END IF;
+    first_run := queue_internal.next_run(schedule.cron, schedule.timezone, clock_timestamp());
+    LOOP
+        -- The right is asked for before the row is locked: otherwise a refused call would lock the schedule of another
+        -- queue until its transaction ends.
+        UPDATE queue.schedules AS s
+        SET cron = schedule.cron, timezone = schedule.timezone, queue = schedule.queue, payload = schedule.payload,
+            options = kept, missed_runs = coalesce(schedule.options ->> 'missed_runs', 'once'),
+            next_run_at = CASE WHEN s.paused_at IS NOT NULL THEN NULL
+                               WHEN (s.cron, s.timezone) = (schedule.cron, schedule.timezone)
+                               THEN coalesce(s.next_run_at, first_run)
+                               ELSE first_run END,
+            last_error = NULL, last_error_at = NULL
+        WHERE s.name = schedule.name AND queue_internal.has_right('operator', s.queue)
+        RETURNING s.next_run_at INTO next_run;
+        EXIT WHEN FOUND;
+        INSERT INTO queue.schedules AS s (name, cron, timezone, queue, payload, options, missed_runs, next_run_at)
+        VALUES (schedule.name, schedule.cron, schedule.timezone, schedule.queue, schedule.payload, kept,
+                coalesce(schedule.options ->> 'missed_runs', 'once'), first_run)
+        ON CONFLICT ON CONSTRAINT schedules_pkey DO NOTHING
+        RETURNING s.next_run_at INTO next_run;
+        EXIT WHEN FOUND;
+        IF EXISTS (SELECT FROM queue.schedules AS s
+                   WHERE s.name = schedule.name AND NOT queue_internal.has_right('operator', s.queue)) THEN
+            PERFORM queue_internal.raise_foreign_schedule(name);
+        END IF;
+    END LOOP;
     -- A kept run may be due; the worker only wakes for a time in the future.
     PERFORM queue_internal.announce_task(queue, greatest(next_run, clock_timestamp() + interval '1 ms'))
     WHERE next_run IS NOT NULL;
@@ -65,7 +79,7 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - name: name of the schedule, 1 to 128 bytes without control characters; unique in the database.
 - cron: five fields (minute, hour, day, month, day of the week), six with seconds first, or a macro such as @daily.
 - queue: name of the queue.
-- payload: the payload of each task, any JSON value. Default {}.
+- payload: the payload of each task, any JSON value; with the options at most 1 MB of text. Default {}.
 - timezone: a name from pg_timezone_names, whose local time the expression uses. Default UTC.
 - options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
   them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push

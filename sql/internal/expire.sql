@@ -1,4 +1,4 @@
--- queue_internal.expire(ids)
+-- queue_internal.expire(ids, patience)
 --
 --   Ends the attempts of those of the tasks whose lease has expired. Returns how many; which tasks still run, with the
 --   ends of their leases; and which could not be ended, if any. A task still runs if another transaction has it locked,
@@ -6,12 +6,14 @@
 --   requeued.
 --   Promise:  a task that cannot be ended, because of a constraint or a trigger that somebody added or because of what
 --             was written into its row, does not delay others. The log says why, at first and then once an hour
+--   Time:     ends no further task after "patience", null for no limit; the rest still run
 --   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still
 --             runs
 --   Touches:  queue.tasks
 
 CREATE FUNCTION queue_internal.expire(
-    ids bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
+    ids bigint[], patience interval DEFAULT NULL,
+    OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -25,13 +27,13 @@ DECLARE
 BEGIN
     failed := '{}';
     BEGIN
-        expired := queue_internal.end_expired(ids);
+        expired := queue_internal.end_expired(ids, started + patience);
     EXCEPTION WHEN OTHERS THEN
         expired := 0;
         FOREACH task_id IN ARRAY ids LOOP
             EXIT WHEN clock_timestamp() > started + interval '300 ms';
             BEGIN
-                expired := expired + queue_internal.end_expired(ARRAY[task_id]);
+                expired := expired + queue_internal.end_expired(ARRAY[task_id], NULL);
             EXCEPTION
                 WHEN lock_not_available OR deadlock_detected THEN
                     NULL;
@@ -54,7 +56,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.expire IS
     'Ends attempts whose lease has expired, of the tasks given; returns how many, and which it could not end.';
 
-CREATE FUNCTION queue_internal.end_expired(ids bigint[]) RETURNS bigint
+CREATE FUNCTION queue_internal.end_expired(ids bigint[], until timestamptz) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     task  queue.tasks;
@@ -68,9 +70,10 @@ BEGIN
     LOOP
         CONTINUE WHEN queue_internal.end_attempt(task, 'lease expired', '0', false, wait => false) IS NULL;
         ended := ended + 1;
+        EXIT WHEN clock_timestamp() > until;
     END LOOP;
     RETURN ended;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_expired IS
-    'Ends attempts whose lease has expired, all of them or none; returns how many.';
+    'Ends attempts whose lease has expired, until a time; returns how many.';

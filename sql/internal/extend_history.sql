@@ -19,8 +19,9 @@ DECLARE
     day      date;
     warned   boolean := false;
 BEGIN
-    -- Only roles that may write to the table can take this lock, unlike an advisory lock.
-    LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    -- Only roles that may write to the table can hold this lock, unlike an advisory lock. Any role can take it for an
+    -- instant, so it is waited for.
+    LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE;
     IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR queue_internal.is_being_restored() THEN
         RETURN false;

@@ -47,7 +47,8 @@ BEGIN
             EXIT;
         END IF;
         upto := least(cardinality(due), tried + most - reaped);
-        SELECT * INTO ended FROM queue_internal.expire(due[tried + 1:upto]);
+        SELECT * INTO ended FROM queue_internal.expire(
+            due[tried + 1:upto], CASE WHEN max_rows IS NOT NULL THEN interval '50 ms' END);
         reaped := reaped + ended.expired;
         tried := upto;
         -- A task that another transaction has locked is checked again after a growing pause, as in expiry.rs.

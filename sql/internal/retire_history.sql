@@ -19,7 +19,7 @@ BEGIN
         RETURN false;
     END IF;
     BEGIN
-        LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+        LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE;
     EXCEPTION WHEN lock_not_available THEN
         RETURN false;
     END;
@@ -37,7 +37,7 @@ BEGIN
                 EXECUTE format('SELECT EXISTS (SELECT FROM queue.%I)', partition) INTO filled;
                 IF filled THEN
                     -- The background worker checks the triggers of tables from which it deletes, but not of those
-                    -- that it truncates (src/worker/guard.rs).
+                    -- that it truncates (src/guard.rs).
                     EXECUTE format('LOCK TABLE queue.%I', partition);
                     EXECUTE format('DELETE FROM queue.%I WHERE false', partition);
                     EXECUTE format('TRUNCATE queue.%I', partition);

@@ -99,7 +99,7 @@ COMMENT ON FUNCTION queue_internal.sweep IS
 
 -- Returns the last row that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_dependencies(
-    INOUT predecessor_id bigint, INOUT task_id bigint, max_rows integer)
+    INOUT predecessor_id bigint, INOUT task_id bigint, max_rows integer, of_queue text DEFAULT NULL)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -123,6 +123,7 @@ BEGIN
         checked := checked + 1;
         predecessor_id := row.predecessor_id;
         task_id := row.task_id;
+        CONTINUE WHEN row.queue <> of_queue OR row.queue IS NULL AND of_queue IS NOT NULL;
         IF row.queue IS NULL THEN
             -- The dependency of a task that no longer waits. A task without a trace may still come from a dump, or
             -- may have come since the loop read its row.
@@ -277,7 +278,7 @@ COMMENT ON TYPE queue_internal.session_sweep IS
     'The position of a session in the groups of a queue, and when it was there.';
 
 -- For a claim by SQL that found nothing: sweeps a part of the dependencies and of the groups of the queue, once a
--- second in a session. Returns whether it may have left an event. The session remembers its position in the groups.
+-- second in a session. Those of other queues are left alone, because the caller's transaction may stay open. Returns whether it may have left an event. The session remembers its position in the groups.
 -- The part of the dependencies starts at a random id, because a client can read the setting and the ids are also
 -- those of other queues.
 CREATE FUNCTION queue_internal.sweep_part(source queue.queues) RETURNS boolean
@@ -301,11 +302,11 @@ BEGIN
         END IF;
     END IF;
     SELECT d.predecessor_id, g.group_key INTO last
-    FROM queue_internal.sweep_dependencies(start, NULL, 100) AS d,
+    FROM queue_internal.sweep_dependencies(start, NULL, 100, source.name) AS d,
          queue_internal.sweep_groups(source, pos.group_key, 100) AS g;
     IF last.predecessor_id IS NULL THEN
         -- At the end: start again from the first one.
-        PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100);
+        PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100, source.name);
     END IF;
     pos.group_key := last.group_key;
     pos.since := moment;

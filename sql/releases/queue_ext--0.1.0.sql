@@ -2074,7 +2074,7 @@ COMMENT ON FUNCTION queue_internal.sweep IS
 
 -- Returns the last row that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_dependencies(
-    INOUT predecessor_id bigint, INOUT task_id bigint, max_rows integer)
+    INOUT predecessor_id bigint, INOUT task_id bigint, max_rows integer, of_queue text DEFAULT NULL)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -2098,6 +2098,7 @@ BEGIN
         checked := checked + 1;
         predecessor_id := row.predecessor_id;
         task_id := row.task_id;
+        CONTINUE WHEN row.queue <> of_queue OR row.queue IS NULL AND of_queue IS NOT NULL;
         IF row.queue IS NULL THEN
             -- The dependency of a task that no longer waits. A task without a trace may still come from a dump, or
             -- may have come since the loop read its row.
@@ -2252,7 +2253,7 @@ COMMENT ON TYPE queue_internal.session_sweep IS
     'The position of a session in the groups of a queue, and when it was there.';
 
 -- For a claim by SQL that found nothing: sweeps a part of the dependencies and of the groups of the queue, once a
--- second in a session. Returns whether it may have left an event. The session remembers its position in the groups.
+-- second in a session. Those of other queues are left alone, because the caller's transaction may stay open. Returns whether it may have left an event. The session remembers its position in the groups.
 -- The part of the dependencies starts at a random id, because a client can read the setting and the ids are also
 -- those of other queues.
 CREATE FUNCTION queue_internal.sweep_part(source queue.queues) RETURNS boolean
@@ -2276,11 +2277,11 @@ BEGIN
         END IF;
     END IF;
     SELECT d.predecessor_id, g.group_key INTO last
-    FROM queue_internal.sweep_dependencies(start, NULL, 100) AS d,
+    FROM queue_internal.sweep_dependencies(start, NULL, 100, source.name) AS d,
          queue_internal.sweep_groups(source, pos.group_key, 100) AS g;
     IF last.predecessor_id IS NULL THEN
         -- At the end: start again from the first one.
-        PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100);
+        PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100, source.name);
     END IF;
     pos.group_key := last.group_key;
     pos.since := moment;
@@ -3363,7 +3364,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.first_ready IS
     'Returns the id of the first task that can be claimed from any of the queues; null if there is none.';
--- queue_internal.expire(ids)
+-- queue_internal.expire(ids, patience)
 --
 --   Ends the attempts of those of the tasks whose lease has expired. Returns how many; which tasks still run, with the
 --   ends of their leases; and which could not be ended, if any. A task still runs if another transaction has it locked,
@@ -3371,12 +3372,14 @@ COMMENT ON FUNCTION queue_internal.first_ready IS
 --   requeued.
 --   Promise:  a task that cannot be ended, because of a constraint or a trigger that somebody added or because of what
 --             was written into its row, does not delay others. The log says why, at first and then once an hour
+--   Time:     ends no further task after "patience", null for no limit; the rest still run
 --   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still
 --             runs
 --   Touches:  queue.tasks
 
 CREATE FUNCTION queue_internal.expire(
-    ids bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
+    ids bigint[], patience interval DEFAULT NULL,
+    OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -3390,13 +3393,13 @@ DECLARE
 BEGIN
     failed := '{}';
     BEGIN
-        expired := queue_internal.end_expired(ids);
+        expired := queue_internal.end_expired(ids, started + patience);
     EXCEPTION WHEN OTHERS THEN
         expired := 0;
         FOREACH task_id IN ARRAY ids LOOP
             EXIT WHEN clock_timestamp() > started + interval '300 ms';
             BEGIN
-                expired := expired + queue_internal.end_expired(ARRAY[task_id]);
+                expired := expired + queue_internal.end_expired(ARRAY[task_id], NULL);
             EXCEPTION
                 WHEN lock_not_available OR deadlock_detected THEN
                     NULL;
@@ -3419,7 +3422,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.expire IS
     'Ends attempts whose lease has expired, of the tasks given; returns how many, and which it could not end.';
 
-CREATE FUNCTION queue_internal.end_expired(ids bigint[]) RETURNS bigint
+CREATE FUNCTION queue_internal.end_expired(ids bigint[], until timestamptz) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     task  queue.tasks;
@@ -3433,12 +3436,13 @@ BEGIN
     LOOP
         CONTINUE WHEN queue_internal.end_attempt(task, 'lease expired', '0', false, wait => false) IS NULL;
         ended := ended + 1;
+        EXIT WHEN clock_timestamp() > until;
     END LOOP;
     RETURN ended;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_expired IS
-    'Ends attempts whose lease has expired, all of them or none; returns how many.';
+    'Ends attempts whose lease has expired, until a time; returns how many.';
 -- queue_internal.reap(max_tasks, after, max_rows)
 --
 --   Ends up to "max_tasks" attempts whose lease has expired, those that expired last first, and returns when the next
@@ -3488,7 +3492,8 @@ BEGIN
             EXIT;
         END IF;
         upto := least(cardinality(due), tried + most - reaped);
-        SELECT * INTO ended FROM queue_internal.expire(due[tried + 1:upto]);
+        SELECT * INTO ended FROM queue_internal.expire(
+            due[tried + 1:upto], CASE WHEN max_rows IS NOT NULL THEN interval '50 ms' END);
         reaped := reaped + ended.expired;
         tried := upto;
         -- A task that another transaction has locked is checked again after a growing pause, as in expiry.rs.
@@ -3625,8 +3630,9 @@ DECLARE
     day      date;
     warned   boolean := false;
 BEGIN
-    -- Only roles that may write to the table can take this lock, unlike an advisory lock.
-    LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    -- Only roles that may write to the table can hold this lock, unlike an advisory lock. Any role can take it for an
+    -- instant, so it is waited for.
+    LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE;
     IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR queue_internal.is_being_restored() THEN
         RETURN false;
@@ -3758,7 +3764,7 @@ BEGIN
         RETURN false;
     END IF;
     BEGIN
-        LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+        LOCK TABLE queue.history_default IN SHARE UPDATE EXCLUSIVE MODE;
     EXCEPTION WHEN lock_not_available THEN
         RETURN false;
     END;
@@ -3776,7 +3782,7 @@ BEGIN
                 EXECUTE format('SELECT EXISTS (SELECT FROM queue.%I)', partition) INTO filled;
                 IF filled THEN
                     -- The background worker checks the triggers of tables from which it deletes, but not of those
-                    -- that it truncates (src/worker/guard.rs).
+                    -- that it truncates (src/guard.rs).
                     EXECUTE format('LOCK TABLE queue.%I', partition);
                     EXECUTE format('DELETE FROM queue.%I WHERE false', partition);
                     EXECUTE format('TRUNCATE queue.%I', partition);
@@ -6644,8 +6650,9 @@ CREATE FUNCTION queue.schedule(
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    kept     jsonb;
-    next_run timestamptz;
+    kept      jsonb;
+    first_run timestamptz;
+    next_run  timestamptz;
 BEGIN
     PERFORM queue_internal.check_name('name', name);
     IF name ~ '[[:cntrl:]]' THEN
@@ -6658,6 +6665,10 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_timezone(timezone);
     PERFORM queue_internal.check_schedule_options(queue, options);
+    IF octet_length(payload::text) + octet_length(options::text) > 1048576 THEN
+        PERFORM queue_internal.raise_too_large('payload', '1 MB, options included',
+            octet_length(payload::text) + octet_length(options::text) || ' bytes');
+    END IF;
     IF (SELECT count(*) FROM queue.schedules AS s WHERE s.queue = schedule.queue AND s.name <> schedule.name) >= 10000 THEN
         RAISE EXCEPTION 'queue "%" has too many schedules', queue
             USING ERRCODE = 'program_limit_exceeded',
@@ -6666,23 +6677,32 @@ BEGIN
     END IF;
     SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}') INTO kept
     FROM jsonb_each(options) AS o WHERE o.value <> 'null' AND o.key <> 'missed_runs';
-    INSERT INTO queue.schedules AS s (name, cron, timezone, queue, payload, options, missed_runs, next_run_at)
-    VALUES (schedule.name, schedule.cron, schedule.timezone, schedule.queue, schedule.payload, kept,
-            coalesce(schedule.options ->> 'missed_runs', 'once'),
-            queue_internal.next_run(schedule.cron, schedule.timezone, clock_timestamp()))
-    ON CONFLICT ON CONSTRAINT schedules_pkey DO UPDATE
-    SET cron = excluded.cron, timezone = excluded.timezone, queue = excluded.queue,
-        payload = excluded.payload, options = excluded.options, missed_runs = excluded.missed_runs,
-        next_run_at = CASE WHEN s.paused_at IS NOT NULL THEN NULL
-                           WHEN (s.cron, s.timezone) = (excluded.cron, excluded.timezone)
-                           THEN coalesce(s.next_run_at, excluded.next_run_at)
-                           ELSE excluded.next_run_at END,
-        last_error = NULL, last_error_at = NULL
-    WHERE queue_internal.has_right('operator', s.queue)
-    RETURNING s.next_run_at INTO next_run;
-    IF NOT FOUND THEN
-        PERFORM queue_internal.raise_foreign_schedule(name);
-    END IF;
+    first_run := queue_internal.next_run(schedule.cron, schedule.timezone, clock_timestamp());
+    LOOP
+        -- The right is asked for before the row is locked: otherwise a refused call would lock the schedule of another
+        -- queue until its transaction ends.
+        UPDATE queue.schedules AS s
+        SET cron = schedule.cron, timezone = schedule.timezone, queue = schedule.queue, payload = schedule.payload,
+            options = kept, missed_runs = coalesce(schedule.options ->> 'missed_runs', 'once'),
+            next_run_at = CASE WHEN s.paused_at IS NOT NULL THEN NULL
+                               WHEN (s.cron, s.timezone) = (schedule.cron, schedule.timezone)
+                               THEN coalesce(s.next_run_at, first_run)
+                               ELSE first_run END,
+            last_error = NULL, last_error_at = NULL
+        WHERE s.name = schedule.name AND queue_internal.has_right('operator', s.queue)
+        RETURNING s.next_run_at INTO next_run;
+        EXIT WHEN FOUND;
+        INSERT INTO queue.schedules AS s (name, cron, timezone, queue, payload, options, missed_runs, next_run_at)
+        VALUES (schedule.name, schedule.cron, schedule.timezone, schedule.queue, schedule.payload, kept,
+                coalesce(schedule.options ->> 'missed_runs', 'once'), first_run)
+        ON CONFLICT ON CONSTRAINT schedules_pkey DO NOTHING
+        RETURNING s.next_run_at INTO next_run;
+        EXIT WHEN FOUND;
+        IF EXISTS (SELECT FROM queue.schedules AS s
+                   WHERE s.name = schedule.name AND NOT queue_internal.has_right('operator', s.queue)) THEN
+            PERFORM queue_internal.raise_foreign_schedule(name);
+        END IF;
+    END LOOP;
     -- A kept run may be due; the worker only wakes for a time in the future.
     PERFORM queue_internal.announce_task(queue, greatest(next_run, clock_timestamp() + interval '1 ms'))
     WHERE next_run IS NOT NULL;
@@ -6697,7 +6717,7 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - name: name of the schedule, 1 to 128 bytes without control characters; unique in the database.
 - cron: five fields (minute, hour, day, month, day of the week), six with seconds first, or a macro such as @daily.
 - queue: name of the queue.
-- payload: the payload of each task, any JSON value. Default {}.
+- payload: the payload of each task, any JSON value; with the options at most 1 MB of text. Default {}.
 - timezone: a name from pg_timezone_names, whose local time the expression uses. Default UTC.
 - options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
   them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push

@@ -82,6 +82,7 @@ SELECT count(queue.unschedule(name)) FROM queue.schedules;
 
 -- A push that fails is recorded and tried again. Other schedules are not affected.
 SELECT queue.create('gone');
+SELECT queue.schedule('large', '@daily', 'mail', to_jsonb(repeat('x', 1048576)));
 SELECT count(queue.schedule(n, '@daily', q, '"secret"')) FROM (VALUES ('a', 'gone'), ('b', 'mail')) AS v (n, q);
 SELECT queue.drop('gone'), queue.purge('mail') > 0 AS purged;
 UPDATE queue.schedules SET next_run_at = date_trunc('day', now());
