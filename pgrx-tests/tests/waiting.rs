@@ -10,6 +10,8 @@ mod idle;
 mod latency;
 #[path = "waiting/pgbouncer.rs"]
 mod pgbouncer;
+#[path = "waiting/steps.rs"]
+mod steps;
 #[path = "waiting/vain.rs"]
 mod vain;
 
