@@ -7,7 +7,6 @@ use super::rows::{
     Admission, Event, Id, Key, Level, Lock, Note, Row, State, Strength, Table, Task, Token, task, tasks,
 };
 use super::rules::Rule;
-use super::scenario::RESERVE;
 use super::world::{Step, World};
 
 impl Protocol {
@@ -108,7 +107,7 @@ impl Protocol {
     /// Writes the lease. The caller has the row locked.
     fn grant(&self, world: &mut World, session: usize, id: Id, row: Task) -> Token {
         // Tokens up to this one may be lost in a crash.
-        let lost = world.base.map_or(0, |base| base + RESERVE);
+        let lost = world.base.map_or(0, |base| base + self.scenario.reserve);
         let base = if self.has(Rule::TokensHaveBase) { self.base(world) } else { 0 };
         let token = (row.token + 1).max(base);
         world.transaction(session).durable |= token > lost && self.has(Rule::OtherClaimsAreDurable);

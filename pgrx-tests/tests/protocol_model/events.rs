@@ -7,7 +7,7 @@ use super::rows::{
     outcome_of, task, tasks,
 };
 use super::rules::Rule;
-use super::world::{Step, World};
+use super::world::{Step, Then, World};
 
 impl Protocol {
     /// Takes the next event that nobody else has locked; goes on if there is none. settle
@@ -103,7 +103,7 @@ impl Protocol {
             if !matches!(world.lock(session, Key::Task(id), Strength::Update), Lock::Granted(Some(_))) {
                 return self.leave_item(world, session, number);
             }
-            return self.end_locked(world, session, (id, Outcome::Cancelled), Some(number));
+            return self.end_locked(world, session, (id, Outcome::Cancelled), Then::Event(number));
         }
         if outcomes.iter().all(|row| row.1.is_some()) {
             self.delete_dependencies(world, session, id);

@@ -17,7 +17,7 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Past {
     /// The tokens that were handed out, a bit each.
-    pub tokens: u16,
+    pub tokens: u64,
     /// The token of the lease that is valid.
     pub lease: Option<Token>,
     /// How often a completion was accepted.
@@ -112,7 +112,8 @@ impl Protocol {
                     self.scenario.clients.get(session).and_then(|client| client.get(usize::from(script)));
                 let asked = script.is_some_and(|script| {
                     let ends = |statement: &Statement| match statement {
-                        Statement::Cancel(other) | Statement::Purge(other) => *other == id,
+                        Statement::Cancel(other) => *other == id,
+                        Statement::Purge => true,
                         _ => false,
                     };
                     script.statements.iter().any(ends)

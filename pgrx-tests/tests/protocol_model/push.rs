@@ -4,11 +4,11 @@ use super::memory::Broken;
 use super::protocol::Protocol;
 use super::rows::{
     Admission, Event, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Task, dependencies,
-    outcome_of, task,
+    outcome_of, task, tasks,
 };
 use super::rules::Rule;
 use super::scenario::Statement;
-use super::world::{Step, World};
+use super::world::{Step, Then, World};
 
 impl Protocol {
     /// push: one predecessor after the other. add_dependencies
@@ -106,7 +106,7 @@ impl Protocol {
             world.broke(Broken::StaleAccepted);
         }
         match outcome {
-            Some(outcome) => self.end(world, session, (id, outcome), None),
+            Some(outcome) => self.end(world, session, (id, outcome), Then::Statement),
             None => {
                 let back = Task { state: State::Queued, ..row };
                 world.write(session, Key::Task(id), Row::Task(back));
@@ -121,7 +121,7 @@ impl Protocol {
         }
     }
 
-    /// cancel and purge of a task that does not run.
+    /// cancel of a task that does not run.
     pub fn end_other(&self, world: &mut World, session: usize, id: Id) -> bool {
         let runs = task(&world.view(session), id).is_some_and(|row| row.state == State::Running);
         // Only an end conflicts with a push after the task.
@@ -136,40 +136,71 @@ impl Protocol {
                 if matches!(world.lock(session, Key::Task(id), Strength::Update), Lock::Busy) {
                     return false;
                 }
-                self.end_locked(world, session, (id, Outcome::Cancelled), None)
+                self.end_locked(world, session, (id, Outcome::Cancelled), Then::Statement)
             }
             Lock::Granted(_) => self.next_statement(world, session),
         }
     }
 
+    /// purge: the dead letters that nobody has locked. purge
+    pub fn purge_dead(&self, world: &mut World, session: usize) -> bool {
+        let view = world.view(session);
+        let dead = view.iter().filter(|(_, row)| matches!(row, Row::Ended(Outcome::Failed, _)));
+        for key in dead.map(|(key, _)| *key).filter(|key| matches!(key, Key::Ended(_))) {
+            match world.lock(session, key, Strength::Update) {
+                Lock::Granted(Some(_)) => world.delete(session, key),
+                Lock::Changed => {
+                    self.roll_back(world, session);
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        world.sessions[session].step = Step::Purge(None);
+        true
+    }
+
+    /// And then the tasks, one after the other. purge, discard
+    pub fn purge_tasks(&self, world: &mut World, session: usize, left: Option<u32>) -> bool {
+        let Some(left) = left else {
+            let view = world.view(session);
+            let found = tasks(&view).filter(|(_, row)| row.state != State::Running);
+            world.sessions[session].step = Step::Purge(Some(found.fold(0, |found, (id, _)| found | 1 << id)));
+            return true;
+        };
+        if left == 0 {
+            return self.next_statement(world, session);
+        }
+        let (id, rest) = (left.trailing_zeros() as Id, left & (left - 1));
+        world.sessions[session].step = Step::Purge(Some(rest));
+        match world.lock(session, Key::Task(id), Strength::Update) {
+            Lock::Granted(Some(Row::Task(row))) if row.state != State::Running => {
+                self.end_locked(world, session, (id, Outcome::Cancelled), Then::Purge(rest))
+            }
+            Lock::Changed => {
+                self.roll_back(world, session);
+                true
+            }
+            _ => true,
+        }
+    }
+
     /// A task that waits has dependencies, which are deleted in a statement after the one that locked it.
-    pub fn end_locked(
-        &self,
-        world: &mut World,
-        session: usize,
-        end: (Id, Outcome),
-        event: Option<u8>,
-    ) -> bool {
+    pub fn end_locked(&self, world: &mut World, session: usize, end: (Id, Outcome), then: Then) -> bool {
         if task(&world.fresh_view(session), end.0).is_some_and(|row| row.state == State::Waiting) {
-            world.sessions[session].step = Step::End(end.0, end.1, event);
+            world.sessions[session].step = Step::End(end.0, end.1, then);
             return true;
         }
-        self.end(world, session, end, event)
+        self.end(world, session, end, then)
     }
 
     /// Deletes a locked task and keeps how it ended. archive, move_to_dead_letters, discard
-    pub fn end(
-        &self,
-        world: &mut World,
-        session: usize,
-        (id, outcome): (Id, Outcome),
-        event: Option<u8>,
-    ) -> bool {
+    pub fn end(&self, world: &mut World, session: usize, (id, outcome): (Id, Outcome), then: Then) -> bool {
         let row = task(&world.fresh_view(session), id);
         let token = row.map_or(0, |row| row.token);
         world.delete(session, Key::Task(id));
-        let purge = matches!(self.statement(world, session), Some(Statement::Purge(other)) if other == id);
-        if outcome == Outcome::Failed || self.scenario.keep_history && !purge {
+        let purged = matches!(then, Then::Purge(_));
+        if outcome == Outcome::Failed || self.scenario.keep_history && !purged {
             world.write(session, Key::Ended(id), Row::Ended(outcome, token));
         }
         if row.is_some_and(|row| row.state == State::Waiting) {
@@ -178,7 +209,7 @@ impl Protocol {
         let open = world.transaction(session);
         open.ends.push((id, outcome));
         open.notes.push(Note::Gone(id));
-        world.sessions[session].step = Step::Notify(id, outcome, event);
+        world.sessions[session].step = Step::Notify(id, outcome, then);
         true
     }
 
@@ -188,7 +219,7 @@ impl Protocol {
         world: &mut World,
         session: usize,
         (id, outcome): (Id, Outcome),
-        event: Option<u8>,
+        then: Then,
     ) -> bool {
         if self.scenario.grouped(id) {
             world.write_event(session, Event::Group);
@@ -214,9 +245,13 @@ impl Protocol {
         if missed && self.has(Rule::EndKeepsOutcome) {
             world.write(session, Key::Outcome(id), Row::Ended(outcome, 0));
         }
-        match event {
-            None => self.next_statement(world, session),
-            Some(event) => self.next_item(world, session, event),
+        match then {
+            Then::Statement => self.next_statement(world, session),
+            Then::Event(event) => self.next_item(world, session, event),
+            Then::Purge(left) => {
+                world.sessions[session].step = Step::Purge(Some(left));
+                true
+            }
         }
     }
 

@@ -141,7 +141,7 @@ pub struct Transaction {
     pub refilled_own: bool,
     /// Only with a rule off: a slot that is freed after this transaction.
     pub frees: Option<u8>,
-    /// As it was at the savepoint. There is one at most.
+    /// As it was at the innermost savepoint, which knows those around it.
     pub saved: Option<Box<Saved>>,
 }
 
@@ -150,6 +150,19 @@ pub struct Transaction {
 pub struct Saved {
     pub transaction: Transaction,
     pub leases: Vec<(Id, Token)>,
+}
+
+impl Transaction {
+    /// The savepoint with so many around it.
+    pub fn savepoint(&self, number: u8) -> Option<&Saved> {
+        let mut all = Vec::new();
+        let mut next = self.saved.as_deref();
+        while let Some(saved) = next {
+            all.push(saved);
+            next = saved.transaction.saved.as_deref();
+        }
+        all.iter().rev().nth(usize::from(number)).copied()
+    }
 }
 
 /// What came of trying to lock a row.

@@ -5,9 +5,6 @@ use super::memory::{Memory, Past};
 use super::rows::{Admission, Event, Id, Key, Level, Outcome, Row, State, Table, Task, Token};
 use super::world::{Faults, Session, Step, World};
 
-/// How many tokens beyond the base may be handed out by claims that can be lost.
-pub const RESERVE: Token = 1;
-
 /// What a client does in a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statement {
@@ -27,14 +24,16 @@ pub enum Statement {
     Release,
     /// cancel, of a task that does not run.
     Cancel(Id),
-    /// purge, of a task that does not run.
-    Purge(Id),
+    /// purge, of all tasks that do not run, and of the dead letters.
+    Purge,
     /// retry, of a dead letter.
     Retry(Id),
     /// SAVEPOINT, not as the first statement at REPEATABLE READ.
     Save,
-    /// ROLLBACK TO SAVEPOINT, once.
-    RollBackTo,
+    /// ROLLBACK TO SAVEPOINT, for the one with so many around it.
+    RollBackTo(u8),
+    /// RELEASE SAVEPOINT, for the same.
+    ReleaseSavepoint(u8),
 }
 
 /// A transaction of a client.
@@ -42,16 +41,18 @@ pub enum Statement {
 pub struct Script {
     pub level: Level,
     pub statements: &'static [Statement],
+    /// Whether the session lets its commits be lost in a crash.
+    pub asynchronous: bool,
 }
 
 /// A transaction at READ COMMITTED.
 pub const fn committed(statements: &'static [Statement]) -> Script {
-    Script { level: Level::ReadCommitted, statements }
+    Script { level: Level::ReadCommitted, statements, asynchronous: false }
 }
 
 /// A transaction at REPEATABLE READ.
 pub const fn repeatable(statements: &'static [Statement]) -> Script {
-    Script { level: Level::RepeatableRead, statements }
+    Script { level: Level::RepeatableRead, statements, asynchronous: false }
 }
 
 /// A task that is there from the beginning.
@@ -90,6 +91,8 @@ pub struct Scenario {
     pub sweep: bool,
     /// Nobody publishes a base of tokens, so that all claims commit synchronously, as in the SQL-only edition.
     pub durable_claims: bool,
+    /// How many tokens beyond the base may be handed out by claims that can be lost.
+    pub reserve: Token,
     pub faults: Faults,
 }
 
@@ -108,6 +111,7 @@ impl Scenario {
         eager: true,
         sweep: false,
         durable_claims: false,
+        reserve: 1,
         faults: Faults { expiries: 0, crashes: 0, losses: 0, deletions: 0, rollbacks: 0, sweeps: 0 },
     };
 
@@ -146,7 +150,7 @@ impl Scenario {
         }
         // As after the worker's first round.
         let base = (!self.durable_claims).then_some(1);
-        table.insert(Key::Mark, Row::Mark(base.map_or(0, |base| base + RESERVE)));
+        table.insert(Key::Mark, Row::Mark(base.map_or(0, |base| base + self.reserve)));
         let session =
             |step| Session { position: (0, 0), step, transaction: None, leases: Vec::new(), same_hint: true };
         let mut sessions: Vec<_> = self.clients.iter().map(|_| session(Step::Start)).collect();

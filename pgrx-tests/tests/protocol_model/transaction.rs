@@ -37,20 +37,28 @@ impl Protocol {
     pub fn save(&self, world: &mut World, session: usize) -> bool {
         let leases = world.sessions[session].leases.clone();
         let open = world.transaction(session);
-        open.saved = None;
         open.saved = Some(Box::new(Saved { transaction: open.clone(), leases }));
         self.next_statement(world, session)
     }
 
-    /// ROLLBACK TO SAVEPOINT. Pending::roll_back
-    pub fn roll_back_to(&self, world: &mut World, session: usize) -> bool {
+    /// ROLLBACK TO SAVEPOINT, which stays; those within it are gone. Pending::roll_back
+    pub fn roll_back_to(&self, world: &mut World, session: usize, number: u8) -> bool {
         let open = world.transaction(session);
-        if let Some(saved) = open.saved.take() {
-            let undone = open.clone();
-            *open = saved.transaction;
+        if let Some(saved) = open.savepoint(number).cloned() {
+            let undone = std::mem::replace(open, saved.transaction.clone());
             let taken = open.candidates.len();
-            world.sessions[session].leases = saved.leases;
+            world.sessions[session].leases.clone_from(&saved.leases);
+            world.transaction(session).saved = Some(Box::new(saved));
             self.give_back(world, &undone.candidates[taken..], undone.refilled_own);
+        }
+        self.next_statement(world, session)
+    }
+
+    /// RELEASE SAVEPOINT: it is gone, with those within it, and nothing is undone.
+    pub fn release_savepoint(&self, world: &mut World, session: usize, number: u8) -> bool {
+        let open = world.transaction(session);
+        if let Some(around) = open.savepoint(number).map(|saved| saved.transaction.saved.clone()) {
+            open.saved = around;
         }
         self.next_statement(world, session)
     }
@@ -91,8 +99,8 @@ impl Protocol {
         }
         let open = world.transaction(session).clone();
         if !open.writes.is_empty() {
-            let only_leases = open.only_leases && !open.durable;
-            let asynchronous = only_leases || !self.has(Rule::OnlyLeasesCommitAsynchronously);
+            let may_be_lost = (open.only_leases || self.is_asynchronous(world, session)) && !open.durable;
+            let asynchronous = may_be_lost || !self.has(Rule::OnlyLeasesCommitAsynchronously);
             if self.scenario.faults.crashes > 0 && asynchronous {
                 world.unflushed.push(world.committed.clone());
             } else {
@@ -112,13 +120,19 @@ impl Protocol {
         self.check_limits(world);
         world.swept &= open.writes.is_empty();
         let open = world.transaction(session);
-        (open.writes, open.locks) = Default::default();
+        (open.writes, open.locks, open.saved) = Default::default();
         if late || self.scenario.lane == 0 && open.raises.is_none() {
             self.finish(world, session);
         } else {
             world.sessions[session].step = Step::Publish;
         }
         true
+    }
+
+    fn is_asynchronous(&self, world: &World, session: usize) -> bool {
+        let (script, _) = world.sessions[session].position;
+        let client = self.scenario.clients.get(session);
+        client.and_then(|client| client.get(usize::from(script))).is_some_and(|script| script.asynchronous)
     }
 
     /// The callback after the commit. Pending::publish
@@ -172,7 +186,11 @@ impl Protocol {
         }
         world.unflushed.clear();
         for session in 0..world.sessions.len() {
-            if world.sessions[session].transaction.is_some() {
+            if let Some(open) = &world.sessions[session].transaction {
+                // What a client was given by a transaction that has committed, it was given.
+                if world.sessions[session].step != Step::Publish {
+                    world.sessions[session].leases = open.had.clone();
+                }
                 world.sessions[session].step = Step::Start;
                 self.finish(world, session);
             }

@@ -3,7 +3,7 @@
 use super::protocol::{Action, Protocol};
 use super::rows::{Admission, Event, Key, Lock, Note, Outcome, Row, State, Strength, Task, task};
 use super::rules::Rule;
-use super::scenario::{RESERVE, Statement};
+use super::scenario::Statement;
 use super::world::{Faults, Session, Step, World};
 
 impl Protocol {
@@ -65,8 +65,9 @@ impl Protocol {
             Step::LockGroup(event, counted) => self.lock_group(world, session, event, counted),
             Step::CountAdmitted(event) => self.count_admitted(world, session, event),
             Step::Admit(event, admitted) => self.admit(world, session, event, admitted),
-            Step::End(id, outcome, event) => self.end(world, session, (id, outcome), event),
-            Step::Notify(id, outcome, event) => self.notify(world, session, (id, outcome), event),
+            Step::End(id, outcome, then) => self.end(world, session, (id, outcome), then),
+            Step::Notify(id, outcome, then) => self.notify(world, session, (id, outcome), then),
+            Step::Purge(left) => self.purge_tasks(world, session, left),
             Step::Sweep(place) => self.sweep(world, session, place),
             Step::Choose => self.choose(world, session),
             Step::ChooseFrom(found) => self.choose_from(world, session, &found),
@@ -103,17 +104,19 @@ impl Protocol {
             Statement::Complete => self.end_leased(world, session, Some(Outcome::Completed)),
             Statement::Discard => self.end_leased(world, session, Some(Outcome::Failed)),
             Statement::Release => self.end_leased(world, session, None),
-            Statement::Cancel(id) | Statement::Purge(id) => self.end_other(world, session, id),
+            Statement::Cancel(id) => self.end_other(world, session, id),
+            Statement::Purge => self.purge_dead(world, session),
             Statement::Retry(id) => self.retry(world, session, id),
             Statement::Save => self.save(world, session),
-            Statement::RollBackTo => self.roll_back_to(world, session),
+            Statement::RollBackTo(number) => self.roll_back_to(world, session, number),
+            Statement::ReleaseSavepoint(number) => self.release_savepoint(world, session, number),
         }
     }
 
     /// Writes how far tokens may go. The base is published once that is durable. Worker::raise_tokens, tokens::raised
     fn raise_mark(&self, world: &mut World, session: usize) -> bool {
         let base = self.base(world);
-        world.write(session, Key::Mark, Row::Mark(base + RESERVE));
+        world.write(session, Key::Mark, Row::Mark(base + self.scenario.reserve));
         let open = world.transaction(session);
         open.only_leases = false;
         if self.has(Rule::MarkBeforeBase) {

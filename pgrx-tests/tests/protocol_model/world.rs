@@ -73,10 +73,12 @@ pub enum Step {
     LockGroup(u8, Option<usize>),
     CountAdmitted(u8),
     Admit(u8, usize),
-    /// The end of a task that waited and is locked; `Some` as in the next one.
-    End(Id, Outcome, Option<u8>),
-    /// The end of a task: record its outcome for those that wait for it. `Some` while this event is processed.
-    Notify(Id, Outcome, Option<u8>),
+    /// The end of a task that waited and is locked.
+    End(Id, Outcome, Then),
+    /// The end of a task: record its outcome for those that wait for it.
+    Notify(Id, Outcome, Then),
+    /// purge: find the tasks; lock and end the first of these, a bit each.
+    Purge(Option<u32>),
     /// A sweep, behind this dependency.
     Sweep(Option<(Id, Id)>),
     /// claim in SQL: choose and lock; find a slot; take it and write the lease.
@@ -102,6 +104,17 @@ pub enum Step {
     /// Only with a rule off: publish first.
     CommitLate,
     Done,
+}
+
+/// What a session does after the end of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Then {
+    /// Its statement is over.
+    Statement,
+    /// It was processing this event.
+    Event(u8),
+    /// It purges these as well, a bit each.
+    Purge(u32),
 }
 
 impl World {

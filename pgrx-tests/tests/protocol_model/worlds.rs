@@ -2,7 +2,8 @@
 
 use super::scenario::Initial::{Absent, Admitted, Blocked, Dead, Queued, Waiting};
 use super::scenario::Statement::{
-    Cancel, Claim, Complete, Discard, Look, NativeClaim, Purge, Push, Release, Retry, RollBackTo, Save,
+    Cancel, Claim, Complete, Discard, Look, NativeClaim, Purge, Push, Release, ReleaseSavepoint, Retry,
+    RollBackTo, Save,
 };
 use super::scenario::{Scenario, Script, committed, repeatable};
 use super::world::Faults;
@@ -71,7 +72,31 @@ pub const UNDONE: Scenario = Scenario {
 pub const SAVEPOINT: Scenario = Scenario {
     name: "savepoint",
     tasks: &[Queued, Queued],
-    clients: &[&[committed(&[Cancel(0), Save, NativeClaim, RollBackTo, NativeClaim])], NATIVE_WORK],
+    clients: &[&[committed(&[Cancel(0), Save, NativeClaim, RollBackTo(0), NativeClaim])], NATIVE_WORK],
+    lane: 2,
+    faults: Faults { rollbacks: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// Savepoints within others: one is rolled back twice, one is released, and then the one around them is rolled back.
+pub const NESTED: Scenario = Scenario {
+    name: "nested savepoints",
+    tasks: &[Queued, Queued],
+    clients: &[
+        &[committed(&[
+            Save,
+            NativeClaim,
+            Save,
+            NativeClaim,
+            RollBackTo(1),
+            NativeClaim,
+            RollBackTo(1),
+            ReleaseSavepoint(1),
+            RollBackTo(0),
+            NativeClaim,
+        ])],
+        NATIVE_WORK,
+    ],
     lane: 2,
     faults: Faults { rollbacks: 1, ..NONE },
     ..Scenario::PLAIN
@@ -81,7 +106,7 @@ pub const SAVEPOINT: Scenario = Scenario {
 pub const GROUP_SAVEPOINT: Scenario = Scenario {
     name: "group, savepoint",
     tasks: &[Blocked, Blocked],
-    clients: &[&[committed(&[Save, Claim, RollBackTo, Claim])], WORK],
+    clients: &[&[committed(&[Save, Claim, RollBackTo(0), Claim])], WORK],
     group: &[0, 1],
     ..Scenario::PLAIN
 };
@@ -115,7 +140,7 @@ pub const CANCEL: Scenario = Scenario {
 /// The predecessor is purged.
 pub const PURGE: Scenario = Scenario {
     name: "purge",
-    clients: &[&[committed(&[Purge(0)])], &[committed(&[Push(1, &[0])]), CLAIM]],
+    clients: &[&[committed(&[Purge])], &[committed(&[Push(1, &[0])]), CLAIM]],
     keep_history: true,
     ..CANCEL
 };
@@ -424,6 +449,7 @@ pub const STANDARD: &[Scenario] = &[
     MIXED,
     UNDONE,
     SAVEPOINT,
+    NESTED,
     GROUP_SAVEPOINT,
     PUSH_AND_END,
     END_REPEATABLE,

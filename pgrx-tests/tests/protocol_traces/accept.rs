@@ -9,8 +9,8 @@
 use crate::protocol::Protocol;
 use crate::rules::Rules;
 use crate::script::scenario;
-use crate::trace::Trace;
-use crate::world::World;
+use crate::trace::{Commit, Trace};
+use crate::world::{Step, World};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -57,6 +57,10 @@ pub struct Place {
     pub switches: u8,
     /// The events that were postponed, one bit each.
     pub left: u128,
+    /// Whether the crash lies behind.
+    pub crashed: bool,
+    /// How many of the commits that were not flushed the crash leaves, if there are some that it undoes.
+    pub survive: Option<usize>,
 }
 
 pub struct Search<'a> {
@@ -124,7 +128,17 @@ struct Came {
 
 impl Search<'_> {
     fn from(&mut self, world: World, switches: u8, most: usize) -> Came {
-        let mut open = vec![Place { world, mark: 0, done: 0, running: None, switches, left: 0 }];
+        let first = Place {
+            world,
+            mark: 0,
+            done: 0,
+            running: None,
+            switches,
+            left: 0,
+            crashed: false,
+            survive: None,
+        };
+        let mut open = vec![first];
         let (mut seen, mut furthest) = (HashMap::new(), (0, 0));
         let mut states = 0;
         while let Some(mut place) = open.pop() {
@@ -136,6 +150,7 @@ impl Search<'_> {
             }
             let mut hasher = DefaultHasher::new();
             (&place.world, place.mark, place.done, place.running, place.left).hash(&mut hasher);
+            (place.crashed, place.survive).hash(&mut hasher);
             let had = seen.entry(hasher.finish()).or_insert(None);
             if had.is_none_or(|had| had < place.switches) {
                 *had = Some(place.switches);
@@ -156,7 +171,7 @@ impl Search<'_> {
 
     /// A statement that begins may take its steps later, and one that has come to its end has ended.
     fn pass_marks(&self, place: &mut Place) {
-        while let Some(mark) = self.trace.marks.get(place.mark) {
+        while let Some(mark) = self.trace.marks.get(place.mark).filter(|_| !self.is_doomed(place)) {
             let (at, count) =
                 (place.world.sessions[mark.client].position, self.calls(mark.client, mark.statement.0));
             let last = usize::from(mark.statement.1) == count;
@@ -175,11 +190,12 @@ impl Search<'_> {
 
     /// What can come next. A session in the middle of a statement continues, unless it waits or is interrupted.
     fn next(&mut self, place: &Place) -> Vec<Place> {
-        let mut next = Vec::new();
+        let mut next: Vec<_> = self.crash(place).into_iter().collect();
+        let crashes = next.len();
         let mut switches = place.switches;
         if let Some(running) = place.running {
             self.session(place, running, &mut next);
-            if !next.is_empty() && switches < u8::MAX {
+            if next.len() > crashes && switches < u8::MAX {
                 let Some(left) = switches.checked_sub(1) else { return next };
                 switches = left;
             }
@@ -199,5 +215,29 @@ impl Search<'_> {
         self.leases_end(place, &mut next);
         next[others..].iter_mut().for_each(|place| place.switches = switches);
         next
+    }
+
+    /// Whether nothing is recorded from here on before the server is killed.
+    fn is_doomed(&self, place: &Place) -> bool {
+        !place.crashed && self.trace.crash.as_ref().is_some_and(|crash| crash.mark == place.mark)
+    }
+
+    /// The server is killed: of the commits, those in the log stay.
+    fn crash(&self, place: &Place) -> Option<Place> {
+        let waits = |(number, commit): (usize, &Commit)| !commit.afterwards && place.done & 1 << number == 0;
+        if !self.is_doomed(place) || self.trace.commits.iter().enumerate().any(waits) {
+            return None;
+        }
+        let mut place = place.clone();
+        self.protocol.crash(&mut place.world, place.survive.unwrap_or(usize::MAX));
+        for (session, played) in place.world.sessions.iter_mut().zip(&self.trace.clients) {
+            let next = usize::from(session.position.0);
+            if played.get(next).is_some_and(|played| !played.afterwards) {
+                session.position = (next as u8 + 1, 0);
+                session.step = if next + 1 < played.len() { Step::Start } else { Step::Done };
+            }
+        }
+        (place.crashed, place.survive, place.running) = (true, None, None);
+        Some(place)
     }
 }

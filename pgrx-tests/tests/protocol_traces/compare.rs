@@ -1,6 +1,7 @@
 //! Whether a step of the model agrees with the recording: the answers of clients, and the commits.
 
 use crate::accept::{Place, Search};
+use crate::player::CUT;
 use crate::protocol::Protocol;
 use crate::rows::{Id, Key, Note, State, task};
 use crate::trace::{Asked, Call, Commit, End, Told, changes};
@@ -12,7 +13,9 @@ impl Search<'_> {
     /// behind it as well.
     pub fn next_commits<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = (usize, &'a Commit)> {
         let mut blocked = false;
-        let left = self.trace.commits.iter().enumerate().filter(|(number, _)| place.done & 1 << number == 0);
+        let left = self.trace.commits.iter().enumerate();
+        let left = left
+            .filter(|(number, commit)| place.done & 1 << number == 0 && commit.afterwards <= place.crashed);
         left.take_while(move |(_, commit)| {
             let session = commit.by.map_or(place.world.worker(), |(client, _)| client);
             let here = !blocked;
@@ -38,13 +41,27 @@ impl Search<'_> {
             let (by, played) =
                 ((session, transaction), &self.trace.clients[session][usize::from(transaction)]);
             let mut later = played.calls.iter().skip(usize::from(statement));
-            if played.end != End::Commit || later.any(|call| matches!(call.asked, Asked::RollBackTo)) {
+            // What it has written, it may undo or delete.
+            let undone = later.any(|call| matches!(call.asked, Asked::RollBackTo(_) | Asked::Purge));
+            if played.end != End::Commit || undone {
+                return true;
+            }
+            if self.is_lost(Some(by)) {
                 return true;
             }
             left.find(|commit| commit.by == Some(by))
         };
         let mut keys = written.map(|(key, _)| key);
         keys.all(|key| commit.is_some_and(|commit| commit.changes.contains_key(key)))
+    }
+
+    /// Whether the transaction is not in the log though it may have committed, because a crash has undone it.
+    fn is_lost(&self, by: Option<(usize, u8)>) -> bool {
+        by.is_some_and(|(client, transaction)| {
+            let played = &self.trace.clients[client][usize::from(transaction)];
+            let before = self.trace.crash.is_some() && !played.afterwards;
+            before && !self.trace.commits.iter().any(|commit| commit.by == by)
+        })
     }
 
     /// One step of the model, if it is possible and goes with the recording.
@@ -82,10 +99,22 @@ impl Search<'_> {
         }
         let world = &mut place_after.world;
         if committing {
+            let unflushed = (place.world.unflushed.len(), world.unflushed.len());
+            // One that is flushed flushes those before it.
+            if place.survive.is_some() && unflushed.1 < unflushed.0 {
+                return None;
+            }
             let (old, new) = (visible(&place.world.committed), visible(&world.committed));
             let changes = changes(&old, &new);
             if !changes.is_empty() {
                 let by = (session != world.worker()).then_some((session, before.position.0));
+                if self.is_lost(by) {
+                    // Only what was not flushed can be.
+                    place_after.survive = place.survive.or(Some(unflushed.0));
+                    return (unflushed.1 > unflushed.0).then_some(place_after);
+                } else if place.survive.is_some() && !place.crashed {
+                    return None;
+                }
                 // The worker's commits are told apart by their order.
                 let (number, commit) = self.next_commits(place).find(|(_, commit)| commit.by == by)?;
                 let earlier = self.next_commits(place).take_while(|(other, _)| *other < number);
@@ -116,10 +145,12 @@ impl Search<'_> {
         };
         let granted: Vec<_> = leased(&after.world).into_iter().skip(leased(&before.world).len()).collect();
         match (&call.asked, &call.told) {
+            // The server was killed before it could answer.
+            (_, Told::Refused(code)) if code == CUT && self.trace.crash.is_some() => true,
             (Asked::Claim { .. }, Told::Claimed(None)) => granted.is_empty(),
             (Asked::Claim { .. }, Told::Claimed(Some((id, token)))) => {
                 let number = self.trace.number_of(*id).unwrap_or(Id::MAX);
-                granted == [Note::Leased(number, u8::try_from(*token).unwrap_or(u8::MAX))]
+                granted == [Note::Leased(number, self.trace.modelled_token(*token))]
             }
             (Asked::Cancel(id), told) => {
                 let number = self.trace.number_of(*id).unwrap_or(Id::MAX);

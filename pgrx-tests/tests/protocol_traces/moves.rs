@@ -63,7 +63,7 @@ impl Search<'_> {
         if self.begun[place.mark][client].is_none_or(|begun| begun < (transaction, statement)) {
             return;
         }
-        if session.step == Step::Commit && played.end != End::Commit {
+        if session.step == Step::Commit && !matches!(played.end, End::Commit | End::Crashed) {
             if played.end == End::Rollback {
                 let mut place = place.clone();
                 self.protocol.roll_back(&mut place.world, client);
@@ -124,7 +124,8 @@ impl Search<'_> {
             }
         }
         // The server ends one of a deadlock, one whose snapshot is too old, and one whose session was ended.
-        if refused("40P01") || refused(CUT) || refused("40001") && played.level == Level::RepeatableRead {
+        let cut = refused(CUT) && played.end != End::Crashed;
+        if refused("40P01") || cut || refused("40001") && played.level == Level::RepeatableRead {
             let mut place = place.clone();
             self.protocol.roll_back(&mut place.world, client);
             next.push(place);
@@ -195,6 +196,9 @@ impl Search<'_> {
 
     fn worker(&mut self, place: &Place, next: &mut Vec<Place>) {
         let worker = place.world.worker();
+        if !self.trace.worker {
+            return;
+        }
         if place.world.worker_idle() {
             if place.world.committed.keys().any(|key| matches!(key, Key::Event(_))) {
                 let mut place = place.clone();

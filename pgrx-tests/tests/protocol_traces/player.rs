@@ -2,13 +2,11 @@
 
 use crate::record::{Shared, TASKS};
 use crate::rows::Level;
-use crate::trace::{Asked, Call, End, Mark, Played, Told};
-use postgres::error::SqlState;
+use crate::trace::{Asked, Call, Crash, End, Mark, Played, Told};
 use queue_ext_tests::torture::random::Random;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
 
 /// The SQLSTATE of a session that was ended.
 pub const CUT: &str = "57P01";
@@ -20,6 +18,10 @@ pub struct Player<'a> {
     pub world: &'a Shared<'a>,
     pub random: Random,
     pub native: bool,
+    /// Whether its session has synchronous_commit = off.
+    pub asynchronous: bool,
+    /// Of a hundred statements, so many have their session ended by the server.
+    pub cuts: u64,
     pub leases: VecDeque<(i64, i64)>,
     pub played: Vec<Played>,
 }
@@ -35,16 +37,24 @@ impl Player<'_> {
             let undo = self.random.chance(12);
             let mut left = self.random.between(1, 2) + u64::from(level == Level::RepeatableRead);
             let mut first = true;
-            // A savepoint, and whether to roll back to it.
-            let (mut save, mut saved) = (self.random.chance(25), false);
+            // How many savepoints to set, how many are there, and how often one may be rolled back or released.
+            let mut saves = if self.random.chance(25) { self.random.between(1, 2) } else { 0 };
+            let (mut saved, mut ends) = (0, saves);
             self.transaction(level, undo, &mut |player| {
-                if save && (!first || level == Level::ReadCommitted) {
-                    (save, saved, left) = (false, true, player.random.between(1, 2));
-                    return Some(Asked::Save);
+                if saves > 0 && (!first || level == Level::ReadCommitted) {
+                    (saves, saved, left) = (saves - 1, saved + 1, player.random.between(1, 2));
+                    return Some(Asked::Save(saved - 1));
                 }
-                if left == 0 && std::mem::take(&mut saved) && player.random.chance(75) {
+                if left == 0 && saved > 0 && ends > 0 {
+                    ends -= 1;
+                    let number = player.random.roll(saved.into()) as u8;
                     left = player.random.roll(2);
-                    return Some(Asked::RollBackTo);
+                    if player.random.chance(75) {
+                        saved = number + 1;
+                        return Some(Asked::RollBackTo(number));
+                    }
+                    saved = number;
+                    return Some(Asked::ReleaseSavepoint(number));
                 }
                 left = left.checked_sub(1)?;
                 if std::mem::take(&mut first) && level == Level::RepeatableRead && player.random.chance(50) {
@@ -60,7 +70,7 @@ impl Player<'_> {
         let push =
             if self.world.pushed.load(Ordering::Relaxed) < TASKS { if early { 70 } else { 15 } } else { 0 };
         let end = if self.leases.is_empty() { 0 } else { 40 };
-        let what = self.random.weighted(&[(push, 0), (25, 1), (end, 2), (6, 3), (6, 4)]);
+        let what = self.random.weighted(&[(push, 0), (25, 1), (end, 2), (6, 3), (6, 4), (2, 5)]);
         match what {
             0 if self.world.pushed.fetch_add(1, Ordering::Relaxed) < TASKS => {
                 let known = lock(&self.world.known).clone();
@@ -86,6 +96,7 @@ impl Player<'_> {
                 let dead = lock(&self.world.dead);
                 (!dead.is_empty()).then(|| Asked::Retry(dead[self.random.roll(dead.len() as u64) as usize]))
             }
+            5 => Some(Asked::Purge),
             _ => Some(Asked::Claim { short: self.world.expiring && self.random.chance(50) }),
         }
     }
@@ -111,14 +122,27 @@ impl Player<'_> {
             Level::ReadCommitted => "BEGIN",
             Level::RepeatableRead => "BEGIN ISOLATION LEVEL REPEATABLE READ",
         };
-        self.session.batch_execute(begin).expect("BEGIN");
+        let mut afterwards = self.is_afterwards();
+        if self.session.batch_execute(begin).is_err() {
+            // The server was killed since the last transaction.
+            self.reconnect();
+            afterwards = self.is_afterwards();
+            self.session.batch_execute(begin).expect(begin);
+        }
         let had = self.had_before(&asked);
-        let mut saved = VecDeque::new();
-        let mut played =
-            Played { level, native: self.native, calls: Vec::new(), end: End::Commit, xid: None };
+        let mut saved = Vec::new();
+        let mut played = Played {
+            level,
+            native: self.native,
+            asynchronous: self.asynchronous,
+            calls: Vec::new(),
+            end: End::Commit,
+            xid: None,
+            afterwards,
+        };
         loop {
             self.mark(&played, true);
-            let cut = self.random.chance(2);
+            let cut = self.random.chance(self.cuts);
             if cut {
                 // The transaction may be rolled back from now on.
                 let statement = (self.played.len() as u8, played.calls.len() as u8 + 1);
@@ -126,14 +150,19 @@ impl Player<'_> {
             }
             let told = if cut { self.ask_and_cut(&asked) } else { self.ask(&asked) };
             match asked {
-                Asked::Save => saved.clone_from(&self.leases),
-                Asked::RollBackTo => self.leases.clone_from(&saved),
+                Asked::Save(_) => saved.push(self.leases.clone()),
+                Asked::RollBackTo(number) => {
+                    saved.truncate(usize::from(number) + 1);
+                    self.leases = saved.last().cloned().unwrap_or_default();
+                }
+                Asked::ReleaseSavepoint(number) => saved.truncate(number.into()),
                 _ => {}
             }
             let refused = matches!(told, Told::Refused(_));
-            if refused && !cut {
-                // The server reports an error before it has released the transaction's locks.
-                self.session.batch_execute("ROLLBACK").expect("ROLLBACK");
+            let crashed = told == Told::Refused(CUT.to_owned()) && !cut;
+            // The server reports an error before it has released the transaction's locks.
+            if crashed || refused && !cut && self.session.batch_execute("ROLLBACK").is_err() {
+                self.reconnect();
             }
             self.mark(&played, false);
             // The model has no request to cancel a task that runs.
@@ -141,7 +170,9 @@ impl Player<'_> {
             // Nor a transaction whose own lease is over before it commits.
             let last = matches!(asked, Asked::Claim { short: true });
             played.calls.push(Call { asked, told });
-            if refused {
+            if crashed {
+                played.end = End::Crashed;
+            } else if refused {
                 played.end = End::Failed;
             } else if undo || cut {
                 played.end = End::Rollback;
@@ -152,17 +183,11 @@ impl Player<'_> {
             }
             break;
         }
-        if played.end != End::Failed {
+        if matches!(played.end, End::Commit | End::Rollback) {
             if undo {
                 played.end = End::Rollback;
             }
-            let xid = "SELECT pg_current_xact_id_if_assigned()::text::bigint";
-            let xid: Option<i64> = self.session.query_one(xid, &[]).expect("its own number").get(0);
-            played.xid = xid.map(|xid| xid as u32);
-            self.mark(&played, true);
-            let end = if played.end == End::Commit { "COMMIT" } else { "ROLLBACK" };
-            self.session.batch_execute(end).expect(end);
-            self.mark(&played, false);
+            self.end(&mut played);
         }
         if played.end == End::Commit {
             self.note(&played);
@@ -178,6 +203,28 @@ impl Player<'_> {
             }
         }
         self.played.push(played);
+    }
+
+    /// COMMIT or ROLLBACK.
+    fn end(&mut self, played: &mut Played) {
+        let xid = "SELECT pg_current_xact_id_if_assigned()::text::bigint";
+        let Ok(row) = self.session.query_one(xid, &[]) else {
+            played.end = End::Crashed;
+            return self.reconnect();
+        };
+        played.xid = row.get::<_, Option<i64>>(0).map(|xid| xid as u32);
+        self.mark(played, true);
+        let end = if played.end == End::Commit { "COMMIT" } else { "ROLLBACK" };
+        if self.session.batch_execute(end).is_err() {
+            self.reconnect();
+            let marks = lock(&self.world.marks);
+            let crash = self.world.crash.get().expect("the server was killed");
+            drop(marks);
+            if played.end == End::Commit && played.xid.is_none_or(|xid| !crash.survived.contains(&xid)) {
+                played.end = End::Crashed;
+            }
+        }
+        self.mark(played, false);
     }
 
     /// The leases before a transaction that begins with this statement.
@@ -200,74 +247,28 @@ impl Player<'_> {
         self.leases.extend(leases);
     }
 
-    /// Sets whether this client uses the native fast path.
-    pub fn choose_path(&mut self) {
-        let switch = if self.native { "SET queue.fast_path = on" } else { "SET queue.fast_path = off" };
-        self.session.batch_execute(switch).expect("choose between native verbs and SQL");
+    /// The tasks that were pushed and committed.
+    pub fn known(&self) -> Vec<i64> {
+        lock(&self.world.known).clone()
     }
 
-    /// Asks, and has the server end the session meanwhile or afterwards, which rolls its transaction back.
-    fn ask_and_cut(&mut self, asked: &Asked) -> Told {
-        let backend: i32 =
-            self.session.query_one("SELECT pg_backend_pid()", &[]).expect("its process").get(0);
-        let pause = Duration::from_micros(self.random.roll(1_500));
-        let mut other = (self.world.connect)();
-        let told = std::thread::scope(|scope| {
-            scope.spawn(move || {
-                std::thread::sleep(pause);
-                // Once the process has exited, its locks are gone.
-                let cut = "SELECT pg_terminate_backend($1, 60000)";
-                assert!(other.query_one(cut, &[&backend]).expect("end the session").get::<_, bool>(0));
-            });
-            self.ask(asked)
-        });
-        *self.session = (self.world.connect)();
-        self.choose_path();
-        told
+    /// Whether the server was killed before this moment.
+    fn is_afterwards(&self) -> bool {
+        // Which is known before somebody who reconnects has this lock.
+        let _marks = lock(&self.world.marks);
+        self.world.crash.get().is_some()
     }
 
     fn mark(&self, played: &Played, begins: bool) {
         let statement = (self.played.len() as u8, played.calls.len() as u8);
-        lock(&self.world.marks).push(Mark { client: self.me, statement, begins });
-    }
-
-    fn ask(&mut self, asked: &Asked) -> Told {
-        let (queue, session) = (&self.world.queue, &mut *self.session);
-        let worked = |result: Result<u64, postgres::Error>| result.map(|_| Told::Done);
-        let told = match asked {
-            Asked::Look => worked(session.execute("SELECT 1", &[])),
-            Asked::Save => worked(session.execute("SAVEPOINT here", &[])),
-            Asked::RollBackTo => worked(session.execute("ROLLBACK TO SAVEPOINT here", &[])),
-            Asked::Push { grouped, after } => {
-                // In the order of ids, except retried tasks.
-                let push = "SELECT queue.push($1, run_at => '2020-01-01', group_key => $2, after => $3)";
-                let group = grouped.then(|| self.world.number.to_string());
-                let after = (!after.is_empty()).then_some(after);
-                session.query_one(push, &[queue, &group, &after]).map(|row| Told::Pushed(row.get(0)))
-            }
-            Asked::Claim { short } => {
-                let claim = "SELECT id, token FROM queue.claim(queue => $1, lease => $2::text::interval)";
-                let span = if *short { "3 ms" } else { "1 hour" };
-                let lease = |row: postgres::Row| (row.get(0), row.get(1));
-                session.query_opt(claim, &[queue, &span]).map(|row| Told::Claimed(row.map(lease)))
-            }
-            Asked::Complete(id, token) => {
-                worked(session.execute("SELECT queue.complete($1, $2)", &[id, token]))
-            }
-            Asked::Discard(id, token) => {
-                worked(session.execute("SELECT queue.fail($1, $2, 'no', permanent => true)", &[id, token]))
-            }
-            Asked::Release(id, token) => {
-                worked(session.execute("SELECT queue.release($1, $2)", &[id, token]))
-            }
-            Asked::Cancel(id) => session
-                .query_one("SELECT queue.cancel($1)", &[id])
-                .map(|row| if row.get::<_, &str>(0) == "running" { Told::Running } else { Told::Done }),
-            Asked::Retry(id) => worked(session.execute("SELECT queue.retry($1)", &[id])),
-        };
-        told.unwrap_or_else(|error| {
-            // Without a SQLSTATE the connection is gone.
-            Told::Refused(error.code().map_or(CUT, SqlState::code).to_owned())
-        })
+        let mut marks = lock(&self.world.marks);
+        marks.push(Mark { client: self.me, statement, begins });
+        if let Some((after, kill)) = self.world.doom
+            && marks.len() == after
+        {
+            // Nobody else records anything meanwhile.
+            let crash = Crash { mark: after, ..kill() };
+            self.world.crash.set(crash).expect("there is one");
+        }
     }
 }

@@ -4,13 +4,14 @@
 //! whatever the answer is. All transactions are blocks, so that each can record its transaction id.
 
 use crate::accept::Phases;
+use crate::openings::{OPENINGS, Opening};
 use crate::player::Player;
 use crate::rows::Level;
-use crate::trace::{Asked, Mark, Played, Shape, Told, Trace};
+use crate::trace::{Asked, Crash, Mark, Played, Shape, Told, Trace};
 use queue_ext_tests::torture::random::Random;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 pub const SHAPES: [Shape; 6] = [
@@ -65,6 +66,13 @@ pub struct Options {
     pub patience: Duration,
     /// The only shape of the worlds; empty: any of them.
     pub shape: &'static str,
+    /// What the worlds consist of; empty: it comes first in some.
+    pub opening: &'static str,
+    pub worker: bool,
+    /// Whether the server is killed in each.
+    pub crash: bool,
+    /// Whether ROLLBACK TO SAVEPOINT does nothing within another one.
+    pub keeps_undone: bool,
     /// How long to search.
     pub phases: Phases,
 }
@@ -80,10 +88,13 @@ pub fn create_queues(client: &mut postgres::Client) {
             .execute("SELECT queue.create($1, $2::text::jsonb)", &[&shape.name, &options])
             .expect("create a queue");
     }
+    client.execute("SELECT queue.create('probe', '{\"keep_history\": false}')", &[]).expect("create a queue");
 }
 
 /// Connects to the database of a world.
 pub type Connect<'a> = &'a (dyn Fn() -> postgres::Client + Sync);
+/// Kills the server and starts it again.
+pub type Kill<'a> = &'a (dyn Fn() -> Crash + Sync);
 
 /// What the clients of a case share.
 pub struct Shared<'a> {
@@ -98,18 +109,30 @@ pub struct Shared<'a> {
     pub known: Mutex<Vec<i64>>,
     pub dead: Mutex<Vec<i64>>,
     pub pushed: AtomicUsize,
+    /// After how many marks the server is killed.
+    pub doom: Option<(usize, Kill<'a>)>,
+    pub crash: OnceLock<Crash>,
+    pub keeps_undone: bool,
 }
 
 /// Plays one world, until nothing is left of it.
 pub fn play(
     sessions: &mut [postgres::Client],
-    connect: Connect<'_>,
+    (connect, kill): (Connect<'_>, Kill<'_>),
+    base: i64,
     number: u64,
     options: &Options,
 ) -> Trace {
     let mut random = Random::new(options.seed, number);
     let any = &SHAPES[random.roll(SHAPES.len() as u64) as usize];
     let shape = SHAPES.iter().find(|shape| shape.name == options.shape).unwrap_or(any);
+    let suits = |opening: &&Opening| !opening.1 || shape.grouped;
+    let opening = if options.opening.is_empty() {
+        let any = &OPENINGS[random.roll(OPENINGS.len() as u64) as usize];
+        (random.chance(20) && !options.crash).then_some(any).filter(suits)
+    } else {
+        OPENINGS.iter().find(|opening| opening.0 == options.opening)
+    };
     let world = Shared {
         connect,
         number,
@@ -120,12 +143,15 @@ pub fn play(
         known: Mutex::default(),
         dead: Mutex::default(),
         pushed: AtomicUsize::new(0),
+        doom: options.crash.then(|| (random.between(4, 40) as usize, kill)),
+        crash: OnceLock::new(),
+        keeps_undone: options.keeps_undone,
     };
     let mut players: Vec<_> = sessions
         .iter_mut()
         .enumerate()
         .map(|(me, session)| {
-            let native = random.chance(options.native);
+            let (native, asynchronous) = (random.chance(options.native), random.chance(50));
             let random = Random::new(options.seed, number * 10 + me as u64 + 1_000_000_000);
             let mut player = Player {
                 me,
@@ -133,6 +159,8 @@ pub fn play(
                 world: &world,
                 random,
                 native,
+                asynchronous: options.crash && asynchronous,
+                cuts: 0,
                 leases: VecDeque::new(),
                 played: Vec::new(),
             };
@@ -140,11 +168,17 @@ pub fn play(
             player
         })
         .collect();
-    std::thread::scope(|scope| {
-        for player in &mut players {
-            scope.spawn(|| player.act());
-        }
-    });
+    if let Some((_, _, opening)) = opening {
+        opening(&mut players[0]);
+    }
+    if options.opening.is_empty() {
+        std::thread::scope(|scope| {
+            for player in &mut players {
+                player.cuts = if options.crash { 0 } else { 2 };
+                scope.spawn(|| player.act());
+            }
+        });
+    }
     let drained = drain(&mut players, options.patience);
     let clients: Vec<Vec<Played>> = players.into_iter().map(|player| player.played).collect();
     let calls = clients.iter().flatten().flat_map(|played| &played.calls);
@@ -152,6 +186,7 @@ pub fn play(
         calls.filter_map(|call| if let Told::Pushed(id) = call.told { Some(id) } else { None }).collect();
     ids.sort_unstable();
     let marks = world.marks.into_inner().expect("no client panics with the lock");
+    let crash = world.crash.into_inner();
     Trace {
         number,
         shape,
@@ -163,6 +198,9 @@ pub fn play(
         postponed: Vec::new(),
         leftovers: false,
         leases: HashMap::new(),
+        base,
+        worker: options.worker,
+        crash,
     }
 }
 
@@ -177,8 +215,7 @@ fn drain(players: &mut [Player<'_>], patience: Duration) -> bool {
     let mut pause = 1;
     let player = &mut players[0];
     while started.elapsed() < patience && player.played.len() < 200 {
-        let left = "SELECT EXISTS (SELECT FROM queue.tasks WHERE queue = $1)";
-        if !player.session.query_one(left, &[&player.world.queue]).expect("look").get::<_, bool>(0) {
+        if !player.is_left() {
             return true;
         }
         let mut claim = Some(Asked::Claim { short: false });
@@ -186,8 +223,8 @@ fn drain(players: &mut [Player<'_>], patience: Duration) -> bool {
         if player.leases.is_empty() {
             if player.native && pause >= 100 {
                 // Only a claim in SQL sweeps.
-                player.session.batch_execute("SET queue.fast_path = off").expect("switch to SQL");
                 player.native = false;
+                player.choose_path();
             }
             std::thread::sleep(Duration::from_millis(pause));
             pause = (pause * 2).min(100);

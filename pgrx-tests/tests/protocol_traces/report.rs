@@ -7,6 +7,9 @@ impl Trace {
     pub fn describe(&self, (mark, commit): (usize, usize)) -> String {
         let mut text = format!("world {} ({}), tasks {:?}", self.number, self.shape.name, self.ids);
         for (place, at) in self.marks.iter().enumerate() {
+            if self.crash.as_ref().is_some_and(|crash| crash.mark == place) {
+                text += "\n  THE SERVER IS KILLED";
+            }
             let played = &self.clients[at.client][usize::from(at.statement.0)];
             let what = match (played.calls.get(usize::from(at.statement.1)), at.begins) {
                 (Some(call), true) => {
@@ -21,7 +24,8 @@ impl Trace {
         }
         for (place, what) in self.commits.iter().enumerate() {
             let here = if place == commit { "  <== or here" } else { "" };
-            text += &format!("\n  commit by {:?}:{here}", what.by);
+            let after = if what.afterwards { ", after the crash" } else { "" };
+            text += &format!("\n  commit by {:?}{after}:{here}", what.by);
             what.changes.iter().for_each(|(key, row)| text += &format!(" {key:?}={row:?}"));
         }
         text += &format!("\n  postponed: {:?}", self.postponed);

@@ -2,7 +2,8 @@
 
 use crate::rows::Id;
 use crate::scenario::{Initial, Scenario, Script, Statement};
-use crate::trace::{Asked, Call, Played, Told, Trace};
+use crate::trace::{Asked, Call, Played, RESERVE, Told, Trace};
+use crate::world::Faults;
 
 /// The world that the clients made up as they went.
 pub fn scenario(trace: &Trace) -> Scenario {
@@ -26,15 +27,21 @@ pub fn scenario(trace: &Trace) -> Scenario {
         Asked::Release(..) => Statement::Release,
         Asked::Cancel(id) => Statement::Cancel(number(id)),
         Asked::Retry(id) => Statement::Retry(number(id)),
-        Asked::Save => Statement::Save,
-        Asked::RollBackTo => Statement::RollBackTo,
+        Asked::Purge => Statement::Purge,
+        Asked::Save(_) => Statement::Save,
+        Asked::RollBackTo(number) => Statement::RollBackTo(*number),
+        Asked::ReleaseSavepoint(number) => Statement::ReleaseSavepoint(*number),
     };
     let mut clients: Vec<&'static [Script]> = Vec::new();
     for client in &trace.clients {
         let mut scripts = Vec::new();
         for played in client {
             let statements: Vec<_> = played.calls.iter().map(|call| statement(played, call)).collect();
-            scripts.push(Script { level: played.level, statements: statements.leak() });
+            scripts.push(Script {
+                level: played.level,
+                statements: statements.leak(),
+                asynchronous: played.asynchronous,
+            });
         }
         clients.push(scripts.leak());
     }
@@ -47,6 +54,9 @@ pub fn scenario(trace: &Trace) -> Scenario {
         group_limit: trace.shape.group_limit,
         max_running: trace.shape.max_running,
         keep_history: trace.shape.keep_history,
+        worker: trace.worker,
+        reserve: RESERVE,
+        faults: Faults { crashes: trace.crash.is_some().into(), ..Scenario::PLAIN.faults },
         lane: if trace.clients.iter().flatten().any(|played| played.native) { 16 } else { 0 },
         ..Scenario::PLAIN
     }

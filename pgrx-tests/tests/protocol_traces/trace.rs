@@ -1,7 +1,7 @@
 //! The recording of a small case: the statements and answers of its clients, and the commits of its transactions.
 
 use crate::rows::{Id, Key, Level, Row, Table, Token};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The policies of a world's queue.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,27 @@ pub struct Trace {
     pub leftovers: bool,
     /// When each lease ends.
     pub leases: HashMap<(Id, Token), Time>,
+    /// The smallest token at the beginning.
+    pub base: i64,
+    pub worker: bool,
+    pub crash: Option<Crash>,
 }
+
+/// The server was killed with all its processes, and started again.
+#[derive(Clone, Debug)]
+pub struct Crash {
+    /// So many marks were recorded before.
+    pub mark: usize,
+    /// When it started.
+    pub at: Time,
+    /// The transactions of the log from before that.
+    pub survived: HashSet<u32>,
+    /// The smallest token from then on.
+    pub base: i64,
+}
+
+/// How many tokens the model keeps for claims that a crash undoes.
+pub const RESERVE: Token = 30;
 
 /// As the server writes it, with all digits: the order of texts is that of times.
 pub type Time = String;
@@ -45,20 +65,28 @@ pub type Time = String;
 pub struct Played {
     pub level: Level,
     pub native: bool,
+    /// With synchronous_commit = off.
+    pub asynchronous: bool,
     pub calls: Vec<Call>,
     pub end: End,
     /// Nothing if it wrote nothing.
     pub xid: Option<u32>,
+    /// Whether it began after the crash.
+    pub afterwards: bool,
 }
 
 impl Played {
-    /// The statements that were not rolled back to the savepoint.
+    /// The statements that were not rolled back to a savepoint.
     pub fn kept(&self) -> Vec<&Call> {
-        let (mut kept, mut saved) = (Vec::new(), 0);
+        let (mut kept, mut saved) = (Vec::new(), Vec::new());
         for call in &self.calls {
             match call.asked {
-                Asked::Save => saved = kept.len(),
-                Asked::RollBackTo => kept.truncate(saved),
+                Asked::Save(_) => saved.push(kept.len()),
+                Asked::RollBackTo(number) => {
+                    saved.truncate(usize::from(number) + 1);
+                    kept.truncate(saved.last().copied().unwrap_or(0));
+                }
+                Asked::ReleaseSavepoint(number) => saved.truncate(number.into()),
                 _ => kept.push(call),
             }
         }
@@ -72,6 +100,8 @@ pub enum End {
     Rollback,
     /// Its last statement was refused.
     Failed,
+    /// The server was killed before the client knew that it had committed, and it had not.
+    Crashed,
 }
 
 #[derive(Debug)]
@@ -96,8 +126,11 @@ pub enum Asked {
     Release(i64, i64),
     Cancel(i64),
     Retry(i64),
-    Save,
-    RollBackTo,
+    Purge,
+    /// Savepoints are numbered by how many are around them.
+    Save(u8),
+    RollBackTo(u8),
+    ReleaseSavepoint(u8),
 }
 
 impl Asked {
@@ -137,6 +170,8 @@ pub struct Commit {
     /// Which client's, and which of its transactions; nothing if it was the worker.
     pub by: Option<(usize, u8)>,
     pub at: Time,
+    /// Whether the crash was before it.
+    pub afterwards: bool,
     /// How many rows it changed, and the meaning for the model.
     pub rows: usize,
     pub changes: Changes,
@@ -162,5 +197,14 @@ impl Trace {
     /// The number of a task in the model. They are in the order of ids.
     pub fn number_of(&self, id: i64) -> Option<u8> {
         self.ids.binary_search(&id).ok().map(|place| place as u8)
+    }
+
+    /// A token as the model counts, which begins at 1, and after a crash behind its reserve.
+    pub fn modelled_token(&self, token: i64) -> Token {
+        let (real, modelled) = match &self.crash {
+            Some(crash) if token >= crash.base => (crash.base, i64::from(RESERVE) + 2),
+            _ => (self.base, 1),
+        };
+        if token == 0 { 0 } else { (token - real + modelled).clamp(0, 255) as Token }
     }
 }

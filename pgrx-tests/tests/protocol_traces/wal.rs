@@ -4,10 +4,9 @@
 //! worker, and nothing of transactions that rolled back. Two commits without a common row may become visible in
 //! another order than that of the log; `accept.rs` allows for that.
 
-use crate::rows::{Admission, Id, Token};
-use crate::rows::{Key, Outcome, Row, State, Table, Task};
-use crate::trace::{Commit, Time, Trace};
-use std::collections::{BTreeMap, HashMap};
+use crate::rows::{Admission, Id, Key, Outcome, Row, State, Table, Task};
+use crate::trace::{Commit, End, Played, Time, Trace};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A change of a row, and the task that it is about.
 struct Change {
@@ -54,6 +53,8 @@ enum Subject {
 
 /// Reads the commits since the last call.
 pub fn read(client: &mut postgres::Client, slot: &str) -> Log {
+    // What sessions have committed that do not wait for the disk is written with this.
+    client.execute("SELECT pg_logical_emit_message(true, '', '')", &[]).expect("write the log to disk");
     let query = "SELECT xid::text::bigint, data FROM pg_logical_slot_get_changes($1, NULL, NULL, 'include-timestamp', 'on')";
     let rows = client.query(query, &[&slot]).expect("decode the write-ahead log");
     let mut log = Log::default();
@@ -68,6 +69,18 @@ pub fn read(client: &mut postgres::Client, slot: &str) -> Log {
         }
     }
     log
+}
+
+/// The transactions that had committed when the server was killed, which started again at this time.
+pub fn survivors(client: &mut postgres::Client, slot: &str, started: &Time) -> HashSet<u32> {
+    let query = "SELECT xid::text::bigint, data FROM pg_logical_slot_peek_changes($1, NULL, NULL, 'include-timestamp', 'on')
+                 WHERE data LIKE 'COMMIT%'";
+    let rows = client.query(query, &[&slot]).expect("decode the write-ahead log");
+    let before = rows.iter().filter(|row| {
+        let at = row.get::<_, &str>(1).split_once("(at ").map(|(_, at)| time(at));
+        at.is_some_and(|at| at < *started)
+    });
+    before.map(|row| row.get::<_, i64>(0) as u32).collect()
 }
 
 impl Log {
@@ -131,8 +144,8 @@ impl Log {
         commit.changes.extend(change);
     }
 
-    /// Gives each trace the commits that changed its rows. `base` is the token that stands for the model's first.
-    pub fn hand_out(&self, traces: &mut [Trace], base: i64) {
+    /// Gives each trace the commits that changed its rows, but for what a purge of a later world deletes of it.
+    pub fn hand_out(&self, traces: &mut [Trace]) {
         let worlds: HashMap<i64, usize> = traces
             .iter()
             .enumerate()
@@ -140,6 +153,11 @@ impl Log {
             .collect();
         let numbers: HashMap<String, usize> =
             traces.iter().enumerate().map(|(world, trace)| (trace.number.to_string(), world)).collect();
+        let mut owners: HashMap<u32, usize> = HashMap::new();
+        for (world, trace) in traces.iter().enumerate() {
+            let xids = trace.clients.iter().flatten().filter_map(|played| played.xid);
+            owners.extend(xids.map(|xid| (xid, world)));
+        }
         let mut tables: Vec<BTreeMap<Real, RealRow>> = traces.iter().map(|_| BTreeMap::new()).collect();
         let mut last: Vec<Table> = traces.iter().map(|_| Table::new()).collect();
         for Committed { xid, at, changes } in &self.commits {
@@ -148,6 +166,9 @@ impl Log {
                 let (Real::Task(id) | Real::Ended(id) | Real::Dependency(_, id) | Real::Outcome(id)) =
                     change.key;
                 let Some(world) = worlds.get(&id) else { continue };
+                if owners.get(xid).is_some_and(|owner| owner != world) {
+                    continue;
+                }
                 *touched.entry(*world).or_default() += 1;
                 match change.row {
                     Some(row) => tables[*world].insert(change.key, row),
@@ -156,23 +177,28 @@ impl Log {
             }
             for (world, rows) in touched {
                 let trace = &mut traces[world];
+                let afterwards = trace.crash.as_ref().is_some_and(|crash| *at >= crash.at);
+                // Those that a crash has undone leave their numbers to others.
+                let same = |played: &Played| {
+                    played.xid == Some(*xid) && played.end == End::Commit && played.afterwards == afterwards
+                };
                 let by = trace.clients.iter().enumerate().find_map(|(client, played)| {
-                    let place = played.iter().position(|played| played.xid == Some(*xid))?;
+                    let place = played.iter().position(same)?;
                     Some((client, place as u8))
                 });
                 trace.leftovers |= leftovers(&tables[world]);
-                let table = modelled(&tables[world], trace, base);
+                let table = modelled(&tables[world], trace);
                 let differ = crate::trace::changes(&last[world], &table);
                 last[world] = table;
                 if !differ.is_empty() {
-                    trace.commits.push(Commit { by, at: at.clone(), rows, changes: differ });
+                    trace.commits.push(Commit { by, at: at.clone(), afterwards, rows, changes: differ });
                 }
             }
         }
         for ((id, token), until) in &self.leases {
             let Some(trace) = worlds.get(id).map(|world| &mut traces[*world]) else { continue };
             let number = trace.number_of(*id).unwrap_or(Id::MAX);
-            trace.leases.insert((number, modelled_token(*token, base)), until.clone());
+            trace.leases.insert((number, trace.modelled_token(*token)), until.clone());
         }
         for subject in &self.postponed {
             match subject {
@@ -200,9 +226,9 @@ fn leftovers(rows: &BTreeMap<Real, RealRow>) -> bool {
 }
 
 /// The rows as the model has them.
-fn modelled(rows: &BTreeMap<Real, RealRow>, trace: &Trace, base: i64) -> Table {
+fn modelled(rows: &BTreeMap<Real, RealRow>, trace: &Trace) -> Table {
     let id = |id: i64| -> Id { trace.number_of(id).unwrap_or(Id::MAX) };
-    let token = |token: i64| modelled_token(token, base);
+    let token = |token: i64| trace.modelled_token(token);
     let rows = rows.iter().map(|(key, row)| {
         let key = match *key {
             Real::Task(task) => Key::Task(id(task)),
@@ -222,12 +248,8 @@ fn modelled(rows: &BTreeMap<Real, RealRow>, trace: &Trace, base: i64) -> Table {
     visible(&rows.collect())
 }
 
-fn modelled_token(token: i64, base: i64) -> Token {
-    if token == 0 { 0 } else { (token - base + 1).clamp(0, 255) as Token }
-}
-
 /// With all digits of the fraction of a second.
-fn time(text: &str) -> Time {
+pub fn time(text: &str) -> Time {
     let (second, rest) = text.split_at(text.len().min(19));
     let fraction: String = rest.chars().skip(1).take_while(char::is_ascii_digit).collect();
     let fraction = if rest.starts_with('.') { fraction } else { String::new() };
