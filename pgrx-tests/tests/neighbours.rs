@@ -17,6 +17,8 @@ mod locks;
 mod prepared;
 #[path = "neighbours/shares.rs"]
 mod shares;
+#[path = "neighbours/stalls.rs"]
+mod stalls;
 
 use std::time::{Duration, Instant};
 
