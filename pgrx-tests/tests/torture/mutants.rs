@@ -156,7 +156,7 @@ mutants! { seen_natively:
     /// A task that was replaced while it ran is tried again, beside the one that waits for its end.
     replaced_and_tried_again: "crowded",
         "SELECT pg_temp.mutate('queue_internal.is_replaced', 'RETURN EXISTS (', 'RETURN false AND EXISTS (')",
-        "I9";
+        "I9 I17";
 }
 
 mutants! { seen:
