@@ -16,8 +16,8 @@ const FAILED: i64 = 60_000_000;
 pub fn end(lane: u64, ids: &[i64]) -> Result<u64, pgrx::spi::Error> {
     transaction::ending(lane, ids);
     point!(ExpiryNoted);
-    let query = "SELECT expired, running, lease_ends, failed FROM queue_internal.expire($1, '50 ms')";
-    let (expired, running, lease_ends, failed) = Spi::connect_mut(|client| {
+    let query = "SELECT expired, running, lease_ends, failed, rest FROM queue_internal.expire($1, '50 ms')";
+    let (expired, running, lease_ends, failed, rest) = Spi::connect_mut(|client| {
         let row = client.update(query, Some(1), &[ids.to_vec().into()])?.first();
         let ends = row.get::<Vec<TimestampWithTimeZone>>(3)?;
         Ok::<_, pgrx::spi::Error>((
@@ -25,10 +25,12 @@ pub fn end(lane: u64, ids: &[i64]) -> Result<u64, pgrx::spi::Error> {
             row.get::<Vec<i64>>(2)?,
             ends,
             row.get::<Vec<i64>>(4)?,
+            row.get::<Vec<i64>>(5)?,
         ))
     })?;
     point!(ExpiryEnded);
     let moment = now();
+    rest.into_iter().flatten().for_each(|id| transaction::runs_on(lane, id, moment));
     failed.into_iter().flatten().for_each(|id| transaction::runs_on(lane, id, moment + FAILED));
     // A task whose lease has expired is locked by another transaction. The others were extended or claimed again. That
     // was published to the lane, which may have dropped it since.

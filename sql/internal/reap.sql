@@ -51,6 +51,12 @@ BEGIN
             due[tried + 1:upto], CASE WHEN max_rows IS NOT NULL THEN interval '50 ms' END);
         reaped := reaped + ended.expired;
         tried := upto;
+        IF ended.rest <> '{}' THEN
+            -- The next call does the rest of the piece.
+            last := first;
+            next_expiry := moment;
+            EXIT;
+        END IF;
         -- A task that another transaction has locked is checked again after a growing pause, as in expiry.rs.
         next_expiry := least(next_expiry, (
             SELECT min(CASE WHEN e > moment THEN e
