@@ -3372,14 +3372,14 @@ COMMENT ON FUNCTION queue_internal.first_ready IS
 --   requeued.
 --   Promise:  a task that cannot be ended, because of a constraint or a trigger that somebody added or because of what
 --             was written into its row, does not delay others. The log says why, at first and then once an hour
---   Time:     ends no further task after "patience", null for no limit; the rest still run
+--   Time:     begins with no further task after "patience", null for no limit. "rest" is what it did not come to
 --   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still
 --             runs
 --   Touches:  queue.tasks
 
 CREATE FUNCTION queue_internal.expire(
     ids bigint[], patience interval DEFAULT NULL,
-    OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
+    OUT rest bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -3392,14 +3392,15 @@ DECLARE
     task_id bigint;
 BEGIN
     failed := '{}';
+    rest := '{}';
     BEGIN
-        expired := queue_internal.end_expired(ids, started + patience);
+        SELECT * INTO expired, rest FROM queue_internal.end_expired(ids, started + patience);
     EXCEPTION WHEN OTHERS THEN
         expired := 0;
         FOREACH task_id IN ARRAY ids LOOP
             EXIT WHEN clock_timestamp() > started + interval '300 ms';
             BEGIN
-                expired := expired + queue_internal.end_expired(ARRAY[task_id], NULL);
+                expired := expired + (queue_internal.end_expired(ARRAY[task_id], NULL)).ended;
             EXCEPTION
                 WHEN lock_not_available OR deadlock_detected THEN
                     NULL;
@@ -3413,21 +3414,22 @@ BEGIN
             END;
         END LOOP;
     END;
-    IF expired + cardinality(failed) < cardinality(ids) THEN
+    IF expired + cardinality(failed) + cardinality(rest) < cardinality(ids) THEN
         SELECT array_agg(t.id), array_agg(t.lease_until) INTO running, lease_ends
-        FROM queue.tasks AS t WHERE t.id = ANY (ids) AND t.id <> ALL (failed) AND t.state = 'running';
+        FROM queue.tasks AS t WHERE t.id = ANY (ids) AND t.id <> ALL (failed || rest) AND t.state = 'running';
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.expire IS
     'Ends attempts whose lease has expired, of the tasks given; returns how many, and which it could not end.';
 
-CREATE FUNCTION queue_internal.end_expired(ids bigint[], until timestamptz) RETURNS bigint
+CREATE FUNCTION queue_internal.end_expired(ids bigint[], until timestamptz, OUT ended bigint, OUT rest bigint[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    task  queue.tasks;
-    ended bigint := 0;
+    task queue.tasks;
 BEGIN
+    ended := 0;
+    rest := '{}';
     FOR task IN
         SELECT t.* FROM queue.tasks AS t
         WHERE t.id = ANY (ids) AND t.state = 'running' AND t.lease_until <= clock_timestamp()
@@ -3436,13 +3438,15 @@ BEGIN
     LOOP
         CONTINUE WHEN queue_internal.end_attempt(task, 'lease expired', '0', false, wait => false) IS NULL;
         ended := ended + 1;
-        EXIT WHEN clock_timestamp() > until;
+        IF clock_timestamp() > until THEN
+            rest := ARRAY(SELECT u.id FROM unnest(ids) AS u (id) WHERE u.id > task.id);
+            EXIT;
+        END IF;
     END LOOP;
-    RETURN ended;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_expired IS
-    'Ends attempts whose lease has expired, until a time; returns how many.';
+    'Ends attempts whose lease has expired, until a time; returns how many, and the tasks that it did not come to.';
 -- queue_internal.reap(max_tasks, after, max_rows)
 --
 --   Ends up to "max_tasks" attempts whose lease has expired, those that expired last first, and returns when the next
@@ -3496,6 +3500,12 @@ BEGIN
             due[tried + 1:upto], CASE WHEN max_rows IS NOT NULL THEN interval '50 ms' END);
         reaped := reaped + ended.expired;
         tried := upto;
+        IF ended.rest <> '{}' THEN
+            -- The next call does the rest of the piece.
+            last := first;
+            next_expiry := moment;
+            EXIT;
+        END IF;
         -- A task that another transaction has locked is checked again after a growing pause, as in expiry.rs.
         next_expiry := least(next_expiry, (
             SELECT min(CASE WHEN e > moment THEN e

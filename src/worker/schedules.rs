@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How long other steps run before schedules come first again, if there are always due ones.
 const SCHEDULES_PAUSE: Duration = Duration::from_millis(100);
 /// Reading all schedules takes at most one part in so many of the time.
-const READING_SHARE: i64 = 4;
+const READING_SHARE: i64 = 2;
 
 /// What the worker knows of the schedules.
 pub(super) struct Schedules {

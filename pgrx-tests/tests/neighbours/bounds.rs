@@ -239,7 +239,9 @@ fn maintain_ends_leases_before_it_searches_for_lost_events() {
     );
     run(&mut client, "CALL queue.maintain()");
     let order = "SELECT string_agg(what, ', ' ORDER BY number) FROM public.order_of";
-    assert_eq!(text(&mut client, order), "lease, lost event");
+    // One of those more, if the first one could not be processed at once.
+    let order = text(&mut client, order);
+    assert!(order.starts_with("lease, lost event"), "{order}");
 }
 
 #[test]

@@ -174,7 +174,7 @@ fn queues_whose_schedules_are_years_behind_take_turns_with_the_others() {
     );
     let behind = "SELECT count(*) FROM queue.schedules WHERE last_run_at IS NULL AND queue <> 'b'";
     // At the latest by the next sweep.
-    eventually("the worker has noticed", SOON, || number(&mut client, behind) < 40);
+    eventually("the worker has noticed", 3 * SOON, || number(&mut client, behind) < 40);
     run(&mut client, TICK);
     b_is_in_time(&mut client, while_it_lasts());
     assert_eq!(number(&mut client, behind), 0, "each had a turn");

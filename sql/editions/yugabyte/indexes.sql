@@ -19,9 +19,6 @@ COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task
 -- There is no index on finished_at: all current writes would go to one tablet. Queries by time (retention, queue.stats)
 -- read the table.
 
-CREATE INDEX schedules_next_run_at ON queue.schedules (next_run_at ASC) WHERE paused_at IS NULL;
-COMMENT ON INDEX queue.schedules_next_run_at IS 'Finds the schedules that are due.';
-
 CREATE INDEX dead_letters_queue_failed_at ON queue.dead_letters (queue, failed_at, id);
 COMMENT ON INDEX queue.dead_letters_queue_failed_at IS 'The dead letters of a queue, the oldest first.';
 
