@@ -1,4 +1,4 @@
-//! What a client of a recorded world says to the server, and what it is told.
+//! The statements of a client of a recorded world, and the answers of the server.
 
 use crate::player::{CUT, Player};
 use crate::trace::{Asked, Told};
