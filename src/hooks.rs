@@ -15,7 +15,7 @@ mod relations;
 
 use crate::clock::now;
 use crate::guard::elements;
-use crate::lanes;
+use crate::lanes::{self, LaneSet};
 use crate::shared;
 use crate::shared::idle::{self, IdleTransactions};
 use crate::transaction;
@@ -95,7 +95,7 @@ unsafe extern "C-unwind" fn process_utility(
         if ends_prepared {
             announce_extension();
             if !(was_idle && is_idle(name, IdleTransactions::forget)) {
-                lanes::invalidate();
+                lanes::invalidate(&LaneSet::ALL);
                 lanes::invalidate_counters();
             }
         } else if name != 0 {

@@ -13,6 +13,7 @@ mod leases;
 mod maintenance;
 mod ordered;
 pub mod refill_plan;
+mod set;
 mod shares;
 mod slot;
 mod waiters;
@@ -25,11 +26,12 @@ pub use lane::Answer;
 pub use leases::Lease;
 pub use maintenance::{maintain, wake_due};
 pub use refill_plan::RefillPlan;
+pub use set::LaneSet;
 pub use slot::{Activity, Slot};
 pub use waiters::Wake;
 
 use crate::clock::now;
-use crate::shared::{self, NEVER, QueueBits};
+use crate::shared::NEVER;
 use assignment::take_lane;
 use directory::{hashes, locked};
 use pgrx::prelude::*;
@@ -81,22 +83,27 @@ pub fn each<R>(act: impl Fn(&Slot) -> R) -> Vec<(Vec<u8>, R)> {
     (0..hashes().len()).filter_map(look).collect()
 }
 
-/// Invalidates the lanes of this database, after changes in unknown queues that were not published.
+/// Invalidates these lanes of this database, after changes of their queues that were not published.
 #[pg_guard]
-pub extern "C-unwind" fn invalidate() {
-    all(|slot| {
+pub extern "C-unwind" fn invalidate(lanes: &LaneSet) {
+    visit(lanes, |slot| {
         slot.lane.invalidate();
         slot.events = stamp();
         slot.wake_in_turn()
     });
 }
 
-/// There may be events to process in these queues of this database.
-pub fn note_events(queues: &QueueBits) {
-    all(|slot| {
-        if !shared::contains(queues, &slot.name[..slot.name_length]) {
-            return None;
-        }
+/// Drops the candidates of these lanes of this database, which were read from a table that has been rolled back.
+pub fn forget_refills(lanes: &LaneSet) {
+    visit(lanes, |slot| {
+        slot.lane.invalidate();
+        slot.wake_in_turn()
+    });
+}
+
+/// There may be events to process in the queues of these lanes of this database.
+pub fn note_events(lanes: &LaneSet) {
+    visit(lanes, |slot| {
         slot.events = stamp();
         slot.wake_in_turn()
     });
@@ -104,9 +111,21 @@ pub fn note_events(queues: &QueueBits) {
 
 /// Runs `act` with each lane of this database, locked, and wakes the process that it returns.
 fn all(act: impl Fn(&mut Slot) -> Option<Wake>) {
+    visit(&LaneSet::ALL, act);
+}
+
+/// The same, with those of the lanes that are in the set.
+fn visit(lanes: &LaneSet, act: impl Fn(&mut Slot) -> Option<Wake>) {
+    if lanes.is_empty() {
+        return;
+    }
     // SAFETY: a plain read of a constant of the process.
     let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
-    for index in 0..hashes().len() {
+    for (index, hash) in hashes().iter().enumerate() {
+        // A lane that gets its hash only after this is still empty.
+        if !lanes.contains(hash.load(Ordering::Acquire)) {
+            continue;
+        }
         let ours = |slot: &mut Slot| slot.hash != 0 && slot.database == database;
         let wake = locked(index, |slot| if ours(slot) { act(slot) } else { None });
         wake.into_iter().for_each(Wake::now);

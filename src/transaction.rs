@@ -5,7 +5,8 @@
 //! only the lock of a lane, one at a time.
 //!
 //! The number of changes is limited. Of further ones, only the positions are kept to which the watermarks of the lanes
-//! have to be lowered, which is always correct and costs a scan of the table.
+//! have to be lowered, which is always correct and costs a scan of the table. The number of these lanes is limited as
+//! well, and further ones are invalidated.
 
 mod pending;
 mod publish;
@@ -16,7 +17,7 @@ mod tally;
 use crate::clock::now;
 use crate::lanes::{Item, Key, Queue};
 use crate::shared::{self, NEVER};
-use pending::{Change, Pending, SUMMARIES, What};
+use pending::{Change, Pending, What};
 use pgrx::prelude::*;
 pub use reservation::Reservation;
 use std::cell::UnsafeCell;
@@ -105,8 +106,7 @@ pub fn event_added(queue: &Queue<'_>) {
                     *place = queue.hash();
                     notices.event_count += 1;
                 }
-                // The bits of the queues stand for it.
-                None => notices.events_overflow = true,
+                None => notices.more_events.insert(queue.hash()),
             }
         }
     });
@@ -150,8 +150,7 @@ pub fn has_own(lane: u64) -> bool {
     let now = now();
     with_pending(|pending| {
         pending.summary_count > 0
-            || pending.invalidates
-            || pending.notices.events_overflow
+            || pending.notices.more_events.contains(lane)
             || pending.notices.events[..pending.notices.event_count].contains(&lane)
             || pending.changes[..pending.count]
                 .iter()
@@ -172,14 +171,9 @@ pub fn refilled_before_commit(lane: u64) {
             change.lane == lane
                 && matches!(change.what, What::Removed { .. } | What::Withdrawn | What::Extended { .. })
         };
-        let untouched = pending.summary_count == 0 && !pending.changes[..pending.count].iter().any(changed);
-        if untouched || pending.refilled[..pending.refilled_count].contains(&lane) {
-            return;
+        if pending.summary_count > 0 || pending.changes[..pending.count].iter().any(changed) {
+            pending.refilled.insert(lane);
         }
-        // If the array is full, the last entry means all lanes.
-        let place = pending.refilled_count.min(SUMMARIES - 1);
-        pending.refilled[place] = if pending.refilled_count < SUMMARIES { lane } else { 0 };
-        pending.refilled_count = place + 1;
     });
 }
 

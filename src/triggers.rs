@@ -6,7 +6,7 @@ use crate::datum::text_of;
 use crate::heap::columns::{self, Column, dead_letter, event, history, task};
 use crate::heap::row::Row;
 use crate::heap::task::Task;
-use crate::lanes::{self, Item, Queue};
+use crate::lanes::{self, Item, LaneSet, Queue};
 use crate::shared::{self, NEVER};
 use crate::transaction;
 use pgrx::datum::TimestampWithTimeZone;
@@ -38,7 +38,7 @@ macro_rules! trigger {
                 } else {
                     // A table of another version, or one that a user altered: its rows cannot be read here. The native
                     // fast path does not use it.
-                    lanes::invalidate();
+                    lanes::invalidate(&LaneSet::ALL);
                     lanes::invalidate_counters();
                 }
             }

@@ -5,12 +5,16 @@
 
 #[path = "neighbours/bounds.rs"]
 mod bounds;
+#[path = "neighbours/bystander.rs"]
+mod bystander;
 #[path = "neighbours/extension.rs"]
 mod extension;
 #[path = "neighbours/floods.rs"]
 mod floods;
 #[path = "neighbours/hour.rs"]
 mod hour;
+#[path = "neighbours/large.rs"]
+mod large;
 #[path = "neighbours/locks.rs"]
 mod locks;
 #[path = "neighbours/prepared.rs"]

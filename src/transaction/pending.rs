@@ -1,7 +1,7 @@
 //! The pending changes of a transaction, until its end.
 
 use super::tally::Tally;
-use crate::lanes::{Item, Key};
+use crate::lanes::{Item, Key, LaneSet};
 use crate::shared::{NEVER, QueueBits};
 use pgrx::prelude::*;
 
@@ -83,8 +83,8 @@ pub(super) struct Notices {
     /// Lanes whose queues have a new event, or a free slot.
     pub(super) events: [u64; SUMMARIES],
     pub(super) event_count: usize,
-    /// There are more of them: those of `queues`.
-    pub(super) events_overflow: bool,
+    /// Further lanes of this kind.
+    pub(super) more_events: LaneSet,
 }
 
 const NO_NOTICES: Notices = Notices {
@@ -95,21 +95,20 @@ const NO_NOTICES: Notices = Notices {
     queues: [0; 4],
     events: [0; SUMMARIES],
     event_count: 0,
-    events_overflow: false,
+    more_events: LaneSet::NONE,
 };
 
 pub(super) struct Pending {
     pub(super) registered: bool,
     pub(super) count: usize,
     pub(super) summary_count: usize,
-    /// More lanes than there are summaries: all lanes have to be invalidated.
-    pub(super) invalidates: bool,
+    /// The lanes of further changes for which there is no summary. They have to be invalidated.
+    pub(super) invalidated: LaneSet,
     pub(super) notices: Notices,
     /// The lane that this process is refilling, 0 if none.
     pub(super) refilling: u64,
     /// Lanes that this transaction refilled after it had changed their tasks.
-    pub(super) refilled: [u64; SUMMARIES],
-    pub(super) refilled_count: usize,
+    pub(super) refilled: LaneSet,
     /// This process is counting the tables for the counters.
     pub(super) counting: bool,
     /// The name under which this transaction is going to be prepared, as a hash; 0 for none.
@@ -130,11 +129,10 @@ impl Pending {
         registered: false,
         count: 0,
         summary_count: 0,
-        invalidates: false,
+        invalidated: LaneSet::NONE,
         notices: NO_NOTICES,
         refilling: 0,
-        refilled: [0; SUMMARIES],
-        refilled_count: 0,
+        refilled: LaneSet::NONE,
         counting: false,
         prepared_as: 0,
         tally: Tally::NOTHING,
@@ -153,7 +151,7 @@ impl Pending {
         let known = self.summaries[..self.summary_count].iter().position(|summary| summary.lane == lane);
         let Some(place) = known.or_else(|| (self.summary_count < SUMMARIES).then_some(self.summary_count))
         else {
-            self.invalidates = true;
+            self.invalidated.insert(lane);
             self.notices.lease = self.notices.lease.min(what.lease());
             return;
         };
@@ -184,20 +182,19 @@ impl Pending {
 
     /// Whether there is nothing to publish, however this transaction ends.
     pub(super) fn is_nothing(&self) -> bool {
-        let Notices { created, lease, lane_time, run, queues, event_count, events_overflow, .. } =
-            self.notices;
-        let notices = created || queues != [0; 4] || event_count > 0 || events_overflow;
-        let counts = [self.count, self.summary_count, self.refilled_count];
-        !(notices || self.invalidates || self.counting || self.refilling != 0)
+        let Notices { created, lease, lane_time, run, queues, event_count, .. } = self.notices;
+        let notices = created || queues != [0; 4] || event_count > 0;
+        !(notices || self.counting || self.refilling != 0)
             && lease.min(lane_time).min(run) == NEVER
-            && counts == [0; 3]
+            && [self.count, self.summary_count] == [0; 2]
             && self.tally.is_nothing()
     }
 
     pub(super) fn clear(&mut self) {
-        (self.refilled_count, self.prepared_as) = (0, 0);
+        self.prepared_as = 0;
         self.tally.clear();
-        (self.count, self.summary_count, self.invalidates, self.notices) = (0, 0, false, NO_NOTICES);
+        (self.count, self.summary_count, self.notices) = (0, 0, NO_NOTICES);
+        (self.invalidated, self.refilled) = (LaneSet::NONE, LaneSet::NONE);
     }
 }
 

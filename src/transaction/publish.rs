@@ -65,12 +65,8 @@ impl Pending {
             });
             wake.flatten().into_iter().for_each(Wake::now);
         }
-        if self.notices.events_overflow {
-            lanes::note_events(&self.notices.queues);
-        }
-        if self.invalidates {
-            lanes::invalidate();
-        }
+        lanes::note_events(&self.notices.more_events);
+        lanes::invalidate(&self.invalidated);
     }
 
     /// Wakes the sessions that wait for the end of a task.

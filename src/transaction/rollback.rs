@@ -2,7 +2,7 @@
 
 use super::pending::{Pending, What};
 use crate::clock::now;
-use crate::lanes::{self, Lease, Wake};
+use crate::lanes::{self, LaneSet, Lease, Wake};
 use crate::shared::{self, NEVER};
 use pgrx::prelude::*;
 
@@ -49,23 +49,13 @@ impl Pending {
             lease = lease.min(if wake.is_none() { summary.until } else { NEVER });
             wake.flatten().into_iter().for_each(Wake::now);
         }
-        if self.invalidates {
-            lanes::invalidate();
+        if !self.invalidated.is_empty() {
+            lanes::invalidate(&self.invalidated);
             lease = lease.min(self.notices.lease);
         }
         // SAFETY: a plain read of a constant of the process.
         shared::leases_until(unsafe { pg_sys::MyDatabaseId }, lease);
-        for lane in &self.refilled[..std::mem::take(&mut self.refilled_count)] {
-            if *lane == 0 {
-                lanes::invalidate();
-                continue;
-            }
-            let wake = lanes::with(*lane, |slot| {
-                slot.lane.invalidate();
-                slot.wake_in_turn()
-            });
-            wake.flatten().into_iter().for_each(Wake::now);
-        }
+        lanes::forget_refills(&std::mem::replace(&mut self.refilled, LaneSet::NONE));
         if self.refilling != 0 {
             lanes::with(self.refilling, |slot| slot.lane.give_up());
             lanes::announce_refill(self.refilling);

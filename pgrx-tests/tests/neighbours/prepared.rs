@@ -1,16 +1,8 @@
 //! Transactions in two phases that have nothing to do with queues.
 
+use super::bystander::{STATS, reads};
 use super::*;
 use postgres::NoTls;
-
-/// How many tasks a session reads for this.
-fn reads(client: &mut Client, statement: &str) -> i64 {
-    run(client, &format!("BEGIN; {statement}"));
-    let reads = "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_all_tables WHERE relid = 'queue.tasks'::regclass";
-    let reads = number(client, reads);
-    run(client, "COMMIT");
-    reads
-}
 
 #[test]
 fn unrelated_prepared_transactions_cost_nothing() {
@@ -22,12 +14,11 @@ fn unrelated_prepared_transactions_cost_nothing() {
     cluster.await_worker("postgres");
     run(&mut client, "SELECT count(queue.push('b')) FROM generate_series(1, 5000)");
     let mut nobody = cluster.config("postgres").user("nobody").connect(NoTls).expect("connect");
-    let stats = "SELECT * FROM queue.stats";
-    eventually("stats reads counters", SOON, || reads(&mut client, stats) < 1000);
+    eventually("stats reads counters", SOON, || reads(&mut client, STATS) < 1000);
     for end in ["ROLLBACK", "COMMIT"] {
         run(&mut nobody, "BEGIN; PREPARE TRANSACTION 'n'");
         run(&mut nobody, &format!("{end} PREPARED 'n'"));
-        let after = reads(&mut client, stats);
+        let after = reads(&mut client, STATS);
         assert!(after < 1000, "{after} tasks read after {end} PREPARED");
     }
     // One that stays prepared is remembered, however many others come and go meanwhile.
@@ -37,14 +28,14 @@ fn unrelated_prepared_transactions_cost_nothing() {
         run(&mut nobody, "ROLLBACK PREPARED 'n'");
     }
     run(&mut nobody, "ROLLBACK PREPARED 'kept'");
-    let after = reads(&mut client, stats);
+    let after = reads(&mut client, STATS);
     assert!(after < 1000, "{after} tasks read after the one that was kept has ended");
     // Another one of the same name counts.
     run(&mut nobody, "BEGIN; PREPARE TRANSACTION 'n'");
     nobody.batch_execute("BEGIN; ROLLBACK PREPARED 'n'").expect_err("in a transaction");
     run(&mut nobody, "ROLLBACK");
     run(&mut nobody, "ROLLBACK PREPARED 'n'");
-    assert!(reads(&mut client, stats) < 1000);
+    assert!(reads(&mut client, STATS) < 1000);
     let ready = "SELECT queued FROM queue.stats WHERE queue = 'b'";
     let before = number(&mut client, ready);
     run(&mut client, "BEGIN; SELECT queue.push('b', priority => -1); PREPARE TRANSACTION 'n'");

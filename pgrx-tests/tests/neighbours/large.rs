@@ -1,0 +1,59 @@
+//! Transactions that change more than the library records one by one: only the queues that they changed are read again.
+
+use super::bystander::Bystander;
+use super::*;
+
+/// A server without sweeps, with queues a and m1 to m10, and queue b beside them.
+fn server(name: &str) -> (Cluster, Client, Bystander) {
+    let settings = Settings { preload: true, extra: "queue.sweep_interval = '1h'" };
+    let mut cluster = Cluster::start_with(&format!("neighbours-{name}"), &settings);
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "CREATE EXTENSION queue_ext; SELECT queue.create('a');
+         SELECT queue.create('m' || n) FROM generate_series(1, 10) AS n",
+    );
+    cluster.await_worker("postgres");
+    let b = Bystander::new(&cluster, &mut client);
+    (cluster, client, b)
+}
+
+/// Claims up to so many tasks of each of the queues m1 to m10; returns how many there were.
+fn claim_each(client: &mut Client, most: i32) -> i64 {
+    let query = format!(
+        "SELECT count(*) FROM (SELECT (queue.claim('1 hour', 'm' || n, {most})).id FROM generate_series(1, 10) AS n) AS c"
+    );
+    number(client, &query)
+}
+
+#[test]
+fn more_changes_than_a_transaction_records_have_only_its_own_queues_read_again() {
+    let (_cluster, mut client, mut b) = server("changes");
+    // From here on each of the queues has a lane.
+    assert_eq!(claim_each(&mut client, 1), 0);
+    let push = "SELECT count(queue.push('m' || 1 + n % 10)) FROM generate_series(1, 2200) AS n";
+    for end in ["ROLLBACK", "COMMIT"] {
+        run(&mut client, &format!("BEGIN; {push}; {end}"));
+        b.is_left_alone(&mut client, end);
+    }
+    assert_eq!(claim_each(&mut client, 500), 2200);
+    b.is_left_alone(&mut client, "the claims");
+}
+
+#[test]
+fn a_rollback_after_refills_has_only_the_refilled_lanes_read_again() {
+    let (_cluster, mut client, mut b) = server("refills");
+    run(&mut client, "SELECT queue.push('m' || n), queue.push('m' || n) FROM generate_series(1, 10) AS n");
+    // By SQL, so that the queues have no lanes yet.
+    run(&mut client, "SET queue.fast_path = off");
+    assert_eq!(claim_each(&mut client, 1), 10);
+    run(&mut client, "RESET queue.fast_path; BEGIN");
+    run(
+        &mut client,
+        "SELECT queue.complete(id, token) FROM queue.tasks WHERE queue LIKE 'm%' AND state = 'running'",
+    );
+    assert_eq!(claim_each(&mut client, 1), 10);
+    run(&mut client, "ROLLBACK");
+    b.is_left_alone(&mut client, "the rollback");
+    assert_eq!(claim_each(&mut client, 10), 10);
+}
