@@ -96,13 +96,13 @@ unsafe extern "C-unwind" fn process_utility(
             announce_extension();
             if !(was_idle && is_idle(name, IdleTransactions::forget)) {
                 lanes::invalidate(&LaneSet::ALL);
-                lanes::invalidate_counters();
+                lanes::invalidate_counters(&LaneSet::ALL);
             }
         } else if name != 0 {
             transaction::prepared_as(name);
         }
         if disables {
-            lanes::invalidate_counters();
+            lanes::invalidate_counters(&LaneSet::ALL);
             transaction::uncounted();
         }
     }

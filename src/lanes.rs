@@ -132,10 +132,10 @@ fn visit(lanes: &LaneSet, act: impl Fn(&mut Slot) -> Option<Wake>) {
     }
 }
 
-/// Invalidates the counters of this database, after changes in unknown queues that were not counted.
+/// Invalidates the counters of these lanes of this database, after changes of their queues that were not counted.
 #[pg_guard]
-pub extern "C-unwind" fn invalidate_counters() {
-    all(|slot| {
+pub extern "C-unwind" fn invalidate_counters(lanes: &LaneSet) {
+    visit(lanes, |slot| {
         slot.counters.invalidate();
         None
     });

@@ -122,10 +122,10 @@ pub fn counted(queue: &Queue<'_>, item: Item, more: i32) {
     with_pending(|pending| pending.count_item(queue.hash(), item, more));
 }
 
-/// This transaction changed the numbers of tasks in an unknown way.
+/// This transaction changed the numbers of tasks of all queues in an unknown way.
 #[pg_guard]
 pub extern "C-unwind" fn uncounted() {
-    with_pending(|pending| pending.tally.overflow());
+    with_pending(|pending| pending.tally.forget_all());
 }
 
 /// This transaction is going to be prepared under the name with this hash.

@@ -39,7 +39,7 @@ macro_rules! trigger {
                     // A table of another version, or one that a user altered: its rows cannot be read here. The native
                     // fast path does not use it.
                     lanes::invalidate(&LaneSet::ALL);
-                    lanes::invalidate_counters();
+                    lanes::invalidate_counters(&LaneSet::ALL);
                 }
             }
             pg_sys::Datum::from(0)

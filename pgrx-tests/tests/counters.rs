@@ -1,7 +1,12 @@
 //! The counters behind queue.stats are right without counting, whatever happens. tests/native.rs checks them after
 //! random histories.
 
+#[allow(dead_code)]
+#[path = "../../src/lanes/counters.rs"]
+mod counters;
+
 use std::io::Write;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -120,6 +125,17 @@ fn counters_are_right_whenever_they_start() {
     }
     println!("{statements} statements");
     assert!(statements > 1000, "{statements}");
+}
+
+/// A session that begins a count reads the number, takes a snapshot, and compares the number. The snapshot may be older
+/// than the commit that made the counters unknown.
+#[test]
+fn a_count_does_not_begin_with_a_snapshot_from_before_the_counters_were_invalidated() {
+    // SAFETY: numbers, arrays of numbers, and a state with the value 0, as when shared memory is created.
+    let mut counters = unsafe { MaybeUninit::<counters::TaskCounters>::zeroed().assume_init() };
+    let before = counters.published();
+    counters.invalidate();
+    assert_ne!(counters.published(), before);
 }
 
 #[test]

@@ -220,7 +220,7 @@ pub struct TaskCounters {
     state: State,
     /// The process that counts.
     counter: i32,
-    /// How many transactions have published anything.
+    /// How many transactions have published anything, and how often the counters were invalidated.
     published: u64,
     /// The time from which on the steps of run_at are counted.
     since: i64,
@@ -231,10 +231,11 @@ pub struct TaskCounters {
 impl TaskCounters {
     /// Invalidates the counters, so that the tables are counted again.
     pub fn invalidate(&mut self) {
+        self.published += 1;
         self.state = State::Unknown;
     }
 
-    /// A number that changes whenever a transaction publishes something.
+    /// A number that changes whenever a transaction publishes something, if only that its changes are unknown.
     pub fn published(&self) -> u64 {
         self.published
     }

@@ -10,9 +10,7 @@ impl Pending {
     pub(super) fn publish(&mut self, now: i64) {
         // SAFETY: reads the state of the transaction, which has its id until the callbacks are done.
         let me = unsafe { pg_sys::GetTopFullTransactionIdIfAny() }.value;
-        if self.tally.overflown() {
-            lanes::invalidate_counters();
-        }
+        lanes::invalidate_counters(self.tally.unknown());
         let mut rest = &self.changes[..self.count];
         while let Some(first) = rest.first() {
             // The changes of one lane at a time, with at most so many wake-ups.

@@ -1,6 +1,6 @@
 //! What a transaction changed in the numbers of tasks, for the counters of the lanes.
 
-use crate::lanes::{Item, Slot};
+use crate::lanes::{Item, LaneSet, Slot};
 use pgrx::prelude::*;
 
 const ENTRIES: usize = 512;
@@ -16,10 +16,12 @@ struct Entry {
     more: i32,
 }
 
-/// See the top of this file. If there are more different changes than fit, the tables have to be counted again.
+/// See the top of this file. If there are more different changes than fit, those of a lane count as unknown, and the tasks
+/// of its queue have to be counted again.
 pub struct Tally {
     count: usize,
-    overflown: bool,
+    /// The lanes whose changes are unknown. They get no more entries.
+    unknown: LaneSet,
     entries: [Entry; ENTRIES],
 }
 
@@ -27,17 +29,20 @@ impl Tally {
     /// No changes.
     pub const NOTHING: Self = Self {
         count: 0,
-        overflown: false,
+        unknown: LaneSet::NONE,
         entries: [Entry { lane: 0, subtransaction: 0, item: Item::RUNNING, more: 0 }; ENTRIES],
     };
 
     /// Whether there are no changes.
     pub fn is_nothing(&self) -> bool {
-        self.count == 0 && !self.overflown
+        self.count == 0 && self.unknown.is_empty()
     }
 
     /// Adds a change of the number of an item.
     pub fn note(&mut self, lane: u64, subtransaction: pg_sys::SubTransactionId, item: Item, more: i32) {
+        if self.unknown.contains(lane) {
+            return;
+        }
         let entry = Entry { lane, subtransaction, item, more };
         let near = self.count.saturating_sub(NEAR)..self.count;
         if let Some(known) = self.entries[near].iter_mut().find(|known| known.is_like(&entry)) {
@@ -46,17 +51,15 @@ impl Tally {
         }
         if self.count == ENTRIES {
             self.compact();
+            // There is space now, or the changes of this lane are unknown.
+            return self.note(lane, subtransaction, item, more);
         }
-        match self.entries.get_mut(self.count) {
-            Some(place) => {
-                *place = entry;
-                self.count += 1;
-            }
-            None => self.overflown = true,
-        }
+        self.entries[self.count] = entry;
+        self.count += 1;
     }
 
-    /// Adds up entries of one kind, and drops those that are 0.
+    /// Adds up entries of one kind, and drops those that are 0. If that is not enough, drops those of the lane that has
+    /// most of them.
     fn compact(&mut self) {
         let entries = &mut self.entries[..self.count];
         entries.sort_unstable_by_key(|entry| (entry.lane, entry.subtransaction, entry.item));
@@ -75,8 +78,15 @@ impl Tally {
             }
         }
         self.count = kept;
-        // If it is still nearly full, the changes count as unknown, so that it is not sorted again for every entry.
-        self.overflown |= kept > ENTRIES - NEAR;
+        // It must not stay nearly full either, or it would be sorted again for every entry.
+        let lanes = self.entries[..kept].chunk_by(|one, other| one.lane == other.lane);
+        if kept > ENTRIES - NEAR
+            && let Some(entries) = lanes.max_by_key(|entries| entries.len())
+        {
+            let lane = entries[0].lane;
+            self.unknown.insert(lane);
+            self.drop_lane(lane);
+        }
     }
 
     /// Assigns the changes of a subtransaction to its parent.
@@ -125,19 +135,19 @@ impl Tally {
         self.count = kept;
     }
 
-    /// Whether the changes are unknown.
-    pub fn overflown(&self) -> bool {
-        self.overflown
+    /// The lanes whose changes are unknown.
+    pub fn unknown(&self) -> &LaneSet {
+        &self.unknown
     }
 
-    /// The transaction changed the numbers in an unknown way.
-    pub fn overflow(&mut self) {
-        self.overflown = true;
+    /// The transaction changed the numbers of all queues in an unknown way.
+    pub fn forget_all(&mut self) {
+        self.unknown = LaneSet::ALL;
     }
 
     /// Drops everything.
     pub fn clear(&mut self) {
-        (self.count, self.overflown) = (0, false);
+        (self.count, self.unknown) = (0, LaneSet::NONE);
     }
 }
 

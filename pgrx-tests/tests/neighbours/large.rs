@@ -2,6 +2,7 @@
 
 use super::bystander::Bystander;
 use super::*;
+use queue_ext_tests::counters_agree;
 
 /// A server without sweeps, with queues a and m1 to m10, and queue b beside them.
 fn server(name: &str) -> (Cluster, Client, Bystander) {
@@ -38,6 +39,28 @@ fn more_changes_than_a_transaction_records_have_only_its_own_queues_read_again()
     }
     assert_eq!(claim_each(&mut client, 500), 2200);
     b.is_left_alone(&mut client, "the claims");
+}
+
+#[test]
+fn more_times_than_a_transaction_records_have_only_its_own_queue_counted_again() {
+    let (_cluster, mut client, mut b) = server("times");
+    let tasks = "INSERT INTO queue.tasks (queue, run_at)
+                 SELECT 'a', now() + n * interval '1 hour' FROM generate_series(1, 600) AS n";
+    let history =
+        "INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, finished_at, payload)
+         SELECT 1000000 + n, 'a', 'completed', 0, now(), 1, 1, now(), now() - n * interval '1 minute' - interval '30 seconds', '1'
+         FROM generate_series(1, 600) AS n";
+    let push = "SELECT queue.push('b', priority => 1)";
+    for (what, statements) in [
+        ("the tasks", tasks.to_owned()),
+        ("the history", history.to_owned()),
+        // The few changes of b are counted, before and after the others.
+        ("changes of b as well", format!("{push}; {tasks}; {push}")),
+    ] {
+        run(&mut client, &format!("BEGIN; {statements}; COMMIT"));
+        b.is_left_alone(&mut client, what);
+        counters_agree(&mut client);
+    }
 }
 
 #[test]
