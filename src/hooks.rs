@@ -1,7 +1,8 @@
 //! The ProcessUtility hook. It
 //!
 //! - makes the background worker disconnect from a database for commands on the whole database;
-//! - invalidates the lanes after COMMIT PREPARED, and their counters after commands that disable triggers;
+//! - invalidates the lanes that a prepared transaction concerns after COMMIT PREPARED and ROLLBACK PREPARED, and all
+//!   counters after commands that disable triggers;
 //! - notifies the launcher of an extension that was created in a prepared transaction;
 //! - refuses commands of roles without the right before PostgreSQL waits for a lock (`refusals`).
 //!
@@ -17,7 +18,6 @@ use crate::clock::now;
 use crate::guard::elements;
 use crate::lanes::{self, LaneSet};
 use crate::shared;
-use crate::shared::idle::{self, IdleTransactions};
 use crate::transaction;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char};
@@ -87,17 +87,14 @@ unsafe extern "C-unwind" fn process_utility(
         }
         let ends_prepared = ends_prepared_transaction((*statement).utilityStmt);
         let name = name_of_prepared((*statement).utilityStmt);
-        // Checked before and after, because another session may meanwhile prepare a transaction with the same name.
-        let was_idle = ends_prepared && is_idle(name, IdleTransactions::knows);
+        let prepared = if ends_prepared { lanes::find_prepared(name) } else { 0 };
         let disables = disables_triggers((*statement).utilityStmt);
         let next = PREVIOUS.unwrap_or(run_utility);
         next(statement, query, read_only_tree, context, parameters, environment, destination, completion);
         if ends_prepared {
+            // First, because a catalog lookup can raise.
+            lanes::end_prepared(name, prepared);
             announce_extension();
-            if !(was_idle && is_idle(name, IdleTransactions::forget)) {
-                lanes::invalidate(&LaneSet::ALL);
-                lanes::invalidate_counters(&LaneSet::ALL);
-            }
         } else if name != 0 {
             transaction::prepared_as(name);
         }
@@ -146,16 +143,11 @@ unsafe fn name_of_prepared(node: *mut pg_sys::Node) -> u64 {
         let statement = node.cast::<pg_sys::TransactionStmt>();
         match (*statement).kind {
             TRANS_STMT_PREPARE | TRANS_STMT_COMMIT_PREPARED | TRANS_STMT_ROLLBACK_PREPARED => {
-                idle::hash(CStr::from_ptr((*statement).gid).to_bytes())
+                lanes::hash_of_name(CStr::from_ptr((*statement).gid).to_bytes())
             }
             _ => 0,
         }
     }
-}
-
-/// Whether the prepared transaction with this name has changed no tasks, so that its end need not be published.
-fn is_idle(name: u64, ask: impl FnOnce(&IdleTransactions, u64) -> bool) -> bool {
-    shared::get().is_some_and(|shared| ask(&shared.idle, name))
 }
 
 /// Whether changes of tasks may be published no longer, or again, after the statement: it disables or enables triggers

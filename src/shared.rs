@@ -4,7 +4,6 @@
 //! commit callbacks can use it, because nothing in here locks, allocates memory or raises an ERROR.
 
 mod database;
-pub mod idle;
 mod queue_set;
 mod result_waiters;
 mod sleeper;
@@ -44,8 +43,6 @@ pub struct Shared {
     databases: Databases,
     /// The sessions that wait for the end of a task.
     pub results: ResultWaiters,
-    /// Prepared transactions that have nothing to publish.
-    pub idle: idle::IdleTransactions,
 }
 
 // SAFETY: it consists of atomics, without pointers into the memory of a process.
@@ -62,7 +59,6 @@ impl Default for Databases {
 
 /// Asks the postmaster for the memory. Only while it preloads libraries.
 pub fn request() {
-    idle::make_keys();
     pg_shmem_init!(SHARED);
     LOADED.store(true, Ordering::Relaxed);
 }

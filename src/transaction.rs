@@ -15,7 +15,7 @@ mod rollback;
 mod tally;
 
 use crate::clock::now;
-use crate::lanes::{Item, Key, Queue};
+use crate::lanes::{self, Item, Key, Queue};
 use crate::shared::{self, NEVER};
 use pending::{Change, Pending, What};
 use pgrx::prelude::*;
@@ -189,12 +189,10 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
                 pending.publish(now());
                 pending.notify_worker();
             }
-            // COMMIT PREPARED runs later in another session, and invalidates all lanes unless there is nothing to
-            // publish (hooks.rs). But the worker can be notified of the times now.
+            // COMMIT PREPARED runs later in another session, and invalidates the lanes that are recorded here
+            // (hooks.rs). But the worker can be notified of the times now.
             XACT_EVENT_PREPARE => {
-                if let Some(shared) = shared::get() {
-                    shared.idle.prepared(pending.prepared_as, pending.is_nothing());
-                }
+                lanes::note_prepared(pending.prepared_as, pending.lanes());
                 let leases = pending.changes[..pending.count].iter().map(Change::lease);
                 pending.notices.lease = leases.min().unwrap_or(NEVER);
                 pending.notify_worker();

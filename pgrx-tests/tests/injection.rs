@@ -163,10 +163,11 @@ struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// Lanes know nothing, and the scenario's preparations are made.
+    /// The lanes of the queues know nothing, and the scenario's preparations are made.
     fn set(cluster: &'a Cluster, other: &'a mut Client, scenario: &'a Scenario, queue: &'a str) -> Self {
         let stage = Self { cluster, other, queue, scenario };
-        run(stage.other, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'undone'");
+        let push = stage.of("SELECT queue.push('default'), queue.push('Q')");
+        run(stage.other, &format!("BEGIN; {push}; PREPARE TRANSACTION 'undone'"));
         run(stage.other, "ROLLBACK PREPARED 'undone'");
         scenario.prepare.iter().for_each(|statement| run(stage.other, &stage.of(statement)));
         stage

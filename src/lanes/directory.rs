@@ -1,5 +1,6 @@
 //! The lanes in shared memory, and their locks.
 
+use super::prepared::{self, Prepared};
 use super::{Slot, with};
 use crate::settings;
 use pgrx::prelude::*;
@@ -16,6 +17,8 @@ struct Directory {
     /// The role that has taken each lane: see [`super::shares`]. Written under the lock for assigning lanes.
     takers: *const AtomicU64,
     slots: *mut Slot,
+    /// Of prepared transactions.
+    prepared: *mut Prepared,
     /// For each lane, the processes that wait for it to be refilled. Not in its slot: the server changes them at any
     /// time, and not under the lane's lock.
     refilled: *mut pg_sys::ConditionVariable,
@@ -28,6 +31,7 @@ static mut DIRECTORY: Directory = Directory {
     hashes: std::ptr::null(),
     takers: std::ptr::null(),
     slots: std::ptr::null_mut(),
+    prepared: std::ptr::null_mut(),
     refilled: std::ptr::null_mut(),
     stamps: std::ptr::null(),
 };
@@ -42,6 +46,7 @@ pub fn request() {
     if settings::lanes() == 0 {
         return;
     }
+    prepared::make_keys();
     // SAFETY: the postmaster is single-threaded, and no backend exists yet.
     unsafe {
         #[cfg(feature = "pg14")]
@@ -56,22 +61,23 @@ pub fn request() {
     }
 }
 
-/// Bytes: a number for stamps, the hashes, the takers, the slots, the condition variables.
+/// Bytes: a number for stamps, the hashes, the takers, the slots, the prepared transactions, the condition variables.
 fn size(count: usize) -> usize {
     let each = 2 * size_of::<AtomicU64>() + size_of::<Slot>() + size_of::<pg_sys::ConditionVariable>();
-    size_of::<AtomicU64>() + each * count
+    size_of::<AtomicU64>() + each * count + size_of::<Prepared>() * prepared::entries()
 }
 
 // The parts follow each other in memory, in the order of `size`.
 const _: () = assert!(align_of::<Slot>() == align_of::<AtomicU64>());
+const _: () = assert!(align_of::<Prepared>() == align_of::<Slot>());
 const _: () = assert!(align_of::<pg_sys::ConditionVariable>() <= align_of::<Slot>());
 
 unsafe fn reserve() {
     // SAFETY: called in shmem_request_hook.
     unsafe {
         pg_sys::RequestAddinShmemSpace(size(settings::lanes()));
-        // One for each lane, and one for assigning them.
-        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), settings::lanes() as i32 + 1);
+        // One for each lane, one for assigning them, and one for the prepared transactions.
+        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), settings::lanes() as i32 + 2);
     }
 }
 
@@ -102,7 +108,8 @@ unsafe extern "C-unwind" fn on_startup() {
         let hashes = memory.add(size_of::<AtomicU64>()).cast::<AtomicU64>();
         let takers = hashes.add(count);
         let slots = takers.add(count).cast::<Slot>();
-        let refilled = slots.add(count).cast::<pg_sys::ConditionVariable>();
+        let prepared = slots.add(count).cast::<Prepared>();
+        let refilled = prepared.add(prepared::entries()).cast::<pg_sys::ConditionVariable>();
         if !found {
             std::ptr::write_bytes(memory, 0, size(count));
             for i in 0..count {
@@ -115,6 +122,7 @@ unsafe extern "C-unwind" fn on_startup() {
             hashes,
             takers,
             slots,
+            prepared,
             refilled,
             stamps: memory.cast(),
         };
@@ -162,9 +170,18 @@ pub fn locked<R>(index: usize, act: impl FnOnce(&mut Slot) -> R) -> R {
     alone(index, || act(unsafe { &mut *directory().slots.add(index) }))
 }
 
+/// Runs `act` with the prepared transactions, locked; none if there are no lanes. It must not raise, panic or call the
+/// server.
+pub fn with_prepared<R>(act: impl FnOnce(&mut [Prepared]) -> R) -> Option<R> {
+    let directory = directory();
+    // SAFETY: see `on_startup`, and the lock makes the reference the only one.
+    let all = || unsafe { std::slice::from_raw_parts_mut(directory.prepared, prepared::entries()) };
+    (directory.count > 0).then(|| alone(directory.count + 1, || act(all())))
+}
+
 /// Runs `act` while this process has the lock of this number.
 pub fn alone<R>(index: usize, act: impl FnOnce() -> R) -> R {
-    // SAFETY: there are `count` locks and one more. An LWLock can be taken anywhere, in commit callbacks
+    // SAFETY: there are `count` locks and two more. An LWLock can be taken anywhere, in commit callbacks
     // too, and is released by the server itself after an ERROR.
     unsafe {
         let lock = &raw mut (*directory().locks.add(index)).lock;

@@ -19,6 +19,11 @@ impl LaneSet {
         bits_of(lane).for_each(|bit| self.0[bit / 64] |= 1 << (bit % 64));
     }
 
+    /// Adds the lanes of another set.
+    pub fn insert_all(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(bits, more)| *bits |= more);
+    }
+
     /// Whether it has the lane.
     pub fn contains(&self, lane: u64) -> bool {
         bits_of(lane).all(|bit| self.0[bit / 64] & (1 << (bit % 64)) != 0)

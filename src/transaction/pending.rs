@@ -180,14 +180,17 @@ impl Pending {
         self.tally.note(lane, subtransaction, item, more);
     }
 
-    /// Whether there is nothing to publish, however this transaction ends.
-    pub(super) fn is_nothing(&self) -> bool {
-        let Notices { created, lease, lane_time, run, queues, event_count, .. } = self.notices;
-        let notices = created || queues != [0; 4] || event_count > 0;
-        !(notices || self.counting || self.refilling != 0)
-            && lease.min(lane_time).min(run) == NEVER
-            && [self.count, self.summary_count] == [0; 2]
-            && self.tally.is_nothing()
+    /// The lanes that the transaction concerns, whichever way it ends.
+    pub(super) fn lanes(&self) -> LaneSet {
+        let mut lanes = LaneSet::NONE;
+        for more in [&self.invalidated, &self.refilled, &self.notices.more_events, self.tally.unknown()] {
+            lanes.insert_all(more);
+        }
+        let changes = self.changes[..self.count].iter().map(|change| change.lane);
+        let summaries = self.summaries[..self.summary_count].iter().map(|summary| summary.lane);
+        let events = self.notices.events[..self.notices.event_count].iter().copied();
+        changes.chain(summaries).chain(events).chain(self.tally.lanes()).for_each(|lane| lanes.insert(lane));
+        lanes
     }
 
     pub(super) fn clear(&mut self) {

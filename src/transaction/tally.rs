@@ -33,11 +33,6 @@ impl Tally {
         entries: [Entry { lane: 0, subtransaction: 0, item: Item::RUNNING, more: 0 }; ENTRIES],
     };
 
-    /// Whether there are no changes.
-    pub fn is_nothing(&self) -> bool {
-        self.count == 0 && self.unknown.is_empty()
-    }
-
     /// Adds a change of the number of an item.
     pub fn note(&mut self, lane: u64, subtransaction: pg_sys::SubTransactionId, item: Item, more: i32) {
         if self.unknown.contains(lane) {
@@ -107,6 +102,11 @@ impl Tally {
             }
         }
         self.count = kept;
+    }
+
+    /// The lanes that have entries, each once for each entry.
+    pub fn lanes(&self) -> impl Iterator<Item = u64> {
+        self.entries[..self.count].iter().map(|entry| entry.lane)
     }
 
     /// One of the lanes that have entries.

@@ -323,7 +323,7 @@ impl World {
         self.commit(tells);
     }
 
-    /// A commit that no callback publishes, such as COMMIT PREPARED, which invalidates all lanes.
+    /// A commit that no callback publishes, such as COMMIT PREPARED, which invalidates the lane.
     pub fn surprise(&mut self) {
         let until = self.lease();
         let count = self.some();

@@ -78,7 +78,7 @@ fn a_claim_does_not_wait_for_a_refill_that_waits_for_it() {
     let pid = |client: &mut Client| client.query_one("SELECT pg_backend_pid()", &[]).expect("pid").get(0);
     let (other_pid, owner_pid) = (pid(&mut other), pid(&mut owner));
     let mut watcher = cluster.connect();
-    // Every lane has to be refilled.
+    // The lane has to be refilled.
     run(&mut watcher, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'x'");
     run(&mut watcher, "ROLLBACK PREPARED 'x'");
     let altering = std::thread::spawn(move || {

@@ -7,6 +7,22 @@ pub const STATS: &str = "SELECT * FROM queue.stats";
 /// A session that reads fewer tasks has not counted the table.
 const FEW: i64 = 1000;
 
+/// A server without sweeps, with queues a and m1 to m10, and queue b beside them.
+pub fn server(name: &str) -> (Cluster, Client, Bystander) {
+    let extra = "queue.sweep_interval = '1h'\nmax_prepared_transactions = 10";
+    let mut cluster =
+        Cluster::start_with(&format!("neighbours-{name}"), &Settings { preload: true, extra });
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "CREATE EXTENSION queue_ext; SELECT queue.create('a');
+         SELECT queue.create('m' || n) FROM generate_series(1, 10) AS n",
+    );
+    cluster.await_worker("postgres");
+    let b = Bystander::new(&cluster, &mut client);
+    (cluster, client, b)
+}
+
 /// The role that works for queue b and reads its numbers.
 pub struct Bystander {
     worker: Client,
@@ -16,7 +32,7 @@ pub struct Bystander {
 
 impl Bystander {
     /// Creates the role, and the queue with tasks.
-    pub fn new(cluster: &Cluster, admin: &mut Client) -> Self {
+    fn new(cluster: &Cluster, admin: &mut Client) -> Self {
         run(
             admin,
             "SELECT queue.create('b'); SELECT count(queue.push('b')) FROM generate_series(1, 5000);

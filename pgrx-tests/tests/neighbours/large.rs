@@ -1,23 +1,8 @@
 //! Transactions that change more than the library records one by one: only the queues that they changed are read again.
 
-use super::bystander::Bystander;
+use super::bystander::server;
 use super::*;
 use queue_ext_tests::counters_agree;
-
-/// A server without sweeps, with queues a and m1 to m10, and queue b beside them.
-fn server(name: &str) -> (Cluster, Client, Bystander) {
-    let settings = Settings { preload: true, extra: "queue.sweep_interval = '1h'" };
-    let mut cluster = Cluster::start_with(&format!("neighbours-{name}"), &settings);
-    let mut client = cluster.connect();
-    run(
-        &mut client,
-        "CREATE EXTENSION queue_ext; SELECT queue.create('a');
-         SELECT queue.create('m' || n) FROM generate_series(1, 10) AS n",
-    );
-    cluster.await_worker("postgres");
-    let b = Bystander::new(&cluster, &mut client);
-    (cluster, client, b)
-}
 
 /// Claims up to so many tasks of each of the queues m1 to m10; returns how many there were.
 fn claim_each(client: &mut Client, most: i32) -> i64 {

@@ -1,0 +1,117 @@
+//! Which lanes prepared transactions concern, so that their ends invalidate only these.
+//!
+//! COMMIT PREPARED and ROLLBACK PREPARED run in any session, which does not know what the transaction changed. So
+//! PREPARE TRANSACTION records its lanes here. A session that has ended a prepared transaction invalidates the lanes of
+//! all recorded transactions of its database that are no longer in progress. It does not go by the name alone, because
+//! another transaction may have been prepared under the same name since.
+//!
+//! A transaction that is not recorded, as after a restart, may have changed tasks of any queue: its end invalidates all
+//! lanes of the database.
+
+use super::directory::with_prepared;
+use super::{LaneSet, invalidate, invalidate_counters};
+use pgrx::prelude::*;
+use std::ffi::c_int;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
+
+unsafe extern "C" {
+    // pgrx does not declare it.
+    #[link_name = "max_prepared_xacts"]
+    static mut MOST: c_int;
+}
+
+/// The keys of the hash, which all processes inherit from the postmaster. Random, so that no role can choose a name
+/// with the hash of another one.
+static KEYS: OnceLock<RandomState> = OnceLock::new();
+
+/// Creates the keys, while the postmaster preloads libraries.
+pub fn make_keys() {
+    let _ = KEYS.set(RandomState::new());
+}
+
+/// The hash of a name, never 0.
+pub fn hash_of_name(name: &[u8]) -> u64 {
+    KEYS.get_or_init(RandomState::new).hash_one(name).max(1)
+}
+
+/// How many entries there are: twice as many as transactions can be prepared at a time, because an entry outlives its
+/// transaction for a moment.
+pub fn entries() -> usize {
+    // SAFETY: a setting, which is final before libraries are preloaded.
+    2 * usize::try_from(unsafe { MOST }).unwrap_or(0)
+}
+
+/// A prepared transaction. All bytes 0 are an entry that was never used.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Prepared {
+    /// The hash of its name, 0 if that is not known.
+    name: u64,
+    database: u32,
+    transaction: u32,
+    /// No session has found yet that it has ended.
+    open: bool,
+    lanes: LaneSet,
+}
+
+/// The current transaction, which has been prepared under the name with this hash and cannot have ended yet, concerns
+/// these lanes.
+pub fn note_prepared(name: u64, lanes: LaneSet) {
+    // SAFETY: reads the state of the transaction, which has its id until the callbacks are done, and a constant.
+    let (database, transaction) = unsafe { (pg_sys::MyDatabaseId, pg_sys::GetTopTransactionIdIfAny()) };
+    let new = Prepared { name, database: database.to_u32(), transaction: transaction.into(), open: true, lanes };
+    with_prepared(|entries| {
+        // An entry that was never used, or the oldest one. An open one only if there is no other.
+        let place = entries.iter_mut().min_by_key(|entry| (entry.open, entry.transaction));
+        place.into_iter().for_each(|place| *place = new);
+    });
+}
+
+/// The id of the prepared transaction whose name has this hash, 0 if it is not recorded.
+#[pg_guard]
+pub extern "C-unwind" fn find_prepared(name: u64) -> u32 {
+    // SAFETY: a plain read of a constant of the process.
+    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    let found = with_prepared(|entries| {
+        let mut known = entries.iter().filter(|entry| entry.open && entry.database == database);
+        known.find(|entry| entry.name == name).map(|entry| entry.transaction)
+    });
+    found.flatten().unwrap_or(0)
+}
+
+/// This session has ended a prepared transaction whose name has this hash. `before` is what `find_prepared` returned
+/// before that.
+#[pg_guard]
+pub extern "C-unwind" fn end_prepared(name: u64, before: u32) {
+    // SAFETY: a plain read of a constant of the process.
+    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    let (mut lanes, mut known) = (LaneSet::NONE, false);
+    for index in 0..entries() {
+        let is_here = |entry: &Prepared| entry.open && entry.database == database;
+        let open = with_prepared(|entries| Some(entries[index]).filter(is_here)).flatten();
+        let Some(open) = open else { continue };
+        // SAFETY: reads the shared state of transactions.
+        if unsafe { pg_sys::TransactionIdIsInProgress(open.transaction.into()) } {
+            continue;
+        }
+        let is_mine = with_prepared(|entries| {
+            let entry = &mut entries[index];
+            let same = is_here(entry) && entry.transaction == open.transaction;
+            same && std::mem::take(&mut entry.open)
+        });
+        if is_mine == Some(true) {
+            lanes.insert_all(&open.lanes);
+            known |= open.name == name;
+        }
+    }
+    // Or another session has found that it has ended, and invalidates its lanes.
+    known |= before != 0
+        && with_prepared(|entries| {
+            let mut ended = entries.iter().filter(|entry| !entry.open && entry.database == database);
+            ended.any(|entry| entry.name == name && entry.transaction == before)
+        }) == Some(true);
+    let lanes = if known { lanes } else { LaneSet::ALL };
+    invalidate(&lanes);
+    invalidate_counters(&lanes);
+}
