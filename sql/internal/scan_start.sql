@@ -11,7 +11,6 @@
 --   setting.
 
 CREATE TYPE queue_internal.scan_start AS (event bigint, level integer, head timestamptz, until timestamptz);
-REVOKE ALL ON TYPE queue_internal.scan_start FROM PUBLIC;
 COMMENT ON TYPE queue_internal.scan_start IS
     'A scan start: the event, the priority and the run_at, and until when it is used.';
 
