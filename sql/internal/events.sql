@@ -124,8 +124,8 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.postpone_event IS 'Postpones an event; logs its first error.';
 
--- Some events of each queue in turn, in random order and for 50 ms in all, so that a queue with many events does not
--- delay others. A queue without due events costs one index lookup; without the planner settings, the planner reads
+-- First the dependents that the end of a task has left. Then some events of each queue in turn, in random order and for
+-- 50 ms in all, so that a queue with many events does not delay others. A queue without due events costs one index lookup; without the planner settings, the planner reads
 -- all events for each queue.
 CREATE FUNCTION queue_internal.process_all_events(max_events integer) RETURNS bigint
 LANGUAGE plpgsql
@@ -137,13 +137,13 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
+    checked bigint := queue_internal.notify_rests();
+    before  bigint := -1;
     until   CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
     -- In a variable, because a volatile function is no condition for an index.
     moment  timestamptz;
     source  queue.queues;
     first   record;
-    checked bigint := 0;
-    before  bigint := -1;
 BEGIN
     WHILE checked > before LOOP
         before := checked;
