@@ -20,6 +20,10 @@ COMMENT ON INDEX queue_internal.events_task IS 'The events of a waiting task.';
 CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id, outcome);
 COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task, by how they ended.';
 
+-- notify_rests: the ended tasks with dependents that have not been notified.
+CREATE INDEX outcomes_rest ON queue_internal.outcomes (rest_queue, task_id) WHERE rest_after IS NOT NULL;
+COMMENT ON INDEX queue_internal.outcomes_rest IS 'Ended tasks with dependents that have not been notified.';
+
 -- retire_keys: the keys whose time has passed.
 CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;
 COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that finished tasks keep for a time.';

@@ -12,7 +12,7 @@
 --
 --   keys                which task has a key
 --   dependencies        which task waits for which predecessors
---   outcomes            how tasks ended whose dependents could not be updated at that time
+--   outcomes            how tasks ended of which not all dependents were notified at that time
 --   events              hints: which waiting tasks and which groups to check
 --   locks               rows to lock
 --   slots               which tasks occupy the slots of a queue with max_running
@@ -210,12 +210,16 @@ CREATE TABLE queue_internal.dependencies (
     CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue'))
 );
 
--- How tasks ended whose outcome could not be written to the rows of their dependents, because a snapshot did not show
--- these or another transaction had them locked. Kept for a day, so that the sweep finds it here (internal/sweep.sql).
+-- How tasks ended whose outcome was not written to the rows of all their dependents: because a snapshot did not show
+-- these, because another transaction had them locked, or because there were too many for one transaction. Kept for a day,
+-- so that the sweep finds it here (internal/sweep.sql). If there were too many, notify_rest() continues after the
+-- dependent "rest_after", which comes before one of the queue "rest_queue"; both are null if there are no others.
 CREATE TABLE queue_internal.outcomes (
-    task_id  bigint      NOT NULL,
-    outcome  text        NOT NULL,
-    ended_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    task_id    bigint      NOT NULL,
+    outcome    text        NOT NULL,
+    ended_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    rest_queue text COLLATE "C",
+    rest_after bigint,
     CONSTRAINT outcomes_pkey PRIMARY KEY (task_id)
 );
 

@@ -9,6 +9,7 @@ mod injection;
 #[macro_use]
 mod symbols;
 
+mod bounds;
 mod clock;
 mod counting;
 mod cron;

@@ -388,3 +388,65 @@ fn the_sweep_leaves_the_key_of_a_dead_letter_that_is_put_back_meanwhile() {
     let held = format!("SELECT count(*) FROM queue_internal.keys WHERE key = 'k' AND task_id = {dead}");
     assert_eq!(number(&mut client, &held), 1);
 }
+
+/// Tasks of queue "many" that wait for all tasks that are queued.
+fn dependents(number: u32) -> String {
+    format!(
+        "INSERT INTO queue.tasks (queue, state, admission) SELECT 'many', 'waiting', 2 FROM generate_series(1, {number});
+         INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
+         SELECT p.id, t.id, 'fail' FROM queue.tasks AS p, queue.tasks AS t WHERE p.state = 'queued' AND t.state = 'waiting'"
+    )
+}
+
+#[test]
+fn fifty_thousand_dependents_of_one_task_go_on_within_seconds_and_do_not_delay_its_end() {
+    for edition in editions().iter().copied() {
+        let cluster = cluster(edition, "dependents");
+        let mut client = cluster.connect();
+        run(&mut client, "SELECT queue.create('one'), queue.create('many'); SELECT queue.push('one')");
+        run(&mut client, &dependents(50_000));
+        run(&mut client, "ANALYZE queue.tasks, queue_internal.dependencies");
+        let started = Instant::now();
+        run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim(queue => 'one')");
+        let end = started.elapsed();
+        let waiting = "SELECT count(*) FROM queue.tasks WHERE state = 'waiting'";
+        eventually("all are unblocked", 2 * SOON, || {
+            if edition == Edition::SqlOnly {
+                run(&mut client, "CALL queue.maintain()");
+            }
+            number(&mut client, waiting) == 0
+        });
+        println!("{}: the end took {end:?}, all of it {:?}", edition.name(), started.elapsed());
+        assert!(end < Duration::from_secs(1), "the end took {end:?}");
+        assert!(started.elapsed() < SOON / 2, "{:?}", started.elapsed());
+        assert_eq!(number(&mut client, "SELECT count(*) FROM queue_internal.dependencies"), 0);
+    }
+}
+
+#[test]
+fn dependents_of_two_tasks_that_end_at_once_go_on_without_a_sweep() {
+    let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
+    let cluster = Cluster::start_with("events-two-ends", &settings);
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "CREATE EXTENSION queue_ext; SELECT queue.create('one'), queue.create('many');
+         SELECT queue.push('one'), queue.push('one')",
+    );
+    run(&mut client, &dependents(2500));
+    let mut other = cluster.connect();
+    run(&mut other, "BEGIN; SELECT queue.complete(id, token) FROM queue.claim(queue => 'one')");
+    run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim(queue => 'one')");
+    let process = "SELECT queue_internal.process_all_events(1000)";
+    while number(&mut client, process) > 0 {}
+    let waiting = "SELECT count(*) FROM queue.tasks WHERE state = 'waiting'";
+    assert_eq!(number(&mut client, waiting), 2500);
+    run(&mut other, "COMMIT");
+    eventually("all are unblocked", SOON, || {
+        number(&mut client, process);
+        number(&mut client, waiting) == 0
+    });
+    let left = "SELECT (SELECT count(*) FROM queue_internal.dependencies) + (SELECT count(*) FROM queue_internal.events)
+                + (SELECT count(*) FROM queue_internal.outcomes WHERE rest_after IS NOT NULL)";
+    assert_eq!(number(&mut client, left), 0);
+}

@@ -41,7 +41,8 @@ requested, it is cancelled instead; so is a task that was replaced and has attem
 the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
-- error: what went wrong, 1 byte to 1 MB; added to the task''s errors.
+- error: what went wrong, 1 byte to 1 MB; added to the task''s errors. Of an error with more than 65536 characters, the
+  beginning is kept, and a note of its length.
 - retry_in: the delay before the next attempt, at most 100 years. Null (default) means the backoff.
 - permanent: true moves the task to the dead letters at once. Cannot be combined with retry_in. Default false.
 

@@ -56,7 +56,7 @@ BEGIN
     ), dead AS (
         DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
     ), forgotten AS (
-        -- Dependents that are pushed later wait for its next end.
+        -- Dependents that are pushed later wait for its next end, and so does a rest that was not notified yet.
         DELETE FROM queue_internal.outcomes AS o USING free AS f WHERE o.task_id = f.id
     )
     INSERT INTO queue.tasks (

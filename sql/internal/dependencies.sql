@@ -11,6 +11,9 @@
 --   At REPEATABLE READ and SERIALIZABLE the snapshot of an end may be older than the dependency; then the sweep writes
 --   the outcome (sweep.sql).
 --
+--   An end notifies up to a thousand dependents. The background worker and queue.maintain() notify the others in short
+--   transactions: not claims, whose transaction may stay open while others wait for the rest (notify_rest).
+--
 --   Cycles are impossible: a task can only wait for tasks that existed before it.
 
 -- Locks, in the order of ids and before a push takes a key or inserts a task: the predecessors, of which it returns
@@ -142,25 +145,28 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    ended     bigint;
-    dependent bigint;
-    notified      bigint[] := '{}';
+    most       CONSTANT integer := 1000;
+    ended      bigint;
+    dependents bigint[];
+    notified   bigint[] := '{}';
 BEGIN
     -- One by one, because a plan for many may read all dependencies to find a few.
     FOREACH ended IN ARRAY ids LOOP
-        FOR dependent IN
+        dependents := ARRAY(
             SELECT d.task_id FROM queue_internal.dependencies AS d
-            WHERE d.predecessor_id = ended AND d.outcome IS NULL FOR UPDATE SKIP LOCKED
-        LOOP
-            UPDATE queue_internal.dependencies AS d SET outcome = notify_dependents.outcome
-            WHERE d.predecessor_id = ended AND d.task_id = dependent;
-            notified := notified || dependent;
-        END LOOP;
+            WHERE d.predecessor_id = ended AND d.outcome IS NULL
+            ORDER BY d.predecessor_id, d.task_id LIMIT most - cardinality(notified) FOR UPDATE SKIP LOCKED);
+        UPDATE queue_internal.dependencies AS d SET outcome = notify_dependents.outcome
+        WHERE d.predecessor_id = ended AND d.task_id = ANY (dependents);
+        notified := notified || dependents;
         IF current_setting('transaction_isolation') <> 'read committed' OR EXISTS (
             SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = ended AND d.outcome IS NULL) THEN
             INSERT INTO queue_internal.outcomes AS o (task_id, outcome) VALUES (ended, notify_dependents.outcome)
             ON CONFLICT ON CONSTRAINT outcomes_pkey
-            DO UPDATE SET outcome = excluded.outcome, ended_at = excluded.ended_at;
+            DO UPDATE SET outcome = excluded.outcome, ended_at = excluded.ended_at, rest_queue = NULL, rest_after = NULL;
+            IF cardinality(notified) = most THEN
+                PERFORM queue_internal.leave_rest(ended, coalesce(dependents[cardinality(dependents)], 0));
+            END IF;
         END IF;
     END LOOP;
     IF notified = '{}' THEN
@@ -175,6 +181,139 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.notify_dependents IS
     'Writes the outcome of tasks to the rows of their dependents, and leaves an event for each dependent.';
+
+-- The queue of the next dependent pays for its notification: its rest takes turns with those of other queues. Null for
+-- "after" means that there is no rest.
+CREATE FUNCTION queue_internal.leave_rest(ended bigint, after bigint) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    next text;
+BEGIN
+    SELECT r.queue INTO next
+    FROM (SELECT (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id) AS queue FROM queue_internal.dependencies AS d
+          WHERE d.predecessor_id = ended AND d.task_id > after AND d.outcome IS NULL
+          ORDER BY d.predecessor_id, d.task_id) AS r
+    WHERE r.queue IS NOT NULL LIMIT 1;
+    UPDATE queue_internal.outcomes AS o SET rest_queue = next, rest_after = CASE WHEN next IS NOT NULL THEN after END
+    WHERE o.task_id = ended;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.leave_rest IS
+    'Records after which dependent of an ended task others still have to be notified.';
+
+-- Notifies the next dependents of an ended task, one with a rest in that queue; returns false if there is none. With
+-- "unblocking" it unblocks those that wait for nothing else and have no group, because the event of each would take ten
+-- times as long; the others get an event, and the event of each that is processed by itself can fail by itself.
+-- A dependent that it has locked, and that still waits for another predecessor, needs no event: the end of that one, if
+-- it has not committed yet, leaves an event itself.
+CREATE FUNCTION queue_internal.notify_rest(queue text, unblocking boolean) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    most       CONSTANT integer := 500;
+    ended      queue_internal.outcomes;
+    dependents bigint[];
+    locked     bigint[] := '{}';
+    unblocked  bigint[];
+BEGIN
+    SELECT o.* INTO ended FROM queue_internal.outcomes AS o
+    WHERE o.rest_queue = notify_rest.queue AND o.rest_after IS NOT NULL
+    ORDER BY o.rest_queue, o.task_id LIMIT 1 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    dependents := ARRAY(
+        SELECT d.task_id FROM queue_internal.dependencies AS d
+        WHERE d.predecessor_id = ended.task_id AND d.task_id > ended.rest_after AND d.outcome IS NULL
+        ORDER BY d.predecessor_id, d.task_id LIMIT most FOR UPDATE SKIP LOCKED);
+    UPDATE queue_internal.dependencies AS d SET outcome = ended.outcome
+    WHERE d.predecessor_id = ended.task_id AND d.task_id = ANY (dependents);
+    IF unblocking THEN
+        locked := ARRAY(
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND t.group_key IS NULL FOR NO KEY UPDATE SKIP LOCKED);
+        -- A new snapshot: what other ends had committed before the locks were taken.
+        WITH ready AS (
+            UPDATE queue.tasks AS t SET state = 'queued', admission = 0, updated_at = clock_timestamp()
+            WHERE t.id = ANY (locked) AND NOT EXISTS (
+                SELECT FROM queue_internal.dependencies AS d
+                WHERE d.task_id = t.id AND (d.outcome IS NULL OR d.outcome <> 'completed' AND d.on_failure <> 'continue'))
+            RETURNING t.id
+        )
+        SELECT coalesce(array_agg(r.id), '{}') INTO unblocked FROM ready AS r;
+        -- As delete_dependencies.
+        WITH free AS MATERIALIZED (
+            SELECT d.predecessor_id, d.task_id FROM queue_internal.dependencies AS d
+            WHERE d.task_id = ANY (unblocked) FOR UPDATE SKIP LOCKED
+        )
+        DELETE FROM queue_internal.dependencies AS d USING free AS f
+        WHERE d.predecessor_id = f.predecessor_id AND d.task_id = f.task_id;
+    END IF;
+    INSERT INTO queue_internal.events (queue, task_id)
+    SELECT t.queue, t.id FROM queue.tasks AS t
+    WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND (t.id <> ALL (locked) OR EXISTS (
+        SELECT FROM queue_internal.dependencies AS d
+        WHERE d.task_id = t.id AND d.outcome <> 'completed' AND d.on_failure <> 'continue'));
+    PERFORM queue_internal.leave_rest(ended.task_id, dependents[most]);
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.notify_rest IS
+    'Notifies further dependents of an ended task with a rest in a queue; returns whether there was one.';
+
+-- A part of each rest, the queues in turns, for 50 ms. A constraint or a trigger of a user that refuses to unblock one
+-- dependent must not delay the others.
+CREATE FUNCTION queue_internal.notify_rests() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    until  CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
+    before bigint;
+    parts  bigint := 0;
+    queue  text;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN 0;
+    END IF;
+    LOOP
+        before := parts;
+        FOR queue IN
+            SELECT r.queue FROM (SELECT DISTINCT o.rest_queue AS queue FROM queue_internal.outcomes AS o
+                                 WHERE o.rest_after IS NOT NULL) AS r ORDER BY random()
+        LOOP
+            BEGIN
+                parts := parts + queue_internal.notify_rest(queue, true)::integer;
+            EXCEPTION WHEN OTHERS THEN
+                BEGIN
+                    parts := parts + queue_internal.notify_rest(queue, false)::integer;
+                EXCEPTION WHEN OTHERS THEN
+                    -- The next round tries again, or the sweep.
+                    NULL;
+                END;
+            END;
+            IF clock_timestamp() > until THEN
+                RETURN parts;
+            END IF;
+        END LOOP;
+        EXIT WHEN parts = before;
+    END LOOP;
+    RETURN parts;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.notify_rests IS
+    'Notifies dependents of tasks that ended with too many of them; returns how many parts it notified.';
 
 -- Returns false if the task has to be checked again, because another transaction has it locked.
 CREATE FUNCTION queue_internal.process_dependent(task_id bigint) RETURNS boolean

@@ -1,10 +1,11 @@
 -- queue_internal.due_queues(since, until)
 --
 --   Returns the queues, except paused ones, in which a queued task became due after "since" and up to "until", or in
---   which an event is due; and the next time after "until" at which a task or a postponed event is due in any queue. It
---   reads one entry of the order index for each queue and priority, however many tasks there are. Of a queue with more
---   than 100 priorities it reads only the first 100, and after 100 ms none; such a queue counts as ready and is checked
---   again within a second, because a notification is only a hint.
+--   which an event is due; and the next time after "until" at which a task or a postponed event is due in any queue.
+--   It reads a few entries of the order index for each queue and priority, however many tasks there are. A notification
+--   is only a hint, so a queue counts as ready as well, and is checked again within a second, where that would read
+--   much: of a queue with more than 100 priorities it reads only the first 100, and after 100 ms none; natively it reads
+--   5,000 entries for each question, if they are all those of finished tasks or others that are not queued.
 
 CREATE FUNCTION queue_internal.due_queues(
     since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
@@ -18,7 +19,10 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     stop    CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
+    most    CONSTANT integer := 5000;
     name    text;
+    after   bigint;
+    bound   record;
     level   integer;
     later   timestamptz;
     checked integer;
@@ -30,7 +34,9 @@ BEGIN
             next_run_at := least(next_run_at, until + interval '1 second');
             CONTINUE;
         END IF;
-        IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
+        after := queue_internal.events_after(name);
+        IF EXISTS (SELECT FROM queue_internal.events AS e
+                   WHERE e.queue = name AND (e.due_at, e.id) > ('-infinity', after) AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
         -- A postponed event.
@@ -38,8 +44,7 @@ BEGIN
         WHERE e.queue = name AND e.due_at > until ORDER BY e.due_at LIMIT 1;
         next_run_at := least(next_run_at, later);
         FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
-            SELECT f.level INTO level
-            FROM queue_internal.first_task(in_bucket, name, -2147483648, '-infinity', false) AS f;
+            level := queue_internal.next_level(in_bucket, name, -2147483648);
             checked := 0;
             WHILE level IS NOT NULL LOOP
                 checked := checked + 1;
@@ -48,21 +53,29 @@ BEGIN
                     next_run_at := least(next_run_at, until + interval '1 second');
                     EXIT;
                 END IF;
-                IF name <> ALL (ready) AND EXISTS (
-                    SELECT FROM queue.tasks AS t
-                    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
-                      AND t.admission < 2 AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
-                THEN
-                    ready := ready || name;
+                IF name <> ALL (ready) THEN
+                    SELECT b.run_at, b.id INTO bound
+                    FROM queue_internal.order_bound(in_bucket, name, level, since, most) AS b;
+                    IF bound.run_at <= until OR EXISTS (
+                        SELECT FROM queue.tasks AS t
+                        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
+                          AND t.admission < 2 AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
+                    THEN
+                        ready := ready || name;
+                    END IF;
                 END IF;
+                SELECT b.run_at, b.id INTO bound
+                FROM queue_internal.order_bound(in_bucket, name, level, until, most) AS b;
                 SELECT t.run_at INTO later FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
                   AND t.admission < 2 AND t.run_at > until
-                ORDER BY t.run_at LIMIT 1;
+                  AND (t.run_at, t.id) <= (coalesce(bound.run_at, 'infinity'), coalesce(bound.id, 9223372036854775807))
+                ORDER BY t.run_at, t.id LIMIT 1;
+                IF NOT FOUND THEN
+                    later := greatest(bound.run_at, CASE WHEN bound.id IS NOT NULL THEN until + interval '1 second' END);
+                END IF;
                 next_run_at := least(next_run_at, later);
-                SELECT t.priority INTO level FROM queue.tasks AS t
-                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.admission < 2
-                  AND t.priority > level ORDER BY t.priority LIMIT 1;
+                level := CASE WHEN level < 2147483647 THEN queue_internal.next_level(in_bucket, name, level + 1) END;
             END LOOP;
         END LOOP;
     END LOOP;

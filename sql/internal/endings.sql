@@ -18,12 +18,18 @@ $$;
 COMMENT ON FUNCTION queue_internal.lock_to_end IS
     'Locks the row of a task that is to end; false if that would have to wait.';
 
--- Bounded, because each failure writes the whole array again.
+-- Bounded, because each failure writes the whole array again, also if the background worker ends the attempt.
 CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    errors jsonb := coalesce(task.errors, '[]');
+    longest CONSTANT integer := 65536;
+    errors  jsonb := coalesce(task.errors, '[]');
+    mark    text;
 BEGIN
+    IF length(error) > longest THEN
+        mark := format(' [cut, of %s characters]', length(error));
+        error := left(error, longest - length(mark)) || mark;
+    END IF;
     IF jsonb_array_length(CASE jsonb_typeof(errors) WHEN 'array' THEN errors END) >= 20 THEN
         errors := errors - 10;
     END IF;
@@ -32,7 +38,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.with_error IS
-    'Returns the errors of a task with one more; of more than twenty, the first ten and the last ten.';
+    'Returns the errors of a task with one more, cut to 65536 characters; of more than twenty errors, the first ten and '
+    'the last ten.';
 
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$

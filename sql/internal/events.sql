@@ -124,9 +124,10 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.postpone_event IS 'Postpones an event; logs its first error.';
 
--- Some events of each queue in turn, in random order and for 50 ms in all, so that a queue with many events does not
--- delay others. A queue without due events costs one index lookup; without the planner settings, the planner reads
--- all events for each queue.
+-- First the dependents that the end of a task has left. Then some events of each queue in turn, in random order and for
+-- 50 ms in all, so that a queue with many events does not delay others. A queue without due events costs one index
+-- lookup; without the planner settings, the planner reads all events for each queue. A lookup that reads many events
+-- which were processed, and could not be vacuumed yet, sets the scan start for the next ones (scan_start.sql).
 CREATE FUNCTION queue_internal.process_all_events(max_events integer) RETURNS bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -137,25 +138,39 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
+    checked bigint := queue_internal.notify_rests();
+    before  bigint := -1;
     until   CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
     -- In a variable, because a volatile function is no condition for an index.
     moment  timestamptz;
+    newest  CONSTANT bigint := queue_internal.newest_event();
+    entries bigint := queue_internal.entries_passed();
     source  queue.queues;
+    after   bigint;
+    asked   timestamptz;
     first   record;
-    checked bigint := 0;
-    before  bigint := -1;
+    start   queue_internal.scan_start;
 BEGIN
     WHILE checked > before LOOP
         before := checked;
         moment := clock_timestamp();
         FOR source IN SELECT q.* FROM queue.queues AS q ORDER BY random() LOOP
+            after := queue_internal.events_after(source.name);
+            asked := clock_timestamp();
             SELECT e.due_at, e.id INTO first FROM queue_internal.events AS e
-            WHERE e.queue = source.name AND e.due_at <= moment
+            WHERE e.queue = source.name AND (e.due_at, e.id) > ('-infinity', after) AND e.due_at <= moment
             ORDER BY e.due_at, e.id LIMIT 1;
-            CONTINUE WHEN NOT FOUND;
             -- Events before it have been processed, and their dead index entries need not be read again.
-            checked := checked + queue_internal.process_events(
-                source, least(max_events, 20), CASE WHEN first.due_at = '-infinity' THEN first.id - 1 ELSE 0 END, until);
+            after := CASE WHEN first.due_at = '-infinity' THEN first.id - 1 ELSE after END;
+            IF clock_timestamp() > asked + interval '2 ms' AND queue_internal.entries_passed() > entries + 1000 THEN
+                start := queue_internal.get_scan_start(source.name);
+                start.event := CASE WHEN first.due_at = '-infinity' THEN after ELSE newest END;
+                start.until := coalesce(start.until, clock_timestamp() + 20 * (clock_timestamp() - asked));
+                PERFORM queue_internal.set_scan_start(source.name, start);
+            END IF;
+            CONTINUE WHEN first.id IS NULL;
+            checked := checked + queue_internal.process_events(source, least(max_events, 20), after, until);
+            entries := queue_internal.entries_passed();
             IF checked >= max_events OR clock_timestamp() > until THEN
                 RETURN checked;
             END IF;

@@ -25,9 +25,11 @@ BEGIN
     IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR queue_internal.is_being_restored() THEN
         RETURN false;
-    ELSIF NOT EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE p.attached)
-          AND NOT EXISTS (SELECT FROM queue.tasks)
-          AND NOT EXISTS (SELECT FROM queue.history_default) THEN
+    END IF;
+    PERFORM queue_internal.close_types();
+    IF NOT EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE p.attached)
+       AND NOT EXISTS (SELECT FROM queue.tasks)
+       AND NOT EXISTS (SELECT FROM queue.history_default) THEN
         RETURN NULL;
     END IF;
     FOR day IN
@@ -117,6 +119,7 @@ BEGIN
     -- Default privileges may give roles access to it. The policies of queue.history decide which rows a role may
     -- read.
     EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', name);
+    EXECUTE format('REVOKE ALL ON TYPE queue.%I FROM PUBLIC', name);
     IF early > 0 THEN
         EXECUTE format(
             'WITH moved AS ('

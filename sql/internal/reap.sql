@@ -5,7 +5,8 @@
 --   is how long it read, without waits for locks.
 --   Pieces:   with "max_rows" it reads only so many tasks in the order of their ids, after the id "after". "last" is
 --             where to continue: "after" again if there may be more to end, null at the end of the table. So a caller
---             can do other work in between, however many tasks there are
+--             can do other work in between, however many tasks there are. Natively the tasks that ended count while
+--             their index entries are there
 --   Clock:    after the clock was set back, an existing lease may end years ahead. A lease that was given at a time
 --             that is in the future now ends at most queue.max_lease from now
 --   Touches:  queue.tasks (reads all of it, or the piece: leases are in no index, so that claims stay HOT)
@@ -18,6 +19,7 @@ DECLARE
     moment    CONSTANT timestamptz := clock_timestamp();
     most      CONSTANT bigint := least(coalesce(max_tasks, 2147483647), 2147483647);
     first     CONSTANT bigint := coalesce(after, -9223372036854775808);
+    bound     CONSTANT bigint := queue_internal.id_bound(first, max_rows);
     final     bigint;
     read_rows bigint;
     due       bigint[];
@@ -36,9 +38,9 @@ BEGIN
            max(t.lease_until) FILTER (WHERE t.state = 'running' AND t.updated_at > moment + interval '1 minute')
     INTO final, read_rows, due, next_expiry, cut
     FROM (SELECT l.id, l.state, l.lease_until, l.updated_at FROM queue.tasks AS l
-          WHERE l.id > first ORDER BY l.id LIMIT max_rows) AS t;
+          WHERE l.id > first AND l.id <= coalesce(bound, 9223372036854775807) ORDER BY l.id LIMIT max_rows) AS t;
     reading := clock_timestamp() - moment - reading;
-    last := CASE WHEN read_rows >= max_rows THEN final END;
+    last := CASE WHEN bound IS NOT NULL THEN bound WHEN read_rows >= max_rows THEN final END;
     WHILE tried < cardinality(due) LOOP
         IF reaped >= most THEN
             -- The next call does the rest of the piece.

@@ -201,6 +201,29 @@ $$;
 COMMENT ON FUNCTION queue_internal.withdraw_privileges IS
     'Revokes the privileges of a role, except those that its other rights need.';
 
+-- PostgreSQL lets every role use a new type, also the row type of a new table or view, for a column or an argument of its
+-- own. What the role creates then depends on the table: ALTER TABLE and DROP EXTENSION are refused because of it. Calling
+-- a function needs no such privilege. Also called by extend_history, because pg_dump does not save the privileges of row
+-- types.
+CREATE FUNCTION queue_internal.close_types() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    opened regtype;
+BEGIN
+    FOR opened IN
+        SELECT t.oid FROM pg_type AS t
+        WHERE t.typnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+          -- An array type has the privileges of its elements.
+          AND t.typelem = 0
+          AND t.typowner = (SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass)
+          AND (t.typacl IS NULL OR EXISTS (SELECT FROM aclexplode(t.typacl) AS a WHERE a.grantee = 0))
+    LOOP
+        EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', opened);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.close_types IS 'Revokes the privileges of PUBLIC on the types of both schemas.';
+
 CREATE FUNCTION queue_internal.extension_of(relation oid) RETURNS oid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC

@@ -7,11 +7,13 @@
 --   task, or an event whose transaction committed late, may be overtaken for that long if it lies before the scan
 --   start. A claim that finds nothing after the scan start scans again from the front.
 --
+--   The background worker uses scan starts for events, too (process_all_events). There, an event whose transaction
+--   committed late is overtaken until the scan start is over, unless a claim processes it.
+--
 --   It is kept in a setting, because it belongs to the session; a transaction that rolls back also restores the
 --   setting.
 
 CREATE TYPE queue_internal.scan_start AS (event bigint, level integer, head timestamptz, until timestamptz);
-REVOKE ALL ON TYPE queue_internal.scan_start FROM PUBLIC;
 COMMENT ON TYPE queue_internal.scan_start IS
     'A scan start: the event, the priority and the run_at, and until when it is used.';
 
@@ -45,6 +47,20 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS 
 BEGIN
     scan_start.until := least(scan_start.until, clock_timestamp() + interval '1 minute');
     PERFORM set_config('queue_scan_start.q' || md5(queue), scan_start::text, false);
+    PERFORM set_config('queue_scan_start.any', 'true', false);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.set_scan_start IS 'Sets the scan start of this session for a queue.';
+
+-- For callers that scan the events of all queues, few of which have a scan start.
+CREATE FUNCTION queue_internal.events_after(queue text) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('queue_scan_start.any', true) = 'true' THEN
+        RETURN (queue_internal.get_scan_start(queue)).event;
+    END IF;
+    RETURN 0;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.events_after IS
+    'Returns the id of the event after which this session starts to scan the events of a queue.';

@@ -17,7 +17,6 @@
 CREATE TYPE queue_internal.sweep_position AS (
     queue text, groups jsonb, predecessor_id bigint, task_id bigint, key_queue text, key text,
     is_first_turn boolean, queues text[], dependencies_pending boolean, keys_pending boolean);
-REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
 COMMENT ON TYPE queue_internal.sweep_position IS 'The position of a sweep in each of the tables.';
 
 -- Checks about "max_rows" rows; returns its position. A turn is over when "queue" is null, and everything has been
@@ -273,7 +272,6 @@ $$;
 COMMENT ON FUNCTION queue_internal.sweep_keys IS 'Deletes keys whose task has ended; returns where to continue.';
 
 CREATE TYPE queue_internal.session_sweep AS (group_key text, since timestamptz);
-REVOKE ALL ON TYPE queue_internal.session_sweep FROM PUBLIC;
 COMMENT ON TYPE queue_internal.session_sweep IS
     'The position of a session in the groups of a queue, and when it was there.';
 

@@ -64,6 +64,7 @@ pub enum Compare {
     IntEquals,
     IntAtLeast,
     BigintEquals,
+    BigintAtLeast,
     TimeAtLeast,
 }
 
@@ -75,6 +76,7 @@ impl Compare {
             Self::IntEquals => (equal, pg_sys::F_INT4EQ),
             Self::IntAtLeast => (at_least, pg_sys::F_INT4GE),
             Self::BigintEquals => (equal, pg_sys::F_INT8EQ),
+            Self::BigintAtLeast => (at_least, pg_sys::F_INT8GE),
             Self::TimeAtLeast => (at_least, pg_sys::F_TIMESTAMPTZ_GE),
         }
     }
@@ -217,20 +219,21 @@ unsafe fn keys(index: pg_sys::Relation, conditions: &[Condition]) -> [pg_sys::Sc
     keys
 }
 
-/// The priorities in the order index, read from its entries only. Entries of finished tasks count, but the scan skips
-/// to the next priority.
-pub struct Priorities {
+/// Columns of an entry of an index, at most so many.
+pub type Entry = [pg_sys::Datum; 4];
+
+/// The entries of a B-tree index, read without their rows. Entries of dead rows count.
+pub struct Entries {
     scan: pg_sys::IndexScanDesc,
     index: pg_sys::Relation,
-    queue: pg_sys::Datum,
 }
 
-impl Priorities {
+impl Entries {
     /// Begins with the active snapshot.
     ///
     /// # Safety
-    /// As for [`Scan::begin`], with the order index.
-    pub unsafe fn begin(table: pg_sys::Relation, index: pg_sys::Oid, queue: pg_sys::Datum) -> Self {
+    /// As for [`Scan::begin`], with an index of at most four columns.
+    pub unsafe fn begin(table: pg_sys::Relation, index: pg_sys::Oid, conditions: &[Condition]) -> Self {
         // SAFETY: the caller's promise.
         unsafe {
             let index = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
@@ -240,24 +243,38 @@ impl Priorities {
                 pg_sys::GetActiveSnapshot(),
                 #[cfg(feature = "pg18")]
                 std::ptr::null_mut(),
-                2,
+                conditions.len() as i32,
                 0,
             );
             (*scan).xs_want_itup = true;
-            Self { scan, index, queue }
+            let mut entries = Self { scan, index };
+            entries.restart(conditions);
+            entries
         }
     }
 
-    /// The first priority that is at least this one.
-    pub fn at_least(&mut self, level: i32) -> Option<i32> {
-        let conditions = [
-            Condition { column: 1, compare: Compare::TextEquals, value: self.queue },
-            Condition { column: 2, compare: Compare::IntAtLeast, value: pg_sys::Datum::from(level) },
-        ];
-        // SAFETY: the scan is open; an entry of the index has four columns, the second an integer.
+    /// Restarts with other values.
+    ///
+    /// # Safety
+    /// As for `begin`, with as many conditions.
+    pub unsafe fn restart(&mut self, conditions: &[Condition]) {
+        // SAFETY: the caller's promise; the keys are copied by the scan.
         unsafe {
-            let mut keys = keys(self.index, &conditions);
-            pg_sys::index_rescan(self.scan, keys.as_mut_ptr(), 2, std::ptr::null_mut(), 0);
+            let mut keys = keys(self.index, conditions);
+            pg_sys::index_rescan(
+                self.scan,
+                keys.as_mut_ptr(),
+                conditions.len() as i32,
+                std::ptr::null_mut(),
+                0,
+            );
+        }
+    }
+
+    /// The next entry; none after the last. Texts in it are valid until the next call.
+    pub fn next(&mut self) -> Option<Entry> {
+        // SAFETY: the scan is open; an entry has at most four columns.
+        unsafe {
             let found = pg_sys::index_getnext_tid(self.scan, pg_sys::ScanDirection::ForwardScanDirection);
             if found.is_null() {
                 return None;
@@ -269,8 +286,18 @@ impl Priorities {
                 values.as_mut_ptr(),
                 nulls.as_mut_ptr(),
             );
-            Some(values[1].value() as i32)
+            Some(values)
         }
+    }
+
+    /// The last of the next so many entries; none if there are fewer.
+    pub fn nth(&mut self, count: i32) -> Option<Entry> {
+        let mut last = None;
+        for _ in 0..count {
+            pgrx::check_for_interrupts!();
+            last = Some(self.next()?);
+        }
+        last
     }
 
     /// Ends the scan.
@@ -281,4 +308,42 @@ impl Priorities {
             pg_sys::index_close(self.index, pg_sys::NoLock as i32);
         }
     }
+}
+
+/// The priorities in the order index, read from its entries only. Entries of finished tasks count, but the scan skips
+/// to the next priority.
+pub struct Priorities {
+    entries: Entries,
+    queue: pg_sys::Datum,
+}
+
+impl Priorities {
+    /// Begins with the active snapshot.
+    ///
+    /// # Safety
+    /// As for [`Scan::begin`], with the order index.
+    pub unsafe fn begin(table: pg_sys::Relation, index: pg_sys::Oid, queue: pg_sys::Datum) -> Self {
+        // SAFETY: the caller's promise.
+        Self { entries: unsafe { Entries::begin(table, index, &from_level(queue, i32::MIN)) }, queue }
+    }
+
+    /// The first priority that is at least this one.
+    pub fn at_least(&mut self, level: i32) -> Option<i32> {
+        // SAFETY: the conditions are on the columns of the order index, of which the second is an integer.
+        unsafe { self.entries.restart(&from_level(self.queue, level)) };
+        self.entries.next().map(|values| values[1].value() as i32)
+    }
+
+    /// Ends the scan.
+    pub fn end(self) {
+        self.entries.end();
+    }
+}
+
+/// The tasks of a queue from a priority on, in the order index.
+pub fn from_level(queue: pg_sys::Datum, level: i32) -> [Condition; 2] {
+    [
+        Condition { column: 1, compare: Compare::TextEquals, value: queue },
+        Condition { column: 2, compare: Compare::IntAtLeast, value: pg_sys::Datum::from(level) },
+    ]
 }

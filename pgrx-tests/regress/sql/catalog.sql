@@ -30,6 +30,10 @@ WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
 ORDER BY p.oid::regprocedure::text COLLATE "C";
 SELECT c.oid::regclass AS open_to_public FROM pg_class AS c, aclexplode(c.relacl) AS a
 WHERE c.relnamespace = 'queue'::regnamespace AND a.grantee = 0;
+-- Nor has it on types, the row types of tables and views included: what a role makes of one would depend on the table.
+SELECT t.oid::regtype AS open_to_public FROM pg_type AS t
+WHERE t.typnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND t.typelem = 0
+  AND (t.typacl IS NULL OR EXISTS (SELECT FROM aclexplode(t.typacl) AS a WHERE a.grantee = 0));
 -- No function depends on the caller's search_path. Native functions look up no names. A function that commits cannot have
 -- a SET clause, nor one that the planner inlines, whose body was parsed when it was created.
 SELECT p.oid::regprocedure AS without_search_path FROM pg_proc AS p

@@ -71,3 +71,18 @@ BEGIN
 END
 $$;
 SELECT jsonb_array_length(errors), jsonb_path_query_array(errors, '$[*].attempt') FROM queue.tasks WHERE id = :id;
+
+-- Of a long error the beginning is kept, in whole characters, because each attempt writes all errors again.
+SELECT queue.create('long', '{"max_attempts": 1000, "backoff": {"base": "0"}}');
+SELECT queue.push('long') AS id \gset
+DO $$
+BEGIN
+    FOR i IN 1 .. 20 LOOP
+        PERFORM queue.fail(c.id, c.token, repeat(U&'\00e9', 65535 + i)) FROM queue.claim('1 minute', 'long') AS c;
+    END LOOP;
+END
+$$;
+SELECT a.number, length(e.error), octet_length(e.error), regexp_replace(e.error, '^[^ ]+', '') AS mark
+FROM queue.tasks AS t, LATERAL jsonb_array_elements(t.errors) WITH ORDINALITY AS a (element, number),
+     LATERAL (SELECT a.element ->> 'error' AS error) AS e
+WHERE t.id = :id AND a.number IN (1, 2, 20) ORDER BY a.number;

@@ -264,3 +264,120 @@ fn the_next_of_a_group_is_found_without_reading_tasks_of_other_queues() {
     let reads = number(&mut client, reads);
     assert!(reads < 100, "{reads} rows read");
 }
+
+#[test]
+fn the_dependents_of_a_task_are_not_all_notified_in_one_transaction() {
+    let (_cluster, mut client, _worker) = start("bounds-dependents");
+    without_worker(&mut client);
+    run(
+        &mut client,
+        "SELECT queue.push('a');
+         INSERT INTO queue.tasks (queue, state, admission) SELECT 'a', 'waiting', 2 FROM generate_series(1, 20000);
+         INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
+         SELECT p.id, t.id, 'fail' FROM queue.tasks AS p, queue.tasks AS t WHERE p.state = 'queued' AND t.state = 'waiting';
+         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$",
+    );
+    // A trigger that refuses one of them does not delay the others.
+    let refused = number(&mut client, "SELECT max(id) - 10000 FROM queue.tasks");
+    run(
+        &mut client,
+        &format!(
+            "CREATE TRIGGER refuse BEFORE UPDATE OF state ON queue.tasks FOR EACH ROW
+             WHEN (NEW.id = {refused} AND NEW.state = 'queued') EXECUTE FUNCTION refuse();
+             ALTER TABLE queue.tasks ENABLE ALWAYS TRIGGER refuse; ANALYZE"
+        ),
+    );
+    run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'a')");
+    let notified = "SELECT count(*) FROM queue_internal.dependencies WHERE outcome = 'completed'";
+    assert_eq!(number(&mut client, notified), 1000);
+    assert_eq!(number(&mut client, "SELECT count(*) FROM queue_internal.events"), 1000);
+    let waiting = "SELECT count(*) FROM queue.tasks WHERE state = 'waiting'";
+    let mut longest = Duration::ZERO;
+    eventually("all others are unblocked", 3 * SOON, || {
+        let started = Instant::now();
+        run(&mut client, "SELECT queue_internal.process_all_events(1000)");
+        longest = longest.max(started.elapsed());
+        number(&mut client, waiting) == 1
+    });
+    println!("the longest transaction took {longest:?}");
+    assert!(longest < Duration::from_millis(500), "{longest:?}");
+}
+
+#[test]
+fn dependents_of_one_queue_delay_no_other() {
+    let (mut cluster, mut client, worker) = start("bounds-dependents-beside");
+    run(
+        &mut client,
+        "SELECT queue.push('a'), queue.push('a');
+         INSERT INTO queue.tasks (queue, state, admission) SELECT 'a', 'waiting', 2 FROM generate_series(1, 60000);
+         INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
+         SELECT p.id, t.id, 'fail' FROM queue.tasks AS p, queue.tasks AS t WHERE p.state = 'queued' AND t.state = 'waiting'",
+    );
+    run(&mut client, TICK);
+    run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'a')");
+    // The second one fails, and every dependent has to end by itself.
+    run(
+        &mut client,
+        "SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 minute', 'a')",
+    );
+    b_is_in_time(&mut client, while_it_lasts());
+    assert!(number(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'waiting'") < 60_000);
+    assert_eq!(cluster.await_worker("postgres"), worker);
+}
+
+#[test]
+fn dead_rows_that_an_old_snapshot_keeps_are_not_all_read_at_once() {
+    let (cluster, mut client, _worker) = start("bounds-dead");
+    without_worker(&mut client);
+    let mut old = cluster.connect();
+    run(&mut old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM queue.tasks");
+    run(
+        &mut client,
+        "INSERT INTO queue.tasks (queue, priority, run_at)
+         SELECT 'a', n % 3, now() - n * interval '1 ms' FROM generate_series(1, 100000) AS n;
+         DELETE FROM queue.tasks;
+         INSERT INTO queue_internal.events (queue, group_key) SELECT 'a', n FROM generate_series(1, 100000) AS n;
+         DELETE FROM queue_internal.events",
+    );
+    run(
+        &mut client,
+        "SELECT queue.push('b', priority => 5), queue.push('b', priority => -5);
+         SELECT queue.claim('1 minute', 'b');
+         UPDATE queue.tasks SET lease_until = clock_timestamp() - interval '2 seconds' WHERE state = 'running';
+         ANALYZE queue.tasks, queue_internal.events",
+    );
+    let entries = |client: &mut Client, index: &str, query: &str| {
+        let read = format!("SELECT pg_stat_get_xact_tuples_returned('{index}'::regclass)");
+        run(client, "BEGIN");
+        let before = number(client, &read);
+        let result = text(client, query);
+        let count = number(client, &read) - before;
+        run(client, "COMMIT");
+        println!("{query}: {count} entries, {result}");
+        (count, result)
+    };
+    let due = "SELECT array_to_string(ready, ',') FROM queue_internal.due_queues('-infinity', clock_timestamp())";
+    let (count, ready) = entries(&mut client, "queue.tasks_order", due);
+    assert!(count < 50_000, "{count} entries");
+    assert_eq!(ready, "a,b", "a may be ready, and b is");
+    let (mut after, mut reaped, mut pieces) = ("-1".to_owned(), 0, 0);
+    while !after.is_empty() {
+        let reap = format!("SELECT concat(reaped, ' ', last) FROM queue_internal.reap(500, {after}, 4000)");
+        let (count, result) = entries(&mut client, "queue.tasks_pkey", &reap);
+        assert!(count < 10_000, "{count} entries");
+        let (ended, last) = result.split_once(' ').expect("two numbers");
+        (reaped, pieces, after) = (reaped + ended.parse::<i64>().expect("a number"), pieces + 1, last.to_owned());
+    }
+    assert_eq!(reaped, 1);
+    assert!(pieces > 20, "{pieces} pieces");
+    let process = "SELECT queue_internal.process_all_events(1000)::text";
+    entries(&mut client, "queue_internal.events_pkey", process);
+    let (count, _) = entries(&mut client, "queue_internal.events_pkey", process);
+    assert!(count < 1000, "{count} entries");
+    // An event that comes later is processed.
+    run(&mut client, "SELECT queue.push('a', group_key => 'g')");
+    eventually("it is admitted", SOON, || {
+        text(&mut client, process);
+        number(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'a' AND admission = 1") == 1
+    });
+}

@@ -67,6 +67,19 @@ fn maintain_does_what_the_worker_would() {
 }
 
 #[test]
+fn maintain_closes_the_types_that_a_restored_dump_has_opened() {
+    let cluster = started("types");
+    let mut owner = as_owner(&cluster, "postgres");
+    let open = "SELECT has_type_privilege('pg_monitor', 'queue.tasks', 'USAGE')";
+    assert!(!ask::<bool>(&mut owner, open));
+    // pg_dump does not save the privileges of row types.
+    owner.batch_execute("GRANT USAGE ON TYPE queue.tasks TO PUBLIC").expect("as a new table has it");
+    assert!(ask::<bool>(&mut owner, open));
+    owner.batch_execute("CALL queue.maintain()").expect("maintain");
+    assert!(!ask::<bool>(&mut owner, open));
+}
+
+#[test]
 fn settings_are_kept_in_the_database() {
     let cluster = started("settings");
     let mut owner = as_owner(&cluster, "postgres");

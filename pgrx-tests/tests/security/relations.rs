@@ -224,9 +224,8 @@ fn schemas_types_and_internal_functions_have_exactly_the_listed_privileges() {
                  FROM pg_namespace AS n, role AS r, unnest('{{USAGE, CREATE}}'::text[]) AS k WHERE n.nspname ~ '^queue'
                  UNION ALL
                  SELECT format('type %s: USAGE', t.oid::regtype), r.letter, has_type_privilege(r.name, t.oid, 'USAGE')
-                 FROM pg_type AS t LEFT JOIN pg_class AS c ON c.oid = t.typrelid, role AS r
-                 WHERE t.typnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
-                   AND CASE t.typtype WHEN 'c' THEN c.relkind = 'c' ELSE t.typelem = 0 END
+                 FROM pg_type AS t, role AS r
+                 WHERE t.typnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND t.typelem = 0
                  UNION ALL
                  SELECT 'queue_internal.' || p.proname, r.letter, has_function_privilege(r.name, p.oid, 'EXECUTE')
                  FROM pg_proc AS p, role AS r WHERE p.pronamespace = 'queue_internal'::regnamespace)
@@ -309,6 +308,9 @@ fn no_right_lets_a_role_attach_code_to_the_tables() {
             "ALTER TABLE queue.tasks DISABLE TRIGGER ALL",
             "CREATE TABLE own.child (PRIMARY KEY (id)) INHERITS (queue.tasks)",
             "CREATE TABLE own.reference (id bigint REFERENCES queue.tasks)",
+            "CREATE TABLE own.holder (task queue.tasks)",
+            "CREATE TABLE own.holder (tasks queue.all_tasks[])",
+            "CREATE FUNCTION own.holder(queue.queues) RETURNS int LANGUAGE sql AS 'SELECT 1'",
             "CREATE FUNCTION queue.evil() RETURNS int LANGUAGE sql AS 'SELECT 1'",
             "CREATE TABLE queue_internal.evil ()",
             "CREATE CAST (queue.claimed_task AS text) WITH INOUT AS IMPLICIT",

@@ -74,26 +74,13 @@ SELECT CASE WHEN r.rolsuper THEN pg_catalog.pg_get_userbyid(d.datdba) ELSE r.rol
 FROM pg_catalog.pg_roles AS r, pg_catalog.pg_database AS d
 WHERE r.rolname = current_user AND d.datname = pg_catalog.current_database() \gset
 
--- Objects outside the schemas, which the DROP at the end must not drop.
-CREATE TEMP TABLE queue_move_outside ON COMMIT DROP AS
-SELECT o.classid, o.objid, pg_catalog.pg_describe_object(o.classid, o.objid, 0) AS name
-FROM (
-    SELECT 'pg_catalog.pg_class'::regclass AS classid, c.oid AS objid, c.relnamespace AS place FROM pg_catalog.pg_class AS c
-    UNION ALL SELECT 'pg_catalog.pg_proc'::regclass, p.oid, p.pronamespace FROM pg_catalog.pg_proc AS p
-    UNION ALL SELECT 'pg_catalog.pg_constraint'::regclass, c.oid, c.connamespace FROM pg_catalog.pg_constraint AS c
-    UNION ALL SELECT 'pg_catalog.pg_trigger'::regclass, t.oid, c.relnamespace
-    FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.tgrelid
-) AS o
-WHERE o.place NOT IN ('queue'::regnamespace, 'queue_internal'::regnamespace, 'pg_catalog'::regnamespace,
-                      'information_schema'::regnamespace)
-  AND o.place::regnamespace::text !~ '^pg_(toast|temp)';
-
 -- Locks the extension before its tables, in the same order as its worker: the other order could deadlock with it. No
 -- other command locks an extension like this and leaves it unchanged.
 SELECT pg_catalog.current_setting('queue_move.from') = 'native' AS from_native \gset
 \if :from_native
     CREATE FUNCTION pg_temp.queue_move() RETURNS void LANGUAGE sql AS '';
     ALTER FUNCTION pg_temp.queue_move() DEPENDS ON EXTENSION queue_ext;
+    DROP FUNCTION pg_temp.queue_move();
 \endif
 -- Locks all tables or none, and retries, for the same reason. From here on their owner cannot change them.
 DO $$
@@ -120,7 +107,8 @@ $$;
 ALTER SCHEMA queue RENAME TO queue_before;
 ALTER SCHEMA queue_internal RENAME TO queue_internal_before;
 
-\if :to_native
-    CREATE EXTENSION queue_ext VERSION '@CARGO_VERSION@';
-\else
+-- The SQL-only edition follows. If it is the old edition, the fresh one is only there to compare with, and end.sql drops
+-- it again.
+\if :to_sql_only
     SET LOCAL ROLE :"owner";
+\endif

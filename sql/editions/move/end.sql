@@ -1,18 +1,8 @@
-    RESET ROLE;
-\endif
+RESET ROLE;
 
 -- Only objects of the server are found without a schema.
 SET LOCAL search_path = '';
 SET LOCAL check_function_bodies = off;
-
--- The tables of the new edition, the tables of the same name in the old one, and the sequence. Tables that the old
--- edition lacks stay as they are.
-CREATE TEMP TABLE queue_move_tables ON COMMIT DROP AS
-SELECT n.oid AS fresh, o.oid AS old, n.relname AS name, n.relkind AS kind
-FROM pg_catalog.pg_class AS n JOIN pg_catalog.pg_class AS o
-  ON o.relname = n.relname AND o.relnamespace = (n.relnamespace::regnamespace::text || '_before')::regnamespace
-WHERE n.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
-  AND (n.relkind IN ('r', 'p') OR n.oid = 'queue.tasks_id_seq'::regclass);
 
 -- The parts of a table, each with its definition. Nothing here runs code of the table's owner.
 CREATE FUNCTION pg_temp.parts(relation pg_catalog.oid, OUT name pg_catalog.text, OUT definition pg_catalog.text)
@@ -44,10 +34,15 @@ RETURNS SETOF pg_catalog.record LANGUAGE sql AS $$
         SELECT 'statistics ' || s.stxname, pg_catalog.pg_get_statisticsobjdef(s.oid)
         FROM pg_catalog.pg_statistic_ext AS s WHERE s.stxrelid = relation
         UNION ALL
-        SELECT 'trigger ' || t.tgname, t.tgfoid::regprocedure::text FROM pg_catalog.pg_trigger AS t
-        JOIN pg_catalog.pg_proc AS f ON f.oid = t.tgfoid
-        WHERE t.tgrelid = relation AND NOT t.tgisinternal AND f.pronamespace <> 'queue_internal'::regnamespace
-          AND f.pronamespace <> 'queue_internal_before'::regnamespace
+        SELECT 'policy ' || p.polname, pg_catalog.concat_ws(' ', p.polcmd, p.polpermissive, p.polroles,
+               pg_catalog.pg_get_expr(p.polqual, p.polrelid), pg_catalog.pg_get_expr(p.polwithcheck, p.polrelid))
+        FROM pg_catalog.pg_policy AS p WHERE p.polrelid = relation
+        UNION ALL
+        -- Those of the extension, some of which are for its library, cannot be compared with the SQL-only edition.
+        SELECT 'trigger ' || t.tgname, pg_catalog.pg_get_triggerdef(t.oid) FROM pg_catalog.pg_trigger AS t
+        WHERE t.tgrelid = relation AND NOT t.tgisinternal
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend AS d
+                          WHERE d.classid = 'pg_catalog.pg_proc'::regclass AND d.objid = t.tgfoid AND d.deptype = 'e')
         UNION ALL
         SELECT 'child ' || h.inhrelid::regclass, NULL
         FROM pg_catalog.pg_inherits AS h JOIN pg_catalog.pg_class AS c ON c.oid = h.inhrelid
@@ -55,37 +50,137 @@ RETURNS SETOF pg_catalog.record LANGUAGE sql AS $$
     ) AS p (name, definition)
 $$;
 
--- Additions to the tables would be lost, and the partitions of the history are moved as they are. So there must be
--- none. The definitions of two versions may differ.
+-- What would be dropped with the schemas and the extension: everything that depends on them, directly or not. A part of
+-- another object, such as the rule of a view, counts as that object. The daily partitions of the history are kept.
+CREATE FUNCTION pg_temp.dropped(
+    schemas pg_catalog.oid[], extension pg_catalog.oid,
+    OUT classid pg_catalog.oid, OUT objid pg_catalog.oid, OUT name pg_catalog.text)
+RETURNS SETOF pg_catalog.record LANGUAGE sql AS $$
+    WITH RECURSIVE reached (classid, objid, objsubid) AS (
+        SELECT s.classid, s.objid, 0
+        FROM (SELECT 'pg_catalog.pg_namespace'::regclass::oid AS classid, n.oid AS objid FROM pg_catalog.unnest(schemas) AS n (oid)
+              UNION ALL SELECT 'pg_catalog.pg_extension'::regclass::oid, extension WHERE extension IS NOT NULL) AS s
+        UNION
+        SELECT n.classid, n.objid, n.objsubid
+        FROM reached AS r, LATERAL (
+            SELECT d.classid, d.objid, d.objsubid FROM pg_catalog.pg_depend AS d
+            WHERE d.refclassid = r.classid AND d.refobjid = r.objid AND (r.objsubid = 0 OR d.refobjsubid = r.objsubid)
+            UNION ALL
+            SELECT w.refclassid, w.refobjid, w.refobjsubid FROM pg_catalog.pg_depend AS w
+            WHERE w.classid = r.classid AND w.objid = r.objid AND w.deptype = 'i'
+        ) AS n
+        WHERE NOT (n.classid = 'pg_catalog.pg_class'::regclass AND EXISTS (
+            SELECT FROM pg_catalog.pg_class AS c
+            WHERE c.oid = n.objid
+              AND (c.relnamespace = 'pg_toast'::regnamespace
+                   OR c.relnamespace = 'queue_before'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_[0-9]{8}$')))
+    )
+    SELECT DISTINCT r.classid, r.objid, pg_catalog.regexp_replace(
+        pg_catalog.pg_describe_object(r.classid, r.objid, r.objsubid), E'\\m(queue|queue_internal)_before\\M', E'\\1', 'g')
+    FROM reached AS r
+    WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_depend AS w
+                      WHERE w.classid = r.classid AND w.objid = r.objid AND w.objsubid = r.objsubid AND w.deptype = 'i')
+$$;
+
+-- What the SQL-only edition itself creates.
+CREATE TEMP TABLE queue_move_own ON COMMIT DROP AS
+SELECT d.name FROM pg_temp.dropped(ARRAY['queue'::regnamespace, 'queue_internal'::regnamespace]::oid[], NULL) AS d;
+CREATE TEMP TABLE queue_move_parts ON COMMIT DROP AS
+SELECT c.relnamespace::regnamespace::text AS schema, c.relname AS relation, p.name, p.definition
+FROM pg_catalog.pg_class AS c, LATERAL pg_temp.parts(c.oid) AS p
+WHERE c.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND c.relkind IN ('r', 'p', 'S');
+
+\if :to_native
+    DROP SCHEMA queue, queue_internal CASCADE;
+    CREATE EXTENSION queue_ext VERSION '@CARGO_VERSION@';
+\endif
+
+-- The tables of the new edition, the tables of the same name in the old one, and the sequence. Tables that the old
+-- edition lacks stay as they are.
+CREATE TEMP TABLE queue_move_tables ON COMMIT DROP AS
+SELECT n.oid AS fresh, o.oid AS old, n.relname AS name, n.relkind AS kind
+FROM pg_catalog.pg_class AS n JOIN pg_catalog.pg_class AS o
+  ON o.relname = n.relname AND o.relnamespace = (n.relnamespace::regnamespace::text || '_before')::regnamespace
+WHERE n.relnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+  AND (n.relkind IN ('r', 'p') OR n.oid = 'queue.tasks_id_seq'::regclass);
+
+-- Whatever else depends on the old edition or belongs to its tables would be lost, and the partitions of the history are
+-- moved as they are. So there must be nothing of the kind. Objects are found by their dependencies, and those of the old
+-- edition itself are known from a fresh SQL-only edition; in the extension its functions, and the triggers that call them,
+-- are known as its members. Two versions may differ: in the definitions of what has the same name, and in functions,
+-- types, views and triggers.
 DO $$
 DECLARE
-    relation pg_catalog.text;
-    addition pg_catalog.text;
+    same_version CONSTANT boolean := pg_catalog.current_setting('queue_move.same_version') = 'true';
+    schemas      CONSTANT oid[] := ARRAY['queue_before'::regnamespace, 'queue_internal_before'::regnamespace]::oid[];
+    extension    CONSTANT oid := (SELECT e.oid FROM pg_catalog.pg_extension AS e
+                                  WHERE e.extname = 'queue_ext' AND pg_catalog.current_setting('queue_move.from') = 'native');
+    replaced     pg_catalog.text;
+    lost         pg_catalog.text[];
 BEGIN
-    SELECT t.fresh::regclass, o.name INTO relation, addition
-    FROM pg_temp.queue_move_tables AS t, LATERAL pg_temp.parts(t.old) AS o
-    WHERE NOT EXISTS (
-        SELECT FROM pg_temp.parts(t.fresh) AS n
-        WHERE n.name = o.name AND (n.definition IS NOT DISTINCT FROM o.definition
-            OR o.name <> 'kind' AND pg_catalog.current_setting('queue_move.same_version') = 'false'))
-    LIMIT 1;
-    IF addition = 'kind' THEN
-        RAISE EXCEPTION '% is not what it should be: it was replaced by something else of that name', relation;
-    ELSIF addition IS NOT NULL THEN
-        RAISE EXCEPTION 'table % has an addition that would be lost: %', relation, addition
-            USING HINT = 'Drop it, and create it again afterwards.';
-    END IF;
-    SELECT c.relname, d.name INTO relation, addition FROM pg_catalog.pg_class AS c, LATERAL (
-        SELECT o.name FROM pg_temp.parts(c.oid) AS o
-        WHERE o.name !~ '^(primary key|index) '
-          AND (o.name, o.definition) NOT IN (SELECT n.name, n.definition FROM pg_temp.parts('queue.history_default'::regclass) AS n
+    WITH part AS (
+        SELECT r.schema || '.' || r.relation AS relation, r.schema, p.name, p.definition,
+               EXISTS (SELECT FROM pg_temp.queue_move_parts AS n
+                       WHERE n.schema = r.schema AND n.relation = r.relation AND n.name = p.name) AS is_known,
+               EXISTS (SELECT FROM pg_temp.queue_move_parts AS n
+                       WHERE n.schema = r.schema AND n.relation = r.relation AND n.name = p.name
+                         AND (n.definition IS NOT DISTINCT FROM p.definition OR p.name <> 'kind' AND NOT same_version)) AS is_same
+        FROM (SELECT DISTINCT n.schema, n.relation FROM pg_temp.queue_move_parts AS n) AS r
+        JOIN pg_catalog.pg_class AS o ON o.relname = r.relation AND o.relnamespace = (r.schema || '_before')::regnamespace,
+             LATERAL pg_temp.parts(o.oid) AS p
+    ), own_function AS (
+        SELECT p.oid FROM pg_catalog.pg_proc AS p
+        WHERE p.pronamespace = ANY (schemas)
+          AND (NOT same_version OR EXISTS (
+              SELECT FROM pg_catalog.pg_depend AS d
+              WHERE d.classid = 'pg_catalog.pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+                AND d.refclassid = 'pg_catalog.pg_extension'::regclass AND d.refobjid = extension))
+    ), own_object AS (
+        SELECT 'pg_catalog.pg_proc'::regclass AS classid, f.oid AS objid FROM own_function AS f
+        UNION ALL
+        SELECT 'pg_catalog.pg_trigger'::regclass, t.oid
+        FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.tgrelid
+        WHERE c.relnamespace = ANY (schemas) AND t.tgfoid IN (SELECT f.oid FROM own_function AS f)
+        UNION ALL
+        SELECT 'pg_catalog.pg_extension'::regclass, extension
+        UNION ALL
+        SELECT 'pg_catalog.pg_class'::regclass, c.oid FROM pg_catalog.pg_class AS c
+        WHERE NOT same_version AND c.relnamespace = ANY (schemas) AND c.relkind = 'v'
+        UNION ALL
+        SELECT 'pg_catalog.pg_type'::regclass, t.oid FROM pg_catalog.pg_type AS t
+        WHERE NOT same_version AND t.typnamespace = ANY (schemas)
+    ), addition AS (
+        SELECT d.name FROM pg_temp.dropped(schemas, extension) AS d
+        WHERE NOT EXISTS (SELECT FROM pg_temp.queue_move_own AS o WHERE o.name = d.name)
+          AND NOT EXISTS (SELECT FROM own_object AS o WHERE o.classid = d.classid AND o.objid = d.objid)
+        UNION
+        -- No object depends on a column that was added, nor does a definition that was changed.
+        SELECT pg_catalog.format('%s of %s', p.name, p.relation) FROM part AS p
+        WHERE NOT p.is_same AND (p.is_known OR p.name ~ '^column ')
+        UNION
+        SELECT pg_catalog.format('%s of %s', p.name, 'queue.' || c.relname)
+        FROM pg_catalog.pg_class AS c, LATERAL pg_temp.parts(c.oid) AS p
+        WHERE c.relnamespace = 'queue_before'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_[0-9]{8}$'
+          AND p.name !~ '^(primary key|index) '
+          AND (p.name, p.definition) NOT IN (SELECT n.name, n.definition FROM pg_temp.parts('queue.history_default'::regclass) AS n
                                              WHERE n.name ~ '^(kind$|column )')
-        UNION ALL SELECT 'policy ' || p.polname FROM pg_catalog.pg_policy AS p WHERE p.polrelid = c.oid
-    ) AS d
-    WHERE c.relnamespace = 'queue_before'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_[0-9]{8}$' LIMIT 1;
-    IF addition IS NOT NULL THEN
-        RAISE EXCEPTION 'a day of the history, %, has an addition: %', relation, addition
-            USING HINT = 'Drop it, and create it again afterwards.';
+        UNION
+        SELECT pg_catalog.format('subscription of table %s', t.fresh::regclass)
+        FROM pg_temp.queue_move_tables AS t JOIN pg_catalog.pg_subscription_rel AS s ON s.srrelid = t.old
+    )
+    SELECT (SELECT pg_catalog.min(p.relation) FROM part AS p WHERE p.name = 'kind' AND NOT p.is_same),
+           (SELECT pg_catalog.array_agg(a.name ORDER BY a.name COLLATE "C") FROM addition AS a)
+    INTO replaced, lost;
+    IF replaced IS NOT NULL THEN
+        RAISE EXCEPTION '% is not what it should be: it was replaced by something else of that name', replaced
+            USING ERRCODE = 'wrong_object_type';
+    ELSIF lost <> '{}' THEN
+        RAISE EXCEPTION 'the move would lose additions to queue_ext'
+            USING ERRCODE = 'dependent_objects_still_exist',
+                  DETAIL = pg_catalog.array_to_string(lost[1:10], E'\n')
+                           || CASE WHEN pg_catalog.cardinality(lost) > 10
+                              THEN pg_catalog.format(E'\nand %s more', pg_catalog.cardinality(lost) - 10) ELSE '' END,
+                  HINT = 'Drop them, and create them again after the move.';
     END IF;
 END
 $$;
@@ -209,28 +304,15 @@ BEGIN
 END
 $$;
 
--- Drops the old edition, but nothing else with it.
+-- Drops the old edition.
 SET LOCAL client_min_messages = error;
 DROP SCHEMA queue_move CASCADE;
 DO $$
-DECLARE
-    lost pg_catalog.text;
 BEGIN
     IF pg_catalog.current_setting('queue_move.from') = 'native' THEN
         DROP EXTENSION queue_ext;
     ELSE
         DROP SCHEMA queue_before, queue_internal_before CASCADE;
-    END IF;
-    SELECT o.name INTO lost FROM pg_temp.queue_move_outside AS o
-    WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class AS c WHERE o.classid = 'pg_catalog.pg_class'::regclass AND c.oid = o.objid)
-      AND NOT EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE o.classid = 'pg_catalog.pg_proc'::regclass AND p.oid = o.objid)
-      AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger AS t WHERE o.classid = 'pg_catalog.pg_trigger'::regclass AND t.oid = o.objid)
-      AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint AS c
-                      WHERE o.classid = 'pg_catalog.pg_constraint'::regclass AND c.oid = o.objid)
-    LIMIT 1;
-    IF lost IS NOT NULL THEN
-        RAISE EXCEPTION '% depends on queue_ext, and would be dropped', lost
-            USING HINT = 'Drop it, and create it again afterwards.';
     END IF;
 END
 $$;

@@ -9,6 +9,47 @@ $$;
 COMMENT ON FUNCTION queue_internal.announce_task IS
     'Announces tasks to the library. The SQL-only edition has none.';
 
+-- SQL cannot count the index entries of dead rows.
+
+CREATE FUNCTION queue_internal.next_level(in_bucket integer, queue text, level integer) RETURNS integer
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    IF level = -2147483648 THEN
+        RETURN (SELECT f.level
+                FROM queue_internal.first_task(in_bucket, next_level.queue, next_level.level, '-infinity', false) AS f);
+    END IF;
+    RETURN (SELECT t.priority FROM queue.tasks AS t
+            WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = next_level.queue AND t.admission < 2
+              AND t.priority >= next_level.level ORDER BY t.priority LIMIT 1);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.next_level IS
+    'Returns the first priority of a queue that is at least this one; null if there is none.';
+
+CREATE FUNCTION queue_internal.order_bound(
+    in_bucket integer, queue text, level integer, after timestamptz, entries integer)
+RETURNS TABLE (run_at timestamptz, id bigint)
+LANGUAGE plpgsql IMMUTABLE ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+END
+$$;
+COMMENT ON FUNCTION queue_internal.order_bound IS 'Returns no row: this edition does not count index entries.';
+
+CREATE FUNCTION queue_internal.id_bound(after bigint, entries integer) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.id_bound IS 'Returns null: this edition does not count index entries.';
+
 -- Rights (internal/rights.sql). Public functions are SECURITY DEFINER (definer.sql), so the caller is the session's
 -- user or the role that it set. A SECURITY DEFINER function of another role in between cannot be seen: the rights of
 -- the session's role count.

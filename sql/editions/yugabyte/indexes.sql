@@ -16,6 +16,9 @@ COMMENT ON INDEX queue_internal.events_task IS 'The events of a waiting task.';
 CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id, outcome);
 COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task, by how they ended.';
 
+CREATE INDEX outcomes_rest ON queue_internal.outcomes (rest_queue, task_id) WHERE rest_after IS NOT NULL;
+COMMENT ON INDEX queue_internal.outcomes_rest IS 'Ended tasks with dependents that have not been notified.';
+
 -- There is no index on finished_at: all current writes would go to one tablet. Queries by time (retention, queue.stats)
 -- read the table.
 

@@ -4,6 +4,7 @@
 CREATE FUNCTION queue_internal.extend_history() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    PERFORM queue_internal.close_types();
     RETURN true;
 END
 $$;
