@@ -15,7 +15,8 @@ use std::time::Duration;
 use postgres::{Client, NoTls};
 
 use crate::clock::FakeClock;
-use crate::wait::eventually;
+use crate::stalls;
+use crate::wait::{SOON, eventually};
 
 /// How long a server may take to start, recovery included.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -116,6 +117,7 @@ impl Cluster {
     /// An empty folder for a server. One that was kept there, or left behind, is stopped first: it would
     /// later take away the socket of the new one.
     fn in_place(folder: &Path, programs: &Path) -> Self {
+        stalls::watch();
         let (folder, programs) = (folder.to_owned(), programs.to_owned());
         let cluster = Self { folder, programs, postmaster: None, keep: false, clock: None };
         let folder = cluster.folder();
@@ -230,14 +232,14 @@ impl Cluster {
     pub fn connect_to(&self, database: &str) -> Client {
         let mut refusal = None;
         let started = std::time::Instant::now();
-        while started.elapsed() < Duration::from_secs(10) {
+        while stalls::since(started) < SOON {
             match self.config(database).connect(NoTls) {
                 Ok(client) => return client,
                 Err(error) => refusal = Some(error),
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("no connection within 10 seconds: {refusal:?}");
+        panic!("no connection within {SOON:?}: {refusal:?}");
     }
 
     /// A connection, if one can be had now.
@@ -266,7 +268,7 @@ impl Cluster {
     pub fn await_worker(&mut self, database: &str) -> i32 {
         let mut client = self.connect();
         let mut pid = 0;
-        eventually("the worker is there", Duration::from_secs(5), || {
+        eventually("the worker is there", SOON, || {
             let query = "SELECT pid FROM pg_stat_activity \
                          WHERE backend_type = 'queue_ext worker' AND datname = $1 AND wait_event IS NOT NULL";
             pid = client.query_opt(query, &[&database]).ok().flatten().map_or(0, |row| row.get(0));

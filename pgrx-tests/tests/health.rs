@@ -1,11 +1,8 @@
 //! queue.health(): each trouble is caused, is named while it lasts, and is gone when it is over.
 
-use std::time::Duration;
-
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 
-const SOON: Duration = Duration::from_secs(10);
 const CHECKS: [&str; 11] = [
     "version",
     "engine",

@@ -2,7 +2,8 @@
 
 use super::*;
 use fallible_iterator::FallibleIterator;
-use std::time::{Duration, Instant};
+use queue_ext_tests::{SOON, WOKEN, eventually, stalls};
+use std::time::Instant;
 
 #[test]
 fn maintain_does_what_the_worker_would() {
@@ -41,7 +42,7 @@ fn maintain_does_what_the_worker_would() {
     );
     assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue.dead_letters"), 0);
     assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue_internal.history_partitions()"), 3);
-    let heard = owner.notifications().timeout_iter(Duration::from_secs(5)).next().expect("listen");
+    let heard = owner.notifications().timeout_iter(SOON).next().expect("listen");
     assert_eq!(heard.map(|heard| heard.channel().to_owned()), Some("queue_default".into()));
     assert_eq!(check(&mut owner, "worker").0, "ok");
     owner
@@ -121,7 +122,7 @@ fn wait_finds_a_task_within_a_pause_and_holds_no_snapshot_for_longer() {
     });
     // The oldest snapshot it holds moves on while it waits.
     let mut seen = std::collections::BTreeSet::new();
-    queue_ext_tests::eventually("three transactions of one CALL", Duration::from_secs(10), || {
+    eventually("three transactions of one CALL", SOON, || {
         let query = "SELECT xact_start::text FROM pg_stat_activity WHERE application_name = 'waiter' AND xact_start IS NOT NULL";
         seen.extend(owner.query(query, &[]).expect("look").iter().map(|row| row.get::<_, String>(0)));
         seen.len() >= 3
@@ -131,7 +132,7 @@ fn wait_finds_a_task_within_a_pause_and_holds_no_snapshot_for_longer() {
     let (ready, woken) = waiter.join().expect("the waiter");
     assert_eq!(ready, Some(true));
     // A pause, and a good deal for a busy machine; without looking it would be a minute.
-    assert!(woken.saturating_duration_since(pushed) < Duration::from_secs(5));
+    assert!(stalls::took(pushed, woken) < WOKEN);
 }
 
 #[test]

@@ -1,13 +1,9 @@
 //! All queues share one sequence of ids. No role can write rows about them, so no role can prevent the task of
 //! another from ending.
 
-use std::time::Duration;
-
 use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
 use postgres::Client;
-use queue_ext_tests::{Cluster, eventually};
-
-const SOON: Duration = Duration::from_secs(10);
+use queue_ext_tests::{Cluster, SOON, eventually};
 
 /// Rows that would keep task ID from ending.
 const MADE_UP: [&str; 2] = [

@@ -188,7 +188,7 @@ fn the_worker_shows_and_logs_no_stored_data() {
     );
     queue_ext_tests::eventually(
         "a dead letter, a run and a failed one",
-        std::time::Duration::from_secs(10),
+        queue_ext_tests::SOON,
         || {
             number(
             &mut admin,

@@ -1,12 +1,11 @@
 //! The background worker runs unattended as a superuser. Nothing that is stored may make it run code, or disturb it.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::{attempt, cluster, column, login, number, refusal, run};
 use postgres::Client;
-use queue_ext_tests::{Cluster, eventually};
+use queue_ext_tests::{Cluster, SOON, eventually};
 
-const SOON: Duration = Duration::from_secs(10);
 
 /// How many rounds the worker has made.
 fn rounds(admin: &mut Client) -> i64 {
