@@ -12,7 +12,7 @@
 #   make conformance                 run the tests that define the behaviour on every edition and version; print a table
 #   make dashboard                   build the dashboard, and run it for DATABASE_URL
 #   make torture                     run the fault campaigns (10 minutes)
-#   make bench                       compare it with other queues (45 minutes; BENCH_SCALE=quick: 3)
+#   make bench                       compare it with other queues (50 minutes; BENCH_SCALE=quick: 3)
 #   make docs                        build the documentation site in target/site
 #   make reference                   write docs/reference.md again, after a COMMENT was changed
 #   make demo-psql                   open psql on the server of the demo
@@ -249,7 +249,7 @@ reference: target/.exists installed-15
 		pgrx-tests/run docs reference
 
 # BENCH_ARGS="--only throughput --systems queue_ext floor" runs a part: python3 -m bench --help
-bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15
+bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15 portable
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_15) PYTHONPATH=$(PEERS)/python \
 		python3 -m bench --scale $(BENCH_SCALE) $(BENCH_ARGS)
 
