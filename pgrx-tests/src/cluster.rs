@@ -5,6 +5,7 @@
 //! if that user does not exist.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -43,6 +44,8 @@ pub struct Cluster {
     postmaster: Option<Child>,
     keep: bool,
     clock: Option<FakeClock>,
+    /// The folder, locked, so that another run of the tests does not take it.
+    _lock: Option<fs::File>,
 }
 
 impl Cluster {
@@ -118,15 +121,26 @@ impl Cluster {
     /// later take away the socket of the new one.
     fn in_place(folder: &Path, programs: &Path) -> Self {
         stalls::watch();
+        fs::create_dir_all(folder).expect("create the cluster's folder");
+        let lock = fs::File::open(folder).expect("open the cluster's folder");
+        // SAFETY: the file is open.
+        let free = unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+        assert!(
+            free,
+            "another run of the tests uses {}: wait until it ends, or set QUEUE_EXT_HOME to another folder",
+            folder.display()
+        );
         let (folder, programs) = (folder.to_owned(), programs.to_owned());
-        let cluster = Self { folder, programs, postmaster: None, keep: false, clock: None };
+        let cluster =
+            Self { folder, programs, postmaster: None, keep: false, clock: None, _lock: Some(lock) };
         let folder = cluster.folder();
         if folder.join("data/postmaster.pid").exists() {
             let _ =
                 cluster.command("pg_ctl").args(["-D", &cluster.data(), "-m", "immediate", "stop"]).output();
         }
-        let _ = fs::remove_dir_all(folder);
-        fs::create_dir_all(folder).expect("create the cluster's folder");
+        for entry in fs::read_dir(folder).expect("read the cluster's folder").flatten() {
+            let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
+        }
         give_away(folder);
         cluster
     }
@@ -177,6 +191,7 @@ impl Cluster {
             postmaster: None,
             keep: true,
             clock: None,
+            _lock: None,
         })
     }
 

@@ -182,6 +182,27 @@ fn problems_with_tasks_are_reported_while_they_last() {
 }
 
 #[test]
+fn a_schedule_that_is_late_is_reported() {
+    let cluster = with_settings("health-schedules", true, "queue.worker_enabled = off");
+    let mut client = cluster.connect();
+    is_ok(&mut client, "schedules");
+    run(&mut client, "SELECT queue.schedule('report', '@yearly', 'default')");
+    run(&mut client, "UPDATE queue.schedules SET next_run_at = now() - interval '30 seconds'");
+    let late = ["warning", "queue \"default\": 1 schedules are due", "CALL queue.maintain()"];
+    complains(&mut client, "schedules", late[0], late[1], late[2]);
+    assert!(is_ok_now(&mut client, "schedules", false), "a minute has not passed");
+    run(&mut client, "UPDATE queue.schedules SET next_run_at = now() - interval '61 seconds'");
+    assert!(!is_ok_now(&mut client, "schedules", false));
+    // One that fails is reported as such, and no more.
+    run(&mut client, "UPDATE queue.schedules SET last_error = 'no', last_error_at = now()");
+    assert_eq!(check(&mut client, "schedules", true).len(), 1);
+    complains(&mut client, "schedules", "warning", "1 schedules could not push their last task", "last_error");
+    run(&mut client, "UPDATE queue.schedules SET last_error = NULL, last_error_at = NULL");
+    run(&mut client, "CALL queue.maintain()");
+    is_ok(&mut client, "schedules");
+}
+
+#[test]
 fn a_session_that_holds_back_vacuum_is_reported() {
     let cluster = with_settings("health-horizon", true, "max_prepared_transactions = 5");
     let mut client = cluster.connect();

@@ -274,6 +274,16 @@ fn an_extension_created_while_its_database_is_probed_gets_its_worker() {
     cluster.await_worker("fresh");
 }
 
+/// Two runs of the tests at once would stop each other's servers.
+#[test]
+fn the_folder_of_a_server_is_not_given_to_another_test() {
+    let cluster = Cluster::start("lifecycle-folder");
+    let take = || Cluster::create(cluster.folder(), &Settings::default()).keep();
+    let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(take)).expect_err("it is used");
+    assert!(said.downcast_ref::<String>().is_some_and(|said| said.contains("another run of the tests uses")));
+    cluster.connect().batch_execute("SELECT 1").expect("it still runs");
+}
+
 #[test]
 fn settings_reload() {
     let mut cluster = Cluster::start("lifecycle-settings");

@@ -75,11 +75,18 @@ fn settings_are_kept_in_the_database() {
         ("lanes", "1"),
         ("max_lease", "soon"),
         ("max_lease", "-1 s"),
+        ("max_lease", "20 s"),
+        ("max_lease", "100000 years"),
         ("history_ahead", "0"),
+        ("history_ahead", "366"),
         ("history_ahead", "x"),
+        ("history_retention", "100000 years"),
+        ("poll_interval", "0"),
     ] {
         let error = owner.query("SELECT queue.set($1, $2)", &[&name, &value]).expect_err("refused");
         assert_eq!(error.code().map(|code| code.code()), Some("22023"), "{name} {value}: {error}");
+        let said = error.as_db_error().expect("of the server").message();
+        assert!(said.contains(name) || name == "lanes", "{said} does not name {name}");
     }
     owner.batch_execute("SELECT queue.set('max_lease', '1 minute')").expect("set");
     // A worker cannot exceed the limit.
@@ -100,6 +107,25 @@ fn settings_are_kept_in_the_database() {
         .batch_execute("SET queue.max_lease = '400 days'; SELECT queue.claim('8 days')")
         .expect_err("too long");
     assert_eq!(error.code().map(|code| code.code()), Some("54000"), "{error}");
+}
+
+#[test]
+fn both_editions_accept_the_same_values_of_a_setting() {
+    let portable = started("values");
+    let mut owner = as_owner(&portable, "postgres");
+    let native = Edition::FastPath.cluster("portable-values", Worker::Off);
+    let mut superuser = native.connect();
+    for (name, value, accepted) in [
+        ("history_ahead", "1", true),
+        ("history_ahead", "365", true),
+        ("history_ahead", "366", false),
+        ("max_lease", "1 min", true),
+        ("max_lease", "20 s", false),
+    ] {
+        let set = owner.query("SELECT queue.set($1, $2)", &[&name, &value]);
+        let altered = superuser.batch_execute(&format!("ALTER SYSTEM SET queue.{name} = '{value}'"));
+        assert_eq!((set.is_ok(), altered.is_ok()), (accepted, accepted), "{name} = {value}");
+    }
 }
 
 #[test]
