@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use postgres::{Client, NoTls};
 use queue_ext_tests::{Cluster, SOON, Settings, brief, eventually, stalls};
