@@ -174,7 +174,7 @@ comma := ,
 
 test: target/.exists
 	@$(MAKE) --no-print-directory -j6 prepared
-	@$(MAKE) --no-print-directory $(addprefix test-,$(PG_VERSIONS))
+	@$(MAKE) --no-print-directory -j1 $(addprefix test-,$(PG_VERSIONS))
 	@pgrx-tests/summary target/results
 
 # What the tests need is downloaded while something else is built.
