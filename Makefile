@@ -12,7 +12,7 @@
 #   make conformance                 run the tests that define the behaviour on every edition and version; print a table
 #   make dashboard                   build the dashboard, and run it for DATABASE_URL
 #   make torture                     run the fault campaigns (10 minutes)
-#   make bench                       compare it with other queues (45 minutes; BENCH_SCALE=quick: 3)
+#   make bench                       compare it with other queues (50 minutes; BENCH_SCALE=quick: 3)
 #   make docs                        build the documentation site in target/site
 #   make reference                   write docs/reference.md again, after a COMMENT was changed
 #   make demo-psql                   open psql on the server of the demo
@@ -77,7 +77,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib PGRX_BINDGEN_NO_DETECT
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$("$(1)" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install deb portable yugabyte conformance freeze injection prepared demo demo-psql demo-stop test check dashboard copied screenshots torture bench docs reference clean distclean servers
+.PHONY: all build install deb portable yugabyte conformance freeze injection prepared suites demo demo-psql demo-stop test check dashboard copied screenshots torture bench docs reference clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -141,7 +141,8 @@ $(QUEUE_EXT_HOME)/%/.done: pgrx-tests/servers.py | $(QUEUE_EXT_HOME)
 	@python3 pgrx-tests/servers.py $* $(@D)
 
 # The libraries for the fetched servers. cargo has one place for those of all versions and compiles again for the next one,
-# so each is kept, and cargo is asked only after a change. One build at a time.
+# so each is kept, and cargo is asked only after a change. One build at a time, in a folder of their own, so that the suites
+# can be built at the same time: much of a library's build uses one processor.
 LIBRARY_SOURCES := Cargo.toml Cargo.lock build.rs $(shell find src sql -path sql/releases -prune -o -type f -print)
 built = target/built/$(1)/libqueue_ext.so
 .PRECIOUS: $(call built,%)
@@ -152,8 +153,8 @@ $(call built,%): $(LIBRARY_SOURCES) | target/.exists $(DEBIAN)/.done
 	@$(call keep_library,$*)
 
 # For a version, with more variables for the build. As old as its beginning: what changes meanwhile may not be in it.
-keep_library = install -d $(@D) && touch $(@D)/begun && flock target/.exists sh -c 'MAKEFLAGS= $(FETCHED_ENV) $(MAKE) --no-print-directory build \
-	PG_CONFIG="$(PG_CONFIG_$(1))" $(2) && install -m 755 target/release/libqueue_ext.so $@ && touch -r $(@D)/begun $@' > target/build-$(notdir $(@D)).log 2>&1 \
+keep_library = install -d $(@D) && touch $(@D)/begun && flock target/.exists sh -c 'MAKEFLAGS= $(FETCHED_ENV) CARGO_TARGET_DIR=target/libraries $(MAKE) --no-print-directory build \
+	PG_CONFIG="$(PG_CONFIG_$(1))" $(2) && install -m 755 target/libraries/release/libqueue_ext.so $@ && touch -r $(@D)/begun $@' > target/build-$(notdir $(@D)).log 2>&1 \
 	|| { tail -40 target/build-$(notdir $(@D)).log; exit 1; }
 
 installed-%: $(call built,%) servers
@@ -173,12 +174,16 @@ comma := ,
 
 test: target/.exists
 	@$(MAKE) --no-print-directory -j6 prepared
-	@$(MAKE) --no-print-directory $(addprefix test-,$(PG_VERSIONS))
+	@$(MAKE) --no-print-directory -j1 $(addprefix test-,$(PG_VERSIONS))
 	@pgrx-tests/summary target/results
 
 # What the tests need is downloaded while something else is built.
 FETCHED := $(patsubst %,$(QUEUE_EXT_HOME)/%/.done,debian pypi client lint docs metrics browser languages)
-prepared: $(FETCHED) $(foreach v,$(PG_VERSIONS),$(call built,$(v))) injection $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
+prepared: $(FETCHED) $(foreach v,$(PG_VERSIONS),$(call built,$(v))) injection suites $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
+
+suites: | target/.exists
+	@echo "== building the suites"
+	@MAKEFLAGS= pgrx-tests/run build > target/build-suites.log 2>&1 || { tail -40 target/build-suites.log; exit 1; }
 
 # What the suites need on a version: $(call on,15). A newer server is upgraded to from those of 15 and later, whose package
 # has pg_upgrade's other half.
@@ -249,7 +254,7 @@ reference: target/.exists installed-15
 		pgrx-tests/run docs reference
 
 # BENCH_ARGS="--only throughput --systems queue_ext floor" runs a part: python3 -m bench --help
-bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15
+bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15 portable
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_15) PYTHONPATH=$(PEERS)/python \
 		python3 -m bench --scale $(BENCH_SCALE) $(BENCH_ARGS)
 

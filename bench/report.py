@@ -60,7 +60,7 @@ def costs(work, heading="rate"):
         if "error" in found:
             lines.append(f"| {system.label} | failed | | | | | |")
             continue
-        name = f"**{system.label}**" if system.key == "queue_ext" else system.label
+        name = f"**{system.label}**" if system.ours else system.label
         lines.append(f"| {name} | {number(found['rate'])} | {number(found.get('p50_ms'), 2)} | "
                      f"{number(found.get('p99_ms'), 2)} | {number(found['wal_bytes'])} | "
                      f"{number(found['commits'], 2)} | {number(found['dead_rows'], 2)} |")

@@ -41,17 +41,23 @@ class System:
     batch_clients: int = 0
     # Whether jobs end one by one, and not only whole batches.
     singly: bool = True
+    # Another system, whose files it uses where its own folder has none.
+    like: str = ""
 
     @property
-    def folder(self):
-        return PEERS / self.key
+    def ours(self):
+        return self.key.startswith("queue_ext")
+
+    def file(self, name):
+        own = PEERS / self.key / name
+        return own if own.exists() or not self.like else PEERS / self.like / name
 
     @property
     def database(self):
         return f"bench_{self.key}"
 
     def script(self, name):
-        return self.folder / f"{name}.sql"
+        return self.file(f"{name}.sql")
 
     def has(self, name):
         return self.script(name).exists()
@@ -59,12 +65,12 @@ class System:
     @property
     def client(self):
         """The program that uses the system's own client, if it has one."""
-        return next((path for path in (self.folder / "work.py", self.folder / "work.mjs") if path.exists()), None)
+        return next((path for path in map(self.file, ("work.py", "work.mjs")) if path.exists()), None)
 
     def install(self, cluster):
         """A new database with the system in it."""
         cluster.create_database(self.database)
-        for path in sorted(self.folder.glob("install.*"), key=lambda path: path.suffix == ".sql"):
+        for path in sorted((PEERS / self.key).glob("install.*"), key=lambda path: path.suffix == ".sql"):
             if path.suffix == ".sql":
                 cluster.psql(self.database, path, {})
             else:
@@ -76,7 +82,7 @@ class System:
             cluster.psql(self.database, self.script("fill"), {"tasks": tasks, "payload": payload})
         else:
             self.install(cluster)
-            run_client(cluster, self.database, self.folder / "fill.py", tasks, payload)
+            run_client(cluster, self.database, self.file("fill.py"), tasks, payload)
 
     def left(self, cluster):
         return cluster.query(self.database, self.script("left").read_text())
@@ -102,6 +108,7 @@ def run_client(cluster, database, path, *arguments, timeout=300):
 
 
 OURSELVES = System("queue_ext", "queue_ext", keeps=True, peer=False)
+SQL_ONLY = System("queue_ext_sql_only", "queue_ext, SQL-only", keeps=True, peer=False, like="queue_ext")
 FLOOR = System("floor", "floor: two updates by key", keeps=False, counts_tasks=False, peer=False)
 BARE_INSERT = System("bare_insert", "INSERT into a bare table", keeps=False, counts_tasks=False, peer=False)
 SKIP_LOCKED = System("skip_locked", "SKIP LOCKED, kept", keeps=True)
@@ -117,4 +124,4 @@ PEER_SYSTEMS = [
     # PgQ gives every event to every consumer; several do not share the work.
     System("pgq", "PgQ", keeps=False, batch_clients=1, singly=False),
 ]
-ALL = [OURSELVES, FLOOR, BARE_INSERT, *PEER_SYSTEMS]
+ALL = [OURSELVES, SQL_ONLY, FLOOR, BARE_INSERT, *PEER_SYSTEMS]

@@ -125,6 +125,11 @@ COMMENT ON COLUMN queue.failing_schedules.queue IS 'The name of the queue.';
 COMMENT ON COLUMN queue.failing_schedules.schedules IS 'How many of its schedules fail.';
 COMMENT ON COLUMN queue.failing_schedules.since IS 'The earliest run that could not be pushed.';
 COMMENT ON COLUMN queue.failing_schedules.last_error_at IS 'When a push last failed.';
+COMMENT ON VIEW queue.due_schedules IS
+    'How many schedules of each queue are due and have not run yet, and since when. Without those that fail.';
+COMMENT ON COLUMN queue.due_schedules.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.due_schedules.schedules IS 'How many of its schedules are due.';
+COMMENT ON COLUMN queue.due_schedules.since IS 'The earliest run that was not pushed yet.';
 
 COMMENT ON TABLE queue.schedules IS
     'The schedules. Change them with queue.schedule(), queue.unschedule() and queue.pause_schedule().';

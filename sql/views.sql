@@ -111,7 +111,7 @@ SELECT q.name AS queue,
 FROM shown AS q
 LEFT JOIN numbers AS n ON n.queue = q.name;
 
--- Without names and errors, for roles that may only read queue.stats.
+-- These two without names and errors, for roles that may only read queue.stats.
 CREATE VIEW queue.failing_schedules WITH (security_barrier) AS
 SELECT s.queue,
        count(*) AS schedules,
@@ -119,6 +119,15 @@ SELECT s.queue,
        max(s.last_error_at) AS last_error_at
 FROM queue.schedules AS s
 WHERE s.last_error IS NOT NULL AND s.paused_at IS NULL
+  AND coalesce(s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
+GROUP BY s.queue;
+
+CREATE VIEW queue.due_schedules WITH (security_barrier) AS
+SELECT s.queue,
+       count(*) AS schedules,
+       min(s.next_run_at) AS since
+FROM queue.schedules AS s
+WHERE s.next_run_at <= now() AND s.last_error IS NULL AND s.paused_at IS NULL
   AND coalesce(s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY s.queue;
 

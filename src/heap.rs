@@ -18,6 +18,7 @@ pub mod tid;
 pub mod write;
 
 use crate::fallback::Reason;
+use crate::invalidation::Listener;
 use pgrx::prelude::*;
 use std::cell::UnsafeCell;
 
@@ -28,7 +29,6 @@ pub use partitions::partitions_of;
 pub use tables::{Tables, Use, find};
 
 struct Known {
-    registered: bool,
     /// An invalidation has arrived since.
     stale: bool,
     /// An invalidation for the history or its partition has arrived since the partition was looked up.
@@ -44,7 +44,6 @@ struct Known {
 thread_local! {
     static KNOWN: UnsafeCell<Known> = const {
         UnsafeCell::new(Known {
-            registered: false,
             stale: false,
             rerouted: false,
             found: false,
@@ -59,25 +58,15 @@ fn known() -> *mut Known {
     KNOWN.with(UnsafeCell::get)
 }
 
+static CHANGES: Listener = Listener::new(relation_changed, roles_changed);
+
 /// The tables, with `tasks` locked, if the native fast path may use them in this way.
 pub fn open(purpose: Use) -> Result<Tables, Reason> {
+    CHANGES.register();
     // SAFETY: a backend has one thread, and no reference is held during calls of the server, which may call the
-    // callbacks below. The lock is kept until the end of the transaction, as the executor does.
+    // functions below. The lock is kept until the end of the transaction, as the executor does.
     unsafe {
         let known = known();
-        if !(*known).registered {
-            (*known).registered = true;
-            pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
-            use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID};
-            // The owner of the database is an implicit member of pg_database_owner.
-            for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID] {
-                pg_sys::CacheRegisterSyscacheCallback(
-                    cache as i32,
-                    Some(roles_changed),
-                    pg_sys::Datum::from(0),
-                );
-            }
-        }
         // Repeated until no invalidation arrives, because taking a lock processes pending invalidations.
         for _ in 0..10 {
             if (*known).stale || !(*known).found {
@@ -150,8 +139,7 @@ pub fn history_at(tables: &mut Tables, time: i64) -> Result<(), Reason> {
     }
 }
 
-/// A relcache callback. An invalid OID means all relations.
-unsafe extern "C-unwind" fn relation_changed(_argument: pg_sys::Datum, relation: pg_sys::Oid) {
+fn relation_changed(relation: pg_sys::Oid) {
     // SAFETY: see `open`.
     unsafe {
         let known = known();
@@ -172,8 +160,7 @@ unsafe extern "C-unwind" fn relation_changed(_argument: pg_sys::Datum, relation:
     }
 }
 
-/// A syscache callback for roles and memberships.
-unsafe extern "C-unwind" fn roles_changed(_argument: pg_sys::Datum, _cache: i32, _hash: u32) {
+fn roles_changed() {
     // SAFETY: see `open`.
     unsafe { (*known()).stale = true };
 }

@@ -21,6 +21,7 @@ mod ffi;
 mod guard;
 mod heap;
 mod hooks;
+mod invalidation;
 mod lanes;
 mod launcher;
 mod names;

@@ -88,7 +88,7 @@ pub fn define() {
         c"Raise it if the background worker may be stopped for longer than that.",
         &HISTORY_AHEAD,
         1,
-        366,
+        365,
         GucContext::Sighup,
         GucFlags::default(),
     );

@@ -11,6 +11,7 @@ from ..measure import COUNTERS, payload
 # becomes slower with more than a few, and awa faster up to hundreds.
 SETTINGS = {
     "queue_ext": [("one at a time", [24]), ("batches of 100", [8, 100])],
+    "queue_ext_sql_only": [("one at a time", [24]), ("batches of 100", [8, 100])],
     "pg_boss": [("batches of 100", [8])],
     "graphile_worker": [("local queue of 500", [24])],
     "procrastinate": [("one at a time", [8])],

@@ -5,6 +5,7 @@
 //! if that user does not exist.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,7 +16,8 @@ use std::time::Duration;
 use postgres::{Client, NoTls};
 
 use crate::clock::FakeClock;
-use crate::wait::eventually;
+use crate::stalls;
+use crate::wait::{SOON, eventually};
 
 /// How long a server may take to start, recovery included.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -42,6 +44,8 @@ pub struct Cluster {
     postmaster: Option<Child>,
     keep: bool,
     clock: Option<FakeClock>,
+    /// The folder, locked, so that another run of the tests does not take it.
+    _lock: Option<fs::File>,
 }
 
 impl Cluster {
@@ -116,15 +120,27 @@ impl Cluster {
     /// An empty folder for a server. One that was kept there, or left behind, is stopped first: it would
     /// later take away the socket of the new one.
     fn in_place(folder: &Path, programs: &Path) -> Self {
+        stalls::watch();
+        fs::create_dir_all(folder).expect("create the cluster's folder");
+        let lock = fs::File::open(folder).expect("open the cluster's folder");
+        // SAFETY: the file is open.
+        let free = unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+        assert!(
+            free,
+            "another run of the tests uses {}: wait until it ends, or set QUEUE_EXT_HOME to another folder",
+            folder.display()
+        );
         let (folder, programs) = (folder.to_owned(), programs.to_owned());
-        let cluster = Self { folder, programs, postmaster: None, keep: false, clock: None };
+        let cluster =
+            Self { folder, programs, postmaster: None, keep: false, clock: None, _lock: Some(lock) };
         let folder = cluster.folder();
         if folder.join("data/postmaster.pid").exists() {
             let _ =
                 cluster.command("pg_ctl").args(["-D", &cluster.data(), "-m", "immediate", "stop"]).output();
         }
-        let _ = fs::remove_dir_all(folder);
-        fs::create_dir_all(folder).expect("create the cluster's folder");
+        for entry in fs::read_dir(folder).expect("read the cluster's folder").flatten() {
+            let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
+        }
         give_away(folder);
         cluster
     }
@@ -175,6 +191,7 @@ impl Cluster {
             postmaster: None,
             keep: true,
             clock: None,
+            _lock: None,
         })
     }
 
@@ -230,14 +247,14 @@ impl Cluster {
     pub fn connect_to(&self, database: &str) -> Client {
         let mut refusal = None;
         let started = std::time::Instant::now();
-        while started.elapsed() < Duration::from_secs(10) {
+        while stalls::since(started) < SOON {
             match self.config(database).connect(NoTls) {
                 Ok(client) => return client,
                 Err(error) => refusal = Some(error),
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("no connection within 10 seconds: {refusal:?}");
+        panic!("no connection within {SOON:?}: {refusal:?}");
     }
 
     /// A connection, if one can be had now.
@@ -266,7 +283,7 @@ impl Cluster {
     pub fn await_worker(&mut self, database: &str) -> i32 {
         let mut client = self.connect();
         let mut pid = 0;
-        eventually("the worker is there", Duration::from_secs(5), || {
+        eventually("the worker is there", SOON, || {
             let query = "SELECT pid FROM pg_stat_activity \
                          WHERE backend_type = 'queue_ext worker' AND datname = $1 AND wait_event IS NOT NULL";
             pid = client.query_opt(query, &[&database]).ok().flatten().map_or(0, |row| row.get(0));

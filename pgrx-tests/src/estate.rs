@@ -2,10 +2,7 @@
 
 use postgres::Client;
 
-use crate::wait::eventually;
-use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(20);
+use crate::wait::{SOON, eventually};
 
 const EVERYTHING: &str = "
     SELECT concat_ws(' ', a.id, a.queue, a.state, a.priority, a.attempt, a.token, a.worker, a.payload, a.errors, a.result)

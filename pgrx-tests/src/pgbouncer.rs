@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 use std::process::Child;
-use std::time::Duration;
 
 use postgres::{Client, Config, NoTls};
 
 use crate::cluster::{Cluster, home};
-use crate::wait::eventually;
+use crate::wait::{SOON, eventually};
 
 /// Its port, which is that of its socket beside the server's too.
 pub const PORT: u16 = 6432;
@@ -35,8 +34,7 @@ impl PgBouncer {
         let mut config = cluster.config("postgres");
         config.port(PORT);
         let bouncer = Self { process, config };
-        let limit = Duration::from_secs(10);
-        eventually("PgBouncer takes connections", limit, || bouncer.config.connect(NoTls).is_ok());
+        eventually("PgBouncer takes connections", SOON, || bouncer.config.connect(NoTls).is_ok());
         bouncer
     }
 

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use fallible_iterator::FallibleIterator;
 use postgres::{Client, NoTls};
 use queue_ext_tests::clock::{FakeClock, Speed};
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 
-const SOON: Duration = Duration::from_secs(5);
 const HOUR: i64 = 3600;
 const TEN_YEARS: i64 = 3653 * 24 * HOUR;
 
@@ -102,7 +101,8 @@ fn every_row_of_the_history_is_in_its_day() {
     let (cluster, clock) = cluster("clock-midnight");
     let mut holder = cluster.connect();
     run(&mut holder, "SELECT queue.push('default')");
-    run(&mut holder, "CALL queue.maintain()");
+    // The worker may be making the partitions, and have the table locked.
+    eventually("there are partitions", SOON, || holder.batch_execute("CALL queue.maintain()").is_ok());
     let token = claim(&mut holder, "3 days").expect("a task");
     run(&mut holder, "BEGIN; SELECT FROM queue.tasks FOR UPDATE");
     let config = cluster.config("postgres");
@@ -185,7 +185,7 @@ fn the_clock_is_set_back_while_the_worker_is_disabled() {
     assert_eq!(error.code().expect("a code").code(), "55006", "{error}");
     clock.set(-TEN_YEARS, Speed::Real);
     run(&mut client, "SELECT queue.push('default'); SELECT queue.claim('300 ms')");
-    eventually("the worker is back", 2 * SOON, || {
+    eventually("the worker is back", SOON, || {
         number(&mut client, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'")
             == 1
     });
@@ -240,6 +240,7 @@ fn schedules_run_once() {
     let mut client = cluster.connect();
     run(&mut client, "SELECT queue.schedule('tick', '* * * * * *', 'default')");
     let runs = "SELECT count(*) FROM queue.tasks";
+    let twice = "SELECT count(*) - count(DISTINCT headers->>'scheduled_for') FROM queue.tasks";
     eventually("it runs", SOON, || number(&mut client, runs) >= 2);
     clock.set(-HOUR, Speed::Real);
     // Its next run is an hour away; the worker checks it anyway.
@@ -251,12 +252,10 @@ fn schedules_run_once() {
         clock.set(ahead, Speed::Real);
         // Missed runs are pushed once, for the latest one.
         eventually("it goes on", SOON, || number(&mut client, runs) >= so_far + 3);
-        let times = "SELECT count(DISTINCT headers->>'scheduled_for') FROM queue.tasks";
-        let (times, runs) = (number(&mut client, times), number(&mut client, runs));
-        assert!((times..=times + 1).contains(&runs), "{runs} runs at {times} times");
-        assert!(runs < so_far + 20, "missed runs were made up for: {runs} after {so_far}");
+        assert_eq!(number(&mut client, twice), 0, "runs that came twice");
+        let made = number(&mut client, runs) - so_far;
+        assert!(made < 1000, "missed runs were made up for: {made}");
     }
     run(&mut client, "SELECT queue.unschedule('tick')");
-    let twice = "SELECT count(*) - count(DISTINCT headers->>'scheduled_for') FROM queue.tasks";
     assert_eq!(number(&mut client, twice), 0, "runs that came twice");
 }

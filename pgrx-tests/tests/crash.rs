@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use queue_ext_tests::{Cluster, eventually};
+use queue_ext_tests::{Cluster, SOON, eventually, stalls};
 
+/// How soon the worker is there after the server.
 const BACK_WITHIN: Duration = Duration::from_secs(5);
 
 /// Tasks acknowledged before the crash, one of them leased, one finished.
@@ -18,17 +19,18 @@ fn work(cluster: &Cluster) {
         .expect("work");
 }
 
-fn all_is_well_after(cluster: &mut Cluster, crashed: Instant) {
-    eventually("the server is back", BACK_WITHIN, || cluster.try_connect("postgres").is_some());
+fn all_is_well_after(cluster: &mut Cluster) {
+    eventually("the server is back", SOON, || cluster.try_connect("postgres").is_some());
+    let began = Instant::now();
     cluster.await_worker("postgres");
-    let back = crashed.elapsed();
+    let back = stalls::since(began);
     assert!(back < BACK_WITHIN, "the worker was back after {back:?}");
     let mut client = cluster.connect();
     let counts = client.query_one(
         "SELECT count(*) FILTER (WHERE state IN ('queued', 'running')), count(*) FILTER (WHERE state = 'completed')
          FROM queue.all_tasks", &[]).expect("count");
     assert_eq!((counts.get::<_, i64>(0), counts.get::<_, i64>(1)), (99, 1), "nothing is lost");
-    eventually("the worker takes back the lease", BACK_WITHIN, || {
+    eventually("the worker takes back the lease", SOON, || {
         let row =
             client.query_one("SELECT count(*) FROM queue.tasks WHERE state = 'running'", &[]).expect("count");
         row.get::<_, i64>(0) == 0
@@ -40,12 +42,11 @@ fn killed_worker_is_back_and_nothing_is_lost() {
     let mut cluster = Cluster::start("crash-worker");
     work(&cluster);
     let pid = cluster.await_worker("postgres");
-    let crashed = Instant::now();
     // SAFETY: a signal to a process of this test's own server.
     unsafe { libc::kill(pid, libc::SIGKILL) };
     // Postgres restarts everything when a process that shares its memory is killed.
-    eventually("the server notices", BACK_WITHIN, || cluster.log().contains("was terminated by signal 9"));
-    all_is_well_after(&mut cluster, crashed);
+    eventually("the server notices", SOON, || cluster.log().contains("was terminated by signal 9"));
+    all_is_well_after(&mut cluster);
 }
 
 #[test]
@@ -53,9 +54,8 @@ fn killed_postmaster_is_back_and_nothing_is_lost() {
     let mut cluster = Cluster::start("crash-postmaster");
     work(&cluster);
     cluster.kill_postmaster();
-    let crashed = Instant::now();
     cluster.launch();
-    all_is_well_after(&mut cluster, crashed);
+    all_is_well_after(&mut cluster);
 }
 
 #[test]
@@ -65,7 +65,8 @@ fn a_fast_stop_is_fast_and_a_smart_stop_waits_for_no_worker() {
         cluster.await_worker("postgres");
         let started = Instant::now();
         cluster.stop(mode);
-        assert!(started.elapsed() < Duration::from_secs(10), "{mode} took {:?}", started.elapsed());
+        let took = stalls::since(started);
+        assert!(took < Duration::from_secs(10), "{mode} took {took:?}");
         cluster.launch();
     }
 }
@@ -85,7 +86,7 @@ fn acknowledged_pushes_survive_kill_nine() {
             }
             acknowledged
         });
-        eventually("some are pushed", Duration::from_secs(10), || {
+        eventually("some are pushed", SOON, || {
             client.query_one("SELECT count(*) FROM queue.tasks", &[]).expect("count").get::<_, i64>(0)
                 > before + 100
         });

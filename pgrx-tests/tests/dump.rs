@@ -2,13 +2,10 @@
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use postgres::Client;
 use queue_ext_tests::cluster::bindir;
-use queue_ext_tests::{Cluster, Edition, Settings, Worker, estate, eventually};
-
-const SOON: Duration = Duration::from_secs(60);
+use queue_ext_tests::{Cluster, Edition, SOON, Settings, Worker, estate, eventually};
 
 /// Dumps the source, restores the dump into new servers in every way, and passes each to `check`.
 fn restore(source: &Cluster, test: &str, roles: &str, check: impl Fn(&Cluster, &str)) {

@@ -1,13 +1,9 @@
 //! Databases in other encodings than UTF-8: a name is bytes in the encoding of its database, for the worker,
 //! for counters, for listeners and in the log.
 
-use std::time::Duration;
-
 use fallible_iterator::FallibleIterator;
 use postgres::Client;
-use queue_ext_tests::{Cluster, Settings, eventually};
-
-const SOON: Duration = Duration::from_secs(10);
+use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 
 fn run(client: &mut Client, statements: &str) {
     client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));

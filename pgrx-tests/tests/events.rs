@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Edition, Settings, Worker, brief, eventually};
+use queue_ext_tests::{Cluster, Edition, SOON, Settings, Worker, brief, eventually, stalls};
 
-const SOON: Duration = Duration::from_secs(30);
 /// The setting "queue.sweep_interval", or the interval at which queue.maintain() runs instead.
 const SWEEP: Duration = Duration::from_secs(2);
 
@@ -168,7 +167,7 @@ fn one_lost_event_costs_a_sweep_interval_at_most() {
         let mut done = 0;
         while done < 4 {
             assert!(
-                started.elapsed() < 3 * (SWEEP + Duration::from_secs(1)),
+                stalls::since(started) < 3 * (SWEEP + Duration::from_secs(1)),
                 "{}: {done} so far",
                 edition.name()
             );
@@ -289,16 +288,20 @@ fn the_worker_remembers_when_a_postponed_event_is_due_while_it_processes_others(
     run(&mut holder, &format!("BEGIN; SELECT FROM queue.tasks WHERE id = {dependent} FOR UPDATE"));
     run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim(queue => 'q')");
     // Postponed for more than half a second.
-    let postponed = "SELECT count(*) FROM queue_internal.events WHERE tries = 7";
+    let postponed = "SELECT count(*) FROM queue_internal.events WHERE tries >= 7";
     eventually("it is postponed", SOON, || number(&mut client, postponed) == 1);
     let told = "SELECT (queue.engine_stats() #>> '{worker,notifications}')::bigint";
     let before = number(&mut client, told);
     run(&mut client, "SELECT queue.push('other', delay => '20 ms')");
     eventually("a task came due meanwhile", SOON, || number(&mut client, told) > before);
     run(&mut holder, "ROLLBACK");
+    // The pauses grow, and on a slow machine there may have been more of them.
+    let left = "SELECT coalesce(max(extract(milliseconds FROM due_at - clock_timestamp())), 0)::bigint
+                FROM queue_internal.events";
+    let left = Duration::from_millis(number(&mut client, left).max(0).unsigned_abs());
     let unblocked = "SELECT count(*) FROM queue.tasks WHERE state = 'queued' AND queue = 'q'";
     let late = eventually("the dependent is unblocked", SOON, || number(&mut client, unblocked) == 1);
-    assert!(late < Duration::from_secs(3), "{late:?}");
+    assert!(late < left + Duration::from_secs(3), "{late:?}, and {left:?} were left");
 }
 
 /// The longest delay of a task of b without an event, while queue a has so many rows.

@@ -1,11 +1,8 @@
 //! queue.health(): each trouble is caused, is named while it lasts, and is gone when it is over.
 
-use std::time::Duration;
-
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 
-const SOON: Duration = Duration::from_secs(10);
 const CHECKS: [&str; 11] = [
     "version",
     "engine",
@@ -182,6 +179,27 @@ fn problems_with_tasks_are_reported_while_they_last() {
     complains(&mut client, "partitions", "warning", "none for tomorrow", "CALL queue.maintain()");
     run(&mut client, "CALL queue.maintain()");
     is_ok(&mut client, "partitions");
+}
+
+#[test]
+fn a_schedule_that_is_late_is_reported() {
+    let cluster = with_settings("health-schedules", true, "queue.worker_enabled = off");
+    let mut client = cluster.connect();
+    is_ok(&mut client, "schedules");
+    run(&mut client, "SELECT queue.schedule('report', '@yearly', 'default')");
+    run(&mut client, "UPDATE queue.schedules SET next_run_at = now() - interval '30 seconds'");
+    let late = ["warning", "queue \"default\": 1 schedules are due", "CALL queue.maintain()"];
+    complains(&mut client, "schedules", late[0], late[1], late[2]);
+    assert!(is_ok_now(&mut client, "schedules", false), "a minute has not passed");
+    run(&mut client, "UPDATE queue.schedules SET next_run_at = now() - interval '61 seconds'");
+    assert!(!is_ok_now(&mut client, "schedules", false));
+    // One that fails is reported as such, and no more.
+    run(&mut client, "UPDATE queue.schedules SET last_error = 'no', last_error_at = now()");
+    assert_eq!(check(&mut client, "schedules", true).len(), 1);
+    complains(&mut client, "schedules", "warning", "1 schedules could not push their last task", "last_error");
+    run(&mut client, "UPDATE queue.schedules SET last_error = NULL, last_error_at = NULL");
+    run(&mut client, "CALL queue.maintain()");
+    is_ok(&mut client, "schedules");
 }
 
 #[test]

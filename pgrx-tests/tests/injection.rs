@@ -16,13 +16,11 @@ mod waits;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::mpsc;
-use std::time::Duration;
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 use scenarios::{Hold, SCENARIOS, Scenario};
 
-const SOON: Duration = Duration::from_secs(5);
 /// The error that the client gets for each fault.
 const FAULTS: [(&str, &str); 2] = [("error", "38000 error at"), ("panic", "XX000 panic at")];
 
@@ -294,7 +292,7 @@ fn a_fault_in_a_call_leaves_nothing_behind() {
     let mut other = cluster.connect();
     send_the_worker_away(&mut other);
     // A lane that is never refilled, or stays locked, would keep everybody waiting.
-    run(&mut other, "SET statement_timeout = '10s'");
+    run(&mut other, "SET statement_timeout = '60s'");
     let started =
         other.query_one("SELECT pg_postmaster_start_time()::text", &[]).expect("start").get::<_, String>(0);
     let points = points(&mut other);

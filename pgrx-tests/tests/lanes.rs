@@ -19,9 +19,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, eventually, stalls};
 
-const SOON: Duration = Duration::from_secs(5);
 const NONE: [i64; 0] = [];
 
 /// A server without sweeps, with and without the worker.
@@ -96,6 +95,6 @@ fn wakes(cluster: &Cluster, queue: &'static str, what: &str, act: impl FnOnce())
     let done = Instant::now();
     let (ready, at) = waiter.join().expect("the waiter");
     assert!(ready, "{what}: woken for nothing");
-    let late = at.saturating_duration_since(done);
-    assert!(late < Duration::from_secs(2), "{what}: woken after {late:?}");
+    let late = stalls::took(done, at);
+    assert!(late < WOKEN, "{what}: woken after {late:?}");
 }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use postgres::Client;
 use queue_ext_tests::cluster::signal;
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, eventually, stalls};
 
-const SOON: Duration = Duration::from_secs(5);
 
 fn workers(client: &mut Client) -> Vec<(String, i32)> {
     let query = "SELECT datname::text, pid FROM pg_stat_activity WHERE backend_type = 'queue_ext worker' AND datname IS NOT NULL ORDER BY 1";
@@ -25,7 +24,8 @@ fn lease_expires(client: &mut Client) {
     client
         .batch_execute("SELECT queue.push('default'); SELECT count(*) FROM queue.claim('100 ms')")
         .expect("claim");
-    eventually("the worker puts the task back", SOON, || {
+    // By itself it would look in ten seconds.
+    eventually("the worker puts the task back", WOKEN, || {
         let row = client.query_one("SELECT bool_and(state = 'queued') FROM queue.tasks", &[]).expect("state");
         row.get::<_, Option<bool>>(0) == Some(true)
     });
@@ -48,7 +48,7 @@ fn worker_survives_termination_and_errors() {
         .batch_execute("SELECT pg_reload_conf(); SELECT queue.push('default', delay => '100 ms')")
         .expect("push");
     let errors = |cluster: &Cluster| cluster.log().matches("queue_internal.due_queues").count();
-    eventually("it tries again", Duration::from_secs(10), || errors(&cluster) >= 2);
+    eventually("it tries again", SOON, || errors(&cluster) >= 2);
     let lines = cluster.log().lines().count();
     client
         .batch_execute(
@@ -56,7 +56,7 @@ fn worker_survives_termination_and_errors() {
         )
         .expect("rename");
     assert_eq!(worker_of(&mut client, "postgres"), Some(pid), "it is the same worker");
-    eventually("all is well again", Duration::from_secs(10), || {
+    eventually("all is well again", SOON, || {
         let stats: serde_json::Value =
             client.query_one("SELECT queue.engine_stats()", &[]).expect("stats").get(0);
         stats["worker"]["sleeps_for_ms"].as_i64().is_some_and(|sleeps| sleeps > 1000)
@@ -88,7 +88,7 @@ fn databases_come_and_go_with_their_workers() {
     cluster.await_worker("shop");
     // A worker does not block a copy, a rename or DROP DATABASE.
     client.batch_execute("CREATE DATABASE copy TEMPLATE shop").expect("a copy of a database with a worker");
-    eventually("both have workers", Duration::from_secs(20), || {
+    eventually("both have workers", SOON, || {
         worker_of(&mut client, "copy").is_some() && worker_of(&mut client, "shop").is_some()
     });
     client.batch_execute("ALTER DATABASE copy RENAME TO duplicate").expect("rename");
@@ -96,7 +96,7 @@ fn databases_come_and_go_with_their_workers() {
     client.batch_execute("DROP DATABASE duplicate").expect("drop");
     client.batch_execute("DROP DATABASE shop WITH (FORCE)").expect("drop by force");
     client.batch_execute("DROP DATABASE plain").expect("drop");
-    assert_eq!(workers(&mut client).len(), 1);
+    eventually("one worker is left", SOON, || workers(&mut client).len() == 1);
     assert!(!cluster.log().contains("FATAL:  database"), "no worker may run after a database that is gone");
     // The same name again is another database.
     client.batch_execute("CREATE DATABASE shop").expect("create");
@@ -215,7 +215,7 @@ fn extension_is_dropped_and_created_while_the_worker_works() {
                               SELECT count(*) FROM queue.claim('5 ms', max_tasks => 20)").expect("work");
         let started = std::time::Instant::now();
         client.batch_execute("DROP EXTENSION queue_ext").expect("DROP EXTENSION");
-        assert!(started.elapsed() < Duration::from_secs(2), "round {round}: DROP EXTENSION was held up");
+        assert!(stalls::since(started) < WOKEN, "round {round}: DROP EXTENSION was held up");
         let left: i64 = client
             .query_one("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'queue%'", &[])
             .expect("count")
@@ -226,7 +226,7 @@ fn extension_is_dropped_and_created_while_the_worker_works() {
     cluster.await_worker("postgres");
     lease_expires(&mut client);
     client.batch_execute("DROP EXTENSION queue_ext").expect("DROP EXTENSION");
-    eventually("the worker is gone", Duration::from_secs(15), || workers(&mut client).is_empty());
+    eventually("the worker is gone", SOON, || workers(&mut client).is_empty());
     assert!(!cluster.log().contains("deadlock"), "nobody may run into a deadlock");
     let lines = cluster
         .log()
@@ -250,7 +250,11 @@ fn an_extension_created_while_its_database_is_probed_gets_its_worker() {
     let (mut locker, mut creator) = (cluster.connect_to("fresh"), cluster.connect_to("fresh"));
     locker.batch_execute("BEGIN; LOCK TABLE pg_extension IN ACCESS EXCLUSIVE MODE").expect("lock");
     // The next launcher probes all databases at once.
-    let old = resting_launcher(&mut client).expect("a launcher");
+    let mut old = None;
+    eventually("the launcher has nothing to do", SOON, || {
+        old = resting_launcher(&mut client);
+        old.is_some()
+    });
     client.execute("SELECT pg_terminate_backend($1)", &[&old]).expect("terminate");
     let probe = "SELECT pid FROM pg_stat_activity AS probe
         WHERE backend_type = 'queue_ext worker' AND datname = 'fresh' AND wait_event_type = 'Lock'
@@ -268,6 +272,16 @@ fn an_extension_created_while_its_database_is_probed_gets_its_worker() {
     creator.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     signal(launcher, libc::SIGCONT);
     cluster.await_worker("fresh");
+}
+
+/// Two runs of the tests at once would stop each other's servers.
+#[test]
+fn the_folder_of_a_server_is_not_given_to_another_test() {
+    let cluster = Cluster::start("lifecycle-folder");
+    let take = || Cluster::create(cluster.folder(), &Settings::default()).keep();
+    let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(take)).expect_err("it is used");
+    assert!(said.downcast_ref::<String>().is_some_and(|said| said.contains("another run of the tests uses")));
+    cluster.connect().batch_execute("SELECT 1").expect("it still runs");
 }
 
 #[test]
@@ -367,10 +381,10 @@ fn many_databases_are_probed_without_taking_every_slot() {
     cluster.launch();
     // All are probed, two at a time, and both with the extension end up with a worker.
     let mut client = cluster.connect();
-    eventually("both have workers", Duration::from_secs(30), || {
+    eventually("both have workers", 2 * SOON, || {
         worker_of(&mut client, "shop").is_some() && worker_of(&mut client, "postgres").is_some()
     });
-    eventually("the others are left alone", Duration::from_secs(20), || workers(&mut client).len() == 2);
+    eventually("the others are left alone", SOON, || workers(&mut client).len() == 2);
     assert!(!cluster.log().contains("WARNING"), "there was room enough:\n{}", cluster.log());
 }
 

@@ -7,11 +7,9 @@
 #[path = "native/history.rs"]
 mod history;
 
-use std::time::Duration;
-
 use history::History;
 use postgres::Client;
-use queue_ext_tests::{Cluster, Settings, counters_agree, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, counters_agree, eventually};
 
 /// How many histories are played before both sides are compared.
 const CHUNK: u64 = 100;
@@ -60,7 +58,7 @@ fn random_histories_end_the_same_natively_and_by_sql() {
     // No other process may end leases or process events, because the histories determine when that happens.
     admin.batch_execute("ALTER SYSTEM SET queue.worker_enabled = off").expect("set");
     admin.batch_execute("SELECT pg_reload_conf()").expect("reload");
-    eventually("the workers leave", Duration::from_secs(10), || {
+    eventually("the workers leave", SOON, || {
         let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
         admin.query_one(workers, &[]).expect("count").get::<_, i64>(0) == 0
     });

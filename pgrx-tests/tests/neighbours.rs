@@ -21,15 +21,12 @@ mod locks;
 mod prepared;
 #[path = "neighbours/shares.rs"]
 mod shares;
-#[path = "neighbours/stalls.rs"]
-mod stalls;
 
 use std::time::{Duration, Instant};
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, Edition, Settings, Worker, eventually};
+use queue_ext_tests::{Cluster, Edition, SOON, Settings, WOKEN, Worker, at_best, eventually, stalls};
 
-const SOON: Duration = Duration::from_secs(10);
 
 /// How long a flood lasts.
 fn while_it_lasts() -> Duration {
@@ -75,7 +72,7 @@ fn b_is_in_time(client: &mut Client, time: Duration) {
     let ticks = "SELECT count(*) FROM queue.tasks WHERE queue = 'b' AND headers ? 'schedule'";
     let started = Instant::now();
     let mut ends = 0;
-    while started.elapsed() < time {
+    while stalls::since(started) < time {
         run(client, "SELECT queue.push('b', priority => -1); SELECT queue.claim('50 ms', 'b')");
         let late = eventually("the lease of b ends", SOON, || {
             number(client, "SELECT count(*) FROM queue.tasks WHERE queue = 'b' AND state = 'running'") == 0
@@ -88,9 +85,10 @@ fn b_is_in_time(client: &mut Client, time: Duration) {
     let late = "SELECT coalesce(max(extract(epoch FROM created_at - (headers ->> 'scheduled_for')::timestamptz)) * 1000, 0)::bigint
                 FROM queue.tasks WHERE queue = 'b'";
     let late = number(client, late);
-    assert!(late < 1000, "a run of b was {late} ms late");
-    let ticks = number(client, ticks);
-    assert!(ticks + 1 >= started.elapsed().as_secs() as i64, "{ticks} runs in {:?}", started.elapsed());
+    let stood_still = stalls::watch().between(started, Instant::now());
+    assert!(late < 1000 + stood_still.as_millis() as i64, "a run of b was {late} ms late");
+    let (ticks, time) = (number(client, ticks), stalls::since(started));
+    assert!(ticks + 1 >= time.as_secs() as i64, "{ticks} runs in {time:?}");
 }
 
 #[test]
@@ -106,9 +104,11 @@ fn an_open_transaction_with_the_key_of_a_schedule_delays_only_that_schedule() {
     }
     run(&mut client, TICK);
     b_is_in_time(&mut client, while_it_lasts());
-    assert!(text(&mut client, "SELECT min(last_error) FROM queue.schedules").contains("lock timeout"));
     let named = "SELECT status || detail FROM queue.health() WHERE name = 'schedules'";
-    assert!(text(&mut client, named).starts_with("warningqueue \"a\": 5 schedules could not"));
+    eventually("each was tried", SOON, || {
+        text(&mut client, named).starts_with("warningqueue \"a\": 5 schedules could not")
+    });
+    assert!(text(&mut client, "SELECT min(last_error) FROM queue.schedules").contains("lock timeout"));
     run(&mut holder, "ROLLBACK");
     eventually("the schedule of a runs", SOON, || {
         number(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'a'") > 0
@@ -182,7 +182,8 @@ fn maintain_skips_what_is_locked_and_does_the_rest() {
         );
         let started = Instant::now();
         run(&mut client, "CALL queue.maintain()");
-        assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+        let took = stalls::since(started);
+        assert!(took < Duration::from_secs(15), "{took:?}");
         assert!(
             number(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'b' AND state = 'queued'")
                 > 1
@@ -194,7 +195,7 @@ fn maintain_skips_what_is_locked_and_does_the_rest() {
         );
         run(&mut holder, "ROLLBACK");
         // A schedule that failed is left alone for as long as it was overdue, 30 s at most.
-        eventually("the rest is done by later calls", Duration::from_secs(40), || {
+        eventually("the rest is done by later calls", 2 * SOON, || {
             run(&mut client, "CALL queue.maintain()");
             number(&mut client, "SELECT count(*) FROM queue.dead_letters") == 1
                 && number(&mut client, "SELECT count(*) FROM queue.tasks WHERE key = 'nightly'") == 11
@@ -214,7 +215,7 @@ fn a_schedule_years_behind_delays_no_other_schedule() {
     );
     let run_so_far = "SELECT count(*) FROM queue.tasks WHERE queue = 'a'";
     // At the latest by the next sweep.
-    eventually("the worker has noticed", 3 * SOON, || number(&mut client, run_so_far) > 5);
+    eventually("the worker has noticed", SOON, || number(&mut client, run_so_far) > 5);
     b_is_in_time(&mut client, while_it_lasts());
     assert!(number(&mut client, run_so_far) > 500);
     assert!(
@@ -244,7 +245,7 @@ fn six_hundred_thousand_tasks_of_another_queue_delay_no_schedule() {
     let longest = "SELECT coalesce(extract(epoch FROM clock_timestamp() - max(xact_start)) * 1000, 0)::bigint
                    FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
     let (started, mut most) = (Instant::now(), 0);
-    while started.elapsed() < time {
+    while stalls::since(started) < time {
         // Each short lease causes a check.
         run(
             &mut client,
@@ -261,7 +262,8 @@ fn six_hundred_thousand_tasks_of_another_queue_delay_no_schedule() {
         "{runs} runs in {time:?}, {late} ms late at most; the longest transaction of the worker took {most} ms, all at once {all_at_once} ms"
     );
     assert!(runs + 1 >= time.as_secs() as i64, "{runs} runs in {time:?}");
-    assert!(late < 1000, "a run of b was {late} ms late");
+    let stood_still = stalls::watch().between(started, Instant::now());
+    assert!(late < 1000 + stood_still.as_millis() as i64, "a run of b was {late} ms late");
     // A piece small enough that other sessions do not wait for it.
     assert!(
         most < all_at_once,
@@ -294,18 +296,18 @@ fn twenty_thousand_priorities_cost_a_sweep_no_more_than_a_hundred() {
          SELECT 'a', n, now() + CASE WHEN n = 20000 THEN interval '-1 second' ELSE '1 day' END
          FROM generate_series(1, 20000) AS n; ANALYZE queue.tasks",
     );
-    let mut best = Duration::MAX;
-    for _ in 0..5 {
+    const LIMIT: Duration = Duration::from_millis(150);
+    let best = at_best(LIMIT, || {
         let started = Instant::now();
         let ready = text(
             &mut client,
             "SELECT array_to_string(ready, ',') FROM queue_internal.due_queues('-infinity', clock_timestamp())",
         );
-        best = best.min(started.elapsed());
         assert!(ready.contains('a'), "{ready}");
-    }
+        started.elapsed()
+    });
     println!("20,000 priorities: {best:?}");
-    assert!(best < Duration::from_millis(150), "{best:?}");
+    assert!(best < LIMIT, "{best:?}");
     b_is_in_time(&mut client, while_it_lasts());
 }
 

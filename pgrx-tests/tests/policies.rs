@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Edition, Worker, brief, eventually};
+use queue_ext_tests::{Cluster, Edition, SOON, Worker, brief, eventually, stalls};
 
 /// These tests keep both cores busy: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -46,7 +46,7 @@ fn work(mut client: Client, queue: &str, number: usize, limit: Duration) -> Vec<
     let started = Instant::now();
     let mut attempts = Vec::new();
     for n in number.. {
-        assert!(started.elapsed() < limit, "the queue is not drained in time");
+        assert!(stalls::since(started) < limit, "the queue is not drained in time");
         // Every fifth claim is rolled back, and has taken nothing.
         let mut transaction = client.transaction().expect("begin");
         let claim = "SELECT id, token, group_key, lease_until - interval '1 second', lease_until
@@ -144,7 +144,7 @@ fn no_instant_has_more_than_max_running() {
         let mut client = cluster.connect();
         client.execute("SELECT queue.create('q', '{\"max_running\": 7}')", &[]).expect("create");
         push(&mut client, "q", tasks, 0);
-        drain(cluster, "q", Duration::from_secs(120));
+        drain(cluster, "q", Duration::from_secs(300));
         assert!(most_at_once(&mut client, "q", false) <= 7);
         assert!(most_at_once(&mut client, "q", false) >= 6, "the places are used");
         let finished: i64 =
@@ -161,7 +161,7 @@ fn no_instant_has_more_of_a_group_than_allowed_and_at_one_they_run_in_order() {
             let options = format!("{{\"max_running_per_group\": {most}}}");
             client.execute("SELECT queue.create($1, $2::text::jsonb)", &[&queue, &options]).expect("create");
             push(&mut client, queue, tasks, 12);
-            drain(cluster, queue, Duration::from_secs(120));
+            drain(cluster, queue, Duration::from_secs(300));
             assert_eq!(most_at_once(&mut client, queue, true), most, "{queue}");
             let query = "SELECT count(*), count(DISTINCT group_key) FROM queue.history WHERE queue = $1";
             let row = client.query_one(query, &[&queue]).expect("count");
@@ -175,7 +175,7 @@ fn no_instant_has_more_of_a_group_than_allowed_and_at_one_they_run_in_order() {
         assert_eq!(overtaken, 0, "no task begins before an earlier one of its group has finished");
         let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
         let no_worker = client.query_one(worker, &[]).expect("look for a worker").get::<_, i64>(0) == 0;
-        eventually("no event is left", Duration::from_secs(15), || {
+        eventually("no event is left", SOON, || {
             // The last claim may have found a group locked by another session; the worker, or its replacement,
             // processes the event.
             if no_worker {
@@ -195,7 +195,7 @@ fn no_period_has_more_starts_than_the_rate_limit() {
         client.execute("SELECT queue.create('q', $1::text::jsonb)", &[&options]).expect("create");
         push(&mut client, "q", tasks, 0);
         let started = Instant::now();
-        drain(cluster, "q", Duration::from_secs(120));
+        drain(cluster, "q", Duration::from_secs(300));
         let took = started.elapsed();
         // Any span of a period that begins with a start.
         let query = "SELECT max(starts) FROM (
@@ -207,7 +207,13 @@ fn no_period_has_more_starts_than_the_rate_limit() {
         let attempts: i64 = client.query_one("SELECT count(*) FROM attempts", &[]).expect("count").get(0);
         let least = Duration::from_secs((attempts as u64 - 1) / 100);
         assert!(took >= least, "{attempts} starts in {took:?}");
-        assert!(took < 2 * least + Duration::from_secs(5), "the rate is used: {attempts} starts in {took:?}");
+        // The rate is used, as far as this machine gets without it.
+        client.execute("SELECT queue.create('free', '{\"max_running\": 50}')", &[]).expect("create");
+        push(&mut client, "free", tasks, 0);
+        let started = Instant::now();
+        drain(cluster, "free", Duration::from_secs(300));
+        let most = 2 * (least + started.elapsed()) + Duration::from_secs(5);
+        assert!(took < most, "{attempts} starts in {took:?}, not within {most:?}");
     });
 }
 

@@ -62,7 +62,7 @@ mod worker;
 mod world;
 
 use accept::{THOROUGH, Verdict};
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 use record::Options;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,7 +126,7 @@ impl Server {
         if !worker {
             client.batch_execute("ALTER SYSTEM SET queue.worker_enabled = off").expect("ALTER SYSTEM");
             client.batch_execute("SELECT pg_reload_conf()").expect("reload");
-            eventually("the setting counts", Duration::from_secs(20), || {
+            eventually("the setting counts", SOON, || {
                 let row = cluster.connect().query_one("SHOW queue.worker_enabled", &[]);
                 row.expect("SHOW").get::<_, &str>(0) == "off"
             });
@@ -137,7 +137,7 @@ impl Server {
             let mut client = server.connect(stage);
             client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
             record::create_queues(&mut client);
-            eventually("the base of tokens is published", Duration::from_secs(20), || {
+            eventually("the base of tokens is published", SOON, || {
                 let mark = "SELECT reached FROM queue_internal.token_mark";
                 !worker || client.query_one(mark, &[]).expect("look").get::<_, i64>(0) > 0
             });
@@ -162,7 +162,7 @@ impl Server {
         let skip = "SELECT setval('queue.tasks_id_seq', nextval('queue.tasks_id_seq') + 100)";
         client.batch_execute(skip).expect("skip some ids");
         // Until the base of tokens is published, each claim computes another one.
-        eventually("the base of tokens is published", Duration::from_secs(20), || {
+        eventually("the base of tokens is published", SOON, || {
             let claim = "SELECT token, queue.complete(id, token) FROM queue.claim('1 hour', 'probe')";
             client.execute("SELECT queue.push('probe')", &[]).expect("push");
             let token = client.query_one(claim, &[]).expect("claim").get(0);
@@ -281,7 +281,7 @@ fn options() -> Options {
     Options {
         seed: seed(),
         native: 60,
-        patience: Duration::from_secs(10),
+        patience: SOON,
         phases: THOROUGH,
         shape: "",
         opening: "",

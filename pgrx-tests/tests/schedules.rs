@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, eventually, stalls};
 
-const SOON: Duration = Duration::from_secs(10);
 
 fn start(name: &str) -> (Cluster, Client) {
     // No sweep may run during this test.
@@ -66,16 +65,18 @@ fn each_second_runs_once_through_crashes_and_restarts() {
         client = cluster.connect();
     }
     await_runs(&mut client, 2);
+    eventually("what was missed is made up for", SOON, || {
+        let late = "SELECT count(*) FROM queue.schedules WHERE last_run_at < clock_timestamp() - interval '2 seconds'";
+        number(&mut client, late) == 0
+    });
     client.batch_execute("SELECT queue.pause_schedule('tick')").expect("pause");
     assert_every_second_once(&mut client);
-    // Whatever was missed was made up: the last run is not a second before the pause.
-    let late = "SELECT count(*) FROM queue.schedules WHERE last_run_at < paused_at - interval '2 seconds'";
-    assert_eq!(number(&mut client, late), 0);
 }
 
 #[test]
 fn runs_are_on_time_and_never_early() {
     let (_cluster, mut client) = start("schedules-time");
+    let began = std::time::Instant::now();
     client.batch_execute("SELECT queue.schedule('tick', '* * * * * *', 'default')").expect("schedule");
     await_runs(&mut client, 4);
     let query = "SELECT extract(epoch FROM min(late))::float8, extract(epoch FROM max(late))::float8
@@ -83,7 +84,8 @@ fn runs_are_on_time_and_never_early() {
     let row = client.query_one(query, &[]).expect("how late");
     let (best, worst) = (row.get::<_, f64>(0), row.get::<_, f64>(1));
     assert!(best >= 0.0, "a task was pushed {best} s before its time");
-    assert!(best < 0.1 && worst < 1.0, "from {best} to {worst} s late");
+    let stood_still = stalls::watch().between(began, std::time::Instant::now()).as_secs_f64();
+    assert!(best < 0.1 && worst < 1.0 + stood_still, "from {best} to {worst} s late");
 
     // If the clock is set back by three seconds, the next run is three seconds further away.
     client
@@ -108,7 +110,8 @@ fn runs_are_on_time_and_never_early() {
     assert_eq!(number(&mut client, RUNS), 0, "it is paused");
     client.batch_execute("SELECT queue.resume_schedule('tick')").expect("resume");
     await_runs(&mut client, 2);
-    assert_every_second_once(&mut client);
+    // A run that is late by more than a second is skipped.
+    assert_eq!(number(&mut client, "SELECT count(*) - count(DISTINCT headers) FROM queue.tasks"), 0);
 }
 
 #[test]
@@ -141,7 +144,7 @@ fn a_failing_schedule_delays_no_other() {
     client
         .batch_execute("SELECT queue.create('gone'), queue.schedule('lost', '* * * * * *', 'gone')")
         .expect("schedule");
-    eventually("it runs", Duration::from_secs(2), || {
+    eventually("it runs", WOKEN, || {
         number(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'gone'") > 0
     });
     await_runs(&mut client, 1);

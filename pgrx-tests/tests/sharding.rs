@@ -4,11 +4,10 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use postgres::Client;
 use queue_ext_tests::cluster::{bindir, has_extension};
-use queue_ext_tests::{Cluster, Settings};
+use queue_ext_tests::{Cluster, SOON, Settings};
 
 #[path = "sharding/away.rs"]
 mod away;
@@ -24,7 +23,6 @@ fn three_servers_act_as_one_queue_and_losing_one_loses_no_task() {
 }
 
 const SHARDS: usize = 3;
-const SOON: Duration = Duration::from_secs(10);
 
 /// A router and its shards.
 struct Sharded {

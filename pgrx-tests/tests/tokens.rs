@@ -3,15 +3,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::time::Duration;
 
 use postgres::Client;
 use queue_ext_tests::clock::Speed;
 use queue_ext_tests::cluster::signal;
 use queue_ext_tests::edition::{Edition, Worker};
-use queue_ext_tests::{Cluster, eventually};
+use queue_ext_tests::{Cluster, SOON, eventually};
 
-const SOON: Duration = Duration::from_secs(10);
 const DAY: i64 = 86_400;
 
 fn run(client: &mut Client, statements: &str) {

@@ -13,14 +13,11 @@ mod subscriber;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use postgres::Client;
 use queue_ext_tests::cluster::home;
 use queue_ext_tests::installation::Installation;
-use queue_ext_tests::{Cluster, Settings};
-
-const SOON: Duration = Duration::from_secs(20);
+use queue_ext_tests::{Cluster, SOON, Settings};
 
 /// A version after all others: the statements that its sources add. Each can be in the install script and in the
 /// upgrade script, and comes with the message that reports it as missing.

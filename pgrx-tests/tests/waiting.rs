@@ -1,6 +1,7 @@
 //! queue.wait and queue.wait_result: woken soon, one session for each task, and at no cost to others.
 //!
-//! Measurements are printed; the assertions allow for a busy machine.
+//! Measurements are printed. What takes milliseconds is compared with what a lock of PostgreSQL's own takes in the same
+//! run, so that a busy machine does not matter.
 
 #[path = "waiting/ends.rs"]
 mod ends;
@@ -20,14 +21,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, at_best, eventually, stalls};
 
 /// These tests measure, and start many sessions: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
-
-const SOON: Duration = Duration::from_secs(10);
-/// Much shorter than the ten seconds after which a session checks by itself.
-const WOKEN: Duration = Duration::from_secs(2);
 
 /// A session that waits in its own thread: its result, and when it returned.
 struct Waiter {
@@ -52,6 +49,29 @@ impl Waiter {
     fn done(self) -> (bool, Instant) {
         self.thread.join().expect("join").expect("an answer")
     }
+
+    /// It was told that there is a task, and soon after that moment.
+    fn is_woken(self, since: Instant) {
+        let (ready, told) = self.done();
+        assert!(ready);
+        is_soon(since, told);
+    }
+}
+
+/// A server on which no session checks by itself.
+fn without_sweeps(name: &str) -> Cluster {
+    let settings = Settings { preload: true, extra: "queue.sweep_interval = '1h'" };
+    let mut cluster = Cluster::start_with(name, &settings);
+    run(&mut cluster.connect(), "CREATE EXTENSION queue_ext");
+    cluster.await_worker("postgres");
+    cluster
+}
+
+/// Sooner than a session checks by itself.
+fn is_soon(since: Instant, told: Instant) {
+    let late = stalls::took(since, told);
+    println!("told after {late:?}");
+    assert!(late < WOKEN, "{late:?}");
 }
 
 fn number(client: &mut Client, query: &str) -> i64 {
@@ -90,6 +110,40 @@ fn report(what: &str, times: &mut [Duration]) -> [f64; 3] {
     [p50, p99, max]
 }
 
+/// How long PostgreSQL itself takes to wake a session that waits: from the return of pg_advisory_unlock in one to that
+/// of pg_advisory_lock in another.
+fn handovers(cluster: &Cluster, rounds: usize) -> Vec<Duration> {
+    let (mut holder, mut waiter, mut watcher) = (cluster.connect(), cluster.connect(), cluster.connect());
+    let (ask, asked) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = thread::spawn(move || {
+        for () in asked {
+            run(&mut waiter, "SELECT pg_advisory_lock(1)");
+            tell.send(Instant::now()).expect("tell");
+            run(&mut waiter, "SELECT pg_advisory_unlock(1)");
+        }
+    });
+    let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    let handover = |_| {
+        run(&mut holder, "SELECT pg_advisory_lock(1)");
+        ask.send(()).expect("ask");
+        eventually("it waits for the lock", SOON, || number(&mut watcher, waits) == 1);
+        run(&mut holder, "SELECT pg_advisory_unlock(1)");
+        let released = Instant::now();
+        told.recv_timeout(SOON).expect("it has the lock").saturating_duration_since(released)
+    };
+    let times = (0..rounds).map(handover).collect();
+    drop(ask);
+    thread.join().expect("join");
+    times
+}
+
+/// The median is within so many milliseconds, or on a busy machine a few times what a lock takes.
+fn is_within(milliseconds: f64, p50: f64, locks: &mut [Duration]) {
+    let [lock, ..] = report("to compare with: from an unlock to the lock in another session", locks);
+    assert!(p50 < milliseconds.max(4.0 * lock), "{p50} ms, and {lock} ms for a lock");
+}
+
 /// How much later than the time in `query` `wait` returns, by the server's clock.
 fn lateness(client: &mut Client, query: &str) -> Duration {
     let time: String = client.query_one(query, &[]).expect(query).get(0);
@@ -122,7 +176,7 @@ fn in_a_transaction_wait_returns_at_once() {
     transaction.batch_execute("SELECT queue.push('default')").expect("push");
     assert!(transaction.query_one("CALL queue.wait()", &[]).expect("wait").get::<_, bool>(0), "its own task");
     transaction.commit().expect("COMMIT");
-    assert!(started.elapsed() < WOKEN, "{:?}", started.elapsed());
+    is_soon(started, Instant::now());
     // A procedure that may commit waits, too.
     run(&mut client, "DELETE FROM queue.tasks");
     run(
@@ -146,7 +200,8 @@ fn in_a_transaction_wait_returns_at_once() {
     }
     let started = Instant::now();
     run(&mut client, "BEGIN; CALL work(); COMMIT");
-    assert!(started.elapsed() < WOKEN, "in a transaction block not: {:?}", started.elapsed());
+    // In a transaction block not.
+    is_soon(started, Instant::now());
 }
 
 /// A worker that waits for a task of the queue gets one soon after `act`.
@@ -164,9 +219,9 @@ fn told_after(cluster: &Cluster, client: &mut Client, queue: &'static str, act: 
     await_waiters(client, queue, 1);
     let acted = Instant::now();
     run(client, act);
-    let time = thread.join().expect("a task").saturating_duration_since(acted);
-    println!("{act}: the next task is claimed after {time:?}");
-    assert!(time < WOKEN, "{time:?}");
+    let claimed = thread.join().expect("a task");
+    println!("{act}: the next task is claimed");
+    is_soon(acted, claimed);
 }
 
 /// Claims a task of the queue and keeps its token in the table `held`.
@@ -174,7 +229,7 @@ fn hold(client: &mut Client, queue: &str) {
     run(client, "DELETE FROM held");
     let claim = format!("INSERT INTO held SELECT * FROM queue.claim(queue => '{queue}')");
     // The worker may just be at it, to give the task its turn.
-    eventually("there is something to claim", WOKEN, || client.execute(&claim, &[]).expect("claim") == 1);
+    eventually("there is something to claim", SOON, || client.execute(&claim, &[]).expect("claim") == 1);
 }
 
 #[test]
@@ -220,7 +275,8 @@ fn a_free_rate_bucket_is_used_at_once() {
         let ready: bool = client.query_one("CALL queue.wait('rate')", &[]).expect("wait").get(0);
         let late: f64 = client.query_one(late, &[]).expect("late").get(0);
         println!("woken {:.0} ms after the token came back", late * 1000.0);
-        assert!(ready && (0.0..0.2).contains(&late), "{ready} after {late} s");
+        // Otherwise it would check by itself after eight seconds more.
+        assert!(ready && (0.0..1.0).contains(&late), "{ready} after {late} s");
         assert_eq!(client.query("SELECT queue.claim(queue => 'rate')", &[]).expect("claim").len(), 1);
     }
 }
@@ -236,10 +292,8 @@ fn without_preload_wait_polls() {
         eventually("it sleeps", SOON, || asleep(&mut client) == 1);
         let pushed = Instant::now();
         run(&mut client, push);
-        let (ready, told) = waiter.done();
-        let time = told.duration_since(pushed);
-        println!("{push}: told after {time:?}, without preload");
-        assert!(ready && time < WOKEN, "{ready} after {time:?}");
+        println!("{push}, without preload");
+        waiter.is_woken(pushed);
         run(&mut client, "DELETE FROM queue.tasks");
     }
 }
@@ -273,11 +327,16 @@ fn without_a_background_worker_pushes_wake_sessions() {
     await_waiters(&mut client, "default", 1);
     let pushed = Instant::now();
     run(&mut client, "SELECT queue.push('default')");
-    let (ready, told) = waiter.done();
-    assert!(ready && told.duration_since(pushed) < WOKEN, "{:?}", told.duration_since(pushed));
-    run(&mut client, "DELETE FROM queue.tasks");
+    waiter.is_woken(pushed);
     // There is no background worker, so the session uses its own timer.
-    let mut late = [lateness(&mut client, LATER), lateness(&mut client, LEASED)];
-    let [.., late] = report("late without a worker", &mut late);
-    assert!(late < 50.0, "{late} ms");
+    const LIMIT: Duration = Duration::from_millis(50);
+    for (prepare, wait) in [("SELECT", LATER), ("SELECT queue.push('default')", LEASED)] {
+        let late = at_best(LIMIT, || {
+            run(&mut client, "DELETE FROM queue.tasks");
+            run(&mut client, prepare);
+            lateness(&mut client, wait)
+        });
+        println!("late without a worker: {late:?}");
+        assert!(late < LIMIT, "{late:?}");
+    }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Settings, brief, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, brief, eventually, stalls};
 
 /// These tests measure: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -16,7 +16,7 @@ const WORKERS: usize = 8;
 /// Claims and works until the queue is drained; returns the ids whose completion was accepted.
 fn work(mut client: Client) -> Vec<i64> {
     let claim = client
-        .prepare("SELECT id, token, (payload->>'n')::bigint FROM queue.claim('1 second', max_tasks => 10)")
+        .prepare("SELECT id, token, (payload->>'n')::bigint FROM queue.claim('3 seconds', max_tasks => 10)")
         .expect("prepare");
     let complete = client.prepare("SELECT queue.complete($1, $2)").expect("prepare");
     let fail = client.prepare("SELECT queue.fail($1, $2, 'cannot be done')").expect("prepare");
@@ -30,11 +30,12 @@ fn work(mut client: Client) -> Vec<i64> {
         for task in tasks {
             let (id, token, n): (i64, i64, i64) = (task.get(0), task.get(1), task.get(2));
             match n {
-                n if n % 50 == 0 => drop(client.query(&fail, &[&id, &token]).expect("fail")),
                 // Does not finish: its lease has to expire.
                 n if n % 100 == 1 => {}
-                _ => match client.query(&complete, &[&id, &token]) {
+                n => match client.query(if n % 50 == 0 { &fail } else { &complete }, &[&id, &token]) {
+                    Ok(_) if n % 50 == 0 => {}
                     Ok(_) => accepted.push(id),
+                    // Late for its lease, because the machine stood still.
                     Err(error) => assert_eq!(error.code().map(|code| code.code()), Some("QX001"), "{error}"),
                 },
             }
@@ -84,12 +85,13 @@ fn every_task_is_completed_once_or_dead_after_its_attempts() {
     assert_eq!((live, both), (0, 0));
     assert_eq!(completed, accepted.len() as i64, "what the workers were told is what the history has");
     assert_eq!((completed, distinct), (TASKS - doomed, TASKS - doomed));
-    assert_eq!((dead, died_properly, silent), (doomed, doomed, TASKS / 100));
+    assert_eq!((dead, died_properly), (doomed, doomed));
+    assert!(silent >= TASKS / 100, "{silent}");
 
     // First claims are HOT updates with the default fill factor. Pages have no space for the versions of retried
     // tasks as well, and one task in thirty is retried.
     let mut hot = 0.0;
-    eventually("the statistics are in", Duration::from_secs(10), || {
+    eventually("the statistics are in", SOON, || {
         let row = client.query_one("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'queue.tasks'::regclass", &[])
             .expect("statistics");
         let (updates, hot_updates): (i64, i64) = (row.get(0), row.get(1));
@@ -288,22 +290,28 @@ fn a_killed_workers_task_is_back_within_its_lease_and_a_second() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .expect("start a worker");
-        let running = |client: &mut Client| {
-            client
-                .query_opt("SELECT lease_until FROM queue.tasks WHERE state = 'running'", &[])
-                .expect("look")
-                .is_some()
-        };
-        eventually("the worker has the task", Duration::from_secs(5), || running(&mut client));
-        let claimed = Instant::now();
+        let mut end = None;
+        eventually("the worker has the task", SOON, || {
+            let lease = "SELECT lease_until::text FROM queue.tasks WHERE state = 'running'";
+            end = client.query_opt(lease, &[]).expect("look").map(|row| row.get::<_, String>(0));
+            end.is_some()
+        });
         worker.kill().expect("kill -9");
         worker.wait().expect("it is gone");
-        let claim = "SELECT attempt FROM queue.claim('1 minute')";
-        eventually("the task is claimed again", Duration::from_secs(2), || {
-            !client.query(claim, &[]).expect("claim").is_empty()
+        let began = Instant::now();
+        // By the server's clock, after the lease ran out.
+        let claim = format!(
+            "SELECT extract(epoch FROM clock_timestamp() - timestamptz '{}')::float8 FROM queue.claim('1 minute')",
+            end.expect("a lease")
+        );
+        let mut late = None;
+        eventually("the task is claimed again", SOON, || {
+            late = client.query_opt(&claim, &[]).expect("claim").map(|row| row.get::<_, f64>(0));
+            late.is_some()
         });
-        assert!(claimed.elapsed() < Duration::from_secs(2), "{:?}", claimed.elapsed());
-        assert!(claimed.elapsed() > Duration::from_millis(800), "not before the lease ran out");
+        let late = late.expect("claimed");
+        let stood_still = stalls::watch().between(began, Instant::now()).as_secs_f64();
+        assert!((0.0..1.0 + stood_still).contains(&late), "{late} s after the lease ran out");
     }
 }
 

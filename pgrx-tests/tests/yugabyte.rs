@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use postgres::Client;
 use queue_ext_tests::cluster::home;
-use queue_ext_tests::{Cluster, Edition, Worker, brief, eventually};
+use queue_ext_tests::{Cluster, Edition, SOON, WOKEN, Worker, brief, eventually, stalls};
 
 const BUCKETS: usize = 8;
 
@@ -202,7 +202,7 @@ fn ordered_in_a_bucket(client: &mut Client) {
     run(client, "SELECT queue.configure('default', '{\"ageing\": null}')");
 }
 
-/// A task before the scan start of a session is found within a second or two, and the scan start hides no later task.
+/// A task before the scan start of a session is found within seconds, and the scan start hides no later task.
 fn low_water(client: &mut Client) {
     let push = |client: &mut Client, age: &str| {
         let query = format!(
@@ -224,8 +224,8 @@ fn low_water(client: &mut Client) {
     let early = push(client, "1 minute");
     let next = claim(client);
     assert!(next == second || marked.elapsed() > Duration::from_millis(900), "the mark was not used: {next}");
-    eventually("the early one is met", Duration::from_secs(5), || next == early || claim(client) == early);
-    assert!(marked.elapsed() < Duration::from_secs(3), "{:?}", marked.elapsed());
+    eventually("the early one is met", SOON, || next == early || claim(client) == early);
+    assert!(stalls::since(marked) < WOKEN, "{:?}", marked.elapsed());
     run(client, "DELETE FROM queue.tasks");
 }
 

@@ -53,11 +53,10 @@ COMMENT ON FUNCTION queue.revoke_producer IS
 still has the right on all queues. Only the owner of the extension can call it.
 
 - role: name of the role.
-- queue: name of the queue. Null (default) means all queues, also future ones.
+- queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
-Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
-exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
-too large.';
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
+locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 CREATE FUNCTION queue.revoke_worker(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -67,11 +66,10 @@ COMMENT ON FUNCTION queue.revoke_worker IS
 still has the right on all queues. Only the owner of the extension can call it.
 
 - role: name of the role.
-- queue: name of the queue. Null (default) means all queues, also future ones.
+- queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
-Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
-exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
-too large.';
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
+locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 CREATE FUNCTION queue.revoke_operator(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -81,8 +79,7 @@ COMMENT ON FUNCTION queue.revoke_operator IS
 still has the right on all queues. Only the owner of the extension can call it.
 
 - role: name of the role.
-- queue: name of the queue. Null (default) means all queues, also future ones.
+- queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
-Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
-exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
-too large.';
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
+locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';

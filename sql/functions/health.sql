@@ -1,8 +1,8 @@
 -- queue.health
 --
---   Touches:  queue.stats, queue.workers, queue.failing_schedules, queue.engine_stats(), and views and catalogs of the
---             server (reads). Nothing else, because roles that may monitor have no right on the tables nor in
---             queue_internal
+--   Touches:  queue.stats, queue.workers, queue.failing_schedules, queue.due_schedules, queue.engine_stats(), and views
+--             and catalogs of the server (reads). Nothing else, because roles that may monitor have no right on the
+--             tables nor in queue_internal
 
 CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
@@ -121,12 +121,20 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    SELECT 'schedules', 'warning',
-           format('queue %s: %s schedules could not push their last task, the first since %s',
-                  to_json(f.queue), f.schedules, f.since),
-           format('They are tried again at least once a minute. The cause: SELECT name, last_error FROM queue.schedules '
-                  'WHERE queue = %L AND last_error IS NOT NULL.', f.queue)
-    FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour' ORDER BY f.queue;
+    SELECT 'schedules', 'warning', p.detail, p.hint
+    FROM (
+        SELECT f.queue,
+               format('queue %s: %s schedules could not push their last task, the first since %s',
+                      to_json(f.queue), f.schedules, f.since) AS detail,
+               format('They are tried again at least once a minute. The cause: SELECT name, last_error FROM '
+                      'queue.schedules WHERE queue = %L AND last_error IS NOT NULL.', f.queue) AS hint
+        FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour'
+        UNION ALL
+        SELECT d.queue,
+               format('queue %s: %s schedules are due, the first since %s', to_json(d.queue), d.schedules, d.since),
+               'CALL queue.maintain() runs them. If the background worker runs, the server log says why it does not.'
+        FROM queue.due_schedules AS d WHERE d.since < moment - overdue_for
+    ) AS p ORDER BY p.queue, p.detail;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'schedules', 'ok', 'all of them pushed their last task', NULL;
     END IF;
@@ -212,7 +220,7 @@ or transaction that a check complains about. name: the check. status: ok, warnin
 hint: what to do, or null. Needs the operator''s right on any queue, or pg_monitor.
 
 - due_for: how long a task may be due before its queue is reported. Default 10 minutes.
-- overdue_for: how long ago a lease may have expired. Default 1 minute.
+- overdue_for: how long ago a lease may have expired, or a schedule become due. Default 1 minute.
 - pinned_for: how long a transaction may hold back vacuum. Default 10 minutes.
 - failed: how many tasks of a queue may fail within an hour before it is reported. Default 10.
 - held_back: by how many transactions a replication slot or a standby may hold back vacuum. Default 1000000.

@@ -51,20 +51,8 @@ BEGIN
         last := NULL;
         is_cut := false;
         moment := clock_timestamp();
-        FOR due IN
-            SELECT d.name, d.queue, d.is_on_time, NOT bool_and(d.is_on_time) OVER () AS others_are_behind,
-                   row_number() OVER (PARTITION BY d.is_on_time, d.queue ORDER BY d.next_run_at, d.name) AS turn
-            FROM (SELECT s.name, s.queue, s.next_run_at,
-                         s.next_run_at > moment - interval '1 second' AND s.last_error_at IS NULL AS is_on_time
-                  FROM queue.schedules AS s
-                  WHERE s.paused_at IS NULL AND s.next_run_at > first AND s.next_run_at <= moment
-                    AND (s.last_error_at <= moment
-                         AND s.last_error_at + queue_internal.schedule_pause(
-                             s.next_run_at, s.last_error_at, max_pause) > moment) IS NOT TRUE) AS d
-            ORDER BY NOT d.is_on_time, turn, d.is_on_time AND d.queue <= after,
-                     CASE WHEN d.is_on_time THEN d.queue END, random()
-        LOOP
-            -- Not from the start: to find and sort them may have taken longer.
+        FOR due IN SELECT d.* FROM queue_internal.due_schedules(moment, first, max_pause, after) AS d LOOP
+            -- Not from the start: due_schedules may have taken longer.
             begun := coalesce(begun, clock_timestamp());
             IF due.is_on_time AND due.others_are_behind AND max_tasks IS NOT NULL
                AND clock_timestamp() > begun + interval '75 ms' THEN
@@ -113,6 +101,28 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.fire_schedules IS
     'Pushes the tasks of due schedules; returns how many, when the next schedules are due, and where it stopped early.';
+
+-- In the order in which fire_schedules runs them, without those that it skips because they have failed.
+CREATE FUNCTION queue_internal.due_schedules(moment timestamptz, first timestamptz, max_pause interval, after text)
+RETURNS TABLE (name text, is_on_time boolean, others_are_behind boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN QUERY
+    SELECT d.name, d.is_on_time, NOT bool_and(d.is_on_time) OVER ()
+    FROM (SELECT s.name, s.queue, s.next_run_at,
+                 s.next_run_at > moment - interval '1 second' AND s.last_error_at IS NULL AS is_on_time
+          FROM queue.schedules AS s
+          WHERE s.paused_at IS NULL AND s.next_run_at > first AND s.next_run_at <= moment
+            AND (s.last_error_at <= moment
+                 AND s.last_error_at + queue_internal.schedule_pause(
+                     s.next_run_at, s.last_error_at, max_pause) > moment) IS NOT TRUE) AS d
+    ORDER BY NOT d.is_on_time,
+             row_number() OVER (PARTITION BY d.is_on_time, d.queue ORDER BY d.next_run_at, d.name),
+             d.is_on_time AND d.queue <= after, CASE WHEN d.is_on_time THEN d.queue END, random();
+END
+$$;
+COMMENT ON FUNCTION queue_internal.due_schedules IS
+    'Returns the schedules that became due in an interval, in the order in which they run.';
 
 CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

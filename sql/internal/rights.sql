@@ -53,6 +53,10 @@ DECLARE
     had boolean;
 BEGIN
     PERFORM queue_internal.check_grantee(role);
+    -- The queue need not exist: a right can outlive it.
+    IF queue IS NOT NULL THEN
+        PERFORM queue_internal.check_name('queue', queue);
+    END IF;
     FOR tries IN REVERSE 10 .. 0 LOOP
         BEGIN
             DELETE FROM queue.rights AS r
@@ -67,10 +71,6 @@ BEGIN
         END;
     END LOOP;
     IF NOT had THEN
-        -- A right can outlive its queue.
-        IF queue IS NOT NULL THEN
-            PERFORM queue_internal.open_queue(queue, 'operator');
-        END IF;
         RAISE NOTICE 'role % had no such right', quote_ident(role) USING HINT = 'The rights that it has are in queue.rights.';
     ELSIF EXISTS (SELECT FROM queue.rights AS r
                   WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind AND r.queue IS NULL) THEN

@@ -2,6 +2,7 @@
 
 use super::Kinds;
 use crate::datum::text_of;
+use crate::invalidation::Listener;
 use pgrx::prelude::*;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -20,7 +21,6 @@ pub struct Known {
 }
 
 struct State {
-    registered: bool,
     /// The cached rights.
     known: Vec<Known>,
     /// The OID of queue.rights, once it is known.
@@ -31,7 +31,7 @@ struct State {
 
 thread_local! {
     static STATE: UnsafeCell<State> = const {
-        UnsafeCell::new(State { registered: false, known: Vec::new(), table: pg_sys::InvalidOid, changes: 0 })
+        UnsafeCell::new(State { known: Vec::new(), table: pg_sys::InvalidOid, changes: 0 })
     };
 }
 
@@ -39,11 +39,13 @@ fn state() -> *mut State {
     STATE.with(UnsafeCell::get)
 }
 
+static CHANGES: Listener = Listener::new(relation_changed, forget);
+
 /// The rights of a role, read again if they may have changed.
 pub unsafe fn known<'a>(role: pg_sys::Oid) -> &'a Known {
+    CHANGES.register();
     // SAFETY: one thread. The reference is used before anything is called that could read the rights again.
     unsafe {
-        register();
         pg_sys::AcceptInvalidationMessages();
         let state = state();
         let mut rounds = 0;
@@ -115,39 +117,11 @@ unsafe fn read(role: pg_sys::Oid) -> Known {
     known
 }
 
-/// Registers the callbacks for changes of rights and roles.
-unsafe fn register() {
-    // SAFETY: the callbacks live as long as the process, since the library is never unloaded.
-    unsafe {
-        let state = state();
-        if !(*state).registered {
-            (*state).registered = true;
-            pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
-            use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID};
-            // The owner of the database is an implicit member of pg_database_owner.
-            for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID] {
-                pg_sys::CacheRegisterSyscacheCallback(
-                    cache as i32,
-                    Some(roles_changed),
-                    pg_sys::Datum::from(0),
-                );
-            }
-        }
-    }
-}
-
-/// A relcache callback. An invalid OID means all relations.
-unsafe extern "C-unwind" fn relation_changed(_argument: pg_sys::Datum, relation: pg_sys::Oid) {
+fn relation_changed(relation: pg_sys::Oid) {
     // SAFETY: one thread.
-    unsafe {
-        if relation == pg_sys::InvalidOid || relation == (*state()).table {
-            forget();
-        }
+    if relation == pg_sys::InvalidOid || relation == unsafe { (*state()).table } {
+        forget();
     }
-}
-
-unsafe extern "C-unwind" fn roles_changed(_argument: pg_sys::Datum, _cache: i32, _hash: u32) {
-    forget();
 }
 
 /// Drops the cached rights of all roles.

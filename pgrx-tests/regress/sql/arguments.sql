@@ -37,8 +37,9 @@ SELECT pg_temp.calls('role', ARRAY[
     ARRAY['NULL→22004', '''''→22023', '''nobody here''→42704']);
 SELECT pg_temp.calls('queue', ARRAY[
     'queue.grant_producer(current_user, %s)', 'queue.grant_worker(current_user, %s)',
-    'queue.grant_operator(current_user, %s)', 'queue.revoke_producer(current_user, %s)'],
+    'queue.grant_operator(current_user, %s)'],
     ARRAY['''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
+SELECT pg_temp.calls('queue', ARRAY['queue.revoke_producer(current_user, %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);
 SELECT pg_temp.calls('worker', ARRAY[
     'queue.claim(worker => %s)', 'queue.claim(NULL, ARRAY[''default''], worker => %s)',
     'queue.complete_and_claim(1, 1, worker => %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);

@@ -12,14 +12,17 @@ use super::journal::{Effect, Journal, Outcome, Verb};
 use super::load::{LONGEST_LEASE, QUEUES};
 use super::random::Random;
 use super::waiting;
+use crate::stalls;
 
 const DRAINERS: usize = 3;
 /// The longest time without progress before the drain fails.
 const IDLE: Duration = Duration::from_millis(500);
 /// A lease that no drainer outlives.
 const LEASE: i64 = 60_000_000;
-/// While tasks are left, no queue may go without a claimed task for longer.
+/// While tasks are left, no longer than this may pass without a claimed task, nor as many claims from each queue. On a busy
+/// machine those take longer.
 const PATIENCE: Duration = Duration::from_millis(LONGEST_LEASE + 5000);
+const VAIN: u64 = 100;
 
 /// Ends the transactions that are prepared, one way or the other, until the clients have finished.
 pub fn end_prepared(target: &Arc<Target>, journals: &Path, random: &mut Random) {
@@ -65,7 +68,7 @@ pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Draine
     // The drain begins when no lease is left. A claim that reaches an expired lease falls back to SQL, and would find
     // a task in the table that a lane has lost. Without leases, only tasks that the lanes know are found.
     while count("SELECT count(*) FROM queue.tasks WHERE state = 'running'") > 0
-        && started.elapsed() < PATIENCE
+        && stalls::since(started) < PATIENCE
     {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -115,23 +118,26 @@ fn watch<T>(client: &mut Client, drainers: &[JoinHandle<T>]) -> Result<u64, post
     Ok(found)
 }
 
-/// When the last task was claimed, and how many more may be.
-struct Progress(Mutex<(Instant, i64)>);
+/// When the last task was claimed, how many claims found nothing since, and how many more tasks may be claimed.
+struct Progress(Mutex<(Instant, u64, i64)>);
 
 impl Progress {
     /// A task whose completion was accepted does not come again.
     fn of(tasks: i64) -> Self {
-        Self(Mutex::new((Instant::now(), 2 * tasks + 100)))
+        Self(Mutex::new((Instant::now(), 0, 2 * tasks + 100)))
     }
 
     fn claimed(&self, tasks: usize) {
         let mut progress = self.0.lock().expect("no drainer panics with the lock");
-        *progress = (Instant::now(), progress.1 - tasks as i64);
+        *progress = match tasks {
+            0 => (progress.0, progress.1 + 1, progress.2),
+            _ => (Instant::now(), 0, progress.2 - tasks as i64),
+        };
     }
 
     fn has_ended(&self) -> bool {
-        let (last, more) = *self.0.lock().expect("no drainer panics with the lock");
-        last.elapsed() > PATIENCE || more < 0
+        let (last, vain, more) = *self.0.lock().expect("no drainer panics with the lock");
+        vain > VAIN * QUEUES.len() as u64 && stalls::since(last) > PATIENCE || more < 0
     }
 }
 
@@ -160,6 +166,7 @@ fn work(
             journal.effect(Effect::claimed(row, LEASE));
         }
         journal.end(Outcome::Ok);
+        progress.claimed(rows.len());
         if rows.is_empty() {
             if !client.query_one(&left, &[])?.get::<_, bool>(0) {
                 return Ok(true);
@@ -168,7 +175,6 @@ fn work(
             std::thread::sleep(Duration::from_millis(2));
             continue;
         }
-        progress.claimed(rows.len());
         journal.begin();
         let effect =
             |n: usize, accepted| Effect::End { verb: Verb::Complete, id: ids[n], token: tokens[n], accepted };

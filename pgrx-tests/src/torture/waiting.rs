@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use postgres::{Client, IsolationLevel};
 
-/// How long a finished task may leave rows behind.
+use crate::stalls;
+
+/// How long a finished task may leave rows behind, while they do not become fewer.
 const SOON: Duration = Duration::from_secs(5);
 
 /// A task that the sweep may have to find: it waits for a task whose end could not be written to the dependency's
@@ -103,15 +105,17 @@ pub fn left_behind(client: &mut Client) -> Vec<String> {
         SELECT format('an event about %s of %s, %s tries, due at %s: %s', coalesce('task ' || e.task_id, e.group_key), e.queue,
                       e.tries, e.due_at, e.error)
         FROM queue_internal.events AS e";
-    let started = Instant::now();
-    let mut swept = false;
+    let (mut since, mut fewest, mut swept) = (Instant::now(), usize::MAX, false);
     loop {
         let rows = client.query(query, &[]).expect("what is left behind");
-        let late = started.elapsed() > SOON;
+        if rows.len() < fewest {
+            (since, fewest) = (Instant::now(), rows.len());
+        }
+        let late = stalls::since(since) > SOON;
         if rows.is_empty() || late {
             sweep(client, false);
             return rows.iter().take(20).map(|row| row.get(0)).collect();
-        } else if !swept && started.elapsed() > SOON / 5 {
+        } else if !swept && stalls::since(since) > SOON / 5 {
             swept = true;
             sweep(client, true);
         }

@@ -90,7 +90,7 @@ fn history_rows_go_to_the_partition_for_their_day() {
          END $$",
     );
     let mut seen = std::collections::BTreeSet::new();
-    eventually("the partition is over", Duration::from_secs(10), || {
+    eventually("the partition is over", SOON, || {
         seen.insert(archive(&mut client, "on").expect("completed"));
         seen.contains("queue.history_default")
     });

@@ -10,7 +10,7 @@ fn blocked(
 ) -> std::thread::JoinHandle<Result<Client, postgres::Error>> {
     let pid: i32 = other.query_one("SELECT pg_backend_pid()", &[]).expect("pid").get(0);
     let thread = std::thread::spawn(move || other.batch_execute(statement).map(|()| other));
-    eventually("it waits for a lock", Duration::from_secs(10), || {
+    eventually("it waits for a lock", SOON, || {
         let query = format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
         thread.is_finished() || count(client, &query) > 0
     });
@@ -22,7 +22,7 @@ pub fn without_partitions(client: &mut Client) {
     run(client, "ALTER SYSTEM SET queue.worker_enabled = off");
     run(client, "SELECT pg_reload_conf()");
     let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
-    eventually("the worker leaves", Duration::from_secs(10), || count(client, workers) == 0);
+    eventually("the worker leaves", SOON, || count(client, workers) == 0);
 }
 
 /// An index that CREATE INDEX CONCURRENTLY has just begun is an empty file, and may appear after a function has

@@ -51,7 +51,7 @@ fn a_publication_for_all_tables_blocks_nothing() {
         );
         run(&mut client, "SELECT queue.push('a', key => 'k', group_key => 'g')");
         // The worker may be processing the event of the group at this moment.
-        eventually("the task is completed", Duration::from_secs(10), || {
+        eventually("the task is completed", SOON, || {
             let done = "SELECT count(queue.complete(id, token)) FROM queue.claim('1 hour', 'a')";
             count(&mut client, done) == 1
         });
@@ -70,7 +70,7 @@ fn native_writes_are_replicated_logically() {
     let mut client = cluster.connect();
     // The history gets its partitions once it is in use: before it is published, since rows move then.
     round(&mut client, "not published yet", "");
-    eventually("there are partitions", Duration::from_secs(10), || {
+    eventually("there are partitions", SOON, || {
         // The worker may be making them at this moment, and have the table locked.
         let _ = client.batch_execute("CALL queue.maintain()");
         count(&mut client, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'queue.history'::regclass") > 2
@@ -112,7 +112,7 @@ fn native_writes_are_replicated_logically() {
     let all = "SELECT coalesce(jsonb_agg(t ORDER BY t.id), '[]') || (SELECT jsonb_agg(h ORDER BY h.id) FROM queue.history AS h) FROM queue.tasks AS t";
     let expected: serde_json::Value = client.query_one(all, &[]).expect("all").get(0);
     assert_eq!(expected.as_array().map(Vec::len), Some(7));
-    eventually("the copy is the same", Duration::from_secs(30), || {
+    eventually("the copy is the same", SOON, || {
         copy.query_one(all, &[]).expect("all").get::<_, Option<serde_json::Value>>(0).as_ref()
             == Some(&expected)
     });

@@ -4,16 +4,14 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use queue_ext_tests::cluster::home;
-use queue_ext_tests::eventually;
+use queue_ext_tests::{SOON, eventually};
 use serde_json::{Value, json};
 
 use crate::http;
 
-const SOON: Duration = Duration::from_secs(20);
 /// The key of an element in WebDriver.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 const ARGUMENTS: &[&str] = &[

@@ -1,10 +1,8 @@
 //! A database with something in each state, for the pages to show.
 
-use std::time::Duration;
-
 use postgres::Client;
 use postgres::types::ToSql;
-use queue_ext_tests::eventually;
+use queue_ext_tests::{SOON, eventually};
 
 /// Ids that the tests ask for by name.
 pub struct Filled {
@@ -61,7 +59,7 @@ pub fn fill(client: &mut Client) -> Filled {
 /// Does something with the one task that is to be claimed. A claim does not wait while the extension's worker
 /// admits a group's task, and returns none then.
 pub fn claimed(client: &mut Client, statement: &str, arguments: &[&(dyn ToSql + Sync)]) {
-    eventually(statement, Duration::from_secs(10), || {
+    eventually(statement, SOON, || {
         client.execute(statement, arguments).unwrap_or_else(|error| panic!("{statement}: {error:?}")) == 1
     });
 }

@@ -4,9 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use queue_ext_tests::{Cluster, eventually};
+use queue_ext_tests::{Cluster, SOON, eventually};
 use serde_json::Value;
 
 use crate::http::{self, Answer};
@@ -59,7 +58,7 @@ impl Dashboard {
             }
         });
         let mut address = String::new();
-        eventually("the dashboard listens", Duration::from_secs(10), || {
+        eventually("the dashboard listens", SOON, || {
             let said = said.lock().expect("its log");
             let found = said.split_once("http://").and_then(|(_, rest)| rest.split_whitespace().next());
             address = found.unwrap_or_default().to_owned();

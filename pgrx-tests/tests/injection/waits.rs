@@ -4,14 +4,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use super::*;
+use queue_ext_tests::{WOKEN, stalls};
 
 /// The points that only a session comes by that has to wait.
 pub const POINTS: [&str; 6] =
     ["WaitSees", "WaitEntered", "WaitFound", "WaitSleeps", "WaitWoken", "WaitBegins"];
 /// Those at which it stands in the lists, and was woken.
 const AFTER_WAKING: [&str; 2] = ["WaitWoken", "WaitBegins"];
-/// No session polls within an hour.
-const WOKEN: Duration = Duration::from_secs(2);
 
 /// The event that is waited for. T is the id of a running task, Q a queue without a claimable task.
 struct Kind {
@@ -82,7 +81,7 @@ impl Waiting {
     fn woken(self, since: Instant) -> Client {
         let (client, error, at) = self.1.join().expect("join");
         assert_eq!(error, None);
-        let late = at.saturating_duration_since(since);
+        let late = stalls::took(since, at);
         assert!(late < WOKEN, "woken after {late:?}");
         client
     }

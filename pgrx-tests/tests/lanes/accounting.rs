@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use super::*;
 
 const SESSIONS: u64 = 12;
+/// For how long each session pushes, and how many tasks at least.
 const PUSHED_FOR: Duration = Duration::from_secs(6);
+const PUSHED: usize = 200;
 
 struct Dice(u64);
 
@@ -49,7 +51,7 @@ fn work(mut client: Client, seed: u64) -> Account {
         // The end of the last transaction may have been cut short, too.
         let setting = format!("ROLLBACK; SET statement_timeout = {}", u8::from(hasty));
         while attempt(client.batch_execute(&setting)).is_none() {}
-        let pushing = began.elapsed() < PUSHED_FOR;
+        let pushing = began.elapsed() < PUSHED_FOR || account.pushed.len() < PUSHED;
         if pushing && dice.roll(3) == 0 {
             let limit = if dice.roll(50) == 0 { 3000 } else { 10 };
             let count = 1 + dice.roll(limit) as i32;
@@ -160,5 +162,4 @@ fn every_task_is_completed_once_despite_rollbacks() {
     // A cancelled statement may have committed after all.
     assert!(completions.keys().all(|id| distinct.contains(id)));
     println!("{} tasks; {}", kept.len(), stats(&mut client));
-    assert!(kept.len() > 2000);
 }

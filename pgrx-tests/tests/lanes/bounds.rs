@@ -58,7 +58,7 @@ fn queues_of_the_same_name_in_two_databases_are_independent() {
     assert_eq!(stats(&mut here)["lanes"]["second"], serde_json::Value::Null, "both lanes are taken");
     drop(there);
     run(&mut here, "DROP DATABASE elsewhere WITH (FORCE)");
-    eventually("its lane is free", Duration::from_secs(25), || {
+    eventually("its lane is free", SOON, || {
         claim(&mut here, "second", 1);
         stats(&mut here)["lanes"]["second"] != serde_json::Value::Null
     });
@@ -121,7 +121,7 @@ fn a_hundred_thousand_tasks_of_one_transaction_are_all_claimed() {
          UPDATE queue.tasks SET lease_until = clock_timestamp() + '1 s'",
     );
     let mut back = 0;
-    eventually("all are claimed again", Duration::from_secs(30), || {
+    eventually("all are claimed again", SOON, || {
         back += claim(&mut other, "default", 1000).len();
         back == 5000
     });

@@ -11,7 +11,8 @@ fn every_way_to_insert_a_task_wakes_waiting_sessions() {
     let mut client = cluster.connect();
     run(&mut client, "SELECT queue.create('other')");
     let claim_one = |client: &mut Client, what: &str| {
-        assert_eq!(claim(client, "default", 10).len(), 1, "{what}");
+        // The worker may have the task locked, to end its lease.
+        eventually(what, SOON, || claim(client, "default", 10).len() == 1);
         run(client, "DELETE FROM queue.tasks");
     };
     for (before, statement) in [
@@ -91,37 +92,47 @@ fn a_lane_keeps_nothing_that_is_gone_or_changed() {
 fn a_task_whose_admission_is_withdrawn_is_dropped_by_the_claim_that_meets_it() {
     let cluster = cluster("lanes-withdrawn");
     let (mut one, mut other) = (cluster.connect(), cluster.connect());
-    run(&mut one, "SELECT queue.create('q', jsonb_build_object('max_running_per_group', 3))");
-    let pushed = one.query("SELECT queue.push('q', group_key => 'g') FROM generate_series(1, 3)", &[]);
+    run(&mut one, "SELECT queue.create('q', jsonb_build_object('max_running_per_group', 10))");
+    let pushed = one.query("SELECT queue.push('q', group_key => 'g') FROM generate_series(1, 10)", &[]);
     let ids: Vec<i64> = pushed.expect("push").iter().map(|row| row.get(0)).collect();
-    // The worker may be about to admit them, and a claim does not wait for it.
+    // The worker may be about to admit them, and a claim does not wait for it. As long as there may be events, claims are
+    // those of SQL, which fill no lane.
+    let candidates = |client: &mut Client| stats(client)["lanes"]["q"]["ready"].as_u64().unwrap_or(0);
     let mut first = Vec::new();
-    eventually("the first is claimed", SOON, || {
-        first = claim(&mut other, "q", 1);
-        !first.is_empty()
+    eventually("a claim has filled the lane", SOON, || {
+        first.extend(claim(&mut other, "q", 1));
+        candidates(&mut one) > 0
     });
-    assert_eq!(first, ids[..1]);
-    // The second claim is native, and refills the lane.
-    assert_eq!(claim(&mut other, "q", 1), ids[1..2]);
-    let candidates = |client: &mut Client| stats(client)["lanes"]["q"]["ready"].as_i64();
-    assert_eq!(candidates(&mut one), Some(1));
-    let mut limit = |limit: i32, admission: i64| {
+    let running = first.len();
+    assert_eq!(first, ids[..running]);
+    let rest = &ids[running..];
+    let known = rest.len() as u64;
+    assert_eq!(candidates(&mut one), known);
+    let mut limit = |limit: usize, admission: i64| {
         run(
             &mut one,
             &format!("SELECT queue.configure('q', jsonb_build_object('max_running_per_group', {limit}))"),
         );
-        eventually("the group is looked at", SOON, || {
-            count(&mut one, &format!("SELECT admission::bigint FROM queue.tasks WHERE id = {}", ids[2]))
-                == admission
-        });
+        let admitted = format!(
+            "SELECT count(*) FROM queue.tasks WHERE queue = 'q' AND state = 'queued' AND admission = {admission}"
+        );
+        eventually("the group is looked at", SOON, || count(&mut one, &admitted) == rest.len() as i64);
     };
-    // It stays: if the lane forgot it now, a later admission that is published first would be forgotten with it.
-    limit(2, 2);
-    assert_eq!(candidates(&mut other), Some(1));
-    assert_eq!(claim(&mut other, "q", 1), NONE);
-    assert_eq!(candidates(&mut other), Some(0));
-    limit(3, 1);
-    assert_eq!(claim(&mut other, "q", 1), ids[2..]);
+    // They stay: if the lane forgot them now, a later admission that is published first would be forgotten with them.
+    limit(running, 2);
+    assert_eq!(candidates(&mut other), known);
+    eventually("a native claim meets them", SOON, || {
+        assert_eq!(claim(&mut other, "q", 1), NONE);
+        candidates(&mut other) == 0
+    });
+    limit(10, 1);
+    // The worker publishes what it has committed.
+    let mut found = Vec::new();
+    eventually("they are claimed", SOON, || {
+        found.extend(claim(&mut other, "q", 10));
+        found.len() == rest.len()
+    });
+    assert_eq!(found, rest);
 }
 
 /// All tasks in the order of claims, claimed in batches of any size.
@@ -177,18 +188,28 @@ fn ten_thousand_tasks_of_one_instant_come_due_in_order() {
         &mut client,
         "INSERT INTO queue.tasks (queue, run_at, priority)
          SELECT 'default', clock_timestamp() + '1 day', n % 3 FROM generate_series(1, 100) AS n;
-         SELECT count(*) FROM queue.claim();
-         INSERT INTO queue.tasks (queue, run_at, priority)
-         SELECT 'default', t, n % 3 FROM (SELECT clock_timestamp() + '2 seconds' AS t) AS t, generate_series(1, 10000) AS n",
+         SELECT count(*) FROM queue.claim()",
     );
+    let left = "SELECT (extract(epoch FROM min(run_at) - clock_timestamp()) * 1e6)::bigint FROM queue.tasks";
+    // As far ahead as this machine needs to have them all before.
+    let in_time = [2, 8, 30].into_iter().any(|seconds| {
+        run(
+            &mut client,
+            &format!(
+                "DELETE FROM queue.tasks WHERE run_at < now() + interval '1 hour';
+                 INSERT INTO queue.tasks (queue, run_at, priority)
+                 SELECT 'default', t, n % 3
+                 FROM (SELECT clock_timestamp() + '{seconds} seconds' AS t) AS t, generate_series(1, 10000) AS n"
+            ),
+        );
+        count(&mut client, left) > 1_000_000
+    });
+    assert!(in_time);
     let waiter = wait_for(&cluster, "default");
-    let due: i64 = count(
-        &mut client,
-        "SELECT (extract(epoch FROM min(run_at) - clock_timestamp()) * 1e6)::bigint FROM queue.tasks",
-    );
-    let due = Instant::now() + Duration::from_micros(due.max(0) as u64);
+    let due = Instant::now() + Duration::from_micros(count(&mut client, left).max(0) as u64);
     let (ready, at) = waiter.join().expect("the waiter");
-    assert!(ready && at + Duration::from_millis(5) >= due && at < due + Duration::from_secs(1));
+    assert!(ready && at + Duration::from_millis(5) >= due);
+    assert!(stalls::took(due, at) < WOKEN, "{:?} late", stalls::took(due, at));
     in_order(&mut client, "default", 37);
     assert_eq!(count(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running'"), 10_000);
 }

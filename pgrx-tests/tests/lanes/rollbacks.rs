@@ -56,7 +56,7 @@ fn a_claim_that_rolls_back_leaves_the_lease_that_another_session_gave_meanwhile(
     run(&mut other, "SELECT queue.claim('10 milliseconds')");
     let over = "SELECT count(*) FROM queue.tasks WHERE lease_until < clock_timestamp()";
     eventually("the lease is over", SOON, || count(&mut one, over) == 1);
-    run(&mut other, &format!("BEGIN; SELECT queue.extend({}, 1, '1 second')", ids[0]));
+    run(&mut other, &format!("BEGIN; SELECT queue.extend({}, 1, '4 seconds')", ids[0]));
     // It sees that the lease is over and cannot end it.
     run(&mut one, "BEGIN");
     assert_eq!(claim(&mut one, "default", 1), NONE);

@@ -1,15 +1,11 @@
 //! Load and trouble, as the real exporter and the real Prometheus see them.
 
-use std::time::Duration;
-
 use postgres::Client;
-use queue_ext_tests::{brief, eventually};
+use queue_ext_tests::{SOON, brief, eventually};
 use serde_json::Value;
 
 use super::stack::{Stack, text};
 use super::{cluster, files, run};
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// Tasks in each state, ends of each kind, expired leases, and a call that falls back to SQL.
 const LOAD: &str = "

@@ -6,8 +6,8 @@
 //! longer. The time during which the machine itself stood still is not counted.
 
 use super::floods::{Floods, beside_work_of_their_own};
-use super::stalls::Stalls;
 use super::*;
+use queue_ext_tests::stalls::Stalls;
 use postgres::NoTls;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -156,7 +156,7 @@ fn ticks(client: &mut Client, stalls: &Stalls) -> (Duration, u64) {
 #[test]
 fn all_floods_at_once_delay_no_other_queue() {
     let (mut cluster, mut client, worker) = start("hour");
-    let stalls = Stalls::watch();
+    let (stalls, began) = (stalls::watch(), Instant::now());
     super::floods::prepare(&mut client);
     run(&mut client, TICK);
     if let Ok(tasks) = std::env::var("NEIGHBOURS_TASKS") {
@@ -180,8 +180,8 @@ fn all_floods_at_once_delay_no_other_queue() {
         (floods.statements.load(Ordering::Relaxed), floods.refused.load(Ordering::Relaxed));
     let rows = number(&mut client, "SELECT count(*) FROM queue.tasks");
     let efforts = floods.end();
-    let stood_still = stalls.total();
-    let (late, ticks) = ticks(&mut client, &stalls);
+    let stood_still = stalls.between(began, Instant::now());
+    let (late, ticks) = ticks(&mut client, stalls);
     let shared = beside_work_of_their_own(&cluster, &efforts, || work(&cluster, length() / 20));
     println!(
         "{:?}; {} hostile statements, {refused} of them refused, {rows} tasks at the end; {} tasks of b, {} of them after a lease that \
@@ -192,11 +192,11 @@ fn all_floods_at_once_delay_no_other_queue() {
         among.returns.len(),
     );
     for (name, part) in [("quiet", &quiet), ("beside other work", &shared), ("among the floods", &among)] {
-        let (p50, p99) = (part.percentile(0.5, &stalls), part.percentile(0.99, &stalls));
+        let (p50, p99) = (part.percentile(0.5, stalls), part.percentile(0.99, stalls));
         println!(
             "{name}: {} tasks, p50 {p50:?}, p99 {p99:?}, latest {:?}",
             part.pickups.len(),
-            part.latest(&stalls)
+            part.latest(stalls)
         );
     }
     // A lease that ran out while nothing ran is refused rightly.
@@ -204,13 +204,13 @@ fn all_floods_at_once_delay_no_other_queue() {
         among.refused.iter().filter(|(wait, _)| stalls.between(wait.0, wait.1).is_zero()).collect();
     assert!(refused.is_empty(), "{refused:?}");
     if asked_for().is_some() {
-        assert!(among.latest(&stalls) < Duration::from_secs(1), "{:?} late", among.latest(&stalls));
+        assert!(among.latest(stalls) < Duration::from_secs(1), "{:?} late", among.latest(stalls));
         assert!(late < Duration::from_secs(1), "a run of b was {late:?} late");
         assert!(ticks + 2 >= (length() - stood_still.min(length())).as_secs(), "{ticks} runs");
         let (alone, shared, among) = (
-            quiet.percentile(0.99, &stalls),
-            shared.percentile(0.99, &stalls),
-            among.percentile(0.99, &stalls),
+            quiet.percentile(0.99, stalls),
+            shared.percentile(0.99, stalls),
+            among.percentile(0.99, stalls),
         );
         // The cost of any second session beside it.
         let most = (2 * alone.max(shared)).max(Duration::from_millis(20));
@@ -219,7 +219,7 @@ fn all_floods_at_once_delay_no_other_queue() {
             "p99 {alone:?} alone, {shared:?} beside other work, {among:?} among the floods"
         );
     } else {
-        assert!(among.latest(&stalls) < Duration::from_secs(5), "{:?} late", among.latest(&stalls));
+        assert!(among.latest(stalls) < Duration::from_secs(5), "{:?} late", among.latest(stalls));
         assert!(ticks > 3, "{ticks} runs");
     }
     assert_eq!(cluster.await_worker("postgres"), worker);

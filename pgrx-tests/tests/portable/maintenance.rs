@@ -2,7 +2,8 @@
 
 use super::*;
 use fallible_iterator::FallibleIterator;
-use std::time::{Duration, Instant};
+use queue_ext_tests::{SOON, WOKEN, eventually, stalls};
+use std::time::Instant;
 
 #[test]
 fn maintain_does_what_the_worker_would() {
@@ -41,7 +42,7 @@ fn maintain_does_what_the_worker_would() {
     );
     assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue.dead_letters"), 0);
     assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue_internal.history_partitions()"), 3);
-    let heard = owner.notifications().timeout_iter(Duration::from_secs(5)).next().expect("listen");
+    let heard = owner.notifications().timeout_iter(SOON).next().expect("listen");
     assert_eq!(heard.map(|heard| heard.channel().to_owned()), Some("queue_default".into()));
     assert_eq!(check(&mut owner, "worker").0, "ok");
     owner
@@ -87,11 +88,18 @@ fn settings_are_kept_in_the_database() {
         ("lanes", "1"),
         ("max_lease", "soon"),
         ("max_lease", "-1 s"),
+        ("max_lease", "20 s"),
+        ("max_lease", "100000 years"),
         ("history_ahead", "0"),
+        ("history_ahead", "366"),
         ("history_ahead", "x"),
+        ("history_retention", "100000 years"),
+        ("poll_interval", "0"),
     ] {
         let error = owner.query("SELECT queue.set($1, $2)", &[&name, &value]).expect_err("refused");
         assert_eq!(error.code().map(|code| code.code()), Some("22023"), "{name} {value}: {error}");
+        let said = error.as_db_error().expect("of the server").message();
+        assert!(said.contains(name) || name == "lanes", "{said} does not name {name}");
     }
     owner.batch_execute("SELECT queue.set('max_lease', '1 minute')").expect("set");
     // A worker cannot exceed the limit.
@@ -115,6 +123,25 @@ fn settings_are_kept_in_the_database() {
 }
 
 #[test]
+fn both_editions_accept_the_same_values_of_a_setting() {
+    let portable = started("values");
+    let mut owner = as_owner(&portable, "postgres");
+    let native = Edition::FastPath.cluster("portable-values", Worker::Off);
+    let mut superuser = native.connect();
+    for (name, value, accepted) in [
+        ("history_ahead", "1", true),
+        ("history_ahead", "365", true),
+        ("history_ahead", "366", false),
+        ("max_lease", "1 min", true),
+        ("max_lease", "20 s", false),
+    ] {
+        let set = owner.query("SELECT queue.set($1, $2)", &[&name, &value]);
+        let altered = superuser.batch_execute(&format!("ALTER SYSTEM SET queue.{name} = '{value}'"));
+        assert_eq!((set.is_ok(), altered.is_ok()), (accepted, accepted), "{name} = {value}");
+    }
+}
+
+#[test]
 fn wait_finds_a_task_within_a_pause_and_holds_no_snapshot_for_longer() {
     let cluster = started("wait");
     let mut owner = as_owner(&cluster, "postgres");
@@ -134,7 +161,7 @@ fn wait_finds_a_task_within_a_pause_and_holds_no_snapshot_for_longer() {
     });
     // The oldest snapshot it holds moves on while it waits.
     let mut seen = std::collections::BTreeSet::new();
-    queue_ext_tests::eventually("three transactions of one CALL", Duration::from_secs(10), || {
+    eventually("three transactions of one CALL", SOON, || {
         let query = "SELECT xact_start::text FROM pg_stat_activity WHERE application_name = 'waiter' AND xact_start IS NOT NULL";
         seen.extend(owner.query(query, &[]).expect("look").iter().map(|row| row.get::<_, String>(0)));
         seen.len() >= 3
@@ -144,7 +171,7 @@ fn wait_finds_a_task_within_a_pause_and_holds_no_snapshot_for_longer() {
     let (ready, woken) = waiter.join().expect("the waiter");
     assert_eq!(ready, Some(true));
     // A pause, and a good deal for a busy machine; without looking it would be a minute.
-    assert!(woken.saturating_duration_since(pushed) < Duration::from_secs(5));
+    assert!(stalls::took(pushed, woken) < WOKEN);
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn two_rights_can_be_granted_at_the_same_time() {
         std::thread::scope(|scope| {
             let second = scope.spawn(|| run(&mut other, &format!("SELECT queue.{verb}_worker('bob')")));
             let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-            queue_ext_tests::eventually("the second one waits", std::time::Duration::from_secs(20), || {
+            queue_ext_tests::eventually("the second one waits", queue_ext_tests::SOON, || {
                 number(&mut cluster.connect(), waiting) == 1
             });
             run(&mut one, "COMMIT");

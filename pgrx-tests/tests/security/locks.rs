@@ -1,13 +1,9 @@
 //! PostgreSQL takes the lock of some commands before it checks the privilege. A command that is going to be refused
 //! must not wait for that lock, because every later session would wait behind it.
 
-use std::time::Duration;
-
 use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
 use postgres::Client;
-use queue_ext_tests::{Cluster, Settings, eventually};
-
-pub const SOON: Duration = Duration::from_secs(10);
+use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 
 /// The commands of a role with a right for one queue. It owns "plain", "parted" and the index on it, a publication
 /// and an extension.

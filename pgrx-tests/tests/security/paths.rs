@@ -1,12 +1,10 @@
 //! Names: whatever schemas and temporary objects a caller or a database puts first, the extension finds its
 //! own. The traps count on a sequence, so that neither an error nor a rollback hides them.
 
-use std::time::Duration;
-
 use crate::verbs::{Stock, VERBS, commits};
 use crate::{NO_WORKER, cluster, column, login, number, refusal, run};
 use postgres::Client;
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 
 /// Functions and operators that are more specific than none of the server's, but come first: one for each
 /// that can be written in SQL. And a few of the server's types.
@@ -150,7 +148,7 @@ fn the_worker_ignores_the_search_path_of_the_database() {
          SELECT queue.push('default', after => '{1}');
          SELECT queue.claim('0.1 seconds'); SELECT queue.claim('0.1 seconds')",
     );
-    eventually("leases end and schedules run", Duration::from_secs(10), || {
+    eventually("leases end and schedules run", SOON, || {
         number(
             &mut admin,
             "SELECT count(*) FROM (SELECT FROM queue.schedules WHERE last_run_at IS NOT NULL

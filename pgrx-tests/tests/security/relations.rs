@@ -37,6 +37,7 @@ const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     ("queue.stats",        "",       "",     "r",      "r"),
     ("queue.workers",      "",       "",     "r",      "r"),
     ("queue.failing_schedules", "",  "",     "r",      "r"),
+    ("queue.due_schedules", "",      "",     "r",      "r"),
     ("queue.tasks_id_seq", "U",      "",     "U",      ""),
     // In the SQL-only edition.
     ("queue.maintained",   "",       "",     "r",      "r"),

@@ -1,13 +1,9 @@
 //! Triggers on the extension's tables: which ones the background worker and the functions fire, and as which role.
 
-use std::time::Duration;
-
 use crate::worker::works;
 use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
 use postgres::Client;
-use queue_ext_tests::{Cluster, eventually};
-
-const SOON: Duration = Duration::from_secs(10);
+use queue_ext_tests::{Cluster, SOON, eventually};
 
 /// A trigger function that records its role and process, and tries to do more.
 const GREEDY: &str = "RETURNS trigger LANGUAGE plpgsql AS $$

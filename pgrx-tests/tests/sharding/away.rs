@@ -181,7 +181,7 @@ fn comes_back(client: &mut Client, held: &[(i64, i64)]) {
 
 /// Finishes the remaining tasks, after the leases whose answers were lost have expired.
 fn drain(client: &mut Client, account: &Account) {
-    eventually("all is done", Duration::from_secs(20), || {
+    eventually("all is done", SOON, || {
         let rows = client
             .query("SELECT id, token FROM queue.claim(queue => 'load', max_tasks => 1000)", &[])
             .expect("claim");

@@ -6,10 +6,14 @@ use super::play;
 use queue_ext_tests::brief;
 
 fn holds(campaign: &str) {
-    let round = Duration::from_millis(if brief() { 1000 } else { 1500 });
-    let verdict = play(campaign, campaign, round, Duration::ZERO, "");
-    assert!(verdict.violations.is_empty(), "{verdict}");
-    assert!(verdict.counts.acknowledged > 20, "the clients did nothing");
+    let round = if brief() { 1000 } else { 1500 };
+    // Longer rounds where the clients do nothing in a short one.
+    let done = [1, 4, 16].into_iter().any(|longer| {
+        let verdict = play(campaign, campaign, Duration::from_millis(longer * round), Duration::ZERO, "");
+        assert!(verdict.violations.is_empty(), "{verdict}");
+        verdict.counts.acknowledged > 20
+    });
+    assert!(done, "the clients did nothing");
 }
 
 macro_rules! campaigns {
@@ -37,8 +41,11 @@ fn soak() {
 /// Losses with an asynchronous standby that lags are reported, and nothing else is wrong.
 #[test]
 fn asynchronous() {
-    let verdict = play("asynchronous", "asynchronous", Duration::from_secs(4), Duration::ZERO, "");
-    assert!(verdict.violations.is_empty(), "{verdict}");
-    let struck = verdict.faults.values().sum::<u64>() > 0;
-    assert!(!struck || verdict.counts.lost > 0, "a lag of milliseconds has lost nothing: {verdict}");
+    // Once more where a lag of milliseconds has lost nothing.
+    let lost = [4, 8, 16].into_iter().any(|seconds| {
+        let verdict = play("asynchronous", "asynchronous", Duration::from_secs(seconds), Duration::ZERO, "");
+        assert!(verdict.violations.is_empty(), "{verdict}");
+        verdict.counts.lost > 0
+    });
+    assert!(lost, "nothing was lost");
 }

@@ -11,7 +11,7 @@ use queue_ext_tests::brief;
 const ROUND: Duration = Duration::from_millis(1500);
 /// The longest search for a violation, which ends with the first one. A lost claim leads to a repeated token in about
 /// one crash of three, and 20 s are only five crashes.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 const BY_SQL: &str = "ALTER DATABASE postgres SET queue.fast_path = off;";
 /// Replaces a piece of a function; fails if it is not there.

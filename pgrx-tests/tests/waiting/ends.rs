@@ -23,10 +23,7 @@ fn a_rolled_back_push_wakes_no_session() {
     await_waiters(&mut client, "default", 1);
     let back = Instant::now();
     run(&mut client, "ROLLBACK");
-    let (ready, told) = waiter.done();
-    assert!(ready);
-    println!("a task that was given back by a rollback is told after {:?}", told.duration_since(back));
-    assert!(told.duration_since(back) < WOKEN);
+    waiter.is_woken(back);
 }
 
 #[test]
@@ -41,8 +38,7 @@ fn waiting_for_queues_that_come_and_go() {
         await_waiters(&mut client, "b", 1);
         let pushed = Instant::now();
         run(&mut client, &format!("SELECT queue.push('{queue}')"));
-        let (ready, told) = waiter.done();
-        assert!(ready && told.duration_since(pushed) < WOKEN);
+        waiter.is_woken(pushed);
         assert_eq!((waiters(&mut client, "a"), waiters(&mut client, "b")), (0, 0), "it has left both lists");
         run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim('30 seconds', ARRAY['a', 'b'])");
     }
@@ -55,7 +51,8 @@ fn waiting_for_queues_that_come_and_go() {
         await_waiters(&mut client, queue, 2);
         let pushed = Instant::now();
         run(&mut client, "BEGIN; SELECT queue.push('b'); SELECT queue.push('a'); COMMIT");
-        assert!(both.done().0 && other.done().0 && pushed.elapsed() < WOKEN, "{:?}", pushed.elapsed());
+        both.is_woken(pushed);
+        other.is_woken(pushed);
         run(&mut client, "SELECT queue.purge('a'), queue.purge('b')");
     }
     // Paused, and resumed.
@@ -66,8 +63,7 @@ fn waiting_for_queues_that_come_and_go() {
     let resumed = Instant::now();
     run(&mut client, "SELECT queue.resume('a')");
     for waiter in sleepers {
-        let (ready, told) = waiter.done();
-        assert!(ready && told.duration_since(resumed) < WOKEN, "{:?}", told.duration_since(resumed));
+        waiter.is_woken(resumed);
     }
     run(&mut client, "SELECT queue.purge('a')");
     // Dropped.
@@ -79,15 +75,18 @@ fn waiting_for_queues_that_come_and_go() {
         let error = waiter.thread.join().expect("join").expect_err("there is no such queue");
         assert_eq!(error.code().map(|code| code.code()), Some("QX002"), "{error}");
     }
-    assert!(dropped.elapsed() < WOKEN, "{:?}", dropped.elapsed());
+    is_soon(dropped, Instant::now());
     // At the timeout, without a result.
+    const LIMIT: Duration = Duration::from_millis(100);
     for timeout in [0, 1, 100, 350] {
-        let started = Instant::now();
-        let ready: bool =
-            client.query_one(&format!("CALL queue.wait('b', '{timeout} ms')"), &[]).expect("wait").get(0);
-        let late = started.elapsed().checked_sub(Duration::from_millis(timeout)).expect("not too early");
+        let late = at_best(LIMIT, || {
+            let started = Instant::now();
+            let call = format!("CALL queue.wait('b', '{timeout} ms')");
+            assert!(!client.query_one(&call, &[]).expect("wait").get::<_, bool>(0));
+            started.elapsed().checked_sub(Duration::from_millis(timeout)).expect("not too early")
+        });
         println!("a timeout of {timeout} ms takes {:.2} ms more", late.as_secs_f64() * 1e3);
-        assert!(!ready && late < Duration::from_millis(100), "{late:?}");
+        assert!(late < LIMIT, "{late:?}");
     }
 }
 
@@ -105,8 +104,8 @@ fn an_interrupted_session_leaves_the_lists() {
             client.execute(&format!("SELECT {signal}($1)"), &[&waiter.pid]).expect("signal");
             waiter.thread.join().expect("join").expect_err("interrupted");
         }
-        assert!(sent.elapsed() < WOKEN, "{signal}: {:?}", sent.elapsed());
-        eventually("nobody stands in the list", WOKEN, || waiters(&mut client, "default") == 0);
+        is_soon(sent, Instant::now());
+        eventually("nobody stands in the list", SOON, || waiters(&mut client, "default") == 0);
     }
     let mut other = cluster.connect();
     run(&mut other, "SET statement_timeout = '200 ms'");
@@ -114,7 +113,7 @@ fn an_interrupted_session_leaves_the_lists() {
     let waiter = wait_with(other, "CALL queue.wait()");
     let error = waiter.thread.join().expect("join").expect_err("timed out");
     assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error}");
-    assert!(started.elapsed() < WOKEN, "{:?}", started.elapsed());
+    is_soon(started, Instant::now());
     assert_eq!(waiters(&mut client, "default"), 0);
     // A wake-up for a session that is gone goes to the next.
     let gone = wait(&cluster, "CALL queue.wait()");
@@ -123,8 +122,7 @@ fn an_interrupted_session_leaves_the_lists() {
     await_waiters(&mut client, "default", 2);
     let pushed = Instant::now();
     client.execute("SELECT pg_terminate_backend($1), queue.push('default')", &[&gone.pid]).expect("both");
-    let (ready, told) = next.done();
-    assert!(ready && told.duration_since(pushed) < WOKEN, "{:?}", told.duration_since(pushed));
+    next.is_woken(pushed);
     drop(gone.thread.join());
 }
 
@@ -144,8 +142,7 @@ fn a_task_that_woke_a_dead_client_wakes_the_next() {
     dead.wait().expect("it is gone");
     let pushed = Instant::now();
     run(&mut client, "SELECT queue.push('default')");
-    let (ready, told) = next.done();
-    assert!(ready && told.duration_since(pushed) < WOKEN, "{:?}", told.duration_since(pushed));
+    next.is_woken(pushed);
     eventually("its session is gone", SOON, || asleep(&mut client) == 0);
     assert_eq!(waiters(&mut client, "default"), 0);
 }

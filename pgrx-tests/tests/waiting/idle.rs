@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn one_push_wakes_one_of_fifty() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let cluster = Cluster::start("waiting-fifty");
+    let cluster = without_sweeps("waiting-fifty");
     let mut client = cluster.connect();
     let mut sleepers: Vec<Waiter> =
         (0..50).map(|_| wait(&cluster, "CALL queue.wait(timeout => '1 minute')")).collect();
@@ -39,7 +39,7 @@ fn one_push_wakes_one_of_fifty() {
     }
     let left =
         |sleepers: &[Waiter]| sleepers.iter().filter(|waiter| !waiter.thread.is_finished()).count() as i64;
-    eventually("those who found nothing wait again", WOKEN, || {
+    eventually("those who found nothing wait again", SOON, || {
         let count = left(&sleepers);
         waiters(&mut client, "default") == count && asleep(&mut client) == count
     });
@@ -56,7 +56,7 @@ fn one_push_wakes_one_of_fifty() {
 #[test]
 fn two_pushes_in_one_transaction_wake_two_of_twelve() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let cluster = Cluster::start("waiting-two");
+    let cluster = without_sweeps("waiting-two");
     let mut client = cluster.connect();
     // The lane was refilled when no session waited for the tasks found.
     run(&mut client, "SELECT queue.push('default')");

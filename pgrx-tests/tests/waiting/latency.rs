@@ -25,7 +25,7 @@ fn a_push_wakes_an_idle_worker_within_milliseconds() {
             }
         }
     });
-    let (mut committed, mut sent) = (Vec::new(), Vec::new());
+    let (mut committed, mut sent, mut locks) = (Vec::new(), Vec::new(), handovers(&cluster, 50));
     for _ in 0..ROUNDS {
         await_waiters(&mut client, "default", 1);
         let before = Instant::now();
@@ -39,7 +39,8 @@ fn a_push_wakes_an_idle_worker_within_milliseconds() {
     thread.join().expect("the worker");
     report("from sending a push to its claim's return", &mut sent);
     let [p50, ..] = report("from a push's commit to its claim's return", &mut committed);
-    assert!(p50 < 5.0, "{p50} ms");
+    locks.extend(handovers(&cluster, 50));
+    is_within(5.0, p50, &mut locks);
 }
 
 #[test]
@@ -47,7 +48,7 @@ fn a_waiter_returns_when_a_task_becomes_due_and_when_a_lease_expires() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-due");
     let mut client = cluster.connect();
-    let (mut due, mut leases) = (Vec::new(), Vec::new());
+    let (mut due, mut leases, mut locks) = (Vec::new(), Vec::new(), handovers(&cluster, 50));
     run(&mut client, "SELECT queue.configure('default', '{\"max_attempts\": 1000}')");
     for round in 0..20 {
         let shorter = |query: &str| query.replace("300 ms", &format!("{} ms", 50 + 7 * round));
@@ -67,10 +68,13 @@ fn a_waiter_returns_when_a_task_becomes_due_and_when_a_lease_expires() {
         due.push(waited.checked_sub(Duration::from_millis(100)).expect("not before it is due"));
         run(&mut client, "DELETE FROM queue.tasks");
     }
-    // The worker may be making partitions just then, and the machine have other things to do.
+    locks.extend(handovers(&cluster, 50));
     for (what, times) in [("run_at", &mut due), ("the end of a lease", &mut leases)] {
-        let [p50, _, late] = report(&format!("from {what} to the return of queue.wait"), times);
-        assert!(p50 < 20.0 && late < 250.0, "{what}: {p50} ms, {late} ms");
+        let [p50, ..] = report(&format!("from {what} to the return of queue.wait"), times);
+        is_within(20.0, p50, &mut locks);
+        // At some of them the worker may be making partitions, or the machine at something else.
+        let late = times[times.len() * 4 / 5];
+        assert!(late < Duration::from_millis(250), "{what}: one of five {late:?} late or more");
     }
 }
 
@@ -89,7 +93,7 @@ fn wait_result_returns_within_milliseconds() {
             told.send((row.get::<_, String>(0), Instant::now())).expect("tell");
         }
     });
-    let mut times = Vec::new();
+    let (mut times, mut locks) = (Vec::new(), handovers(&cluster, 50));
     for _ in 0..100 {
         let id = number(&mut client, "SELECT queue.push('default')");
         let task = client.query_one("SELECT id, token FROM queue.claim()", &[]).expect("claim");
@@ -109,5 +113,6 @@ fn wait_result_returns_within_milliseconds() {
     drop(ask);
     thread.join().expect("join");
     let [p50, ..] = report("from a completion's commit to the return of queue.wait_result", &mut times);
-    assert!(p50 < 5.0, "{p50} ms");
+    locks.extend(handovers(&cluster, 50));
+    is_within(5.0, p50, &mut locks);
 }

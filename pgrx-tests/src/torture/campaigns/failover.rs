@@ -48,7 +48,7 @@ pub fn promote(scene: &mut Scene, since: Instant) -> Cluster {
     let old = std::mem::replace(&mut scene.cluster, standby);
     scene.target.redirect(scene.cluster.config("postgres"));
     scene.await_claim(since);
-    eventually("the worker is there", Duration::from_secs(5), || scene.worker().is_some());
+    eventually("the worker is there", SOON, || scene.worker().is_some());
     old
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::stalls;
 use crate::torture::campaign::Campaign;
 use crate::torture::scene::Scene;
 
@@ -24,8 +25,9 @@ pub fn fault(scene: &mut Scene) {
     } else {
         scene.crash(|scene| scene.cluster.stop(mode));
     }
-    if since.elapsed() > FAST {
-        scene.complaints.push(format!("a stop took {:?}", since.elapsed()));
+    let took = stalls::since(since);
+    if took > FAST {
+        scene.complaints.push(format!("a stop took {took:?}"));
     }
     scene.back_up(since);
 }

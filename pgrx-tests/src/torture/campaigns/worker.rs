@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use crate::cluster::signal;
-use crate::eventually;
 use crate::torture::campaign::Campaign;
 use crate::torture::scene::Scene;
+use crate::{SOON, eventually, stalls};
 
-/// Within this the worker has to be back.
+/// How soon the worker has to be back, once the server answers.
 const BACK_WITHIN: Duration = Duration::from_secs(5);
 
 pub const CAMPAIGN: Campaign =
@@ -15,18 +15,20 @@ pub const CAMPAIGN: Campaign =
 
 pub fn fault(scene: &mut Scene) {
     let Some(pid) = scene.worker() else { return };
-    let since = Instant::now();
+    let mut since = Instant::now();
     if scene.random.chance(50) {
         scene.struck("kill -9 of the worker");
         scene.kill_one(pid);
+        since = Instant::now();
     } else {
         scene.struck("SIGTERM to the worker");
         signal(pid, libc::SIGTERM);
     }
-    eventually("another worker is there", Duration::from_secs(60), || {
+    eventually("another worker is there", SOON, || {
         scene.worker().is_some_and(|other| other != pid)
     });
-    if since.elapsed() > BACK_WITHIN {
-        scene.complaints.push(format!("the worker was back after {:?}", since.elapsed()));
+    let late = stalls::since(since);
+    if late > BACK_WITHIN {
+        scene.complaints.push(format!("the worker was back after {late:?}"));
     }
 }

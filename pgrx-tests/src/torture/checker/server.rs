@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use postgres::Client;
 
-use crate::Cluster;
 use crate::cluster::has_extension;
+use crate::{Cluster, WOKEN, stalls};
 
 /// Lasting differences between queue.stats and a recount.
 pub fn wrong_stats(client: &mut Client) -> Vec<String> {
@@ -33,7 +33,7 @@ pub fn wrong_stats(client: &mut Client) -> Vec<String> {
     let started = Instant::now();
     loop {
         let rows = client.query(query, &[]).expect("compare the statistics");
-        if rows.is_empty() || started.elapsed() > Duration::from_secs(5) {
+        if rows.is_empty() || stalls::since(started) > WOKEN {
             return rows.iter().map(|row| row.get(0)).collect();
         }
         std::thread::sleep(Duration::from_millis(50));

@@ -19,12 +19,16 @@ BEGIN
             IF value::integer NOT BETWEEN 1 AND 365 THEN
                 RAISE data_exception;
             END IF;
-        ELSIF extract(epoch FROM value::interval) <= 0 THEN
+        -- A time that much later or earlier is still one that the server can store.
+        ELSIF extract(epoch FROM value::interval) <= 0 OR value::interval > '1000 years'
+              OR name = 'max_lease' AND value::interval < '1 minute' THEN
             RAISE data_exception;
         END IF;
     EXCEPTION WHEN data_exception THEN
-        PERFORM queue_internal.raise_invalid('value', CASE name WHEN 'history_ahead' THEN 'must be from 1 to 365'
-                                             ELSE 'must be a time span' END, quote_literal(value));
+        PERFORM queue_internal.raise_invalid('value', CASE name
+            WHEN 'history_ahead' THEN 'must be from 1 to 365 for history_ahead'
+            WHEN 'max_lease' THEN 'must be from 1 minute to 1000 years for max_lease'
+            ELSE format('must be a time span of at most 1000 years for %s', name) END, quote_literal(value));
     END;
     DELETE FROM queue_internal.settings AS s WHERE s.name = "set".name;
     INSERT INTO queue_internal.settings SELECT name, value WHERE value IS NOT NULL;
@@ -34,7 +38,7 @@ COMMENT ON FUNCTION queue.set IS
 'Changes a setting of this database. Only the owner of queue_ext can call it.
 
 - name: history_retention, dead_letter_retention, history_ahead, max_lease or poll_interval.
-- value: for history_ahead a number of days, 1 to 365; else an interval, such as "7 days"; for the two retentions also
-  -1, which means for ever. Null restores the default.
+- value: for history_ahead a number of days, 1 to 365; else an interval of at most 1000 years, such as "7 days"; for
+  max_lease at least 1 minute; for the two retentions also -1, which means for ever. Null restores the default.
 
 Errors: 22004: the name is null. 22023: there is no such setting, or the value is invalid.';

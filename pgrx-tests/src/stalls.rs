@@ -1,0 +1,75 @@
+//! When the machine itself stood still. A virtual machine can be suspended for minutes, and nothing is on time then.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// A thread that only sleeps is never late by more, however many others want the processors.
+const STALL: Duration = Duration::from_secs(1);
+
+/// The stalls since [`watch`] was called first.
+pub struct Stalls {
+    began: (Instant, SystemTime),
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    /// When the watching thread last ran.
+    last: Instant,
+    stalls: Vec<(Instant, Instant)>,
+}
+
+/// Watches from the first call to the end of the process.
+pub fn watch() -> &'static Stalls {
+    static WATCHED: OnceLock<Stalls> = OnceLock::new();
+    WATCHED.get_or_init(|| {
+        std::thread::spawn(|| watch().note());
+        let now = Instant::now();
+        let seen = Mutex::new(Seen { last: now, stalls: Vec::new() });
+        Stalls { began: (now, SystemTime::now()), seen }
+    })
+}
+
+impl Stalls {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes stalls for ever.
+    fn note(&self) {
+        loop {
+            std::thread::sleep(Duration::from_millis(10));
+            let mut seen = self.seen();
+            let (before, now) = (seen.last, Instant::now());
+            if now - before > STALL {
+                seen.stalls.push((before, now));
+            }
+            seen.last = now;
+        }
+    }
+
+    /// For how long the machine stood still between two moments.
+    pub fn between(&self, from: Instant, to: Instant) -> Duration {
+        let seen = self.seen();
+        // One that is just over, and that the watching thread has not noted yet.
+        let now = Instant::now();
+        let current = (now.saturating_duration_since(seen.last) > STALL).then_some((seen.last, now));
+        let stalls = seen.stalls.iter().copied().chain(current);
+        stalls.map(|(began, ended)| to.min(ended).saturating_duration_since(from.max(began))).sum()
+    }
+
+    /// The moment of a time of the server, in seconds since 1970.
+    pub fn moment(&self, seconds: f64) -> Instant {
+        let began = self.began.1.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs_f64();
+        self.began.0 + Duration::from_secs_f64((seconds - began).max(0.0))
+    }
+}
+
+/// How long it took from one moment to the other, without the time in which the machine stood still.
+pub fn took(from: Instant, to: Instant) -> Duration {
+    to.saturating_duration_since(from).saturating_sub(watch().between(from, to))
+}
+
+/// The same until now.
+pub fn since(from: Instant) -> Duration {
+    took(from, Instant::now())
+}
