@@ -13,6 +13,8 @@ mod floods;
 mod hour;
 #[path = "neighbours/locks.rs"]
 mod locks;
+#[path = "neighbours/maintain.rs"]
+mod maintain;
 #[path = "neighbours/prepared.rs"]
 mod prepared;
 #[path = "neighbours/shares.rs"]
