@@ -5,6 +5,8 @@
 
 #[path = "neighbours/bounds.rs"]
 mod bounds;
+#[path = "neighbours/commands.rs"]
+mod commands;
 #[path = "neighbours/extension.rs"]
 mod extension;
 #[path = "neighbours/floods.rs"]
