@@ -169,7 +169,24 @@ fn problems_with_tasks_are_reported_while_they_last() {
     run(&mut client, "SELECT queue.redrive('default')");
     is_ok(&mut client, "dead letters");
 
+    is_ok(&mut client, "events");
+    run(
+        &mut client,
+        "SELECT queue.push('default', group_key => 'g');
+         UPDATE queue_internal.events SET tries = 8, error = 'not this one'",
+    );
+    complains(
+        &mut client,
+        "events",
+        "warning",
+        "queue \"default\": group \"g\" cannot be unblocked: not this one",
+        "Remove the cause",
+    );
+    run(&mut client, "UPDATE queue_internal.events SET error = NULL");
+    complains(&mut client, "events", "warning", "another transaction has it locked", "pg_stat_activity");
     run(&mut client, "CALL queue.maintain()");
+    is_ok(&mut client, "events");
+
     assert!(check(&mut client, "partitions", true)[0][1].starts_with("the last one is for"));
     run(
         &mut client,

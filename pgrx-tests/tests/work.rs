@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, SOON, Settings, brief, eventually, stalls};
+use queue_ext_tests::{Cluster, Edition, SOON, Settings, Worker, brief, eventually, stalls};
 
 /// These tests measure: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -326,44 +326,65 @@ fn rate(client: &mut Client, calls: &[postgres::Statement; 2], tasks: u32) -> f6
     f64::from(tasks) / started.elapsed().as_secs_f64()
 }
 
+/// A role with a right for one queue, and a superuser, in turn, since both share a machine that does other things as well.
+/// The medians of their rates decide; more rounds run while the ratio looks bad.
+fn tenant_is_as_fast_as_a_superuser(cluster: &Cluster, how: &str, setting: &str) {
+    let mut superuser = cluster.connect();
+    // Rights of others are in the table as well.
+    superuser
+        .batch_execute(
+            "CREATE ROLE tenant LOGIN; SELECT queue.create('mine'), queue.grant_worker('tenant', 'mine');
+             DO $$ BEGIN FOR i IN 1 .. 100 LOOP
+                 EXECUTE format('CREATE ROLE other%s; SELECT queue.grant_worker(''other%1$s'', ''default'')', i);
+             END LOOP; END $$;
+             SELECT count(*) FROM queue.push_many('mine', array_fill('{}'::jsonb, ARRAY[40000]))",
+        )
+        .expect("prepare");
+    superuser.batch_execute("ANALYZE queue.rights").expect("analyze");
+    let mut tenant = cluster.config("postgres").user("tenant").connect(NoTls).expect("connect");
+    let [of_tenant, of_superuser] = [&mut tenant, &mut superuser].map(|client| {
+        client.batch_execute(setting).expect("SET");
+        [
+            client.prepare("SELECT id, token FROM queue.claim('1 minute', 'mine')").expect("prepare"),
+            client.prepare("SELECT queue.complete($1, $2)").expect("prepare"),
+        ]
+    });
+    let mut rates = [Vec::new(), Vec::new()];
+    let median = |rates: &mut Vec<f64>| {
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    };
+    let mut ratio = 0.0;
+    for round in 1..=60 {
+        rates[0].push(rate(&mut tenant, &of_tenant, 200));
+        rates[1].push(rate(&mut superuser, &of_superuser, 200));
+        let [tenants, superusers] = [0, 1].map(|who| median(&mut rates[who]));
+        ratio = tenants / superusers;
+        if round >= 20 && ratio > 0.97 || round == 60 {
+            println!("{how}: {tenants:.0} tasks a second, a superuser {superusers:.0}: {ratio:.3}");
+            break;
+        }
+    }
+    assert!(ratio >= 0.95, "{how}: {ratio:.3}");
+}
+
 #[test]
 fn a_role_with_a_right_for_one_queue_is_as_fast_as_a_superuser() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for fast_path in ["on", "off"] {
-        let cluster = measured("work-rights");
-        let mut superuser = cluster.connect();
-        // Rights of others are in the table as well.
-        superuser
-            .batch_execute(
-                "CREATE ROLE tenant LOGIN; SELECT queue.create('mine'), queue.grant_worker('tenant', 'mine');
-                 DO $$ BEGIN FOR i IN 1 .. 100 LOOP
-                     EXECUTE format('CREATE ROLE other%s; SELECT queue.grant_worker(''other%1$s'', ''default'')', i);
-                 END LOOP; END $$;
-                 SELECT count(*) FROM queue.push_many('mine', array_fill('{}'::jsonb, ARRAY[40000]))",
-            )
-            .expect("prepare");
-        let mut tenant = cluster.config("postgres").user("tenant").connect(NoTls).expect("connect");
-        let [of_tenant, of_superuser] = [&mut tenant, &mut superuser].map(|client| {
-            client.batch_execute(&format!("SET queue.fast_path = {fast_path}")).expect("SET");
-            [
-                client.prepare("SELECT id, token FROM queue.claim('1 minute', 'mine')").expect("prepare"),
-                client.prepare("SELECT queue.complete($1, $2)").expect("prepare"),
-            ]
-        });
-        // In turn, since both share a machine that does other things as well, and the best of each.
-        let mut best = [0.0_f64; 2];
-        for round in 0..60 {
-            if round >= 10 && best[0] > best[1] * 0.97 {
-                break;
-            }
-            best[0] = rate(&mut tenant, &of_tenant, 200).max(best[0]);
-            best[1] = rate(&mut superuser, &of_superuser, 200).max(best[1]);
-        }
-        let ratio = best[0] / best[1];
-        println!(
-            "fast_path {fast_path}: {:.0} tasks a second, a superuser {:.0}: {ratio:.3}",
-            best[0], best[1]
-        );
-        assert!(ratio >= 0.95, "fast_path {fast_path}: {ratio:.3}");
+    for setting in ["SET queue.fast_path = on", "SET queue.fast_path = off"] {
+        tenant_is_as_fast_as_a_superuser(&measured("work-rights"), setting, setting);
     }
+}
+
+#[test]
+fn a_role_with_a_right_for_one_queue_is_as_fast_as_a_superuser_in_the_sql_only_edition() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Edition::SqlOnly.cluster("work-rights", Worker::Off);
+    Edition::SqlOnly.install(&cluster, "postgres");
+    let mut admin = cluster.connect();
+    for statement in ["ALTER SYSTEM SET autovacuum = off", "ALTER SYSTEM SET checkpoint_timeout = '1h'"] {
+        admin.batch_execute(statement).expect("a quiet server");
+    }
+    admin.batch_execute("SELECT pg_reload_conf()").expect("reload");
+    tenant_is_as_fast_as_a_superuser(&cluster, "SQL-only", "");
 }

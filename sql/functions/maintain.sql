@@ -3,8 +3,9 @@
 --   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second
 --   Bounds:   each part works for a minute at most, and leaves the rest to the next call; the search for lost events
 --             runs to its end
---   In time:  due schedules run first, and again after each transaction of the other parts, so that no schedule waits
---             for the rest of the maintenance
+--   In time:  due schedules run first, and again between the transactions of the other parts, so that no schedule waits
+--             for the rest of the maintenance. They get at most half of the time, and what is left of those that are far
+--             behind runs last, so that the rest of the maintenance does not wait for them either
 --   Failing:  a part that fails is reported as a WARNING and does not affect the others
 --   Why it has no SET clause: a procedure with one cannot commit. So it qualifies all that it uses.
 
@@ -13,19 +14,20 @@ LANGUAGE plpgsql AS $$
 DECLARE
     part  pg_catalog.text;
     until pg_catalog.timestamptz;
+    rest  pg_catalog.timestamptz;
     pos queue_internal.sweep_position;
 BEGIN
     -- Events are only processed at READ COMMITTED. COMMIT AND CHAIN keeps the isolation level.
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    PERFORM queue_internal.maintain_part('schedules');
+    rest := queue_internal.maintain_schedules(NULL);
     COMMIT AND CHAIN;
-    FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'events', 'partitions', 'history', 'dead letters', 'keys'] LOOP
+    FOREACH part IN ARRAY ARRAY['leases', 'events', 'partitions', 'history', 'dead letters', 'keys', 'schedules'] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
             pos := queue_internal.maintain_sweep(pos);
             COMMIT AND CHAIN;
-            PERFORM queue_internal.maintain_part('schedules');
+            rest := queue_internal.maintain_schedules(rest);
             COMMIT AND CHAIN;
             EXIT WHEN pos IS NULL;
         END LOOP;
@@ -33,7 +35,7 @@ BEGIN
         WHILE queue_internal.maintain_part(part) LOOP
             COMMIT AND CHAIN;
             IF part OPERATOR(pg_catalog.<>) 'schedules' THEN
-                PERFORM queue_internal.maintain_part('schedules');
+                rest := queue_internal.maintain_schedules(rest);
                 COMMIT AND CHAIN;
             END IF;
             EXIT WHEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until;
@@ -49,6 +51,25 @@ partitions of the history, and deletes old dead letters and keys. Call it once a
 scheduler. Only the owner of the extension can call it, because it creates and drops tables.
 
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
+
+-- A call takes up to 100 ms if schedules are behind, and next to nothing if none is due.
+CREATE FUNCTION queue_internal.maintain_schedules(rest timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    begun CONSTANT timestamptz := clock_timestamp();
+    ended timestamptz;
+BEGIN
+    IF begun < rest THEN
+        RETURN rest;
+    END IF;
+    PERFORM queue_internal.maintain_part('schedules');
+    ended := clock_timestamp();
+    RETURN ended + (ended - begun);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.maintain_schedules IS
+    'Runs due schedules between the other parts of queue.maintain(), unless it is before the time given; returns until '
+    'when the other parts have their turn.';
 
 CREATE FUNCTION queue_internal.maintain_sweep(pos queue_internal.sweep_position)
 RETURNS queue_internal.sweep_position

@@ -35,6 +35,20 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_too_large IS 'Raises 54000.';
 
+-- Drivers that send a list without a type, such as psycopg, call the function for one queue.
+CREATE FUNCTION queue_internal.list_hint(queue text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF queue LIKE '{%}' THEN
+        RETURN 'The name looks like a list of queues. Cast the argument to text[], which queue.claim() and queue.wait() '
+               'accept.';
+    END IF;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.list_hint IS
+    'Returns a hint if the name of a queue may be meant as an array of names, else null.';
+
 CREATE FUNCTION queue_internal.raise_denied(kind text, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -43,8 +57,10 @@ BEGIN
               DETAIL = format('Role %I does not have the right of %s %s %s.', queue_internal.caller(),
                               CASE kind WHEN 'operator' THEN 'an' ELSE 'a' END, kind,
                               CASE WHEN queue IS NULL THEN 'for all queues' ELSE 'for the queue' END),
-              HINT = format('The owner of the extension can grant it with SELECT queue.grant_%s(%L%s).', kind,
-                            queue_internal.caller(), CASE WHEN queue IS NULL THEN '' ELSE format(', %L', queue) END);
+              HINT = coalesce(
+                  queue_internal.list_hint(queue),
+                  format('The owner of the extension can grant it with SELECT queue.grant_%s(%L%s).', kind,
+                         queue_internal.caller(), CASE WHEN queue IS NULL THEN '' ELSE format(', %L', queue) END));
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_denied IS 'Raises 42501.';
@@ -53,7 +69,8 @@ CREATE FUNCTION queue_internal.raise_unknown_queue(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'queue "%" does not exist', name
-        USING ERRCODE = 'QX002', HINT = format('Create it with SELECT queue.create(%L).', name);
+        USING ERRCODE = 'QX002',
+              HINT = coalesce(queue_internal.list_hint(name), format('Create it with SELECT queue.create(%L).', name));
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_unknown_queue IS 'Raises QX002.';

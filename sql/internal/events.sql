@@ -7,7 +7,8 @@
 --             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
 --   Promise:  an event that cannot be processed does not delay others. It is due again after a pause that grows from
 --             10 ms to 10 s: because a transaction has a row locked, or because of an error, by a constraint or a
---             trigger that somebody added, which is logged once and shown by queue.health().
+--             trigger that somebody added, which is logged once, for a few events of each queue (may_log.sql), and
+--             shown by queue.health().
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
 --             group.
 
@@ -116,7 +117,7 @@ BEGIN
     SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000)
     WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     PERFORM queue_internal.announce_task(event.queue, later);
-    IF error IS NOT NULL AND event.error IS NULL THEN
+    IF error IS NOT NULL AND event.error IS NULL AND queue_internal.may_log('event', event.queue) THEN
         RAISE WARNING '% of queue % cannot be unblocked: %',
             coalesce('task ' || event.task_id, 'a group'), to_json(event.queue), error;
     END IF;

@@ -5,7 +5,8 @@
 --   or has extended or claimed it. A transaction that has pushed after a task prevents its end, but not that it is
 --   requeued.
 --   Promise:  a task that cannot be ended, because of a constraint or a trigger that somebody added or because of what
---             was written into its row, does not delay others. The log says why, at first and then once an hour
+--             was written into its row, does not delay others. The log says why, at first and then once an hour, for a few
+--             tasks of each queue (may_log.sql)
 --   Time:     begins with no further task after "patience", null for no limit. "rest" is what it did not come to
 --   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still
 --             runs
@@ -22,8 +23,8 @@ SET lock_timeout = '100ms'
 AS $$
 DECLARE
     started CONSTANT timestamptz := clock_timestamp();
-    overdue bigint;
     task_id bigint;
+    stuck   record;
 BEGIN
     failed := '{}';
     rest := '{}';
@@ -40,9 +41,10 @@ BEGIN
                     NULL;
                 WHEN OTHERS THEN
                     failed := failed || task_id;
-                    overdue := (SELECT extract(epoch FROM started - t.lease_until)::bigint FROM queue.tasks AS t
-                                WHERE t.id = task_id AND isfinite(t.lease_until));
-                    IF coalesce(overdue % 3600, 0) < 60 THEN
+                    SELECT t.queue, CASE WHEN isfinite(t.lease_until)
+                                         THEN extract(epoch FROM started - t.lease_until)::bigint END AS overdue
+                    INTO stuck FROM queue.tasks AS t WHERE t.id = task_id;
+                    IF coalesce(stuck.overdue % 3600, 0) < 60 AND queue_internal.may_log('lease', stuck.queue) THEN
                         RAISE WARNING 'the lease of task % expired, but its attempt cannot be ended: %', task_id, SQLERRM;
                     END IF;
             END;

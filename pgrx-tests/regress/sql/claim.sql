@@ -54,6 +54,8 @@ SELECT count(*) FROM queue.claim('1 minute', 'a');
 
 SELECT pg_temp.refused($$SELECT queue.claim('30 seconds', 'nowhere')$$);
 SELECT pg_temp.refused($$SELECT queue.claim('30 seconds', ARRAY['a', 'nowhere'])$$);
+-- A list without a type, as psycopg sends it, is taken for the name of one queue.
+SELECT pg_temp.refused($$SELECT queue.claim('30 seconds', '{a,nowhere}')$$);
 SELECT pg_temp.refused($$SELECT queue.claim('-5 seconds')$$);
 SELECT pg_temp.refused($$SELECT queue.claim('8 days')$$);
 SET queue.max_lease = '30d';

@@ -82,6 +82,16 @@ UPDATE queue.tasks SET max_attempts = 9 WHERE id = :b;
 SELECT :running = :b AS second_runs, queue.fail(:b, :token, 'again');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'strict');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'strict');
+-- Also a task with a smaller id that comes from another queue.
+SELECT queue.create('old'), queue.create('young');
+SELECT queue.push('old', '"older"', group_key => 'g') AS older, queue.push('young', '"younger"', group_key => 'g') AS younger \gset
+SELECT queue.pause('young');
+CALL queue.maintain();
+SELECT payload, admission FROM queue.tasks WHERE queue = 'young';
+CALL queue.move_where('{"queue": "old"}', 'young');
+SELECT queue.resume('young');
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'young');
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'young');
 
 -- With delayed_head 'pass', a delayed task that becomes due is next.
 SELECT queue.create('next', '{"delayed_head": "pass"}');

@@ -152,6 +152,7 @@ RESET ROLE;
 SELECT queue.grant_producer('mixed');
 SET ROLE mixed;
 SELECT split_part(pg_temp.refused($$SELECT queue.claim('1 minute', 'bank')$$), E'\n', 1);
+SELECT split_part(pg_temp.refused($$SELECT queue.claim('1 minute', '{bank,mail}')$$), 'HINT: ', 2) AS hint;
 SELECT queue.push('default') > 0 AS pushed;
 RESET ROLE;
 

@@ -217,6 +217,8 @@ fn every_way(edition: Edition) {
         grid.check(name, &mut client, OWNS, None);
     }
     revoked(&mut grid, &mut admin);
+    revoked_in_part(&mut grid, &mut admin);
+    for_the_owner(&grid, edition);
     println!("{}: {} calls", edition.name(), grid.tried);
     assert!(grid.wrong.is_empty(), "{} of {}:\n{}", grid.wrong.len(), grid.tried, grid.wrong.join("\n"));
 }
@@ -245,6 +247,85 @@ fn revoked(grid: &mut Grid, admin: &mut Client) {
         run(&mut client, "COMMIT; BEGIN");
         run(&mut grid.owner, &format!("{}; {}", right("revoke", "own"), right("revoke", "third")));
         grid.check(&format!("{name}, all revoked"), &mut client, NOBODY, None);
+    }
+}
+
+/// The same for a role with several rights, in its own session and in those of roles that have them from it. Each step
+/// changes its rights, and gives the letters that are left.
+fn revoked_in_part(grid: &mut Grid, admin: &mut Client) {
+    run(
+        admin,
+        "CREATE ROLE part LOGIN; CREATE ROLE part_heir LOGIN IN ROLE part; CREATE ROLE lender LOGIN;
+         CREATE ROLE part_guest LOGIN NOINHERIT IN ROLE part",
+    );
+    let names = ["part", "part_heir", "part_guest"];
+    let mut clients = names.map(|name| grid.login(name));
+    run(&mut clients[2], "SET ROLE part");
+    let all_and_own = |kind: &str, letter: &'static str| {
+        let statement = |text: &str| text.replace("KIND", kind);
+        [
+            (statement("SELECT queue.grant_KIND('part')"), [letter; 4]),
+            (statement("SELECT queue.grant_KIND('part', 'own')"), [letter; 4]),
+            (statement("SELECT queue.revoke_KIND('part')"), [letter, "", "", letter]),
+            (
+                statement("SELECT queue.grant_KIND('part'); SELECT queue.revoke_KIND('part', 'own')"),
+                [letter; 4],
+            ),
+            (statement("SELECT queue.revoke_KIND('part')"), ["", "", "", ""]),
+        ]
+    };
+    let mixed = [
+        (
+            "SELECT queue.grant_worker('part', 'own'); SELECT queue.grant_producer('part', 'other')",
+            ["W", "P", "", "WP"],
+        ),
+        ("SELECT queue.revoke_worker('part', 'own')", ["", "P", "", "P"]),
+        ("SELECT queue.grant_worker('part')", ["W", "WP", "W", "WP"]),
+        ("SELECT queue.revoke_producer('part', 'other')", ["W", "W", "W", "W"]),
+        ("SELECT queue.revoke_worker('part')", ["", "", "", ""]),
+    ];
+    let mut steps = Vec::new();
+    for (kind, letter) in [("producer", "P"), ("worker", "W"), ("operator", "O")] {
+        steps.extend(all_and_own(kind, letter));
+    }
+    steps.extend(mixed.map(|(change, letters)| (change.to_owned(), letters)));
+    for (change, letters) in steps {
+        run(&mut grid.owner, &change);
+        for (name, client) in names.into_iter().zip(&mut clients) {
+            grid.check(&format!("{name}, after {change}"), client, role(name, letters, &[]), None);
+        }
+    }
+    // A role that has its rights from two others loses those of each.
+    run(&mut grid.owner, "SELECT queue.grant_worker('part', 'own'); SELECT queue.grant_producer('lender')");
+    run(admin, "GRANT lender TO part_heir");
+    let client = &mut clients[1];
+    for (change, letters) in [
+        ("", ["WP", "P", "P", "WP"]),
+        ("SELECT queue.revoke_producer('lender')", ["W", "", "", "W"]),
+        ("SELECT queue.grant_producer('lender')", ["WP", "P", "P", "WP"]),
+        ("REVOKE lender FROM part_heir", ["W", "", "", "W"]),
+        ("REVOKE part FROM part_heir", ["", "", "", ""]),
+    ] {
+        let by = if change.starts_with("REVOKE") { &mut *admin } else { &mut grid.owner };
+        run(by, change);
+        grid.check(&format!("heir of two, after {change}"), client, role("part_heir", letters, &[]), None);
+    }
+}
+
+/// Procedures that commit, and settings of the SQL-only edition, are not among the calls that every role tries.
+fn for_the_owner(grid: &Grid, edition: Edition) {
+    let mut calls = vec!["CALL queue.maintain()"];
+    if edition == Edition::SqlOnly {
+        calls.push("SELECT queue.set('max_lease', NULL)");
+    }
+    for call in calls {
+        for name in ROLES.map(|role| role.name) {
+            let refused = login(&grid.cluster, name).batch_execute(call).map_err(|error| refusal(&error).0);
+            assert_eq!(refused, Err("42501".to_owned()), "{name}: {call}");
+        }
+        for name in [grid.owner_name, "co_owner"] {
+            run(&mut login(&grid.cluster, name), call);
+        }
     }
 }
 

@@ -2,8 +2,9 @@
 //! another from ending.
 
 use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
-use postgres::Client;
-use queue_ext_tests::{Cluster, SOON, eventually};
+use postgres::{Client, NoTls};
+use queue_ext_tests::edition::OWNER;
+use queue_ext_tests::{Cluster, Edition, SOON, Worker, eventually};
 
 /// Rows that would keep task ID from ending.
 const MADE_UP: [&str; 2] = [
@@ -44,66 +45,85 @@ const REFUSED: [&str; 23] = [
 fn two_queues(name: &str, extra: &'static str) -> (Cluster, Client) {
     let cluster = cluster(name, extra);
     let mut admin = cluster.connect();
+    fill(&cluster, &mut admin);
+    (cluster, admin)
+}
+
+fn fill(cluster: &Cluster, admin: &mut Client) {
     run(
-        &mut admin,
-        "SELECT queue.create('a'), queue.create('b'); SELECT queue.push('b'); SELECT queue.purge('b');
-         CREATE ROLE a_producer LOGIN; CREATE ROLE a_worker LOGIN; CREATE ROLE a_operator LOGIN",
+        &mut cluster.connect(),
+        "CREATE ROLE a_producer LOGIN; CREATE ROLE a_worker LOGIN; CREATE ROLE a_operator LOGIN",
     );
     run(
-        &mut admin,
-        "SELECT queue.grant_producer('a_producer', 'a'), queue.grant_worker('a_worker', 'a'),
+        admin,
+        "SELECT queue.create('a'), queue.create('b'); SELECT queue.push('b'); SELECT queue.purge('b');
+         SELECT queue.grant_producer('a_producer', 'a'), queue.grant_worker('a_worker', 'a'),
                 queue.grant_operator('a_operator', 'a')",
     );
-    run(&mut admin, "CALL queue.maintain()");
-    (cluster, admin)
+    run(admin, "CALL queue.maintain()");
 }
 
 fn push(client: &mut Client, queue: &str, options: &str) -> i64 {
     number(client, &format!("SELECT queue.push('{queue}'{options})"))
 }
 
+/// Tasks of queue b end in every way, whatever the roles for queue a have tried before.
+fn tasks_of_b_end(cluster: &Cluster, admin: &mut Client, how: &str) {
+    let ids: Vec<i64> = (0..7).map(|_| push(admin, "b", "")).collect();
+    run(admin, "SELECT queue.claim('1 hour', 'b', 6)");
+    let own = push(admin, "a", "");
+    for role in ["a_producer", "a_worker", "a_operator"] {
+        let mut forger = login(cluster, role);
+        // Those of live tasks, and of one that is still to come.
+        for id in ids.iter().chain([&(own + 1)]) {
+            for statement in REFUSED.map(|statement| statement.replace("ID", &id.to_string())) {
+                let (code, said) = attempt(&mut forger, &statement).expect_err(&statement);
+                assert_eq!(code, "42501", "{role}: {statement}: {said}");
+            }
+        }
+    }
+    for end in [
+        "SELECT queue.complete(ID, 1)",
+        "SELECT queue.complete_many('{ID, ID}', '{1, 1}')",
+        "SELECT queue.complete_and_claim(ID, 1, queue => 'a')",
+        "SELECT queue.fail(ID, 1, 'no', permanent => true)",
+        "SELECT queue.cancel(ID); SELECT queue.confirm_cancel(ID, 1)",
+        "UPDATE queue.tasks SET lease_until = now() WHERE id = ID; SELECT queue.reap()",
+        "SELECT queue.cancel(ID)",
+    ]
+    .iter()
+    .zip(&ids)
+    .map(|(end, id)| end.replace("ID", &id.to_string()))
+    {
+        run(admin, &end);
+    }
+    let ended = format!(
+        "SELECT count(*) FROM queue.all_tasks
+         WHERE queue = 'b' AND id BETWEEN {} AND {} AND state IN ('completed', 'cancelled', 'failed')",
+        ids[0], ids[6]
+    );
+    assert_eq!(number(admin, &ended), 7, "{how}");
+    run(admin, "SELECT queue.reap(); DELETE FROM queue.tasks");
+}
+
 #[test]
 fn no_role_can_write_rows_about_a_task_of_another_queue() {
     let (cluster, mut admin) = two_queues("security-ids", NO_WORKER);
     run(&mut admin, "SELECT queue.configure('b', '{\"max_attempts\": 1}')");
-    for fast_path in ["on", "off"] {
-        let ids: Vec<i64> = (0..7).map(|_| push(&mut admin, "b", "")).collect();
-        run(&mut admin, "SELECT queue.claim('1 hour', 'b', 6)");
-        let own = push(&mut admin, "a", "");
-        for role in ["a_producer", "a_worker", "a_operator"] {
-            let mut forger = login(&cluster, role);
-            // Those of live tasks, and of one that is still to come.
-            for id in ids.iter().chain([&(own + 1)]) {
-                for statement in REFUSED.map(|statement| statement.replace("ID", &id.to_string())) {
-                    let (code, said) = attempt(&mut forger, &statement).expect_err(&statement);
-                    assert_eq!(code, "42501", "{role}: {statement}: {said}");
-                }
-            }
-        }
-        run(&mut admin, &format!("SET queue.fast_path = {fast_path}"));
-        for end in [
-            "SELECT queue.complete(ID, 1)",
-            "SELECT queue.complete_many('{ID, ID}', '{1, 1}')",
-            "SELECT queue.complete_and_claim(ID, 1, queue => 'a')",
-            "SELECT queue.fail(ID, 1, 'no', permanent => true)",
-            "SELECT queue.cancel(ID); SELECT queue.confirm_cancel(ID, 1)",
-            "UPDATE queue.tasks SET lease_until = now() WHERE id = ID; SELECT queue.reap()",
-            "SELECT queue.cancel(ID)",
-        ]
-        .iter()
-        .zip(&ids)
-        .map(|(end, id)| end.replace("ID", &id.to_string()))
-        {
-            run(&mut admin, &end);
-        }
-        let ended = format!(
-            "SELECT count(*) FROM queue.all_tasks
-             WHERE queue = 'b' AND id BETWEEN {} AND {} AND state IN ('completed', 'cancelled', 'failed')",
-            ids[0], ids[6]
-        );
-        assert_eq!(number(&mut admin, &ended), 7, "fast_path = {fast_path}");
-        run(&mut admin, "SELECT queue.reap(); DELETE FROM queue.tasks");
+    for how in ["SET queue.fast_path = on", "SET queue.fast_path = off"] {
+        run(&mut admin, how);
+        tasks_of_b_end(&cluster, &mut admin, how);
     }
+}
+
+#[test]
+fn no_role_can_write_rows_about_a_task_of_another_queue_in_the_sql_only_edition() {
+    let cluster = Edition::SqlOnly.cluster("security-ids", Worker::Off);
+    Edition::SqlOnly.install(&cluster, "postgres");
+    let mut owner = cluster.config("postgres").user(OWNER).connect(NoTls).expect("connect");
+    fill(&cluster, &mut owner);
+    run(&mut owner, "SELECT queue.configure('b', '{\"max_attempts\": 1}')");
+    tasks_of_b_end(&cluster, &mut owner, "SQL-only");
 }
 
 #[test]

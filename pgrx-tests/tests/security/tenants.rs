@@ -103,6 +103,35 @@ fn shows_nothing_of_bolt(tenants: &mut Tenants) {
     assert!(looked > 100, "there was much to see: {looked}");
 }
 
+#[test]
+fn without_row_security_in_a_session_its_role_sees_no_more_and_has_the_same_rights() {
+    let tenants = tenants("security-row-security");
+    for fast_path in ["on", "off"] {
+        let as_role = |role: &str, statement: &str| {
+            let mut client = login(&tenants.cluster, role);
+            run(&mut client, &format!("SET row_security = off; SET queue.fast_path = {fast_path}"));
+            attempt(&mut client, statement).map_err(|(code, _)| code)
+        };
+        for (role, statement) in [
+            ("acme_operator", "SELECT FROM queue.tasks"),
+            ("acme_operator", "SELECT FROM queue.all_tasks"),
+            ("acme_operator", "SELECT FROM queue.history"),
+            ("acme_producer", "INSERT INTO queue.tasks (queue) VALUES ('bolt')"),
+            ("acme_producer", "SELECT queue.push('bolt')"),
+            ("acme_worker", "SELECT queue.claim('1 minute', 'bolt')"),
+        ] {
+            assert_eq!(as_role(role, statement), Err("42501".to_owned()), "{role}: {statement}");
+        }
+        for (role, statement) in [
+            ("acme_producer", "SELECT queue.push('acme')"),
+            ("acme_worker", "SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'acme')"),
+            ("acme_operator", "SELECT queue.push('acme'), queue.pause('acme')"),
+        ] {
+            assert_eq!(as_role(role, statement), Ok(()), "{role}: {statement}");
+        }
+    }
+}
+
 /// All rows of the queue "bolt", wherever they are.
 fn of_bolt(admin: &mut Client) -> String {
     let tables = column(

@@ -3,9 +3,69 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use queue_ext_tests::eventually;
+use postgres::{Client, NoTls};
+use queue_ext_tests::{Cluster, eventually};
 
 use super::{SOON, laboratory, number, run};
+
+/// Roles with rights, one of them with a session that is open all the time.
+struct Rights {
+    web: Client,
+    rows: Vec<String>,
+}
+
+impl Rights {
+    const ROWS: &str = "SELECT format('%s %s %s', role, kind, queue) FROM queue.rights ORDER BY 1";
+
+    fn given(cluster: &Cluster, admin: &mut Client) -> Self {
+        run(
+            admin,
+            "SELECT queue.create('web'); CREATE ROLE web LOGIN; CREATE ROLE boss LOGIN;
+             SELECT queue.grant_producer('web', 'web'), queue.grant_worker('web', 'web'), queue.grant_operator('boss')",
+        );
+        let rows = texts(admin, Self::ROWS);
+        assert_eq!(rows.len(), 3);
+        let mut rights = Self { web: login(cluster, "web"), rows };
+        rights.hold();
+        rights
+    }
+
+    /// In the open session.
+    fn hold(&mut self) {
+        run(&mut self.web, "SELECT queue.push('web')");
+        run(&mut self.web, "SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'web')");
+        refused(&mut self.web, "SELECT queue.push('default')");
+        refused(&mut self.web, "SELECT queue.claim('1 minute')");
+        refused(&mut self.web, "SELECT FROM queue.tasks");
+    }
+
+    fn are_kept(&mut self, cluster: &Cluster, admin: &mut Client) {
+        assert_eq!(texts(admin, Self::ROWS), self.rows);
+        self.hold();
+        self.web = login(cluster, "web");
+        self.hold();
+        let mut boss = login(cluster, "boss");
+        run(&mut boss, "SELECT queue.pause('web'), queue.resume('web'), queue.push('web'), queue.purge('web')");
+        // A function of the new version, which an operator may call when its privileges are renewed.
+        refused(&mut boss, "SELECT queue.site()");
+        run(admin, "UPDATE queue.rights SET kind = kind");
+        run(&mut boss, "SELECT queue.site()");
+        self.hold();
+    }
+}
+
+fn login(cluster: &Cluster, role: &str) -> Client {
+    cluster.config("postgres").user(role).connect(NoTls).expect("connect")
+}
+
+fn texts(client: &mut Client, query: &str) -> Vec<String> {
+    client.query(query, &[]).expect(query).iter().map(|row| row.get(0)).collect()
+}
+
+fn refused(client: &mut Client, statement: &str) {
+    let error = client.batch_execute(statement).expect_err(statement);
+    assert_eq!(error.code().map(|code| code.code()), Some("42501"), "{statement}: {error}");
+}
 
 #[test]
 fn work_continues_while_the_extension_is_updated() {
@@ -16,6 +76,7 @@ fn work_continues_while_the_extension_is_updated() {
         "CREATE EXTENSION queue_ext;
          SELECT queue.create('held'), queue.create('quiet'), queue.create('short'), queue.push('held'), queue.push('short')",
     );
+    let mut rights = Rights::given(&cluster, &mut client);
     let worker = cluster.await_worker("postgres");
     // A worker that holds a lease, with statements that it prepared before.
     let mut holder = cluster.connect();
@@ -28,7 +89,7 @@ fn work_continues_while_the_extension_is_updated() {
     // One that waits, and is connected for as long.
     let config = cluster.config("postgres");
     let waiter = std::thread::spawn(move || {
-        let mut waiter = config.connect(postgres::NoTls).expect("connect");
+        let mut waiter = config.connect(NoTls).expect("connect");
         let ready: bool = waiter.query_one("CALL queue.wait('quiet', '1 minute')", &[]).expect("wait").get(0);
         (ready, waiter.query("SELECT FROM queue.claim('1 hour', 'quiet')", &[]).expect("claim").len())
     });
@@ -75,6 +136,7 @@ fn work_continues_while_the_extension_is_updated() {
         stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(*errors.lock().expect("the list"), [""; 0]);
+    rights.are_kept(&cluster, &mut client);
     // Nothing is lost, and nothing was done twice.
     let pushed = pushed.into_inner().expect("the list");
     let query = "SELECT count(*), count(DISTINCT id) FROM queue.all_tasks WHERE id = ANY ($1)";

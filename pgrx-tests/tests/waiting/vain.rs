@@ -43,6 +43,14 @@ const LOCKED: &[(&str, &str, &str)] = &[
          COMMIT; BEGIN; SELECT FROM queue_internal.events WHERE queue = 'event' FOR UPDATE;
          SELECT FROM queue.tasks WHERE queue = 'event' FOR UPDATE",
     ),
+    // One predecessor has ended, and another transaction is ending the other one.
+    (
+        "dependent",
+        "SELECT queue.create('predecessor');
+         SELECT queue.push('dependent', after => ARRAY[queue.push('predecessor'), queue.push('predecessor')]);
+         COMMIT; SELECT queue.complete(id, token) FROM queue.claim(queue => 'predecessor')",
+        "SELECT queue.complete(id, token) FROM queue.claim(queue => 'predecessor')",
+    ),
 ];
 
 #[test]
@@ -77,7 +85,7 @@ fn meets_locks(edition: Edition) {
         });
         assert!(claim_and_wait(&mut client, queue, WOKEN).1, "{}, {queue}: a new task", edition.name());
         pushing.join().expect("push");
-        run(&mut holder, "ROLLBACK");
+        run(&mut holder, if *queue == "dependent" { "COMMIT" } else { "ROLLBACK" });
         if *queue != "event" {
             assert!(claim_and_wait(&mut client, queue, UNLOCKED).1, "{}, {queue}: unlocked", edition.name());
         }
