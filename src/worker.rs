@@ -29,7 +29,7 @@ use pgrx::prelude::*;
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use installed::{Installed, Step};
 use leases::LeaseScan;

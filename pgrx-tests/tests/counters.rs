@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use postgres::{Client, NoTls};
 use queue_ext_tests::{Cluster, SOON, Settings, counters_agree, eventually};
 
-
 fn cluster(name: &str) -> Cluster {
     let extra = "max_prepared_transactions = 10\nautovacuum = off\nmax_wal_size = '8GB'";
     let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra });

@@ -213,7 +213,13 @@ fn a_schedule_that_is_late_is_reported() {
     // One that fails is reported as such, and no more.
     run(&mut client, "UPDATE queue.schedules SET last_error = 'no', last_error_at = now()");
     assert_eq!(check(&mut client, "schedules", true).len(), 1);
-    complains(&mut client, "schedules", "warning", "1 schedules could not push their last task", "last_error");
+    complains(
+        &mut client,
+        "schedules",
+        "warning",
+        "1 schedules could not push their last task",
+        "last_error",
+    );
     run(&mut client, "UPDATE queue.schedules SET last_error = NULL, last_error_at = NULL");
     run(&mut client, "CALL queue.maintain()");
     is_ok(&mut client, "schedules");

@@ -6,7 +6,6 @@ use postgres::Client;
 use queue_ext_tests::cluster::signal;
 use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, eventually, stalls};
 
-
 fn workers(client: &mut Client) -> Vec<(String, i32)> {
     let query = "SELECT datname::text, pid FROM pg_stat_activity WHERE backend_type = 'queue_ext worker' AND datname IS NOT NULL ORDER BY 1";
     client.query(query, &[]).expect("pg_stat_activity").iter().map(|row| (row.get(0), row.get(1))).collect()

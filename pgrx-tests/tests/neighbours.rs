@@ -33,7 +33,6 @@ use std::time::{Duration, Instant};
 use postgres::Client;
 use queue_ext_tests::{Cluster, Edition, SOON, Settings, WOKEN, Worker, at_best, eventually, stalls};
 
-
 /// How long a flood lasts.
 fn while_it_lasts() -> Duration {
     let seconds = std::env::var("NEIGHBOURS").ok().and_then(|text| text.parse().ok());

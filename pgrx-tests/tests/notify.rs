@@ -6,7 +6,6 @@ use fallible_iterator::FallibleIterator;
 use postgres::Client;
 use queue_ext_tests::{Cluster, SOON, eventually};
 
-
 fn listen(cluster: &Cluster, channel: &str) -> Client {
     let mut listener = cluster.connect();
     listener.batch_execute(&format!("LISTEN \"{channel}\"")).expect("LISTEN");

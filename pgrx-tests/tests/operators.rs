@@ -11,7 +11,6 @@ use queue_ext_tests::{Cluster, SOON, WOKEN, brief, eventually, stalls};
 /// These tests keep the machine busy, and some measure: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-
 fn tasks() -> i64 {
     if brief() { 20_000 } else { 100_000 }
 }
@@ -264,8 +263,9 @@ fn a_killed_bulk_procedure_keeps_only_its_committed_batches() {
         let thread = thread::spawn(move || {
             victim.execute("CALL queue.cancel_where('{\"queue\": \"default\"}', batch_size => 1000)", &[])
         });
-        let waits =
-            format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND locktype = 'advisory' AND NOT granted");
+        let waits = format!(
+            "SELECT count(*) FROM pg_locks WHERE pid = {pid} AND locktype = 'advisory' AND NOT granted"
+        );
         eventually("it is in its second batch", SOON, || number(&mut client, &waits) == 1);
         assert_eq!(number(&mut client, history), before + 1000, "others see the first one");
         client.execute(&format!("SELECT {signal}($1)"), &[&pid]).expect("signal");

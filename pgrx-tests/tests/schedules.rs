@@ -5,7 +5,6 @@ use std::time::Duration;
 use postgres::Client;
 use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, eventually, stalls};
 
-
 fn start(name: &str) -> (Cluster, Client) {
     // No sweep may run during this test.
     let settings = Settings { preload: true, extra: "queue.sweep_interval = 1h" };

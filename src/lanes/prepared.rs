@@ -60,7 +60,8 @@ pub struct Prepared {
 pub fn note_prepared(name: u64, lanes: LaneSet) {
     // SAFETY: reads the state of the transaction, which has its id until the callbacks are done, and a constant.
     let (database, transaction) = unsafe { (pg_sys::MyDatabaseId, pg_sys::GetTopTransactionIdIfAny()) };
-    let new = Prepared { name, database: database.to_u32(), transaction: transaction.into(), open: true, lanes };
+    let new =
+        Prepared { name, database: database.to_u32(), transaction: transaction.into(), open: true, lanes };
     with_prepared(|entries| {
         // An entry that was never used, or the oldest one. An open one only if there is no other.
         let place = entries.iter_mut().min_by_key(|entry| (entry.open, entry.transaction));

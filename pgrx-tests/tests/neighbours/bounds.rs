@@ -360,7 +360,8 @@ fn dead_rows_that_an_old_snapshot_keeps_are_not_all_read_at_once() {
         println!("{query}: {count} entries, {result}");
         (count, result)
     };
-    let due = "SELECT array_to_string(ready, ',') FROM queue_internal.due_queues('-infinity', clock_timestamp())";
+    let due =
+        "SELECT array_to_string(ready, ',') FROM queue_internal.due_queues('-infinity', clock_timestamp())";
     let (count, ready) = entries(&mut client, "queue.tasks_order", due);
     assert!(count < 50_000, "{count} entries");
     assert_eq!(ready, "a,b", "a may be ready, and b is");
@@ -370,7 +371,8 @@ fn dead_rows_that_an_old_snapshot_keeps_are_not_all_read_at_once() {
         let (count, result) = entries(&mut client, "queue.tasks_pkey", &reap);
         assert!(count < 10_000, "{count} entries");
         let (ended, last) = result.split_once(' ').expect("two numbers");
-        (reaped, pieces, after) = (reaped + ended.parse::<i64>().expect("a number"), pieces + 1, last.to_owned());
+        (reaped, pieces, after) =
+            (reaped + ended.parse::<i64>().expect("a number"), pieces + 1, last.to_owned());
     }
     assert_eq!(reaped, 1);
     assert!(pieces > 20, "{pieces} pieces");

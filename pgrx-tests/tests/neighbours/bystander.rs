@@ -10,8 +10,7 @@ const FEW: i64 = 1000;
 /// A server without sweeps, with queues a and m1 to m10, and queue b beside them.
 pub fn server(name: &str) -> (Cluster, Client, Bystander) {
     let extra = "queue.sweep_interval = '1h'\nmax_prepared_transactions = 10";
-    let mut cluster =
-        Cluster::start_with(&format!("neighbours-{name}"), &Settings { preload: true, extra });
+    let mut cluster = Cluster::start_with(&format!("neighbours-{name}"), &Settings { preload: true, extra });
     let mut client = cluster.connect();
     run(
         &mut client,

@@ -7,8 +7,8 @@
 
 use super::floods::{Floods, beside_work_of_their_own};
 use super::*;
-use queue_ext_tests::stalls::Stalls;
 use postgres::NoTls;
+use queue_ext_tests::stalls::Stalls;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -207,11 +207,8 @@ fn all_floods_at_once_delay_no_other_queue() {
         assert!(among.latest(stalls) < Duration::from_secs(1), "{:?} late", among.latest(stalls));
         assert!(late < Duration::from_secs(1), "a run of b was {late:?} late");
         assert!(ticks + 2 >= (length() - stood_still.min(length())).as_secs(), "{ticks} runs");
-        let (alone, shared, among) = (
-            quiet.percentile(0.99, stalls),
-            shared.percentile(0.99, stalls),
-            among.percentile(0.99, stalls),
-        );
+        let (alone, shared, among) =
+            (quiet.percentile(0.99, stalls), shared.percentile(0.99, stalls), among.percentile(0.99, stalls));
         // The cost of any second session beside it.
         let most = (2 * alone.max(shared)).max(Duration::from_millis(20));
         assert!(

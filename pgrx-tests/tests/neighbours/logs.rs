@@ -28,7 +28,9 @@ fn a_role_whose_tasks_and_schedules_fail_does_not_fill_the_log() {
             n += 1;
             run(
                 &mut hostile,
-                &format!("SELECT count(queue.push('a', group_key => '{n} ' || g)) FROM generate_series(1, 20) AS g"),
+                &format!(
+                    "SELECT count(queue.push('a', group_key => '{n} ' || g)) FROM generate_series(1, 20) AS g"
+                ),
             );
             run(&mut hostile, "SELECT count(queue.push('c')) FROM generate_series(1, 20)");
             run(&mut hostile, "SELECT count(*) FROM queue.claim('1 ms', 'c', 20)");

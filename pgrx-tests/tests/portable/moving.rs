@@ -69,7 +69,11 @@ const ADDITIONS: [(&str, &str, &str); 13] = [
     ("CREATE VIEW queue.mine AS SELECT id FROM queue.history", "view queue.mine", "DROP VIEW queue.mine"),
     ("CREATE TABLE queue.mine ()", "table queue.mine", "DROP TABLE queue.mine"),
     ("CREATE INDEX mine ON queue.tasks (worker)", "index queue.mine", "DROP INDEX queue.mine"),
-    ("ALTER TABLE queue.tasks ADD mine int", "column mine of queue.tasks", "ALTER TABLE queue.tasks DROP mine"),
+    (
+        "ALTER TABLE queue.tasks ADD mine int",
+        "column mine of queue.tasks",
+        "ALTER TABLE queue.tasks DROP mine",
+    ),
     (
         "CREATE POLICY mine ON queue.dead_letters USING (true)",
         "policy mine on table queue.dead_letters",

@@ -187,17 +187,13 @@ fn the_worker_shows_and_logs_no_stored_data() {
         &mut admin,
         "SELECT queue.claim('10 ms'); UPDATE queue.schedules SET queue = 'nowhere' WHERE name = 'fails'",
     );
-    queue_ext_tests::eventually(
-        "a dead letter, a run and a failed one",
-        queue_ext_tests::SOON,
-        || {
-            number(
+    queue_ext_tests::eventually("a dead letter, a run and a failed one", queue_ext_tests::SOON, || {
+        number(
             &mut admin,
             "SELECT count(*) FROM (SELECT FROM queue.dead_letters UNION ALL SELECT FROM queue.schedules
                                    WHERE last_error IS NOT NULL AND name = 'fails' OR last_run_at IS NOT NULL AND name = 'runs') AS x",
         ) == 3
-        },
-    );
+    });
     let told = "SELECT count(*) FROM queue.schedules WHERE last_error LIKE '%' || $1 || '%'";
     assert_eq!(admin.query_one(told, &[&MARKER]).expect("count").get::<_, i64>(0), 0);
     assert!(!cluster.log().contains(MARKER));

@@ -3,7 +3,7 @@
 
 use crate::locks::producer;
 use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
-use queue_ext_tests::eventually;
+use queue_ext_tests::{SOON, eventually};
 
 /// While "tasks" is a table that another session of the role has dropped, but not committed.
 const ON_TASKS: [&str; 12] = [

@@ -45,7 +45,10 @@ impl Rights {
         self.web = login(cluster, "web");
         self.hold();
         let mut boss = login(cluster, "boss");
-        run(&mut boss, "SELECT queue.pause('web'), queue.resume('web'), queue.push('web'), queue.purge('web')");
+        run(
+            &mut boss,
+            "SELECT queue.pause('web'), queue.resume('web'), queue.push('web'), queue.purge('web')",
+        );
         // A function of the new version, which an operator may call when its privileges are renewed.
         refused(&mut boss, "SELECT queue.site()");
         run(admin, "UPDATE queue.rights SET kind = kind");

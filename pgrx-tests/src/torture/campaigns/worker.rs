@@ -24,9 +24,7 @@ pub fn fault(scene: &mut Scene) {
         scene.struck("SIGTERM to the worker");
         signal(pid, libc::SIGTERM);
     }
-    eventually("another worker is there", SOON, || {
-        scene.worker().is_some_and(|other| other != pid)
-    });
+    eventually("another worker is there", SOON, || scene.worker().is_some_and(|other| other != pid));
     let late = stalls::since(since);
     if late > BACK_WITHIN {
         scene.complaints.push(format!("the worker was back after {late:?}"));
