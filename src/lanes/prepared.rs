@@ -10,6 +10,7 @@
 
 use super::directory::with_prepared;
 use super::{LaneSet, invalidate, invalidate_counters};
+use crate::shared::{self, AT_ONCE, NEVER};
 use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::hash::{BuildHasher, RandomState};
@@ -35,11 +36,14 @@ pub fn hash_of_name(name: &[u8]) -> u64 {
     KEYS.get_or_init(RandomState::new).hash_one(name).max(1)
 }
 
-/// How many entries there are: twice as many as transactions can be prepared at a time, because an entry outlives its
-/// transaction for a moment.
+/// How many entries there are: more than twice as many as transactions can be prepared at a time, because an entry
+/// outlives its transaction for a moment.
 pub fn entries() -> usize {
     // SAFETY: a setting, which is final before libraries are preloaded.
-    2 * usize::try_from(unsafe { MOST }).unwrap_or(0)
+    match usize::try_from(unsafe { MOST }) {
+        Ok(most) if most > 0 => 2 * most + 16,
+        _ => 0,
+    }
 }
 
 /// A prepared transaction. All bytes 0 are an entry that was never used.
@@ -50,18 +54,20 @@ pub struct Prepared {
     name: u64,
     database: u32,
     transaction: u32,
-    /// No session has found yet that it has ended.
+    /// No session has found yet that it has ended, and has invalidated its lanes.
     open: bool,
     lanes: LaneSet,
+    /// When the first of its leases ends.
+    lease: i64,
 }
 
 /// The current transaction, which has been prepared under the name with this hash and cannot have ended yet, concerns
-/// these lanes.
-pub fn note_prepared(name: u64, lanes: LaneSet) {
+/// these lanes, and the first of its leases ends at that time.
+pub fn note_prepared(name: u64, lanes: LaneSet, lease: i64) {
     // SAFETY: reads the state of the transaction, which has its id until the callbacks are done, and a constant.
     let (database, transaction) = unsafe { (pg_sys::MyDatabaseId, pg_sys::GetTopTransactionIdIfAny()) };
-    let new =
-        Prepared { name, database: database.to_u32(), transaction: transaction.into(), open: true, lanes };
+    let (database, transaction) = (database.to_u32(), transaction.into());
+    let new = Prepared { name, database, transaction, open: true, lanes, lease };
     with_prepared(|entries| {
         // An entry that was never used, or the oldest one. An open one only if there is no other.
         let place = entries.iter_mut().min_by_key(|entry| (entry.open, entry.transaction));
@@ -87,32 +93,33 @@ pub extern "C-unwind" fn find_prepared(name: u64) -> u32 {
 pub extern "C-unwind" fn end_prepared(name: u64, before: u32) {
     // SAFETY: a plain read of a constant of the process.
     let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
-    let (mut lanes, mut known) = (LaneSet::NONE, false);
-    for index in 0..entries() {
-        let is_here = |entry: &Prepared| entry.open && entry.database == database;
-        let open = with_prepared(|entries| Some(entries[index]).filter(is_here)).flatten();
-        let Some(open) = open else { continue };
-        // SAFETY: reads the shared state of transactions.
-        if unsafe { pg_sys::TransactionIdIsInProgress(open.transaction.into()) } {
-            continue;
-        }
-        let is_mine = with_prepared(|entries| {
-            let entry = &mut entries[index];
-            let same = is_here(entry) && entry.transaction == open.transaction;
-            same && std::mem::take(&mut entry.open)
-        });
-        if is_mine == Some(true) {
-            lanes.insert_all(&open.lanes);
-            known |= open.name == name;
-        }
-    }
-    // Or another session has found that it has ended, and invalidates its lanes.
-    known |= before != 0
-        && with_prepared(|entries| {
-            let mut ended = entries.iter().filter(|entry| !entry.open && entry.database == database);
-            ended.any(|entry| entry.name == name && entry.transaction == before)
-        }) == Some(true);
-    let lanes = if known { lanes } else { LaneSet::ALL };
+    let is_open = |entry: &Prepared| entry.open && entry.database == database;
+    let mut ended = Vec::with_capacity(entries());
+    with_prepared(|entries| {
+        ended.extend(entries.iter().copied().enumerate().filter(|(_, entry)| is_open(entry)));
+    });
+    // SAFETY: reads the shared state of transactions.
+    ended.retain(|(_, entry)| !unsafe { pg_sys::TransactionIdIsInProgress(entry.transaction.into()) });
+    let mut lanes = LaneSet::NONE;
+    ended.iter().for_each(|(_, entry)| lanes.insert_all(&entry.lanes));
+    let known = ended.iter().any(|(_, entry)| entry.name == name)
+        // Or another session has found that it has ended, and has invalidated its lanes.
+        || before != 0
+            && with_prepared(|entries| {
+                let mut closed = entries.iter().filter(|entry| !entry.open && entry.database == database);
+                closed.any(|entry| entry.name == name && entry.transaction == before)
+            }) == Some(true);
+    let lease = ended.iter().map(|(_, entry)| entry.lease).min().unwrap_or(NEVER);
+    let (lanes, lease) = if known { (lanes, lease) } else { (LaneSet::ALL, AT_ONCE) };
     invalidate(&lanes);
     invalidate_counters(&lanes);
+    // Again, because a scan for expired leases may have come before the end of the transaction.
+    // SAFETY: a plain read of a constant of the process.
+    shared::leases_until(unsafe { pg_sys::MyDatabaseId }, lease);
+    // Not earlier: a session that finds an entry closed does nothing more.
+    with_prepared(|entries| {
+        for (index, entry) in &ended {
+            entries[*index].open &= entries[*index].transaction != entry.transaction;
+        }
+    });
 }

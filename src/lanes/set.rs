@@ -1,6 +1,7 @@
 //! Sets of lanes of any size.
 
-const BITS: usize = 1024;
+/// With this many, a set of 500 lanes has about two of a hundred others.
+const BITS: usize = 4096;
 
 /// A set of lanes, by the hashes of their queues: a Bloom filter, in which four bits stand for a lane. So a set may
 /// contain too many lanes, but never too few.

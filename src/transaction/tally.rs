@@ -53,7 +53,7 @@ impl Tally {
         self.count += 1;
     }
 
-    /// Adds up entries of one kind, and drops those that are 0. If that is not enough, drops those of the lane that has
+    /// Adds up entries of one kind, and drops those that are 0. If that is not enough, drops those of the lanes that have
     /// most of them.
     fn compact(&mut self) {
         let entries = &mut self.entries[..self.count];
@@ -74,10 +74,17 @@ impl Tally {
         }
         self.count = kept;
         // It must not stay nearly full either, or it would be sorted again for every entry.
-        let lanes = self.entries[..kept].chunk_by(|one, other| one.lane == other.lane);
-        if kept > ENTRIES - NEAR
-            && let Some(entries) = lanes.max_by_key(|entries| entries.len())
-        {
+        if kept > ENTRIES - NEAR {
+            while self.count > ENTRIES / 2 {
+                self.drop_largest();
+            }
+        }
+    }
+
+    /// Drops the entries, which are sorted, of the lane that has most of them. Its changes are unknown from then on.
+    fn drop_largest(&mut self) {
+        let lanes = self.entries[..self.count].chunk_by(|one, other| one.lane == other.lane);
+        if let Some(entries) = lanes.max_by_key(|entries| entries.len()) {
             let lane = entries[0].lane;
             self.unknown.insert(lane);
             self.drop_lane(lane);
