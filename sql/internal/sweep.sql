@@ -132,7 +132,10 @@ BEGIN
             END IF;
             CONTINUE;
         ELSIF row.outcome IS NULL THEN
-            CONTINUE WHEN row.live IS NOT NULL;
+            -- The end of the predecessor has left it to notify_rest.
+            CONTINUE WHEN row.live IS NOT NULL OR EXISTS (
+                SELECT FROM queue_internal.outcomes AS o
+                WHERE o.task_id = row.predecessor_id AND o.rest_after < row.task_id);
             row.outcome := queue_internal.outcome_of(row.predecessor_id);
             -- A dump may still bring a trace of it.
             CONTINUE WHEN row.outcome IS NULL AND row.restored_at > clock_timestamp() - interval '1 day';
