@@ -11,8 +11,9 @@
 --   At REPEATABLE READ and SERIALIZABLE the snapshot of an end may be older than the dependency; then the sweep writes
 --   the outcome (sweep.sql).
 --
---   An end notifies up to a thousand dependents. The background worker and queue.maintain() notify the others in short
---   transactions: not claims, whose transaction may stay open while others wait for the rest (notify_rest).
+--   An end notifies up to a thousand dependents, and a call that ends several tasks up to ten thousand. The background
+--   worker and queue.maintain() notify the remaining dependents, called the rest, in short transactions. Claims do not:
+--   the transaction of a claim may stay open, and the rest would be locked for that long.
 --
 --   Cycles are impossible: a task can only wait for tasks that existed before it.
 
@@ -207,12 +208,14 @@ $$;
 COMMENT ON FUNCTION queue_internal.leave_rest IS
     'Records after which dependent of an ended task others still have to be notified.';
 
--- Notifies the next dependents of an ended task, one with a rest in that queue; returns false if there is none. With
--- "unblocking" it unblocks those that wait for nothing else and have no group, because the event of each would take ten
--- times as long; the others get an event, and the event of each that is processed by itself can fail by itself.
+-- Notifies the next dependents of an ended task that has a rest in that queue; returns false if there is none.
+--   unblock:  unblocks those that wait for nothing else and have no group, because the event of each would take ten times
+--             as long. The others get an event
+--   event:    each gets an event. An event that fails delays no other
+--   pass:     leaves them to the sweep
 -- A dependent that it has locked, and that still waits for another predecessor, needs no event: the end of that one, if
 -- it has not committed yet, leaves an event itself.
-CREATE FUNCTION queue_internal.notify_rest(queue text, unblocking boolean) RETURNS boolean
+CREATE FUNCTION queue_internal.notify_rest(queue text, manner text) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -241,7 +244,11 @@ BEGIN
         ORDER BY d.predecessor_id, d.task_id LIMIT most FOR UPDATE SKIP LOCKED);
     UPDATE queue_internal.dependencies AS d SET outcome = ended.outcome
     WHERE d.predecessor_id = ended.task_id AND d.task_id = ANY (dependents);
-    IF unblocking THEN
+    IF manner = 'unblock' THEN
+    IF manner = 'pass' THEN
+        PERFORM queue_internal.leave_rest(ended.task_id, dependents[most]);
+        RETURN true;
+    END IF;
         locked := ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND t.group_key IS NULL FOR NO KEY UPDATE SKIP LOCKED);
@@ -272,10 +279,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.notify_rest IS
-    'Notifies further dependents of an ended task with a rest in a queue; returns whether there was one.';
+    'Notifies more of the remaining dependents of an ended task in a queue; returns whether there were any.';
 
--- A part of each rest, the queues in turns, for 50 ms. A constraint or a trigger of a user that refuses to unblock one
--- dependent must not delay the others.
+-- A part of each rest, the queues in turns, for 50 ms. A constraint or a trigger of a user that refuses to unblock or
+-- notify one dependent must not delay those after it. A lock is only a pause.
 CREATE FUNCTION queue_internal.notify_rests() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -286,6 +293,7 @@ DECLARE
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
+    manner text;
     END IF;
     LOOP
         before := parts;
@@ -293,14 +301,17 @@ BEGIN
             SELECT r.queue FROM (SELECT DISTINCT o.rest_queue AS queue FROM queue_internal.outcomes AS o
                                  WHERE o.rest_after IS NOT NULL) AS r ORDER BY random()
         LOOP
-            BEGIN
-                parts := parts + queue_internal.notify_rest(queue, true)::integer;
-            EXCEPTION WHEN OTHERS THEN
+            FOREACH manner IN ARRAY ARRAY['unblock', 'event', 'pass'] LOOP
                 BEGIN
-                    parts := parts + queue_internal.notify_rest(queue, false)::integer;
+                    parts := parts + queue_internal.notify_rest(queue, manner)::integer;
+                    EXIT;
                 EXCEPTION WHEN OTHERS THEN
-                    -- The next round tries again, or the sweep.
-                    NULL;
+                    IF manner = 'event' THEN
+                        IF queue_internal.may_log('dependents', queue) THEN
+                            RAISE WARNING 'dependents of a task, in queue %, cannot be notified: %', to_json(queue), SQLERRM;
+                        END IF;
+                        EXIT WHEN SQLSTATE = '55P03';
+                    END IF;
                 END;
             END;
             IF clock_timestamp() > until THEN
@@ -313,7 +324,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.notify_rests IS
-    'Notifies dependents of tasks that ended with too many of them; returns how many parts it notified.';
+    'Notifies the remaining dependents of ended tasks for 50 ms; returns how many parts of them it notified.';
 
 -- Returns false if the task has to be checked again, because another transaction has it locked.
 CREATE FUNCTION queue_internal.process_dependent(task_id bigint) RETURNS boolean
