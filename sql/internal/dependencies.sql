@@ -146,17 +146,20 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    most       CONSTANT integer := 1000;
+    of_each    CONSTANT integer := 1000;
+    of_all     CONSTANT integer := 10000;
+    most       integer;
     ended      bigint;
     dependents bigint[];
     notified   bigint[] := '{}';
 BEGIN
     -- One by one, because a plan for many may read all dependencies to find a few.
     FOREACH ended IN ARRAY ids LOOP
+        most := least(of_each, of_all - cardinality(notified));
         dependents := ARRAY(
             SELECT d.task_id FROM queue_internal.dependencies AS d
             WHERE d.predecessor_id = ended AND d.outcome IS NULL
-            ORDER BY d.predecessor_id, d.task_id LIMIT most - cardinality(notified) FOR UPDATE SKIP LOCKED);
+            ORDER BY d.predecessor_id, d.task_id LIMIT most FOR UPDATE SKIP LOCKED);
         UPDATE queue_internal.dependencies AS d SET outcome = notify_dependents.outcome
         WHERE d.predecessor_id = ended AND d.task_id = ANY (dependents);
         notified := notified || dependents;
@@ -165,8 +168,8 @@ BEGIN
             INSERT INTO queue_internal.outcomes AS o (task_id, outcome) VALUES (ended, notify_dependents.outcome)
             ON CONFLICT ON CONSTRAINT outcomes_pkey
             DO UPDATE SET outcome = excluded.outcome, ended_at = excluded.ended_at, rest_queue = NULL, rest_after = NULL;
-            IF cardinality(notified) = most THEN
-                PERFORM queue_internal.leave_rest(ended, coalesce(dependents[cardinality(dependents)], 0));
+            IF cardinality(dependents) = most THEN
+                PERFORM queue_internal.leave_rest(ended, coalesce(dependents[most], 0));
             END IF;
         END IF;
     END LOOP;
