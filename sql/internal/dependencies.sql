@@ -186,8 +186,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.notify_dependents IS
     'Writes the outcome of tasks to the rows of their dependents, and leaves an event for each dependent.';
 
--- The queue of the next dependent pays for its notification: its rest takes turns with those of other queues. Null for
--- "after" means that there is no rest.
+-- The queue of the next dependent pays for its notification: its rest takes turns with those of other queues. Dependents
+-- without a task are left to the sweep, so that they are read once only. Null for "after" means that there is no rest.
 CREATE FUNCTION queue_internal.leave_rest(ended bigint, after bigint) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -197,15 +197,15 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    next text;
+    next record;
 BEGIN
-    SELECT r.queue INTO next
-    FROM (SELECT (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id) AS queue FROM queue_internal.dependencies AS d
+    SELECT r.queue, r.task_id - 1 AS before INTO next
+    FROM (SELECT d.task_id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id) AS queue
+          FROM queue_internal.dependencies AS d
           WHERE d.predecessor_id = ended AND d.task_id > after AND d.outcome IS NULL
           ORDER BY d.predecessor_id, d.task_id) AS r
     WHERE r.queue IS NOT NULL LIMIT 1;
-    UPDATE queue_internal.outcomes AS o SET rest_queue = next, rest_after = CASE WHEN next IS NOT NULL THEN after END
-    WHERE o.task_id = ended;
+    UPDATE queue_internal.outcomes AS o SET rest_queue = next.queue, rest_after = next.before WHERE o.task_id = ended;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.leave_rest IS
@@ -245,13 +245,13 @@ BEGIN
         SELECT d.task_id FROM queue_internal.dependencies AS d
         WHERE d.predecessor_id = ended.task_id AND d.task_id > ended.rest_after AND d.outcome IS NULL
         ORDER BY d.predecessor_id, d.task_id LIMIT most FOR UPDATE SKIP LOCKED);
-    UPDATE queue_internal.dependencies AS d SET outcome = ended.outcome
-    WHERE d.predecessor_id = ended.task_id AND d.task_id = ANY (dependents);
-    IF manner = 'unblock' THEN
     IF manner = 'pass' THEN
         PERFORM queue_internal.leave_rest(ended.task_id, dependents[most]);
         RETURN true;
     END IF;
+    UPDATE queue_internal.dependencies AS d SET outcome = ended.outcome
+    WHERE d.predecessor_id = ended.task_id AND d.task_id = ANY (dependents);
+    IF manner = 'unblock' THEN
         locked := ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND t.group_key IS NULL FOR NO KEY UPDATE SKIP LOCKED);
@@ -293,10 +293,10 @@ DECLARE
     before bigint;
     parts  bigint := 0;
     queue  text;
+    manner text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
-    manner text;
     END IF;
     LOOP
         before := parts;
@@ -316,7 +316,7 @@ BEGIN
                         EXIT WHEN SQLSTATE = '55P03';
                     END IF;
                 END;
-            END;
+            END LOOP;
             IF clock_timestamp() > until THEN
                 RETURN parts;
             END IF;
