@@ -81,7 +81,8 @@ pub fn open(purpose: Use) -> Result<Tables, Reason> {
                 (*known).user = user;
                 (*known).verdicts = [None; 5];
             }
-            let mode = if let Use::Read = purpose { pg_sys::AccessShareLock } else { pg_sys::RowExclusiveLock };
+            let mode =
+                if let Use::Read = purpose { pg_sys::AccessShareLock } else { pg_sys::RowExclusiveLock };
             pg_sys::LockRelationOid((*known).tables.tasks, mode as i32);
             if let Use::Complete = purpose {
                 pg_sys::LockRelationOid((*known).tables.history, pg_sys::RowExclusiveLock as i32);

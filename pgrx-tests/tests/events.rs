@@ -445,10 +445,20 @@ fn a_batch_of_tasks_with_few_dependents_each_notifies_all_of_them_at_once() {
              BEGIN;
              SELECT count(m.id) FROM (
                  SELECT array_agg(id) AS ids, array_agg(token) AS tokens FROM queue.claim('1 minute', 'one', 1000)
-             ) AS c, LATERAL queue.complete_many(c.ids, c.tokens) AS m (id)
+             ) AS c, LATERAL queue.complete_many(c.ids, c.tokens) AS m (id)",
         );
-        assert_eq!(number(&mut client, "SELECT count(*) FROM queue_internal.outcomes"), 0, "{}", edition.name());
-        assert_eq!(number(&mut client, "SELECT count(*) FROM queue_internal.events"), 2000, "{}", edition.name());
+        assert_eq!(
+            number(&mut client, "SELECT count(*) FROM queue_internal.outcomes"),
+            0,
+            "{}",
+            edition.name()
+        );
+        assert_eq!(
+            number(&mut client, "SELECT count(*) FROM queue_internal.events"),
+            2000,
+            "{}",
+            edition.name()
+        );
         run(&mut client, "ROLLBACK");
     }
 }
@@ -479,7 +489,10 @@ const END: &str = "SELECT queue.complete(id, token) FROM queue.claim('1 minute',
 #[test]
 fn a_dependent_that_cannot_be_notified_delays_few_others() {
     let (cluster, mut client) = without_worker("refused", 3, 3000);
-    run(&mut client, "CREATE TABLE public.refused AS SELECT min(id) + 1200 AS id FROM queue.tasks WHERE queue = 'many'");
+    run(
+        &mut client,
+        "CREATE TABLE public.refused AS SELECT min(id) + 1200 AS id FROM queue.tasks WHERE queue = 'many'",
+    );
     run(
         &mut client,
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -525,7 +538,8 @@ fn dependents_without_a_task_are_not_read_again_for_each_part() {
              SELECT id FROM queue.tasks WHERE queue = 'many' ORDER BY id OFFSET 1000 LIMIT 1000)",
     );
     run(&mut client, END);
-    let skipped = "SELECT (SELECT count(*) FROM queue_internal.dependencies AS d WHERE d.task_id <= o.rest_after)
+    let skipped =
+        "SELECT (SELECT count(*) FROM queue_internal.dependencies AS d WHERE d.task_id <= o.rest_after)
                    FROM queue_internal.outcomes AS o";
     assert_eq!(number(&mut client, skipped), 2000);
     while number(&mut client, "SELECT queue_internal.process_all_events(1000)") > 0 {}
