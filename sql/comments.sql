@@ -161,7 +161,7 @@ COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null f
 
 COMMENT ON TABLE queue_internal.keys IS 'Which task has a key, and until when after it finished.';
 COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which predecessors, and how those ended.';
-COMMENT ON TABLE queue_internal.outcomes IS 'How tasks ended of which not all dependents were notified at that time.';
+COMMENT ON TABLE queue_internal.outcomes IS 'Outcomes of tasks with dependents that were not notified when the task ended.';
 COMMENT ON TABLE queue_internal.events IS 'Hints to check a waiting task or a group; the next claim processes them.';
 COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
 COMMENT ON TABLE queue_internal.locks IS

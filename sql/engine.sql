@@ -38,19 +38,20 @@ describes them. Needs the operator''s right on any queue, or pg_monitor.';
 CREATE FUNCTION queue_internal.next_level(in_bucket integer, queue text, level integer) RETURNS integer
 LANGUAGE c STABLE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'next_level_wrapper';
 COMMENT ON FUNCTION queue_internal.next_level IS
-    'Returns a priority that is at least this one, before which no task of the queue is; null if there is none.';
+    'Returns a lower bound for the first priority, from this one on, that has tasks; null if there is none.';
 
 CREATE FUNCTION queue_internal.order_bound(
     in_bucket integer, queue text, level integer, after timestamptz, entries integer)
 RETURNS TABLE (run_at timestamptz, id bigint)
 LANGUAGE c STABLE STRICT PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'order_bound_wrapper';
 COMMENT ON FUNCTION queue_internal.order_bound IS
-    'Returns where in a priority so many index entries from a time on end; no row if there are fewer, or that is unknown.';
+    'Returns the run_at and id of the n-th index entry of a priority from a time on; no row if there are fewer, or that '
+    'is unknown.';
 
 CREATE FUNCTION queue_internal.id_bound(after bigint, entries integer) RETURNS bigint
 LANGUAGE c STABLE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'id_bound_wrapper';
 COMMENT ON FUNCTION queue_internal.id_bound IS
-    'Returns the id that is so many index entries after another; null if there are fewer, or that is unknown.';
+    'Returns the id of the n-th index entry after another id; null if there are fewer, or that is unknown.';
 
 -- Rights (internal/rights.sql). They are kept in memory until queue.rights or a role changes.
 

@@ -210,10 +210,10 @@ CREATE TABLE queue_internal.dependencies (
     CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue'))
 );
 
--- How tasks ended whose outcome was not written to the rows of all their dependents: because a snapshot did not show
--- these, because another transaction had them locked, or because there were too many for one transaction. Kept for a day,
--- so that the sweep finds it here (internal/sweep.sql). If there were too many, notify_rest() continues after the
--- dependent "rest_after", which comes before one of the queue "rest_queue"; both are null if there are no others.
+-- Outcomes of tasks with dependents that were not notified yet: because a snapshot did not show these, because another
+-- transaction had them locked, or because there were too many for one transaction. Kept for a day, so that the sweep finds
+-- it here (internal/sweep.sql). If there were too many, notify_rest() continues after the dependent "rest_after", which
+-- comes before one of the queue "rest_queue"; both are null if there are no others.
 CREATE TABLE queue_internal.outcomes (
     task_id    bigint      NOT NULL,
     outcome    text        NOT NULL,

@@ -17,7 +17,7 @@ fn read<R>(
     conditions: &[Condition],
     read: impl FnOnce(&mut Entries) -> R,
 ) -> Option<R> {
-    let tables = heap::open(Use::Push).ok()?;
+    let tables = heap::open(Use::Read).ok()?;
     // SAFETY: `tasks` is locked, and its indexes have the columns of the conditions. A function call has a snapshot.
     unsafe {
         let table = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
@@ -48,8 +48,8 @@ fn visible_level(queue: &[u8], level: i32) -> Option<i32> {
     found.unwrap_or_else(|error| error!("the priorities of a queue could not be read: {error}"))
 }
 
-/// `queue_internal.order_bound`: the run_at and the id of the entry that is so many entries after a time, in a priority
-/// of a queue. Times are passed as their microseconds, because they may be infinite.
+/// `queue_internal.order_bound`: the run_at and the id of the count-th entry from a time on, in a priority of a queue.
+/// Times are passed as their microseconds, because they may be infinite.
 #[pg_extern(sql = false)]
 fn order_bound(
     _in_bucket: i32,
@@ -67,7 +67,7 @@ fn order_bound(
     TableIterator::new(found.into_iter().map(|values| (values[2].value() as i64, values[3].value() as i64)))
 }
 
-/// `queue_internal.id_bound`: the id that is so many entries after another one.
+/// `queue_internal.id_bound`: the id of the count-th entry after another id.
 #[pg_extern(sql = false)]
 fn id_bound(after: i64, count: i32) -> Option<i64> {
     let next = pg_sys::Datum::from(after.saturating_add(1));

@@ -38,7 +38,7 @@ struct Known {
     tables: Tables,
     /// The user for whom eligibility was checked.
     user: pg_sys::Oid,
-    verdicts: [Option<Result<(), Reason>>; 4],
+    verdicts: [Option<Result<(), Reason>>; 5],
 }
 
 thread_local! {
@@ -49,7 +49,7 @@ thread_local! {
             found: false,
             tables: Tables::NONE,
             user: pg_sys::InvalidOid,
-            verdicts: [None; 4],
+            verdicts: [None; 5],
         })
     };
 }
@@ -72,16 +72,18 @@ pub fn open(purpose: Use) -> Result<Tables, Reason> {
             if (*known).stale || !(*known).found {
                 // An invalidation during the lookup makes them stale again; an ERROR leaves `found` false.
                 ((*known).stale, (*known).found) = (false, false);
-                (*known).verdicts = [None; 4];
+                (*known).verdicts = [None; 5];
                 (*known).tables = find().ok_or(Reason::Absent)?;
                 (*known).found = true;
             }
             let user = pg_sys::GetUserId();
             if (*known).user != user {
                 (*known).user = user;
-                (*known).verdicts = [None; 4];
+                (*known).verdicts = [None; 5];
             }
-            pg_sys::LockRelationOid((*known).tables.tasks, pg_sys::RowExclusiveLock as i32);
+            let mode =
+                if let Use::Read = purpose { pg_sys::AccessShareLock } else { pg_sys::RowExclusiveLock };
+            pg_sys::LockRelationOid((*known).tables.tasks, mode as i32);
             if let Use::Complete = purpose {
                 pg_sys::LockRelationOid((*known).tables.history, pg_sys::RowExclusiveLock as i32);
             }

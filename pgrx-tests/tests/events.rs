@@ -423,7 +423,127 @@ fn fifty_thousand_dependents_of_one_task_go_on_within_seconds_and_do_not_delay_i
         assert!(end < Duration::from_secs(1), "the end took {end:?}");
         assert!(started.elapsed() < SOON / 2, "{:?}", started.elapsed());
         assert_eq!(number(&mut client, "SELECT count(*) FROM queue_internal.dependencies"), 0);
+        let events = number(&mut client, "SELECT queue_internal.newest_event()");
+        assert!(events < 5000, "{events} events were left");
     }
+}
+
+#[test]
+fn a_batch_of_tasks_with_few_dependents_each_notifies_all_of_them_at_once() {
+    for edition in editions().iter().copied() {
+        let cluster = cluster(edition, "few-dependents");
+        let mut client = cluster.connect();
+        run(
+            &mut client,
+            "SELECT queue.create('one'), queue.create('many'); SELECT count(queue.push('one')) FROM generate_series(1, 1000);
+             INSERT INTO queue.tasks (queue, state, admission) SELECT 'many', 'waiting', 2 FROM generate_series(1, 2000);
+             INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
+             SELECT p.id, t.id, 'fail'
+             FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM queue.tasks WHERE queue = 'one') AS p
+             JOIN (SELECT id, row_number() OVER (ORDER BY id) AS n FROM queue.tasks WHERE queue = 'many') AS t
+             ON p.n = (t.n + 1) / 2;
+             BEGIN;
+             SELECT count(m.id) FROM (
+                 SELECT array_agg(id) AS ids, array_agg(token) AS tokens FROM queue.claim('1 minute', 'one', 1000)
+             ) AS c, LATERAL queue.complete_many(c.ids, c.tokens) AS m (id)",
+        );
+        assert_eq!(
+            number(&mut client, "SELECT count(*) FROM queue_internal.outcomes"),
+            0,
+            "{}",
+            edition.name()
+        );
+        assert_eq!(
+            number(&mut client, "SELECT count(*) FROM queue_internal.events"),
+            2000,
+            "{}",
+            edition.name()
+        );
+        run(&mut client, "ROLLBACK");
+    }
+}
+
+/// A server without a worker, with tasks of queue "one" that have so many dependents in queue "many" each.
+fn without_worker(name: &str, predecessors: u32, number: u32) -> (Cluster, Client) {
+    let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
+    let cluster = Cluster::start_with(&format!("events-{name}"), &settings);
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE EXTENSION queue_ext; SELECT queue.create('one'), queue.create('many')");
+    for _ in 0..predecessors {
+        run(
+            &mut client,
+            &format!(
+                "WITH p AS (SELECT queue.push('one') AS id), t AS (
+                     INSERT INTO queue.tasks (queue, state, admission)
+                     SELECT 'many', 'waiting', 2 FROM generate_series(1, {number}) RETURNING id)
+                 INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure) SELECT p.id, t.id, 'fail' FROM p, t"
+            ),
+        );
+    }
+    (cluster, client)
+}
+
+const WAITING: &str = "SELECT count(*) FROM queue.tasks WHERE state = 'waiting'";
+const END: &str = "SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'one', 100)";
+
+#[test]
+fn a_dependent_that_cannot_be_notified_delays_few_others() {
+    let (cluster, mut client) = without_worker("refused", 3, 3000);
+    run(
+        &mut client,
+        "CREATE TABLE public.refused AS SELECT min(id) + 1200 AS id FROM queue.tasks WHERE queue = 'many'",
+    );
+    run(
+        &mut client,
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF NEW.task_id = (SELECT id FROM public.refused) THEN RAISE 'not this one'; END IF;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON queue_internal.dependencies FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    run(&mut client, END);
+    let process = "SELECT queue_internal.process_all_events(1000)";
+    while number(&mut client, process) > 0 {}
+    assert_eq!(number(&mut client, WAITING), 500);
+    assert_eq!(cluster.log().matches("cannot be notified: not this one").count(), 1);
+    // The sweep finds them.
+    run(&mut client, "DROP TRIGGER refuse ON queue_internal.dependencies; CALL queue.maintain()");
+    assert_eq!(number(&mut client, WAITING), 0);
+}
+
+#[test]
+fn dependents_that_nobody_notifies_are_found_by_the_sweep() {
+    let (_cluster, mut client) = without_worker("fallback", 1, 1500);
+    run(&mut client, END);
+    let events = "SELECT count(*) FROM queue_internal.events";
+    let mut left = |sweep: &str| {
+        run(&mut client, sweep);
+        number(&mut client, events)
+    };
+    let sweep = "SELECT queue_internal.sweep_dependencies(NULL, NULL, 5000)";
+    assert_eq!(left(sweep), 1000, "the worker notifies the others");
+    assert_eq!(left("BEGIN; SELECT queue_internal.sweep_dependencies(NULL, NULL, 5000, 'many')"), 1500);
+    assert_eq!(left("ROLLBACK"), 1000);
+    run(&mut client, "UPDATE queue_internal.outcomes SET ended_at = now() - interval '11 minutes'");
+    run(&mut client, sweep);
+    assert_eq!(number(&mut client, events), 1500);
+}
+
+#[test]
+fn dependents_without_a_task_are_not_read_again_for_each_part() {
+    let (_cluster, mut client) = without_worker("no-task", 1, 3000);
+    run(
+        &mut client,
+        "DELETE FROM queue.tasks WHERE queue = 'many' AND id IN (
+             SELECT id FROM queue.tasks WHERE queue = 'many' ORDER BY id OFFSET 1000 LIMIT 1000)",
+    );
+    run(&mut client, END);
+    let skipped =
+        "SELECT (SELECT count(*) FROM queue_internal.dependencies AS d WHERE d.task_id <= o.rest_after)
+                   FROM queue_internal.outcomes AS o";
+    assert_eq!(number(&mut client, skipped), 2000);
+    while number(&mut client, "SELECT queue_internal.process_all_events(1000)") > 0 {}
+    assert_eq!(number(&mut client, WAITING), 0);
 }
 
 #[test]

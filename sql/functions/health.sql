@@ -6,7 +6,7 @@
 
 CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
-    overdue_for interval DEFAULT '1 minute',
+    overdue_for interval DEFAULT NULL,
     pinned_for  interval DEFAULT '10 minutes',
     failed      bigint   DEFAULT 10,
     held_back   bigint   DEFAULT 1000000)
@@ -20,13 +20,15 @@ SET datestyle = 'ISO'
 AS $$
 DECLARE
     due_for     CONSTANT interval := coalesce(due_for, '10 minutes');
-    overdue_for CONSTANT interval := coalesce(overdue_for, '1 minute');
     pinned_for  CONSTANT interval := coalesce(pinned_for, '10 minutes');
     failed      CONSTANT bigint := coalesce(failed, 10);
     held_back   CONSTANT bigint := coalesce(held_back, 1000000);
     moment      CONSTANT timestamptz := clock_timestamp();
     today       CONSTANT date := (moment AT TIME ZONE 'UTC')::date;
     engine      CONSTANT jsonb := queue.engine_stats();
+    -- queue.maintain() runs once a minute.
+    overdue_for CONSTANT interval := coalesce(
+        overdue_for, CASE WHEN engine ? 'worker' THEN interval '1 minute' ELSE interval '2 minutes' END);
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
     by_hand     CONSTANT text := 'Meanwhile, run CALL queue.maintain() once a minute.';
 BEGIN
@@ -97,7 +99,7 @@ BEGIN
            format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
                   coalesce(to_json(w.worker)::text, 'without a name'),
                   CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
-           'CALL queue.maintain() requeues it. If the background worker runs, the server log says why it does not.'
+           'CALL queue.maintain() requeues it. If there is a background worker, the server log says why it was not requeued.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'leases', 'ok', format('none expired more than %s ago', overdue_for), NULL;
@@ -132,7 +134,7 @@ BEGIN
         UNION ALL
         SELECT d.queue,
                format('queue %s: %s schedules are due, the first since %s', to_json(d.queue), d.schedules, d.since),
-               'CALL queue.maintain() runs them. If the background worker runs, the server log says why it does not.'
+               'CALL queue.maintain() runs them. If there is a background worker, the server log says why they did not run.'
         FROM queue.due_schedules AS d WHERE d.since < moment - overdue_for
     ) AS p ORDER BY p.queue, p.detail;
     IF NOT FOUND THEN
@@ -220,7 +222,8 @@ or transaction that a check complains about. name: the check. status: ok, warnin
 hint: what to do, or null. Needs the operator''s right on any queue, or pg_monitor.
 
 - due_for: how long a task may be due before its queue is reported. Default 10 minutes.
-- overdue_for: how long ago a lease may have expired, or a schedule become due. Default 1 minute.
+- overdue_for: how long ago a lease may have expired, or a schedule become due. Default 1 minute, or 2
+  minutes without the background worker, because queue.maintain() runs once a minute.
 - pinned_for: how long a transaction may hold back vacuum. Default 10 minutes.
 - failed: how many tasks of a queue may fail within an hour before it is reported. Default 10.
 - held_back: by how many transactions a replication slot or a standby may hold back vacuum. Default 1000000.

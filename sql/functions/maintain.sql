@@ -22,7 +22,9 @@ BEGIN
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     rest := queue_internal.maintain_schedules(NULL);
     COMMIT AND CHAIN;
-    FOREACH part IN ARRAY ARRAY['leases', 'events', 'partitions', 'history', 'dead letters', 'keys', 'schedules'] LOOP
+    FOREACH part IN ARRAY ARRAY[
+        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'schedules'
+    ] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
             pos := queue_internal.maintain_sweep(pos);
@@ -90,6 +92,8 @@ BEGIN
     CASE part
         WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
         WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).last IS NOT NULL;
+        -- Before the sweep, which would leave an event for each.
+        WHEN 'dependents' THEN RETURN queue_internal.notify_rests() > 0;
         WHEN 'events' THEN RETURN queue_internal.process_all_events(1000) > 0;
         WHEN 'partitions' THEN PERFORM queue_internal.extend_history();
         WHEN 'history' THEN RETURN queue_internal.retire_history(1000);

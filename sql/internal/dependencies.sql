@@ -11,8 +11,9 @@
 --   At REPEATABLE READ and SERIALIZABLE the snapshot of an end may be older than the dependency; then the sweep writes
 --   the outcome (sweep.sql).
 --
---   An end notifies up to a thousand dependents. The background worker and queue.maintain() notify the others in short
---   transactions: not claims, whose transaction may stay open while others wait for the rest (notify_rest).
+--   An end notifies up to a thousand dependents, and a call that ends several tasks up to ten thousand. The background
+--   worker and queue.maintain() notify the remaining dependents, called the rest, in short transactions. Claims do not:
+--   the transaction of a claim may stay open, and the rest would be locked for that long.
 --
 --   Cycles are impossible: a task can only wait for tasks that existed before it.
 
@@ -145,17 +146,20 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    most       CONSTANT integer := 1000;
+    of_each    CONSTANT integer := 1000;
+    of_all     CONSTANT integer := 10000;
+    most       integer;
     ended      bigint;
     dependents bigint[];
     notified   bigint[] := '{}';
 BEGIN
     -- One by one, because a plan for many may read all dependencies to find a few.
     FOREACH ended IN ARRAY ids LOOP
+        most := least(of_each, of_all - cardinality(notified));
         dependents := ARRAY(
             SELECT d.task_id FROM queue_internal.dependencies AS d
             WHERE d.predecessor_id = ended AND d.outcome IS NULL
-            ORDER BY d.predecessor_id, d.task_id LIMIT most - cardinality(notified) FOR UPDATE SKIP LOCKED);
+            ORDER BY d.predecessor_id, d.task_id LIMIT most FOR UPDATE SKIP LOCKED);
         UPDATE queue_internal.dependencies AS d SET outcome = notify_dependents.outcome
         WHERE d.predecessor_id = ended AND d.task_id = ANY (dependents);
         notified := notified || dependents;
@@ -164,8 +168,8 @@ BEGIN
             INSERT INTO queue_internal.outcomes AS o (task_id, outcome) VALUES (ended, notify_dependents.outcome)
             ON CONFLICT ON CONSTRAINT outcomes_pkey
             DO UPDATE SET outcome = excluded.outcome, ended_at = excluded.ended_at, rest_queue = NULL, rest_after = NULL;
-            IF cardinality(notified) = most THEN
-                PERFORM queue_internal.leave_rest(ended, coalesce(dependents[cardinality(dependents)], 0));
+            IF cardinality(dependents) = most THEN
+                PERFORM queue_internal.leave_rest(ended, coalesce(dependents[most], 0));
             END IF;
         END IF;
     END LOOP;
@@ -182,8 +186,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.notify_dependents IS
     'Writes the outcome of tasks to the rows of their dependents, and leaves an event for each dependent.';
 
--- The queue of the next dependent pays for its notification: its rest takes turns with those of other queues. Null for
--- "after" means that there is no rest.
+-- The queue of the next dependent pays for its notification: its rest takes turns with those of other queues. Dependents
+-- without a task are left to the sweep, so that they are read once only. Null for "after" means that there is no rest.
 CREATE FUNCTION queue_internal.leave_rest(ended bigint, after bigint) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -193,26 +197,28 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    next text;
+    next record;
 BEGIN
-    SELECT r.queue INTO next
-    FROM (SELECT (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id) AS queue FROM queue_internal.dependencies AS d
+    SELECT r.queue, r.task_id - 1 AS before INTO next
+    FROM (SELECT d.task_id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id) AS queue
+          FROM queue_internal.dependencies AS d
           WHERE d.predecessor_id = ended AND d.task_id > after AND d.outcome IS NULL
           ORDER BY d.predecessor_id, d.task_id) AS r
     WHERE r.queue IS NOT NULL LIMIT 1;
-    UPDATE queue_internal.outcomes AS o SET rest_queue = next, rest_after = CASE WHEN next IS NOT NULL THEN after END
-    WHERE o.task_id = ended;
+    UPDATE queue_internal.outcomes AS o SET rest_queue = next.queue, rest_after = next.before WHERE o.task_id = ended;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.leave_rest IS
     'Records after which dependent of an ended task others still have to be notified.';
 
--- Notifies the next dependents of an ended task, one with a rest in that queue; returns false if there is none. With
--- "unblocking" it unblocks those that wait for nothing else and have no group, because the event of each would take ten
--- times as long; the others get an event, and the event of each that is processed by itself can fail by itself.
+-- Notifies the next dependents of an ended task that has a rest in that queue; returns false if there is none.
+--   unblock:  unblocks those that wait for nothing else and have no group, because the event of each would take ten times
+--             as long. The others get an event
+--   event:    each gets an event. An event that fails delays no other
+--   pass:     leaves them to the sweep
 -- A dependent that it has locked, and that still waits for another predecessor, needs no event: the end of that one, if
 -- it has not committed yet, leaves an event itself.
-CREATE FUNCTION queue_internal.notify_rest(queue text, unblocking boolean) RETURNS boolean
+CREATE FUNCTION queue_internal.notify_rest(queue text, manner text) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -239,9 +245,13 @@ BEGIN
         SELECT d.task_id FROM queue_internal.dependencies AS d
         WHERE d.predecessor_id = ended.task_id AND d.task_id > ended.rest_after AND d.outcome IS NULL
         ORDER BY d.predecessor_id, d.task_id LIMIT most FOR UPDATE SKIP LOCKED);
+    IF manner = 'pass' THEN
+        PERFORM queue_internal.leave_rest(ended.task_id, dependents[most]);
+        RETURN true;
+    END IF;
     UPDATE queue_internal.dependencies AS d SET outcome = ended.outcome
     WHERE d.predecessor_id = ended.task_id AND d.task_id = ANY (dependents);
-    IF unblocking THEN
+    IF manner = 'unblock' THEN
         locked := ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND t.group_key IS NULL FOR NO KEY UPDATE SKIP LOCKED);
@@ -272,10 +282,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.notify_rest IS
-    'Notifies further dependents of an ended task with a rest in a queue; returns whether there was one.';
+    'Notifies more of the remaining dependents of an ended task in a queue; returns whether there were any.';
 
--- A part of each rest, the queues in turns, for 50 ms. A constraint or a trigger of a user that refuses to unblock one
--- dependent must not delay the others.
+-- A part of each rest, the queues in turns, for 50 ms. A constraint or a trigger of a user that refuses to unblock or
+-- notify one dependent must not delay those after it. A lock is only a pause.
 CREATE FUNCTION queue_internal.notify_rests() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -283,6 +293,7 @@ DECLARE
     before bigint;
     parts  bigint := 0;
     queue  text;
+    manner text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
@@ -293,16 +304,19 @@ BEGIN
             SELECT r.queue FROM (SELECT DISTINCT o.rest_queue AS queue FROM queue_internal.outcomes AS o
                                  WHERE o.rest_after IS NOT NULL) AS r ORDER BY random()
         LOOP
-            BEGIN
-                parts := parts + queue_internal.notify_rest(queue, true)::integer;
-            EXCEPTION WHEN OTHERS THEN
+            FOREACH manner IN ARRAY ARRAY['unblock', 'event', 'pass'] LOOP
                 BEGIN
-                    parts := parts + queue_internal.notify_rest(queue, false)::integer;
+                    parts := parts + queue_internal.notify_rest(queue, manner)::integer;
+                    EXIT;
                 EXCEPTION WHEN OTHERS THEN
-                    -- The next round tries again, or the sweep.
-                    NULL;
+                    IF manner = 'event' THEN
+                        IF queue_internal.may_log('dependents', queue) THEN
+                            RAISE WARNING 'dependents of a task, in queue %, cannot be notified: %', to_json(queue), SQLERRM;
+                        END IF;
+                        EXIT WHEN SQLSTATE = '55P03';
+                    END IF;
                 END;
-            END;
+            END LOOP;
             IF clock_timestamp() > until THEN
                 RETURN parts;
             END IF;
@@ -313,7 +327,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.notify_rests IS
-    'Notifies dependents of tasks that ended with too many of them; returns how many parts it notified.';
+    'Notifies the remaining dependents of ended tasks for 50 ms; returns how many parts of them it notified.';
 
 -- Returns false if the task has to be checked again, because another transaction has it locked.
 CREATE FUNCTION queue_internal.process_dependent(task_id bigint) RETURNS boolean

@@ -145,7 +145,7 @@ DECLARE
     -- In a variable, because a volatile function is no condition for an index.
     moment  timestamptz;
     newest  CONSTANT bigint := queue_internal.newest_event();
-    entries bigint := queue_internal.entries_passed();
+    entries bigint;
     source  queue.queues;
     after   bigint;
     asked   timestamptz;
@@ -158,6 +158,7 @@ BEGIN
         FOR source IN SELECT q.* FROM queue.queues AS q ORDER BY random() LOOP
             after := queue_internal.events_after(source.name);
             asked := clock_timestamp();
+            entries := queue_internal.entries_passed();
             SELECT e.due_at, e.id INTO first FROM queue_internal.events AS e
             WHERE e.queue = source.name AND (e.due_at, e.id) > ('-infinity', after) AND e.due_at <= moment
             ORDER BY e.due_at, e.id LIMIT 1;
@@ -171,7 +172,6 @@ BEGIN
             END IF;
             CONTINUE WHEN first.id IS NULL;
             checked := checked + queue_internal.process_events(source, least(max_events, 20), after, until);
-            entries := queue_internal.entries_passed();
             IF checked >= max_events OR clock_timestamp() > until THEN
                 RETURN checked;
             END IF;

@@ -3,7 +3,8 @@
 --   Whether this session may write another WARNING of this kind about the queue to the server's log. The background worker
 --   logs at most five in a minute of each kind and queue, however many tasks of the queue cannot be ended or unblocked.
 --   So no queue fills the log, and the warnings about other queues appear as well.
---   It is kept in a setting, because it belongs to the session. Anything else in the setting counts as nothing
+--   It is kept in a setting, because it belongs to the session. Anything else in the setting counts as nothing. A step
+--   that fails as a whole after its warnings also takes back their count, and each later attempt logs them again
 
 CREATE FUNCTION queue_internal.may_log(kind text, queue text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -19,7 +19,7 @@ DECLARE
     moment    CONSTANT timestamptz := clock_timestamp();
     most      CONSTANT bigint := least(coalesce(max_tasks, 2147483647), 2147483647);
     first     CONSTANT bigint := coalesce(after, -9223372036854775808);
-    bound     CONSTANT bigint := queue_internal.id_bound(first, max_rows);
+    bound     bigint;
     final     bigint;
     read_rows bigint;
     due       bigint[];
@@ -32,6 +32,7 @@ BEGIN
     -- May wait for the table's lock.
     PERFORM FROM queue.tasks AS t LIMIT 0;
     reading := clock_timestamp() - moment;
+    bound := queue_internal.id_bound(first, max_rows);
     SELECT max(t.id), count(*),
            array_agg(t.id ORDER BY t.lease_until DESC) FILTER (WHERE t.state = 'running' AND t.lease_until <= moment),
            min(t.lease_until) FILTER (WHERE t.state = 'running' AND t.lease_until > moment),
@@ -40,7 +41,8 @@ BEGIN
     FROM (SELECT l.id, l.state, l.lease_until, l.updated_at FROM queue.tasks AS l
           WHERE l.id > first AND l.id <= coalesce(bound, 9223372036854775807) ORDER BY l.id LIMIT max_rows) AS t;
     reading := clock_timestamp() - moment - reading;
-    last := CASE WHEN bound IS NOT NULL THEN bound WHEN read_rows >= max_rows THEN final END;
+    -- Tasks that others have inserted since the bound was read may come before it, and LIMIT left out as many.
+    last := CASE WHEN read_rows >= max_rows THEN final ELSE bound END;
     WHILE tried < cardinality(due) LOOP
         IF reaped >= most THEN
             -- The next call does the rest of the piece.

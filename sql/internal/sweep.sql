@@ -132,7 +132,11 @@ BEGIN
             END IF;
             CONTINUE;
         ELSIF row.outcome IS NULL THEN
-            CONTINUE WHEN row.live IS NOT NULL;
+            -- The end of the predecessor has left it to notify_rest. That may fail, or be called by nobody.
+            CONTINUE WHEN row.live IS NOT NULL OR of_queue IS NULL AND EXISTS (
+                SELECT FROM queue_internal.outcomes AS o
+                WHERE o.task_id = row.predecessor_id AND o.rest_after < row.task_id
+                  AND o.ended_at > clock_timestamp() - interval '10 minutes');
             row.outcome := queue_internal.outcome_of(row.predecessor_id);
             -- A dump may still bring a trace of it.
             CONTINUE WHEN row.outcome IS NULL AND row.restored_at > clock_timestamp() - interval '1 day';
@@ -276,9 +280,9 @@ COMMENT ON TYPE queue_internal.session_sweep IS
     'The position of a session in the groups of a queue, and when it was there.';
 
 -- For a claim by SQL that found nothing: sweeps a part of the dependencies and of the groups of the queue, once a
--- second in a session. Those of other queues are left alone, because the caller's transaction may stay open. Returns whether it may have left an event. The session remembers its position in the groups.
--- The part of the dependencies starts at a random id, because a client can read the setting and the ids are also
--- those of other queues.
+-- second in a session. Those of other queues are left alone, because the caller's transaction may stay open. Returns
+-- whether it may have left an event. The session remembers its position in the groups. The part of the dependencies
+-- starts at a random id, because a client can read the setting and the ids are also those of other queues.
 CREATE FUNCTION queue_internal.sweep_part(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE

@@ -67,7 +67,7 @@ pub fn check(tables: &Tables, purpose: Use) -> Result<(), Reason> {
             is_defined_as(index, definition)?;
         }
         match purpose {
-            Use::Push => {}
+            Use::Read | Use::Push => {}
             Use::Claim | Use::Extend => replicates(tables.tasks, pg_sys::CmdType::CMD_UPDATE),
             Use::Complete => replicates(tables.tasks, pg_sys::CmdType::CMD_DELETE),
         }

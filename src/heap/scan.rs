@@ -219,7 +219,7 @@ unsafe fn keys(index: pg_sys::Relation, conditions: &[Condition]) -> [pg_sys::Sc
     keys
 }
 
-/// Columns of an entry of an index, at most so many.
+/// The columns of an index entry.
 pub type Entry = [pg_sys::Datum; 4];
 
 /// The entries of a B-tree index, read without their rows. Entries of dead rows count.
@@ -290,7 +290,7 @@ impl Entries {
         }
     }
 
-    /// The last of the next so many entries; none if there are fewer.
+    /// The count-th next entry; none if there are fewer.
     pub fn nth(&mut self, count: i32) -> Option<Entry> {
         let mut last = None;
         for _ in 0..count {

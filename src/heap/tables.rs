@@ -49,6 +49,7 @@ impl Partition {
 /// How a call uses the tables.
 #[derive(Clone, Copy)]
 pub enum Use {
+    Read,
     Push,
     Claim,
     Complete,

@@ -387,3 +387,44 @@ fn dead_rows_that_an_old_snapshot_keeps_are_not_all_read_at_once() {
         number(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'a' AND admission = 1") == 1
     });
 }
+
+#[test]
+fn a_task_that_arrives_while_a_piece_is_read_is_not_skipped() {
+    let (_cluster, mut client, _worker) = start("bounds-arrives");
+    without_worker(&mut client);
+    run(
+        &mut client,
+        "SELECT count(queue.push('a')) FROM generate_series(1, 10); SELECT count(*) FROM queue.claim('1 hour', 'a', 10)",
+    );
+    // As if a task had arrived before the bound since it was read: six tasks in a piece of five.
+    run(
+        &mut client,
+        "CREATE OR REPLACE FUNCTION queue_internal.id_bound(after bigint, entries integer) RETURNS bigint
+         LANGUAGE sql STABLE AS
+         'SELECT t.id FROM queue.tasks AS t WHERE t.id > after ORDER BY t.id OFFSET entries LIMIT 1'",
+    );
+    let (mut pieces, mut after) = (0, "0".to_owned());
+    let sixth = text(&mut client, "SELECT id::text FROM queue.tasks ORDER BY id OFFSET 5 LIMIT 1");
+    run(
+        &mut client,
+        &format!("UPDATE queue.tasks SET lease_until = now() - interval '1 second' WHERE id = {sixth}"),
+    );
+    while !after.is_empty() {
+        let reap = format!("SELECT coalesce(last::text, '') FROM queue_internal.reap(500, {after}, 5)");
+        (pieces, after) = (pieces + 1, text(&mut client, &reap));
+    }
+    assert!(pieces < 5, "{pieces} pieces");
+    assert_eq!(number(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'queued'"), 1);
+}
+
+#[test]
+fn looking_for_due_tasks_does_not_wait_for_an_index_that_is_created() {
+    let (cluster, mut client, _worker) = start("bounds-locked");
+    without_worker(&mut client);
+    let mut other = cluster.connect();
+    run(&mut other, "BEGIN; LOCK TABLE queue.tasks IN SHARE MODE");
+    run(&mut client, "SET lock_timeout = '1 s'");
+    for look in ["queue_internal.due_queues('-infinity', now())", "queue_internal.id_bound(0, 1)"] {
+        run(&mut client, &format!("SELECT {look}"));
+    }
+}
