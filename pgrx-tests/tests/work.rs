@@ -327,7 +327,7 @@ fn rate(client: &mut Client, calls: &[postgres::Statement; 2], tasks: u32) -> f6
 }
 
 /// A role with a right for one queue, and a superuser, in turn, since both share a machine that does other things as well.
-/// The medians of their rates decide; more rounds run while the ratio looks bad.
+/// The median of the rounds' ratios decides; more rounds run while it looks bad.
 fn tenant_is_as_fast_as_a_superuser(cluster: &Cluster, how: &str, setting: &str) {
     let mut superuser = cluster.connect();
     // Rights of others are in the table as well.
@@ -337,7 +337,7 @@ fn tenant_is_as_fast_as_a_superuser(cluster: &Cluster, how: &str, setting: &str)
              DO $$ BEGIN FOR i IN 1 .. 100 LOOP
                  EXECUTE format('CREATE ROLE other%s; SELECT queue.grant_worker(''other%1$s'', ''default'')', i);
              END LOOP; END $$;
-             SELECT count(*) FROM queue.push_many('mine', array_fill('{}'::jsonb, ARRAY[40000]))",
+             SELECT count(*) FROM queue.push_many('mine', array_fill('{}'::jsonb, ARRAY[50000]))",
         )
         .expect("prepare");
     superuser.batch_execute("ANALYZE queue.rights").expect("analyze");
@@ -349,22 +349,21 @@ fn tenant_is_as_fast_as_a_superuser(cluster: &Cluster, how: &str, setting: &str)
             client.prepare("SELECT queue.complete($1, $2)").expect("prepare"),
         ]
     });
-    let mut rates = [Vec::new(), Vec::new()];
-    let median = |rates: &mut Vec<f64>| {
-        rates.sort_by(f64::total_cmp);
-        rates[rates.len() / 2]
-    };
-    let mut ratio = 0.0;
-    for round in 1..=60 {
-        rates[0].push(rate(&mut tenant, &of_tenant, 200));
-        rates[1].push(rate(&mut superuser, &of_superuser, 200));
-        let [tenants, superusers] = [0, 1].map(|who| median(&mut rates[who]));
-        ratio = tenants / superusers;
-        if round >= 20 && ratio > 0.97 || round == 60 {
-            println!("{how}: {tenants:.0} tasks a second, a superuser {superusers:.0}: {ratio:.3}");
+    let (mut ratios, mut ratio) = (Vec::new(), 0.0);
+    for round in 1..=100 {
+        // Whoever comes first may warm up what both use.
+        let first = round % 2 == 0;
+        let early = first.then(|| rate(&mut tenant, &of_tenant, 200));
+        let superusers = rate(&mut superuser, &of_superuser, 200);
+        let tenants = early.unwrap_or_else(|| rate(&mut tenant, &of_tenant, 200));
+        ratios.push(tenants / superusers);
+        ratios.sort_by(f64::total_cmp);
+        ratio = ratios[ratios.len() / 2];
+        if round >= 20 && ratio > 0.97 {
             break;
         }
     }
+    println!("{how}: {ratio:.3} of a superuser's rate");
     assert!(ratio >= 0.95, "{how}: {ratio:.3}");
 }
 

@@ -13,7 +13,8 @@ fn a_role_whose_tasks_and_schedules_fail_does_not_fill_the_log() {
          FROM queue.queues AS q WHERE q.name IN ('a', 'c', 'd');
          CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$;
          CREATE TRIGGER refuse BEFORE UPDATE ON queue.tasks FOR EACH ROW
-         WHEN (NEW.state = 'queued') EXECUTE FUNCTION refuse()",
+         WHEN (NEW.state = 'queued') EXECUTE FUNCTION refuse();
+         ALTER TABLE queue.tasks ENABLE ALWAYS TRIGGER refuse",
     );
     let mut hostile = cluster.config("postgres").user("hostile").connect(NoTls).expect("connect");
     run(

@@ -292,6 +292,7 @@ fn revoked_in_part(grid: &mut Grid, admin: &mut Client) {
     for (change, letters) in steps {
         run(&mut grid.owner, &change);
         for (name, client) in names.into_iter().zip(&mut clients) {
+            notice_grants(client, &change);
             grid.check(&format!("{name}, after {change}"), client, role(name, letters, &[]), None);
         }
     }
@@ -308,7 +309,16 @@ fn revoked_in_part(grid: &mut Grid, admin: &mut Client) {
     ] {
         let by = if change.starts_with("REVOKE") { &mut *admin } else { &mut grid.owner };
         run(by, change);
+        notice_grants(client, change);
         grid.check(&format!("heir of two, after {change}"), client, role("part_heir", letters, &[]), None);
+    }
+}
+
+/// An open transaction notices a GRANT when a statement locks a table. One that fails before that, because the role had no
+/// privilege on the schema, would fail again and again.
+fn notice_grants(client: &mut Client, change: &str) {
+    if !change.contains("revoke") && !change.contains("REVOKE") {
+        tried(client, "SELECT FROM pg_aggregate LIMIT 0").expect("a table without rights");
     }
 }
 
