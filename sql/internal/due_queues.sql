@@ -20,6 +20,7 @@ AS $$
 DECLARE
     stop    CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
     most    CONSTANT integer := 5000;
+    starts  CONSTANT boolean := queue_internal.has_scan_starts();
     name    text;
     after   bigint;
     bound   record;
@@ -34,7 +35,7 @@ BEGIN
             next_run_at := least(next_run_at, until + interval '1 second');
             CONTINUE;
         END IF;
-        after := queue_internal.events_after(name);
+        after := CASE WHEN starts THEN (queue_internal.get_scan_start(name)).event ELSE 0 END;
         IF EXISTS (SELECT FROM queue_internal.events AS e
                    WHERE e.queue = name AND (e.due_at, e.id) > ('-infinity', after) AND e.due_at <= until) THEN
             ready := ready || name;

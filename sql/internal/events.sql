@@ -145,6 +145,7 @@ DECLARE
     -- In a variable, because a volatile function is no condition for an index.
     moment  timestamptz;
     newest  CONSTANT bigint := queue_internal.newest_event();
+    starts  CONSTANT boolean := queue_internal.has_scan_starts();
     entries bigint;
     source  queue.queues;
     after   bigint;
@@ -156,7 +157,7 @@ BEGIN
         before := checked;
         moment := clock_timestamp();
         FOR source IN SELECT q.* FROM queue.queues AS q ORDER BY random() LOOP
-            after := queue_internal.events_after(source.name);
+            after := CASE WHEN starts THEN (queue_internal.get_scan_start(source.name)).event ELSE 0 END;
             asked := clock_timestamp();
             entries := queue_internal.entries_passed();
             SELECT e.due_at, e.id INTO first FROM queue_internal.events AS e

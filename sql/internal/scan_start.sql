@@ -53,14 +53,10 @@ $$;
 COMMENT ON FUNCTION queue_internal.set_scan_start IS 'Sets the scan start of this session for a queue.';
 
 -- For callers that scan the events of all queues, few of which have a scan start.
-CREATE FUNCTION queue_internal.events_after(queue text) RETURNS bigint
+CREATE FUNCTION queue_internal.has_scan_starts() RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF current_setting('queue_scan_start.any', true) = 'true' THEN
-        RETURN (queue_internal.get_scan_start(queue)).event;
-    END IF;
-    RETURN 0;
+    RETURN coalesce(current_setting('queue_scan_start.any', true) = 'true', false);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.events_after IS
-    'Returns the id of the event after which this session starts to scan the events of a queue.';
+COMMENT ON FUNCTION queue_internal.has_scan_starts IS 'Returns whether this session has set a scan start for any queue.';
