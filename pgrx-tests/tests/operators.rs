@@ -254,7 +254,7 @@ fn a_killed_bulk_procedure_keeps_only_its_committed_batches() {
         let before = number(&mut client, history);
         let trigger = format!(
             "CREATE TRIGGER hold BEFORE DELETE ON queue.tasks FOR EACH ROW WHEN (OLD.id = {})
-             EXECUTE FUNCTION public.hold()",
+             EXECUTE FUNCTION public.hold(); ALTER TABLE queue.tasks ENABLE ALWAYS TRIGGER hold",
             before + 1500
         );
         client.batch_execute(&trigger).expect("a trigger");
