@@ -16,7 +16,7 @@ mod tally;
 
 use crate::clock::now;
 use crate::lanes::{self, Item, Key, Queue};
-use crate::shared::{self, NEVER};
+use crate::shared;
 use pending::{Change, Pending, What};
 use pgrx::prelude::*;
 pub use reservation::Reservation;
@@ -189,12 +189,10 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
                 pending.publish(now());
                 pending.notify_worker();
             }
-            // COMMIT PREPARED runs later in another session, and invalidates the lanes that are recorded here
-            // (hooks.rs). But the worker can be notified of the times now.
+            // COMMIT PREPARED runs later in another session, and publishes what is recorded here (hooks.rs). But the
+            // worker can be notified of the other times now.
             XACT_EVENT_PREPARE => {
-                lanes::note_prepared(pending.prepared_as, pending.lanes());
-                let leases = pending.changes[..pending.count].iter().map(Change::lease);
-                pending.notices.lease = leases.min().unwrap_or(NEVER);
+                lanes::note_prepared(pending.prepared_as, pending.lanes(), pending.lease());
                 pending.notify_worker();
             }
             XACT_EVENT_ABORT => pending.roll_back(0),

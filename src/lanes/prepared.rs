@@ -7,9 +7,13 @@
 //!
 //! A transaction that is not recorded, as after a restart, may have changed tasks of any queue: its end invalidates all
 //! lanes of the database.
+//!
+//! The worker has to scan for the leases as well. They may have ended while nobody could see them.
 
 use super::directory::with_prepared;
 use super::{LaneSet, invalidate, invalidate_counters};
+use crate::clock::now;
+use crate::shared::{self, NEVER};
 use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::hash::{BuildHasher, RandomState};
@@ -53,15 +57,17 @@ pub struct Prepared {
     /// No session has found yet that it has ended.
     open: bool,
     lanes: LaneSet,
+    /// The first end of a lease.
+    lease: i64,
 }
 
 /// The current transaction, which has been prepared under the name with this hash and cannot have ended yet, concerns
-/// these lanes.
-pub fn note_prepared(name: u64, lanes: LaneSet) {
+/// these lanes, and leases of which the first ends at `lease`.
+pub fn note_prepared(name: u64, lanes: LaneSet, lease: i64) {
     // SAFETY: reads the state of the transaction, which has its id until the callbacks are done, and a constant.
     let (database, transaction) = unsafe { (pg_sys::MyDatabaseId, pg_sys::GetTopTransactionIdIfAny()) };
-    let new =
-        Prepared { name, database: database.to_u32(), transaction: transaction.into(), open: true, lanes };
+    let (database, transaction) = (database.to_u32(), transaction.into());
+    let new = Prepared { name, database, transaction, open: true, lanes, lease };
     with_prepared(|entries| {
         // An entry that was never used, or the oldest one. An open one only if there is no other.
         let place = entries.iter_mut().min_by_key(|entry| (entry.open, entry.transaction));
@@ -86,8 +92,9 @@ pub extern "C-unwind" fn find_prepared(name: u64) -> u32 {
 #[pg_guard]
 pub extern "C-unwind" fn end_prepared(name: u64, before: u32) {
     // SAFETY: a plain read of a constant of the process.
-    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
-    let (mut lanes, mut known) = (LaneSet::NONE, false);
+    let here = unsafe { pg_sys::MyDatabaseId };
+    let database = here.to_u32();
+    let (mut lanes, mut lease, mut known) = (LaneSet::NONE, NEVER, false);
     for index in 0..entries() {
         let is_here = |entry: &Prepared| entry.open && entry.database == database;
         let open = with_prepared(|entries| Some(entries[index]).filter(is_here)).flatten();
@@ -103,6 +110,7 @@ pub extern "C-unwind" fn end_prepared(name: u64, before: u32) {
         });
         if is_mine == Some(true) {
             lanes.insert_all(&open.lanes);
+            lease = lease.min(open.lease);
             known |= open.name == name;
         }
     }
@@ -112,7 +120,8 @@ pub extern "C-unwind" fn end_prepared(name: u64, before: u32) {
             let mut ended = entries.iter().filter(|entry| !entry.open && entry.database == database);
             ended.any(|entry| entry.name == name && entry.transaction == before)
         }) == Some(true);
-    let lanes = if known { lanes } else { LaneSet::ALL };
+    let (lanes, lease) = if known { (lanes, lease) } else { (LaneSet::ALL, now()) };
     invalidate(&lanes);
     invalidate_counters(&lanes);
+    shared::leases_until(here, lease);
 }
