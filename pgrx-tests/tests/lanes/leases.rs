@@ -49,7 +49,10 @@ fn leases_that_ended_while_their_transaction_was_prepared_are_ended_at_once_when
     let mut client = cluster.connect();
     // Some of them are more than a transaction records.
     push(&mut client, "default", 3000);
-    run(&mut client, "BEGIN; SELECT count(*) FROM queue.claim('200 ms', max_tasks => 3000); PREPARE TRANSACTION 'late'");
+    run(
+        &mut client,
+        "BEGIN; SELECT count(*) FROM queue.claim('200 ms', max_tasks => 3000); PREPARE TRANSACTION 'late'",
+    );
     let over = "SELECT count(*) FROM pg_prepared_xacts WHERE prepared < clock_timestamp() - interval '1 second'";
     eventually("the leases are over", SOON, || count(&mut client, over) == 1);
     run(&mut client, "COMMIT PREPARED 'late'");
