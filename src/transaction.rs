@@ -189,13 +189,10 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
                 pending.publish(now());
                 pending.notify_worker();
             }
-            // COMMIT PREPARED runs later in another session, and invalidates the lanes that are recorded here
-            // (hooks.rs). But the worker can be notified of the times now.
+            // COMMIT PREPARED runs later in another session, and publishes what is recorded here (hooks.rs). But the
+            // worker can be notified of the other times now.
             XACT_EVENT_PREPARE => {
-                let leases = pending.changes[..pending.count].iter().map(Change::lease);
-                let more = pending.summaries[..pending.summary_count].iter().map(|summary| summary.until);
-                pending.notices.lease = leases.chain(more).fold(pending.notices.lease, i64::min);
-                lanes::note_prepared(pending.prepared_as, pending.lanes(), pending.notices.lease);
+                lanes::note_prepared(pending.prepared_as, pending.lanes(), pending.lease());
                 pending.notify_worker();
             }
             XACT_EVENT_ABORT => pending.roll_back(0),

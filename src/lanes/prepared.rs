@@ -7,10 +7,13 @@
 //!
 //! A transaction that is not recorded, as after a restart, may have changed tasks of any queue: its end invalidates all
 //! lanes of the database.
+//!
+//! The worker has to scan for the leases as well. They may have ended while nobody could see them.
 
 use super::directory::with_prepared;
 use super::{LaneSet, invalidate, invalidate_counters};
-use crate::shared::{self, AT_ONCE, NEVER};
+use crate::clock::now;
+use crate::shared::{self, NEVER};
 use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::hash::{BuildHasher, RandomState};
@@ -110,10 +113,9 @@ pub extern "C-unwind" fn end_prepared(name: u64, before: u32) {
                 closed.any(|entry| entry.name == name && entry.transaction == before)
             }) == Some(true);
     let lease = ended.iter().map(|(_, entry)| entry.lease).min().unwrap_or(NEVER);
-    let (lanes, lease) = if known { (lanes, lease) } else { (LaneSet::ALL, AT_ONCE) };
+    let (lanes, lease) = if known { (lanes, lease) } else { (LaneSet::ALL, now()) };
     invalidate(&lanes);
     invalidate_counters(&lanes);
-    // Again, because a scan for expired leases may have come before the end of the transaction.
     // SAFETY: a plain read of a constant of the process.
     shared::leases_until(unsafe { pg_sys::MyDatabaseId }, lease);
     // Not earlier: a session that finds an entry closed does nothing more.

@@ -193,6 +193,13 @@ impl Pending {
         lanes
     }
 
+    /// When the first of its leases ends that a lane may not know, whichever way the transaction ends.
+    pub(super) fn lease(&self) -> i64 {
+        let changes = self.changes[..self.count].iter().map(|change| change.what.lease());
+        let summaries = self.summaries[..self.summary_count].iter().map(|summary| summary.until);
+        changes.chain(summaries).fold(self.notices.lease, i64::min)
+    }
+
     pub(super) fn clear(&mut self) {
         self.prepared_as = 0;
         self.tally.clear();

@@ -44,6 +44,25 @@ fn leases_behind_a_long_backlog_end_in_time() {
 }
 
 #[test]
+fn leases_that_ended_while_their_transaction_was_prepared_are_ended_at_once_when_it_is_committed() {
+    let cluster = cluster("lanes-leases-prepared");
+    let mut client = cluster.connect();
+    // Some of them are more than a transaction records.
+    push(&mut client, "default", 3000);
+    run(
+        &mut client,
+        "BEGIN; SELECT count(*) FROM queue.claim('200 ms', max_tasks => 3000); PREPARE TRANSACTION 'late'",
+    );
+    let over =
+        "SELECT count(*) FROM pg_prepared_xacts WHERE prepared < clock_timestamp() - interval '1 second'";
+    eventually("the leases are over", SOON, || count(&mut client, over) == 1);
+    run(&mut client, "COMMIT PREPARED 'late'");
+    let back = "SELECT count(*) FROM queue.tasks WHERE state = 'queued'";
+    // By itself the worker scans once a minute.
+    eventually("all are back", Duration::from_secs(30), || count(&mut client, back) == 3000);
+}
+
+#[test]
 fn a_lane_that_is_given_to_another_queue_leaves_its_leases_to_the_worker() {
     let cluster = with_settings("lanes-handed-on", "queue.lanes = 2\nqueue.sweep_interval = '1h'");
     let mut client = cluster.connect();

@@ -214,22 +214,3 @@ fn prepared_transactions_are_published_to_lanes() {
     run(&mut one, "COMMIT PREPARED 'leased'");
     eventually("its lease runs out", SOON, || claim(&mut one, "default", 10) == ids[..1]);
 }
-
-#[test]
-fn leases_that_end_before_their_claim_is_committed_are_ended_soon_after_it() {
-    let cluster = cluster("lanes-late-commit");
-    let mut client = cluster.connect();
-    let each = "FROM generate_series(1, 20) AS n";
-    run(&mut client, &format!("SELECT queue.create('late ' || n) {each}"));
-    run(
-        &mut client,
-        &format!("SELECT queue.push_many('late ' || n, array_fill('{{}}'::jsonb, ARRAY[100])) {each}"),
-    );
-    let claims = format!("SELECT count(c) {each}, queue.claim('100 ms', 'late ' || n, 100) AS c");
-    run(&mut client, &format!("BEGIN; {claims}; PREPARE TRANSACTION 'late'"));
-    // Meanwhile the worker has looked for them, and seen none.
-    run(&mut client, "SELECT pg_sleep(1.5)");
-    run(&mut client, "COMMIT PREPARED 'late'");
-    let queued = "SELECT count(*) FROM queue.tasks WHERE state = 'queued'";
-    eventually("all are queued again", SOON, || count(&mut client, queued) == 2000);
-}
