@@ -24,7 +24,7 @@ COMMENT ON SCHEMA queue_internal IS
 --
 --   keys                which task has a key
 --   dependencies        which task waits for which predecessors
---   outcomes            how tasks ended whose dependents could not be updated at that time
+--   outcomes            how tasks ended of which not all dependents were notified at that time
 --   events              hints: which waiting tasks and which groups to check
 --   locks               rows to lock
 --   slots               which tasks occupy the slots of a queue with max_running
@@ -222,12 +222,16 @@ CREATE TABLE queue_internal.dependencies (
     CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue'))
 );
 
--- How tasks ended whose outcome could not be written to the rows of their dependents, because a snapshot did not show
--- these or another transaction had them locked. Kept for a day, so that the sweep finds it here (internal/sweep.sql).
+-- Outcomes of tasks with dependents that were not notified yet: because a snapshot did not show these, because another
+-- transaction had them locked, or because there were too many for one transaction. Kept for a day, so that the sweep finds
+-- it here (internal/sweep.sql). If there were too many, notify_rest() continues after the dependent "rest_after", which
+-- comes before one of the queue "rest_queue"; both are null if there are no others.
 CREATE TABLE queue_internal.outcomes (
-    task_id  bigint      NOT NULL,
-    outcome  text        NOT NULL,
-    ended_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    task_id    bigint      NOT NULL,
+    outcome    text        NOT NULL,
+    ended_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    rest_queue text COLLATE "C",
+    rest_after bigint,
     CONSTRAINT outcomes_pkey PRIMARY KEY (task_id)
 );
 
@@ -371,6 +375,10 @@ COMMENT ON INDEX queue_internal.events_task IS 'The events of a waiting task.';
 CREATE INDEX dependencies_task ON queue_internal.dependencies (task_id, outcome);
 COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task, by how they ended.';
 
+-- notify_rests: the ended tasks with dependents that have not been notified.
+CREATE INDEX outcomes_rest ON queue_internal.outcomes (rest_queue, task_id) WHERE rest_after IS NOT NULL;
+COMMENT ON INDEX queue_internal.outcomes_rest IS 'Ended tasks with dependents that have not been notified.';
+
 -- retire_keys: the keys whose time has passed.
 CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;
 COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that finished tasks keep for a time.';
@@ -426,6 +434,27 @@ COMMENT ON FUNCTION queue.engine_stats IS
 'Returns the internal statistics of the library as a JSON object: whether it is preloaded, its version, the background
 worker of this database, how many calls the native fast path served, and the lanes of this database. docs/engine.md
 describes them. Needs the operator''s right on any queue, or pg_monitor.';
+
+-- Bounds of queries (due_queues, reap): they count index entries, also of dead rows, so that a query that an old snapshot
+-- makes read many of these can be divided into parts.
+
+CREATE FUNCTION queue_internal.next_level(in_bucket integer, queue text, level integer) RETURNS integer
+LANGUAGE c STABLE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'next_level_wrapper';
+COMMENT ON FUNCTION queue_internal.next_level IS
+    'Returns a lower bound for the first priority, from this one on, that has tasks; null if there is none.';
+
+CREATE FUNCTION queue_internal.order_bound(
+    in_bucket integer, queue text, level integer, after timestamptz, entries integer)
+RETURNS TABLE (run_at timestamptz, id bigint)
+LANGUAGE c STABLE STRICT PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'order_bound_wrapper';
+COMMENT ON FUNCTION queue_internal.order_bound IS
+    'Returns the run_at and id of the n-th index entry of a priority from a time on; no row if there are fewer, or that '
+    'is unknown.';
+
+CREATE FUNCTION queue_internal.id_bound(after bigint, entries integer) RETURNS bigint
+LANGUAGE c STABLE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'id_bound_wrapper';
+COMMENT ON FUNCTION queue_internal.id_bound IS
+    'Returns the id of the n-th index entry after another id; null if there are fewer, or that is unknown.';
 
 -- Rights (internal/rights.sql). They are kept in memory until queue.rights or a role changes.
 
@@ -509,6 +538,20 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_too_large IS 'Raises 54000.';
 
+-- Drivers that send a list without a type, such as psycopg, call the function for one queue.
+CREATE FUNCTION queue_internal.list_hint(queue text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF queue LIKE '{%}' THEN
+        RETURN 'The name looks like a list of queues. Cast the argument to text[], which queue.claim() and queue.wait() '
+               'accept.';
+    END IF;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.list_hint IS
+    'Returns a hint if the name of a queue may be meant as an array of names, else null.';
+
 CREATE FUNCTION queue_internal.raise_denied(kind text, queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -517,8 +560,10 @@ BEGIN
               DETAIL = format('Role %I does not have the right of %s %s %s.', queue_internal.caller(),
                               CASE kind WHEN 'operator' THEN 'an' ELSE 'a' END, kind,
                               CASE WHEN queue IS NULL THEN 'for all queues' ELSE 'for the queue' END),
-              HINT = format('The owner of the extension can grant it with SELECT queue.grant_%s(%L%s).', kind,
-                            queue_internal.caller(), CASE WHEN queue IS NULL THEN '' ELSE format(', %L', queue) END);
+              HINT = coalesce(
+                  queue_internal.list_hint(queue),
+                  format('The owner of the extension can grant it with SELECT queue.grant_%s(%L%s).', kind,
+                         queue_internal.caller(), CASE WHEN queue IS NULL THEN '' ELSE format(', %L', queue) END));
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_denied IS 'Raises 42501.';
@@ -527,7 +572,8 @@ CREATE FUNCTION queue_internal.raise_unknown_queue(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'queue "%" does not exist', name
-        USING ERRCODE = 'QX002', HINT = format('Create it with SELECT queue.create(%L).', name);
+        USING ERRCODE = 'QX002',
+              HINT = coalesce(queue_internal.list_hint(name), format('Create it with SELECT queue.create(%L).', name));
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_unknown_queue IS 'Raises QX002.';
@@ -621,6 +667,40 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_lease_lost IS 'Raises QX001, or QX003 if there is no such task.';
+-- queue_internal.may_log(kind, queue)
+--
+--   Whether this session may write another WARNING of this kind about the queue to the server's log. The background worker
+--   logs at most five in a minute of each kind and queue, however many tasks of the queue cannot be ended or unblocked.
+--   So no queue fills the log, and the warnings about other queues appear as well.
+--   It is kept in a setting, because it belongs to the session. Anything else in the setting counts as nothing. A step
+--   that fails as a whole after its warnings also takes back their count, and each later attempt logs them again
+
+CREATE FUNCTION queue_internal.may_log(kind text, queue text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name   CONSTANT text := format('queue_log.%s_%s', kind, md5(queue));
+    kept   CONSTANT text := current_setting(name, true);
+    moment CONSTANT bigint := extract(epoch FROM clock_timestamp());
+    since  bigint := moment;
+    lines  integer := 0;
+BEGIN
+    IF kept ~ '^[0-9]{1,12} [1-5]$' THEN
+        since := split_part(kept, ' ', 1)::bigint;
+        lines := split_part(kept, ' ', 2)::integer;
+    END IF;
+    IF moment - since NOT BETWEEN 0 AND 59 THEN
+        since := moment;
+        lines := 0;
+    END IF;
+    IF lines = 5 THEN
+        RETURN false;
+    END IF;
+    PERFORM set_config(name, format('%s %s', since, lines + 1), false);
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.may_log IS
+    'Returns whether the session may log another warning about the queue, and counts it.';
 -- queue_internal.state_of(id, kind)
 --
 --   Returns the state of a task wherever it is; null if it does not exist, or if the caller does not have this kind of
@@ -1564,6 +1644,10 @@ COMMENT ON FUNCTION queue_internal.recheck_group IS
 --   At REPEATABLE READ and SERIALIZABLE the snapshot of an end may be older than the dependency; then the sweep writes
 --   the outcome (sweep.sql).
 --
+--   An end notifies up to a thousand dependents, and a call that ends several tasks up to ten thousand. The background
+--   worker and queue.maintain() notify the remaining dependents, called the rest, in short transactions. Claims do not:
+--   the transaction of a claim may stay open, and the rest would be locked for that long.
+--
 --   Cycles are impossible: a task can only wait for tasks that existed before it.
 
 -- Locks, in the order of ids and before a push takes a key or inserts a task: the predecessors, of which it returns
@@ -1695,25 +1779,31 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    ended     bigint;
-    dependent bigint;
-    notified      bigint[] := '{}';
+    of_each    CONSTANT integer := 1000;
+    of_all     CONSTANT integer := 10000;
+    most       integer;
+    ended      bigint;
+    dependents bigint[];
+    notified   bigint[] := '{}';
 BEGIN
     -- One by one, because a plan for many may read all dependencies to find a few.
     FOREACH ended IN ARRAY ids LOOP
-        FOR dependent IN
+        most := least(of_each, of_all - cardinality(notified));
+        dependents := ARRAY(
             SELECT d.task_id FROM queue_internal.dependencies AS d
-            WHERE d.predecessor_id = ended AND d.outcome IS NULL FOR UPDATE SKIP LOCKED
-        LOOP
-            UPDATE queue_internal.dependencies AS d SET outcome = notify_dependents.outcome
-            WHERE d.predecessor_id = ended AND d.task_id = dependent;
-            notified := notified || dependent;
-        END LOOP;
+            WHERE d.predecessor_id = ended AND d.outcome IS NULL
+            ORDER BY d.predecessor_id, d.task_id LIMIT most FOR UPDATE SKIP LOCKED);
+        UPDATE queue_internal.dependencies AS d SET outcome = notify_dependents.outcome
+        WHERE d.predecessor_id = ended AND d.task_id = ANY (dependents);
+        notified := notified || dependents;
         IF current_setting('transaction_isolation') <> 'read committed' OR EXISTS (
             SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = ended AND d.outcome IS NULL) THEN
             INSERT INTO queue_internal.outcomes AS o (task_id, outcome) VALUES (ended, notify_dependents.outcome)
             ON CONFLICT ON CONSTRAINT outcomes_pkey
-            DO UPDATE SET outcome = excluded.outcome, ended_at = excluded.ended_at;
+            DO UPDATE SET outcome = excluded.outcome, ended_at = excluded.ended_at, rest_queue = NULL, rest_after = NULL;
+            IF cardinality(dependents) = most THEN
+                PERFORM queue_internal.leave_rest(ended, coalesce(dependents[most], 0));
+            END IF;
         END IF;
     END LOOP;
     IF notified = '{}' THEN
@@ -1728,6 +1818,149 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.notify_dependents IS
     'Writes the outcome of tasks to the rows of their dependents, and leaves an event for each dependent.';
+
+-- The queue of the next dependent pays for its notification: its rest takes turns with those of other queues. Dependents
+-- without a task are left to the sweep, so that they are read once only. Null for "after" means that there is no rest.
+CREATE FUNCTION queue_internal.leave_rest(ended bigint, after bigint) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    next record;
+BEGIN
+    SELECT r.queue, r.task_id - 1 AS before INTO next
+    FROM (SELECT d.task_id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id) AS queue
+          FROM queue_internal.dependencies AS d
+          WHERE d.predecessor_id = ended AND d.task_id > after AND d.outcome IS NULL
+          ORDER BY d.predecessor_id, d.task_id) AS r
+    WHERE r.queue IS NOT NULL LIMIT 1;
+    UPDATE queue_internal.outcomes AS o SET rest_queue = next.queue, rest_after = next.before WHERE o.task_id = ended;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.leave_rest IS
+    'Records after which dependent of an ended task others still have to be notified.';
+
+-- Notifies the next dependents of an ended task that has a rest in that queue; returns false if there is none.
+--   unblock:  unblocks those that wait for nothing else and have no group, because the event of each would take ten times
+--             as long. The others get an event
+--   event:    each gets an event. An event that fails delays no other
+--   pass:     leaves them to the sweep
+-- A dependent that it has locked, and that still waits for another predecessor, needs no event: the end of that one, if
+-- it has not committed yet, leaves an event itself.
+CREATE FUNCTION queue_internal.notify_rest(queue text, manner text) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    most       CONSTANT integer := 500;
+    ended      queue_internal.outcomes;
+    dependents bigint[];
+    locked     bigint[] := '{}';
+    unblocked  bigint[];
+BEGIN
+    SELECT o.* INTO ended FROM queue_internal.outcomes AS o
+    WHERE o.rest_queue = notify_rest.queue AND o.rest_after IS NOT NULL
+    ORDER BY o.rest_queue, o.task_id LIMIT 1 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    dependents := ARRAY(
+        SELECT d.task_id FROM queue_internal.dependencies AS d
+        WHERE d.predecessor_id = ended.task_id AND d.task_id > ended.rest_after AND d.outcome IS NULL
+        ORDER BY d.predecessor_id, d.task_id LIMIT most FOR UPDATE SKIP LOCKED);
+    IF manner = 'pass' THEN
+        PERFORM queue_internal.leave_rest(ended.task_id, dependents[most]);
+        RETURN true;
+    END IF;
+    UPDATE queue_internal.dependencies AS d SET outcome = ended.outcome
+    WHERE d.predecessor_id = ended.task_id AND d.task_id = ANY (dependents);
+    IF manner = 'unblock' THEN
+        locked := ARRAY(
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND t.group_key IS NULL FOR NO KEY UPDATE SKIP LOCKED);
+        -- A new snapshot: what other ends had committed before the locks were taken.
+        WITH ready AS (
+            UPDATE queue.tasks AS t SET state = 'queued', admission = 0, updated_at = clock_timestamp()
+            WHERE t.id = ANY (locked) AND NOT EXISTS (
+                SELECT FROM queue_internal.dependencies AS d
+                WHERE d.task_id = t.id AND (d.outcome IS NULL OR d.outcome <> 'completed' AND d.on_failure <> 'continue'))
+            RETURNING t.id
+        )
+        SELECT coalesce(array_agg(r.id), '{}') INTO unblocked FROM ready AS r;
+        -- As delete_dependencies.
+        WITH free AS MATERIALIZED (
+            SELECT d.predecessor_id, d.task_id FROM queue_internal.dependencies AS d
+            WHERE d.task_id = ANY (unblocked) FOR UPDATE SKIP LOCKED
+        )
+        DELETE FROM queue_internal.dependencies AS d USING free AS f
+        WHERE d.predecessor_id = f.predecessor_id AND d.task_id = f.task_id;
+    END IF;
+    INSERT INTO queue_internal.events (queue, task_id)
+    SELECT t.queue, t.id FROM queue.tasks AS t
+    WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND (t.id <> ALL (locked) OR EXISTS (
+        SELECT FROM queue_internal.dependencies AS d
+        WHERE d.task_id = t.id AND d.outcome <> 'completed' AND d.on_failure <> 'continue'));
+    PERFORM queue_internal.leave_rest(ended.task_id, dependents[most]);
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.notify_rest IS
+    'Notifies more of the remaining dependents of an ended task in a queue; returns whether there were any.';
+
+-- A part of each rest, the queues in turns, for 50 ms. A constraint or a trigger of a user that refuses to unblock or
+-- notify one dependent must not delay those after it. A lock is only a pause.
+CREATE FUNCTION queue_internal.notify_rests() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    until  CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
+    before bigint;
+    parts  bigint := 0;
+    queue  text;
+    manner text;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN 0;
+    END IF;
+    LOOP
+        before := parts;
+        FOR queue IN
+            SELECT r.queue FROM (SELECT DISTINCT o.rest_queue AS queue FROM queue_internal.outcomes AS o
+                                 WHERE o.rest_after IS NOT NULL) AS r ORDER BY random()
+        LOOP
+            FOREACH manner IN ARRAY ARRAY['unblock', 'event', 'pass'] LOOP
+                BEGIN
+                    parts := parts + queue_internal.notify_rest(queue, manner)::integer;
+                    EXIT;
+                EXCEPTION WHEN OTHERS THEN
+                    IF manner = 'event' THEN
+                        IF queue_internal.may_log('dependents', queue) THEN
+                            RAISE WARNING 'dependents of a task, in queue %, cannot be notified: %', to_json(queue), SQLERRM;
+                        END IF;
+                        EXIT WHEN SQLSTATE = '55P03';
+                    END IF;
+                END;
+            END LOOP;
+            IF clock_timestamp() > until THEN
+                RETURN parts;
+            END IF;
+        END LOOP;
+        EXIT WHEN parts = before;
+    END LOOP;
+    RETURN parts;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.notify_rests IS
+    'Notifies the remaining dependents of ended tasks for 50 ms; returns how many parts of them it notified.';
 
 -- Returns false if the task has to be checked again, because another transaction has it locked.
 CREATE FUNCTION queue_internal.process_dependent(task_id bigint) RETURNS boolean
@@ -1805,6 +2038,90 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.delete_dependencies IS
     'Deletes the dependencies of a task that no longer waits, without waiting for a lock.';
+-- The scan start: remembers where this session last found work, to skip dead index entries.
+--
+--   Finished tasks and processed events leave dead entries at the front of their indexes until a vacuum removes them.
+--   While an old snapshot prevents that, each claim would read all of them. So a session whose claim read more than a
+--   thousand remembers where it found its first task, and starts there for twenty times as long as that claim took, up
+--   to a minute. Scans from the front then take a twentieth of its time, however many entries there are. A more urgent
+--   task, or an event whose transaction committed late, may be overtaken for that long if it lies before the scan
+--   start. A claim that finds nothing after the scan start scans again from the front.
+--
+--   The background worker uses scan starts for events, too (process_all_events). There, an event whose transaction
+--   committed late is overtaken until the scan start is over, unless a claim processes it.
+--
+--   It is kept in a setting, because it belongs to the session; a transaction that rolls back also restores the
+--   setting.
+
+CREATE TYPE queue_internal.scan_start AS (event bigint, level integer, head timestamptz, until timestamptz);
+COMMENT ON TYPE queue_internal.scan_start IS
+    'A scan start: the event, the priority and the run_at, and until when it is used.';
+
+CREATE FUNCTION queue_internal.default_scan_start() RETURNS queue_internal.scan_start
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURN ROW(0, -2147483648, '-infinity', NULL)::queue_internal.scan_start;
+COMMENT ON FUNCTION queue_internal.default_scan_start IS
+    'Returns the scan start of sessions that have none: the front of the index.';
+
+-- If the clock was set back, no scan start is used for longer.
+CREATE FUNCTION queue_internal.get_scan_start(queue text) RETURNS queue_internal.scan_start
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+DECLARE
+    kept       CONSTANT text := current_setting('queue_scan_start.q' || md5(queue), true);
+    scan_start queue_internal.scan_start;
+BEGIN
+    IF kept <> '' THEN
+        scan_start := kept;
+        IF scan_start.until BETWEEN clock_timestamp() AND clock_timestamp() + interval '1 minute' THEN
+            RETURN scan_start;
+        END IF;
+    END IF;
+    RETURN queue_internal.default_scan_start();
+END
+$$;
+COMMENT ON FUNCTION queue_internal.get_scan_start IS 'Returns where claims of this session from a queue start to scan.';
+
+-- At most a minute ahead, because get_scan_start ignores later times.
+CREATE FUNCTION queue_internal.set_scan_start(queue text, scan_start queue_internal.scan_start) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+BEGIN
+    scan_start.until := least(scan_start.until, clock_timestamp() + interval '1 minute');
+    PERFORM set_config('queue_scan_start.q' || md5(queue), scan_start::text, false);
+    PERFORM set_config('queue_scan_start.any', 'true', false);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.set_scan_start IS 'Sets the scan start of this session for a queue.';
+
+-- For callers that scan the events of all queues, few of which have a scan start.
+CREATE FUNCTION queue_internal.has_scan_starts() RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(current_setting('queue_scan_start.any', true) = 'true', false);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_scan_starts IS 'Returns whether this session has set a scan start for any queue.';
+-- How a claim finds out that it has read many dead index entries (scan_start.sql).
+--
+-- Counted and not timed, because a session that had to wait for a processor has read nothing. The count grows within a
+-- transaction; between two transactions it may be flushed to the statistics.
+
+CREATE FUNCTION queue_internal.entries_passed() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
+         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.events_pkey')), 0);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.entries_passed IS
+    'Returns how many index entries this session has read in search of tasks and events.';
+
+CREATE FUNCTION queue_internal.newest_event() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(pg_sequence_last_value(to_regclass('queue_internal.events_id_seq')), 0);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.newest_event IS 'Returns the id of the newest event of any queue.';
 -- Events: hints to check a waiting task or a group.
 --
 --   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into
@@ -1814,7 +2131,8 @@ COMMENT ON FUNCTION queue_internal.delete_dependencies IS
 --             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
 --   Promise:  an event that cannot be processed does not delay others. It is due again after a pause that grows from
 --             10 ms to 10 s: because a transaction has a row locked, or because of an error, by a constraint or a
---             trigger that somebody added, which is logged once and shown by queue.health().
+--             trigger that somebody added, which is logged once, for a few events of each queue (may_log.sql), and
+--             shown by queue.health().
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
 --             group.
 
@@ -1923,7 +2241,7 @@ BEGIN
     SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000)
     WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     PERFORM queue_internal.announce_task(event.queue, later);
-    IF error IS NOT NULL AND event.error IS NULL THEN
+    IF error IS NOT NULL AND event.error IS NULL AND queue_internal.may_log('event', event.queue) THEN
         RAISE WARNING '% of queue % cannot be unblocked: %',
             coalesce('task ' || event.task_id, 'a group'), to_json(event.queue), error;
     END IF;
@@ -1931,9 +2249,10 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.postpone_event IS 'Postpones an event; logs its first error.';
 
--- Some events of each queue in turn, in random order and for 50 ms in all, so that a queue with many events does not
--- delay others. A queue without due events costs one index lookup; without the planner settings, the planner reads
--- all events for each queue.
+-- First the dependents that the end of a task has left. Then some events of each queue in turn, in random order and for
+-- 50 ms in all, so that a queue with many events does not delay others. A queue without due events costs one index
+-- lookup; without the planner settings, the planner reads all events for each queue. A lookup that reads many events
+-- which were processed, and could not be vacuumed yet, sets the scan start for the next ones (scan_start.sql).
 CREATE FUNCTION queue_internal.process_all_events(max_events integer) RETURNS bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -1944,25 +2263,40 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
+    checked bigint := queue_internal.notify_rests();
+    before  bigint := -1;
     until   CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
     -- In a variable, because a volatile function is no condition for an index.
     moment  timestamptz;
+    newest  CONSTANT bigint := queue_internal.newest_event();
+    starts  CONSTANT boolean := queue_internal.has_scan_starts();
+    entries bigint;
     source  queue.queues;
+    after   bigint;
+    asked   timestamptz;
     first   record;
-    checked bigint := 0;
-    before  bigint := -1;
+    start   queue_internal.scan_start;
 BEGIN
     WHILE checked > before LOOP
         before := checked;
         moment := clock_timestamp();
         FOR source IN SELECT q.* FROM queue.queues AS q ORDER BY random() LOOP
+            after := CASE WHEN starts THEN (queue_internal.get_scan_start(source.name)).event ELSE 0 END;
+            asked := clock_timestamp();
+            entries := queue_internal.entries_passed();
             SELECT e.due_at, e.id INTO first FROM queue_internal.events AS e
-            WHERE e.queue = source.name AND e.due_at <= moment
+            WHERE e.queue = source.name AND (e.due_at, e.id) > ('-infinity', after) AND e.due_at <= moment
             ORDER BY e.due_at, e.id LIMIT 1;
-            CONTINUE WHEN NOT FOUND;
             -- Events before it have been processed, and their dead index entries need not be read again.
-            checked := checked + queue_internal.process_events(
-                source, least(max_events, 20), CASE WHEN first.due_at = '-infinity' THEN first.id - 1 ELSE 0 END, until);
+            after := CASE WHEN first.due_at = '-infinity' THEN first.id - 1 ELSE after END;
+            IF clock_timestamp() > asked + interval '2 ms' AND queue_internal.entries_passed() > entries + 1000 THEN
+                start := queue_internal.get_scan_start(source.name);
+                start.event := CASE WHEN first.due_at = '-infinity' THEN after ELSE newest END;
+                start.until := coalesce(start.until, clock_timestamp() + 20 * (clock_timestamp() - asked));
+                PERFORM queue_internal.set_scan_start(source.name, start);
+            END IF;
+            CONTINUE WHEN first.id IS NULL;
+            checked := checked + queue_internal.process_events(source, least(max_events, 20), after, until);
             IF checked >= max_events OR clock_timestamp() > until THEN
                 RETURN checked;
             END IF;
@@ -1992,7 +2326,6 @@ COMMENT ON FUNCTION queue_internal.process_all_events IS
 CREATE TYPE queue_internal.sweep_position AS (
     queue text, groups jsonb, predecessor_id bigint, task_id bigint, key_queue text, key text,
     is_first_turn boolean, queues text[], dependencies_pending boolean, keys_pending boolean);
-REVOKE ALL ON TYPE queue_internal.sweep_position FROM PUBLIC;
 COMMENT ON TYPE queue_internal.sweep_position IS 'The position of a sweep in each of the tables.';
 
 -- Checks about "max_rows" rows; returns its position. A turn is over when "queue" is null, and everything has been
@@ -2108,7 +2441,11 @@ BEGIN
             END IF;
             CONTINUE;
         ELSIF row.outcome IS NULL THEN
-            CONTINUE WHEN row.live IS NOT NULL;
+            -- The end of the predecessor has left it to notify_rest. That may fail, or be called by nobody.
+            CONTINUE WHEN row.live IS NOT NULL OR of_queue IS NULL AND EXISTS (
+                SELECT FROM queue_internal.outcomes AS o
+                WHERE o.task_id = row.predecessor_id AND o.rest_after < row.task_id
+                  AND o.ended_at > clock_timestamp() - interval '10 minutes');
             row.outcome := queue_internal.outcome_of(row.predecessor_id);
             -- A dump may still bring a trace of it.
             CONTINUE WHEN row.outcome IS NULL AND row.restored_at > clock_timestamp() - interval '1 day';
@@ -2248,14 +2585,13 @@ $$;
 COMMENT ON FUNCTION queue_internal.sweep_keys IS 'Deletes keys whose task has ended; returns where to continue.';
 
 CREATE TYPE queue_internal.session_sweep AS (group_key text, since timestamptz);
-REVOKE ALL ON TYPE queue_internal.session_sweep FROM PUBLIC;
 COMMENT ON TYPE queue_internal.session_sweep IS
     'The position of a session in the groups of a queue, and when it was there.';
 
 -- For a claim by SQL that found nothing: sweeps a part of the dependencies and of the groups of the queue, once a
--- second in a session. Those of other queues are left alone, because the caller's transaction may stay open. Returns whether it may have left an event. The session remembers its position in the groups.
--- The part of the dependencies starts at a random id, because a client can read the setting and the ids are also
--- those of other queues.
+-- second in a session. Those of other queues are left alone, because the caller's transaction may stay open. Returns
+-- whether it may have left an event. The session remembers its position in the groups. The part of the dependencies
+-- starts at a random id, because a client can read the setting and the ids are also those of other queues.
 CREATE FUNCTION queue_internal.sweep_part(source queue.queues) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
@@ -2695,12 +3031,18 @@ $$;
 COMMENT ON FUNCTION queue_internal.lock_to_end IS
     'Locks the row of a task that is to end; false if that would have to wait.';
 
--- Bounded, because each failure writes the whole array again.
+-- Bounded, because each failure writes the whole array again, also if the background worker ends the attempt.
 CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    errors jsonb := coalesce(task.errors, '[]');
+    longest CONSTANT integer := 65536;
+    errors  jsonb := coalesce(task.errors, '[]');
+    mark    text;
 BEGIN
+    IF length(error) > longest THEN
+        mark := format(' [cut, of %s characters]', length(error));
+        error := left(error, longest - length(mark)) || mark;
+    END IF;
     IF jsonb_array_length(CASE jsonb_typeof(errors) WHEN 'array' THEN errors END) >= 20 THEN
         errors := errors - 10;
     END IF;
@@ -2709,7 +3051,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.with_error IS
-    'Returns the errors of a task with one more; of more than twenty, the first ten and the last ten.';
+    'Returns the errors of a task with one more, cut to 65536 characters; of more than twenty errors, the first ten and '
+    'the last ten.';
 
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -2980,78 +3323,6 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.open_queue IS
     'Returns the row of a queue; raises if the caller has no such right or the queue does not exist.';
--- The scan start: remembers where this session last found work, to skip dead index entries.
---
---   Finished tasks and processed events leave dead entries at the front of their indexes until a vacuum removes them.
---   While an old snapshot prevents that, each claim would read all of them. So a session whose claim read more than a
---   thousand remembers where it found its first task, and starts there for twenty times as long as that claim took, up
---   to a minute. Scans from the front then take a twentieth of its time, however many entries there are. A more urgent
---   task, or an event whose transaction committed late, may be overtaken for that long if it lies before the scan
---   start. A claim that finds nothing after the scan start scans again from the front.
---
---   It is kept in a setting, because it belongs to the session; a transaction that rolls back also restores the
---   setting.
-
-CREATE TYPE queue_internal.scan_start AS (event bigint, level integer, head timestamptz, until timestamptz);
-REVOKE ALL ON TYPE queue_internal.scan_start FROM PUBLIC;
-COMMENT ON TYPE queue_internal.scan_start IS
-    'A scan start: the event, the priority and the run_at, and until when it is used.';
-
-CREATE FUNCTION queue_internal.default_scan_start() RETURNS queue_internal.scan_start
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-RETURN ROW(0, -2147483648, '-infinity', NULL)::queue_internal.scan_start;
-COMMENT ON FUNCTION queue_internal.default_scan_start IS
-    'Returns the scan start of sessions that have none: the front of the index.';
-
--- If the clock was set back, no scan start is used for longer.
-CREATE FUNCTION queue_internal.get_scan_start(queue text) RETURNS queue_internal.scan_start
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
-DECLARE
-    kept       CONSTANT text := current_setting('queue_scan_start.q' || md5(queue), true);
-    scan_start queue_internal.scan_start;
-BEGIN
-    IF kept <> '' THEN
-        scan_start := kept;
-        IF scan_start.until BETWEEN clock_timestamp() AND clock_timestamp() + interval '1 minute' THEN
-            RETURN scan_start;
-        END IF;
-    END IF;
-    RETURN queue_internal.default_scan_start();
-END
-$$;
-COMMENT ON FUNCTION queue_internal.get_scan_start IS 'Returns where claims of this session from a queue start to scan.';
-
--- At most a minute ahead, because get_scan_start ignores later times.
-CREATE FUNCTION queue_internal.set_scan_start(queue text, scan_start queue_internal.scan_start) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
-BEGIN
-    scan_start.until := least(scan_start.until, clock_timestamp() + interval '1 minute');
-    PERFORM set_config('queue_scan_start.q' || md5(queue), scan_start::text, false);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.set_scan_start IS 'Sets the scan start of this session for a queue.';
--- How a claim finds out that it has read many dead index entries (scan_start.sql).
---
--- Counted and not timed, because a session that had to wait for a processor has read nothing. The count grows within a
--- transaction; between two transactions it may be flushed to the statistics.
-
-CREATE FUNCTION queue_internal.entries_passed() RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
-         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.events_pkey')), 0);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.entries_passed IS
-    'Returns how many index entries this session has read in search of tasks and events.';
-
-CREATE FUNCTION queue_internal.newest_event() RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RETURN coalesce(pg_sequence_last_value(to_regclass('queue_internal.events_id_seq')), 0);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.newest_event IS 'Returns the id of the newest event of any queue.';
 -- The first task in the order of a bucket, whatever its state: its priority and its run_at.
 --
 --   Tasks before the level and the head given are not read (scan_start.sql). "fresh" is for editions that remember
@@ -3371,7 +3642,8 @@ COMMENT ON FUNCTION queue_internal.first_ready IS
 --   or has extended or claimed it. A transaction that has pushed after a task prevents its end, but not that it is
 --   requeued.
 --   Promise:  a task that cannot be ended, because of a constraint or a trigger that somebody added or because of what
---             was written into its row, does not delay others. The log says why, at first and then once an hour
+--             was written into its row, does not delay others. The log says why, at first and then once an hour, for a few
+--             tasks of each queue (may_log.sql)
 --   Time:     begins with no further task after "patience", null for no limit. "rest" is what it did not come to
 --   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still
 --             runs
@@ -3388,8 +3660,8 @@ SET lock_timeout = '100ms'
 AS $$
 DECLARE
     started CONSTANT timestamptz := clock_timestamp();
-    overdue bigint;
     task_id bigint;
+    stuck   record;
 BEGIN
     failed := '{}';
     rest := '{}';
@@ -3406,9 +3678,10 @@ BEGIN
                     NULL;
                 WHEN OTHERS THEN
                     failed := failed || task_id;
-                    overdue := (SELECT extract(epoch FROM started - t.lease_until)::bigint FROM queue.tasks AS t
-                                WHERE t.id = task_id AND isfinite(t.lease_until));
-                    IF coalesce(overdue % 3600, 0) < 60 THEN
+                    SELECT t.queue, CASE WHEN isfinite(t.lease_until)
+                                         THEN extract(epoch FROM started - t.lease_until)::bigint END AS overdue
+                    INTO stuck FROM queue.tasks AS t WHERE t.id = task_id;
+                    IF coalesce(stuck.overdue % 3600, 0) < 60 AND queue_internal.may_log('lease', stuck.queue) THEN
                         RAISE WARNING 'the lease of task % expired, but its attempt cannot be ended: %', task_id, SQLERRM;
                     END IF;
             END;
@@ -3454,7 +3727,8 @@ COMMENT ON FUNCTION queue_internal.end_expired IS
 --   is how long it read, without waits for locks.
 --   Pieces:   with "max_rows" it reads only so many tasks in the order of their ids, after the id "after". "last" is
 --             where to continue: "after" again if there may be more to end, null at the end of the table. So a caller
---             can do other work in between, however many tasks there are
+--             can do other work in between, however many tasks there are. Natively the tasks that ended count while
+--             their index entries are there
 --   Clock:    after the clock was set back, an existing lease may end years ahead. A lease that was given at a time
 --             that is in the future now ends at most queue.max_lease from now
 --   Touches:  queue.tasks (reads all of it, or the piece: leases are in no index, so that claims stay HOT)
@@ -3467,6 +3741,7 @@ DECLARE
     moment    CONSTANT timestamptz := clock_timestamp();
     most      CONSTANT bigint := least(coalesce(max_tasks, 2147483647), 2147483647);
     first     CONSTANT bigint := coalesce(after, -9223372036854775808);
+    bound     bigint;
     final     bigint;
     read_rows bigint;
     due       bigint[];
@@ -3479,15 +3754,17 @@ BEGIN
     -- May wait for the table's lock.
     PERFORM FROM queue.tasks AS t LIMIT 0;
     reading := clock_timestamp() - moment;
+    bound := queue_internal.id_bound(first, max_rows);
     SELECT max(t.id), count(*),
            array_agg(t.id ORDER BY t.lease_until DESC) FILTER (WHERE t.state = 'running' AND t.lease_until <= moment),
            min(t.lease_until) FILTER (WHERE t.state = 'running' AND t.lease_until > moment),
            max(t.lease_until) FILTER (WHERE t.state = 'running' AND t.updated_at > moment + interval '1 minute')
     INTO final, read_rows, due, next_expiry, cut
     FROM (SELECT l.id, l.state, l.lease_until, l.updated_at FROM queue.tasks AS l
-          WHERE l.id > first ORDER BY l.id LIMIT max_rows) AS t;
+          WHERE l.id > first AND l.id <= coalesce(bound, 9223372036854775807) ORDER BY l.id LIMIT max_rows) AS t;
     reading := clock_timestamp() - moment - reading;
-    last := CASE WHEN read_rows >= max_rows THEN final END;
+    -- Tasks that others have inserted since the bound was read may come before it, and LIMIT left out as many.
+    last := CASE WHEN read_rows >= max_rows THEN final ELSE bound END;
     WHILE tried < cardinality(due) LOOP
         IF reaped >= most THEN
             -- The next call does the rest of the piece.
@@ -3534,10 +3811,11 @@ COMMENT ON FUNCTION queue_internal.reap IS
 -- queue_internal.due_queues(since, until)
 --
 --   Returns the queues, except paused ones, in which a queued task became due after "since" and up to "until", or in
---   which an event is due; and the next time after "until" at which a task or a postponed event is due in any queue. It
---   reads one entry of the order index for each queue and priority, however many tasks there are. Of a queue with more
---   than 100 priorities it reads only the first 100, and after 100 ms none; such a queue counts as ready and is checked
---   again within a second, because a notification is only a hint.
+--   which an event is due; and the next time after "until" at which a task or a postponed event is due in any queue.
+--   It reads a few entries of the order index for each queue and priority, however many tasks there are. A notification
+--   is only a hint, so a queue counts as ready as well, and is checked again within a second, where that would read
+--   much: of a queue with more than 100 priorities it reads only the first 100, and after 100 ms none; natively it reads
+--   5,000 entries for each question, if they are all those of finished tasks or others that are not queued.
 
 CREATE FUNCTION queue_internal.due_queues(
     since timestamptz, until timestamptz, OUT ready text[], OUT next_run_at timestamptz)
@@ -3551,7 +3829,11 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     stop    CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
+    most    CONSTANT integer := 5000;
+    starts  CONSTANT boolean := queue_internal.has_scan_starts();
     name    text;
+    after   bigint;
+    bound   record;
     level   integer;
     later   timestamptz;
     checked integer;
@@ -3563,7 +3845,9 @@ BEGIN
             next_run_at := least(next_run_at, until + interval '1 second');
             CONTINUE;
         END IF;
-        IF EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = name AND e.due_at <= until) THEN
+        after := CASE WHEN starts THEN (queue_internal.get_scan_start(name)).event ELSE 0 END;
+        IF EXISTS (SELECT FROM queue_internal.events AS e
+                   WHERE e.queue = name AND (e.due_at, e.id) > ('-infinity', after) AND e.due_at <= until) THEN
             ready := ready || name;
         END IF;
         -- A postponed event.
@@ -3571,8 +3855,7 @@ BEGIN
         WHERE e.queue = name AND e.due_at > until ORDER BY e.due_at LIMIT 1;
         next_run_at := least(next_run_at, later);
         FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
-            SELECT f.level INTO level
-            FROM queue_internal.first_task(in_bucket, name, -2147483648, '-infinity', false) AS f;
+            level := queue_internal.next_level(in_bucket, name, -2147483648);
             checked := 0;
             WHILE level IS NOT NULL LOOP
                 checked := checked + 1;
@@ -3581,21 +3864,29 @@ BEGIN
                     next_run_at := least(next_run_at, until + interval '1 second');
                     EXIT;
                 END IF;
-                IF name <> ALL (ready) AND EXISTS (
-                    SELECT FROM queue.tasks AS t
-                    WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
-                      AND t.admission < 2 AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
-                THEN
-                    ready := ready || name;
+                IF name <> ALL (ready) THEN
+                    SELECT b.run_at, b.id INTO bound
+                    FROM queue_internal.order_bound(in_bucket, name, level, since, most) AS b;
+                    IF bound.run_at <= until OR EXISTS (
+                        SELECT FROM queue.tasks AS t
+                        WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
+                          AND t.admission < 2 AND t.run_at > since AND t.run_at <= until AND t.state = 'queued')
+                    THEN
+                        ready := ready || name;
+                    END IF;
                 END IF;
+                SELECT b.run_at, b.id INTO bound
+                FROM queue_internal.order_bound(in_bucket, name, level, until, most) AS b;
                 SELECT t.run_at INTO later FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.priority = level
                   AND t.admission < 2 AND t.run_at > until
-                ORDER BY t.run_at LIMIT 1;
+                  AND (t.run_at, t.id) <= (coalesce(bound.run_at, 'infinity'), coalesce(bound.id, 9223372036854775807))
+                ORDER BY t.run_at, t.id LIMIT 1;
+                IF NOT FOUND THEN
+                    later := greatest(bound.run_at, CASE WHEN bound.id IS NOT NULL THEN until + interval '1 second' END);
+                END IF;
                 next_run_at := least(next_run_at, later);
-                SELECT t.priority INTO level FROM queue.tasks AS t
-                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = name AND t.admission < 2
-                  AND t.priority > level ORDER BY t.priority LIMIT 1;
+                level := CASE WHEN level < 2147483647 THEN queue_internal.next_level(in_bucket, name, level + 1) END;
             END LOOP;
         END LOOP;
     END LOOP;
@@ -3646,9 +3937,11 @@ BEGIN
     IF EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE NOT p.attached AND p.day >= today)
        OR queue_internal.is_being_restored() THEN
         RETURN false;
-    ELSIF NOT EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE p.attached)
-          AND NOT EXISTS (SELECT FROM queue.tasks)
-          AND NOT EXISTS (SELECT FROM queue.history_default) THEN
+    END IF;
+    PERFORM queue_internal.close_types();
+    IF NOT EXISTS (SELECT FROM queue_internal.history_partitions() AS p WHERE p.attached)
+       AND NOT EXISTS (SELECT FROM queue.tasks)
+       AND NOT EXISTS (SELECT FROM queue.history_default) THEN
         RETURN NULL;
     END IF;
     FOR day IN
@@ -3738,6 +4031,7 @@ BEGIN
     -- Default privileges may give roles access to it. The policies of queue.history decide which rows a role may
     -- read.
     EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', name);
+    EXECUTE format('REVOKE ALL ON TYPE queue.%I FROM PUBLIC', name);
     IF early > 0 THEN
         EXECUTE format(
             'WITH moved AS ('
@@ -4358,20 +4652,8 @@ BEGIN
         last := NULL;
         is_cut := false;
         moment := clock_timestamp();
-        FOR due IN
-            SELECT d.name, d.queue, d.is_on_time, NOT bool_and(d.is_on_time) OVER () AS others_are_behind,
-                   row_number() OVER (PARTITION BY d.is_on_time, d.queue ORDER BY d.next_run_at, d.name) AS turn
-            FROM (SELECT s.name, s.queue, s.next_run_at,
-                         s.next_run_at > moment - interval '1 second' AND s.last_error_at IS NULL AS is_on_time
-                  FROM queue.schedules AS s
-                  WHERE s.paused_at IS NULL AND s.next_run_at > first AND s.next_run_at <= moment
-                    AND (s.last_error_at <= moment
-                         AND s.last_error_at + queue_internal.schedule_pause(
-                             s.next_run_at, s.last_error_at, max_pause) > moment) IS NOT TRUE) AS d
-            ORDER BY NOT d.is_on_time, turn, d.is_on_time AND d.queue <= after,
-                     CASE WHEN d.is_on_time THEN d.queue END, random()
-        LOOP
-            -- Not from the start: to find and sort them may have taken longer.
+        FOR due IN SELECT d.* FROM queue_internal.due_schedules(moment, first, max_pause, after) AS d LOOP
+            -- Not from the start: due_schedules may have taken longer.
             begun := coalesce(begun, clock_timestamp());
             IF due.is_on_time AND due.others_are_behind AND max_tasks IS NOT NULL
                AND clock_timestamp() > begun + interval '75 ms' THEN
@@ -4420,6 +4702,28 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.fire_schedules IS
     'Pushes the tasks of due schedules; returns how many, when the next schedules are due, and where it stopped early.';
+
+-- In the order in which fire_schedules runs them, without those that it skips because they have failed.
+CREATE FUNCTION queue_internal.due_schedules(moment timestamptz, first timestamptz, max_pause interval, after text)
+RETURNS TABLE (name text, is_on_time boolean, others_are_behind boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN QUERY
+    SELECT d.name, d.is_on_time, NOT bool_and(d.is_on_time) OVER ()
+    FROM (SELECT s.name, s.queue, s.next_run_at,
+                 s.next_run_at > moment - interval '1 second' AND s.last_error_at IS NULL AS is_on_time
+          FROM queue.schedules AS s
+          WHERE s.paused_at IS NULL AND s.next_run_at > first AND s.next_run_at <= moment
+            AND (s.last_error_at <= moment
+                 AND s.last_error_at + queue_internal.schedule_pause(
+                     s.next_run_at, s.last_error_at, max_pause) > moment) IS NOT TRUE) AS d
+    ORDER BY NOT d.is_on_time,
+             row_number() OVER (PARTITION BY d.is_on_time, d.queue ORDER BY d.next_run_at, d.name),
+             d.is_on_time AND d.queue <= after, CASE WHEN d.is_on_time THEN d.queue END, random();
+END
+$$;
+COMMENT ON FUNCTION queue_internal.due_schedules IS
+    'Returns the schedules that became due in an interval, in the order in which they run.';
 
 CREATE FUNCTION queue_internal.fire_schedule(plan queue.schedules, moment timestamptz, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4888,6 +5192,10 @@ DECLARE
     had boolean;
 BEGIN
     PERFORM queue_internal.check_grantee(role);
+    -- The queue need not exist: a right can outlive it.
+    IF queue IS NOT NULL THEN
+        PERFORM queue_internal.check_name('queue', queue);
+    END IF;
     FOR tries IN REVERSE 10 .. 0 LOOP
         BEGIN
             DELETE FROM queue.rights AS r
@@ -4902,10 +5210,6 @@ BEGIN
         END;
     END LOOP;
     IF NOT had THEN
-        -- A right can outlive its queue.
-        IF queue IS NOT NULL THEN
-            PERFORM queue_internal.open_queue(queue, 'operator');
-        END IF;
         RAISE NOTICE 'role % had no such right', quote_ident(role) USING HINT = 'The rights that it has are in queue.rights.';
     ELSIF EXISTS (SELECT FROM queue.rights AS r
                   WHERE r.role = quote_ident(revoke_right.role)::regrole AND r.kind = revoke_right.kind AND r.queue IS NULL) THEN
@@ -5035,6 +5339,29 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.withdraw_privileges IS
     'Revokes the privileges of a role, except those that its other rights need.';
+
+-- PostgreSQL lets every role use a new type, also the row type of a new table or view, for a column or an argument of its
+-- own. What the role creates then depends on the table: ALTER TABLE and DROP EXTENSION are refused because of it. Calling
+-- a function needs no such privilege. Also called by extend_history, because pg_dump does not save the privileges of row
+-- types.
+CREATE FUNCTION queue_internal.close_types() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    opened regtype;
+BEGIN
+    FOR opened IN
+        SELECT t.oid FROM pg_type AS t
+        WHERE t.typnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+          -- An array type has the privileges of its elements.
+          AND t.typelem = 0
+          AND t.typowner = (SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass)
+          AND (t.typacl IS NULL OR EXISTS (SELECT FROM aclexplode(t.typacl) AS a WHERE a.grantee = 0))
+    LOOP
+        EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', opened);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.close_types IS 'Revokes the privileges of PUBLIC on the types of both schemas.';
 
 CREATE FUNCTION queue_internal.extension_of(relation oid) RETURNS oid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -5214,7 +5541,7 @@ SELECT q.name AS queue,
 FROM shown AS q
 LEFT JOIN numbers AS n ON n.queue = q.name;
 
--- Without names and errors, for roles that may only read queue.stats.
+-- These two without names and errors, for roles that may only read queue.stats.
 CREATE VIEW queue.failing_schedules WITH (security_barrier) AS
 SELECT s.queue,
        count(*) AS schedules,
@@ -5222,6 +5549,15 @@ SELECT s.queue,
        max(s.last_error_at) AS last_error_at
 FROM queue.schedules AS s
 WHERE s.last_error IS NOT NULL AND s.paused_at IS NULL
+  AND coalesce(s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
+GROUP BY s.queue;
+
+CREATE VIEW queue.due_schedules WITH (security_barrier) AS
+SELECT s.queue,
+       count(*) AS schedules,
+       min(s.next_run_at) AS since
+FROM queue.schedules AS s
+WHERE s.next_run_at <= now() AND s.last_error IS NULL AND s.paused_at IS NULL
   AND coalesce(s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY s.queue;
 
@@ -5855,7 +6191,8 @@ requested, it is cancelled instead; so is a task that was replaced and has attem
 the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
-- error: what went wrong, 1 byte to 1 MB; added to the task''s errors.
+- error: what went wrong, 1 byte to 1 MB; added to the task''s errors. Of an error with more than 65536 characters, the
+  beginning is kept, and a note of its length.
 - retry_in: the delay before the next attempt, at most 100 years. Null (default) means the backoff.
 - permanent: true moves the task to the dead letters at once. Cannot be combined with retry_in. Default false.
 
@@ -6138,7 +6475,7 @@ BEGIN
     ), dead AS (
         DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
     ), forgotten AS (
-        -- Dependents that are pushed later wait for its next end.
+        -- Dependents that are pushed later wait for its next end, and so does a rest that was not notified yet.
         DELETE FROM queue_internal.outcomes AS o USING free AS f WHERE o.task_id = f.id
     )
     INSERT INTO queue.tasks (
@@ -7144,11 +7481,10 @@ COMMENT ON FUNCTION queue.revoke_producer IS
 still has the right on all queues. Only the owner of the extension can call it.
 
 - role: name of the role.
-- queue: name of the queue. Null (default) means all queues, also future ones.
+- queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
-Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
-exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
-too large.';
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
+locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 CREATE FUNCTION queue.revoke_worker(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -7158,11 +7494,10 @@ COMMENT ON FUNCTION queue.revoke_worker IS
 still has the right on all queues. Only the owner of the extension can call it.
 
 - role: name of the role.
-- queue: name of the queue. Null (default) means all queues, also future ones.
+- queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
-Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
-exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
-too large.';
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
+locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 CREATE FUNCTION queue.revoke_operator(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -7172,18 +7507,18 @@ COMMENT ON FUNCTION queue.revoke_operator IS
 still has the right on all queues. Only the owner of the extension can call it.
 
 - role: name of the role.
-- queue: name of the queue. Null (default) means all queues, also future ones.
+- queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
-Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. QX002: the queue does not
-exist. 55P03: the objects were locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or
-too large.';
+Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
+locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 -- CALL queue.maintain()
 --
 --   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second
 --   Bounds:   each part works for a minute at most, and leaves the rest to the next call; the search for lost events
 --             runs to its end
---   In time:  due schedules run first, and again after each transaction of the other parts, so that no schedule waits
---             for the rest of the maintenance
+--   In time:  due schedules run first, and again between the transactions of the other parts, so that no schedule waits
+--             for the rest of the maintenance. They get at most half of the time, and what is left of those that are far
+--             behind runs last, so that the rest of the maintenance does not wait for them either
 --   Failing:  a part that fails is reported as a WARNING and does not affect the others
 --   Why it has no SET clause: a procedure with one cannot commit. So it qualifies all that it uses.
 
@@ -7192,19 +7527,22 @@ LANGUAGE plpgsql AS $$
 DECLARE
     part  pg_catalog.text;
     until pg_catalog.timestamptz;
+    rest  pg_catalog.timestamptz;
     pos queue_internal.sweep_position;
 BEGIN
     -- Events are only processed at READ COMMITTED. COMMIT AND CHAIN keeps the isolation level.
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    PERFORM queue_internal.maintain_part('schedules');
+    rest := queue_internal.maintain_schedules(NULL);
     COMMIT AND CHAIN;
-    FOREACH part IN ARRAY ARRAY['leases', 'schedules', 'events', 'partitions', 'history', 'dead letters', 'keys'] LOOP
+    FOREACH part IN ARRAY ARRAY[
+        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'schedules'
+    ] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
             pos := queue_internal.maintain_sweep(pos);
             COMMIT AND CHAIN;
-            PERFORM queue_internal.maintain_part('schedules');
+            rest := queue_internal.maintain_schedules(rest);
             COMMIT AND CHAIN;
             EXIT WHEN pos IS NULL;
         END LOOP;
@@ -7212,7 +7550,7 @@ BEGIN
         WHILE queue_internal.maintain_part(part) LOOP
             COMMIT AND CHAIN;
             IF part OPERATOR(pg_catalog.<>) 'schedules' THEN
-                PERFORM queue_internal.maintain_part('schedules');
+                rest := queue_internal.maintain_schedules(rest);
                 COMMIT AND CHAIN;
             END IF;
             EXIT WHEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until;
@@ -7228,6 +7566,25 @@ partitions of the history, and deletes old dead letters and keys. Call it once a
 scheduler. Only the owner of the extension can call it, because it creates and drops tables.
 
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
+
+-- A call takes up to 100 ms if schedules are behind, and next to nothing if none is due.
+CREATE FUNCTION queue_internal.maintain_schedules(rest timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    begun CONSTANT timestamptz := clock_timestamp();
+    ended timestamptz;
+BEGIN
+    IF begun < rest THEN
+        RETURN rest;
+    END IF;
+    PERFORM queue_internal.maintain_part('schedules');
+    ended := clock_timestamp();
+    RETURN ended + (ended - begun);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.maintain_schedules IS
+    'Runs due schedules between the other parts of queue.maintain(), unless it is before the time given; returns until '
+    'when the other parts have their turn.';
 
 CREATE FUNCTION queue_internal.maintain_sweep(pos queue_internal.sweep_position)
 RETURNS queue_internal.sweep_position
@@ -7248,6 +7605,8 @@ BEGIN
     CASE part
         WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
         WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).last IS NOT NULL;
+        -- Before the sweep, which would leave an event for each.
+        WHEN 'dependents' THEN RETURN queue_internal.notify_rests() > 0;
         WHEN 'events' THEN RETURN queue_internal.process_all_events(1000) > 0;
         WHEN 'partitions' THEN PERFORM queue_internal.extend_history();
         WHEN 'history' THEN RETURN queue_internal.retire_history(1000);
@@ -7264,13 +7623,13 @@ COMMENT ON FUNCTION queue_internal.maintain_part IS
     'Does one transaction of a part of queue.maintain(); returns whether there may be more to do.';
 -- queue.health
 --
---   Touches:  queue.stats, queue.workers, queue.failing_schedules, queue.engine_stats(), and views and catalogs of the
---             server (reads). Nothing else, because roles that may monitor have no right on the tables nor in
---             queue_internal
+--   Touches:  queue.stats, queue.workers, queue.failing_schedules, queue.due_schedules, queue.engine_stats(), and views
+--             and catalogs of the server (reads). Nothing else, because roles that may monitor have no right on the
+--             tables nor in queue_internal
 
 CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
-    overdue_for interval DEFAULT '1 minute',
+    overdue_for interval DEFAULT NULL,
     pinned_for  interval DEFAULT '10 minutes',
     failed      bigint   DEFAULT 10,
     held_back   bigint   DEFAULT 1000000)
@@ -7284,13 +7643,15 @@ SET datestyle = 'ISO'
 AS $$
 DECLARE
     due_for     CONSTANT interval := coalesce(due_for, '10 minutes');
-    overdue_for CONSTANT interval := coalesce(overdue_for, '1 minute');
     pinned_for  CONSTANT interval := coalesce(pinned_for, '10 minutes');
     failed      CONSTANT bigint := coalesce(failed, 10);
     held_back   CONSTANT bigint := coalesce(held_back, 1000000);
     moment      CONSTANT timestamptz := clock_timestamp();
     today       CONSTANT date := (moment AT TIME ZONE 'UTC')::date;
     engine      CONSTANT jsonb := queue.engine_stats();
+    -- queue.maintain() runs once a minute.
+    overdue_for CONSTANT interval := coalesce(
+        overdue_for, CASE WHEN engine ? 'worker' THEN interval '1 minute' ELSE interval '2 minutes' END);
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
     by_hand     CONSTANT text := 'Meanwhile, run CALL queue.maintain() once a minute.';
 BEGIN
@@ -7361,7 +7722,7 @@ BEGIN
            format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
                   coalesce(to_json(w.worker)::text, 'without a name'),
                   CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
-           'CALL queue.maintain() requeues it. If the background worker runs, the server log says why it does not.'
+           'CALL queue.maintain() requeues it. If there is a background worker, the server log says why it was not requeued.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'leases', 'ok', format('none expired more than %s ago', overdue_for), NULL;
@@ -7385,12 +7746,20 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    SELECT 'schedules', 'warning',
-           format('queue %s: %s schedules could not push their last task, the first since %s',
-                  to_json(f.queue), f.schedules, f.since),
-           format('They are tried again at least once a minute. The cause: SELECT name, last_error FROM queue.schedules '
-                  'WHERE queue = %L AND last_error IS NOT NULL.', f.queue)
-    FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour' ORDER BY f.queue;
+    SELECT 'schedules', 'warning', p.detail, p.hint
+    FROM (
+        SELECT f.queue,
+               format('queue %s: %s schedules could not push their last task, the first since %s',
+                      to_json(f.queue), f.schedules, f.since) AS detail,
+               format('They are tried again at least once a minute. The cause: SELECT name, last_error FROM '
+                      'queue.schedules WHERE queue = %L AND last_error IS NOT NULL.', f.queue) AS hint
+        FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour'
+        UNION ALL
+        SELECT d.queue,
+               format('queue %s: %s schedules are due, the first since %s', to_json(d.queue), d.schedules, d.since),
+               'CALL queue.maintain() runs them. If there is a background worker, the server log says why they did not run.'
+        FROM queue.due_schedules AS d WHERE d.since < moment - overdue_for
+    ) AS p ORDER BY p.queue, p.detail;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'schedules', 'ok', 'all of them pushed their last task', NULL;
     END IF;
@@ -7476,7 +7845,8 @@ or transaction that a check complains about. name: the check. status: ok, warnin
 hint: what to do, or null. Needs the operator''s right on any queue, or pg_monitor.
 
 - due_for: how long a task may be due before its queue is reported. Default 10 minutes.
-- overdue_for: how long ago a lease may have expired. Default 1 minute.
+- overdue_for: how long ago a lease may have expired, or a schedule become due. Default 1 minute, or 2
+  minutes without the background worker, because queue.maintain() runs once a minute.
 - pinned_for: how long a transaction may hold back vacuum. Default 10 minutes.
 - failed: how many tasks of a queue may fail within an hour before it is reported. Default 10.
 - held_back: by how many transactions a replication slot or a standby may hold back vacuum. Default 1000000.
@@ -7743,6 +8113,11 @@ COMMENT ON COLUMN queue.failing_schedules.queue IS 'The name of the queue.';
 COMMENT ON COLUMN queue.failing_schedules.schedules IS 'How many of its schedules fail.';
 COMMENT ON COLUMN queue.failing_schedules.since IS 'The earliest run that could not be pushed.';
 COMMENT ON COLUMN queue.failing_schedules.last_error_at IS 'When a push last failed.';
+COMMENT ON VIEW queue.due_schedules IS
+    'How many schedules of each queue are due and have not run yet, and since when. Without those that fail.';
+COMMENT ON COLUMN queue.due_schedules.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.due_schedules.schedules IS 'How many of its schedules are due.';
+COMMENT ON COLUMN queue.due_schedules.since IS 'The earliest run that was not pushed yet.';
 
 COMMENT ON TABLE queue.schedules IS
     'The schedules. Change them with queue.schedule(), queue.unschedule() and queue.pause_schedule().';
@@ -7774,7 +8149,7 @@ COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null f
 
 COMMENT ON TABLE queue_internal.keys IS 'Which task has a key, and until when after it finished.';
 COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which predecessors, and how those ended.';
-COMMENT ON TABLE queue_internal.outcomes IS 'How tasks ended whose dependents could not be updated at that time.';
+COMMENT ON TABLE queue_internal.outcomes IS 'Outcomes of tasks with dependents that were not notified when the task ended.';
 COMMENT ON TABLE queue_internal.events IS 'Hints to check a waiting task or a group; the next claim processes them.';
 COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
 COMMENT ON TABLE queue_internal.locks IS
@@ -7806,12 +8181,12 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.rate_buckets', '');
 -- Views without payloads are for monitoring.
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
-REVOKE ALL ON TYPE queue.claimed_task, queue_internal.passed_level FROM PUBLIC;
+DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 -- In case default privileges grant access to new tables: a partition is read through queue.history, which has
 -- policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
-GRANT SELECT ON queue.stats, queue.workers, queue.failing_schedules TO pg_monitor;
+GRANT SELECT ON queue.stats, queue.workers, queue.failing_schedules, queue.due_schedules TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, and count only its queues.
