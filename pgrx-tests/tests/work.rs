@@ -351,7 +351,7 @@ fn tenant_is_as_fast_as_a_superuser(cluster: &Cluster, how: &str, setting: &str)
     });
     let (mut ratios, mut ratio) = (Vec::new(), 0.0);
     for round in 1..=100 {
-        // Whoever comes first may warm up what both use.
+        // The first one may warm up what both use.
         let first = round % 2 == 0;
         let early = first.then(|| rate(&mut tenant, &of_tenant, 200));
         let superusers = rate(&mut superuser, &of_superuser, 200);
