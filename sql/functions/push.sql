@@ -41,11 +41,11 @@ BEGIN
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
-    RETURN queue_internal.push_linked(
+    RETURN (queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
         key_ttl, on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END);
+            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -78,26 +78,24 @@ Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a 
 the key is taken and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
--- already.
+-- already. "pushed" is false if the id is that of a task that existed before.
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, live bigint[])
-RETURNS bigint
+    on_predecessor_failure text, live bigint[], OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     source  CONSTANT queue.queues := queue_internal.open_queue(queue, 'producer');
     waits   CONSTANT boolean := after <> '{}';
-    pushed  queue.tasks;
-    id      bigint;
+    task    queue.tasks;
     running bigint;
 BEGIN
-    pushed.queue := queue;
-    pushed.key := key;
-    pushed.payload := payload;
-    pushed.priority := priority;
-    pushed.run_at := run_at;
-    pushed.headers := headers;
+    task.queue := queue;
+    task.key := key;
+    task.payload := payload;
+    task.priority := priority;
+    task.run_at := run_at;
+    task.headers := headers;
     LOOP
         INSERT INTO queue.tasks AS t (
             queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state)
@@ -119,12 +117,14 @@ BEGIN
             IF running IS NOT NULL THEN
                 PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue', ARRAY[running]);
             END IF;
-            RETURN id;
+            pushed := true;
+            RETURN;
         END IF;
         -- Null if the key is free now, or can be taken over.
-        SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(pushed, on_duplicate) AS s;
+        SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(task, on_duplicate) AS s;
         IF id IS NOT NULL THEN
-            RETURN id;
+            pushed := false;
+            RETURN;
         END IF;
     END LOOP;
 END

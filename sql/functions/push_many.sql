@@ -60,9 +60,9 @@ BEGIN
              WITH ORDINALITY AS p (payload, key, group_key, position)
         ORDER BY p.key COLLATE "C", p.position
     LOOP
-        ids[one.position] := queue_internal.push_linked(
+        ids[one.position] := (queue_internal.push_linked(
             queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
-            after, backoff, key_ttl, on_predecessor_failure, live);
+            after, backoff, key_ttl, on_predecessor_failure, live)).id;
     END LOOP;
     RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, position) ORDER BY i.position;
 END

@@ -12,7 +12,7 @@ $$;
 
 -- Names.
 SELECT pg_temp.calls('queue', ARRAY[
-    'queue.push(%s)', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
+    'queue.push(%s)', 'queue.try_push(%s)', 'queue.try_push(%s, key => ''k'')', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
     'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.redrive(%s)',
     'CALL queue.wait(%s)', 'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
@@ -116,15 +116,15 @@ FROM (VALUES ('key_ttl', ARRAY['''1 s''→22023', '''-1 s''→22023', '''1000 ye
              ('after', ARRAY['''{NULL}''→22004', '''{0}''→22023', '''{-1}''→22023', '''{{1},{2}}''→22023', 'array_fill(1::bigint, ARRAY[100001])→54000']),
              ('backoff', ARRAY['''[]''→22023', '''1''→22023', '''null''→22023', '''{"kind": "cubic"}''→22023', '''{"base": 1}''→22023', '''{"base": "-1 s"}''→22023',
                                '''{"max": "2 years"}''→54000', '''{"jitter": 2}''→22023', '''{"step": 1}''→22023'])) AS v (argument, bad);
-SELECT pg_temp.calls('key_ttl', ARRAY['queue.push(''default'', key => ''k'', key_ttl => %s)'], ARRAY['''0''→22023']);
-SELECT pg_temp.calls('after', ARRAY['queue.push(''default'', after => %s)'], ARRAY['''{9223372036854775807}''→QX003']);
+SELECT pg_temp.calls('key_ttl', ARRAY['queue.push(''default'', key => ''k'', key_ttl => %s)', 'queue.try_push(''default'', key => ''k'', key_ttl => %s)'], ARRAY['''0''→22023']);
+SELECT pg_temp.calls('after', ARRAY['queue.push(''default'', after => %s)', 'queue.try_push(''default'', key => ''k'', after => %s)'], ARRAY['''{9223372036854775807}''→QX003']);
 SELECT pg_temp.calls('keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], keys => %s)'],
     ARRAY['''{}''→22023', '''{a,b}''→22023', '''{{a}}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 513)]→54000']);
 SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], group_keys => %s)'],
     ARRAY['''{}''→22023', '''{a,b}''→22023', '''{{a}}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 513)]→54000']);
 SELECT pg_temp.calls('keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], key => ''k'', keys => %s)'], ARRAY['''{a}''→22023']);
 SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], group_key => ''k'', group_keys => %s)'], ARRAY['''{a}''→22023']);
-SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)', 'queue.schedule(''fresh'', ''@daily'', ''default'', %s)', 'queue.publish(''a'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)', 'queue.try_push(''default'', %s)', 'queue.try_push(''default'', %s, key => ''k'')', 'queue.schedule(''fresh'', ''@daily'', ''default'', %s)', 'queue.publish(''a'', %s)'], ARRAY['NULL→22004']);
 SELECT pg_temp.calls('runs', ARRAY['queue.schedule_preview(''@daily'', runs => %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023', '10001→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.push(''default'', run_at => now(), delay => %s)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('error', ARRAY['queue.fail(1, 1, %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 1048577)→54000']);

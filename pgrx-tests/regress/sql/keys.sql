@@ -137,3 +137,19 @@ SELECT queue.push('ttl', '"the old queue has let it go"', key => 'k') > :dead AS
 SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'elsewhere');
 SELECT k.queue, k.task_id = :dead AS of_the_dead, expires_at BETWEEN now() + interval '50 minutes' AND now() + interval '70 minutes' AS for_an_hour
 FROM queue_internal.keys AS k WHERE k.queue IN ('ttl', 'elsewhere') ORDER BY k.queue;
+
+-- try_push reports whether it added a task.
+SELECT queue.create('tried');
+SELECT pushed FROM queue.try_push('tried', '"without a key"', priority => -1);
+SELECT id AS first, pushed FROM queue.try_push('tried', '"first"', key => 'k') \gset
+SELECT :'pushed' AS pushed;
+SELECT id = :first AS same, pushed FROM queue.try_push('tried', key => 'k');
+SELECT id = :first AS same, pushed FROM queue.try_push('tried', '"changed"', key => 'k', on_duplicate => 'replace');
+SELECT id > :first AS later, pushed FROM queue.try_push('tried', '"waits"', key => 'other', after => ARRAY[:first]);
+SELECT id = :first AS first, payload FROM queue.claim('1 minute', 'tried', 3);
+-- It adds the task that is to follow a running one.
+SELECT id AS next, pushed FROM queue.try_push('tried', '"next"', key => 'k', on_duplicate => 'replace') \gset
+SELECT :'pushed' AS pushed, :next > :first AS later;
+SELECT id = :next AS same, pushed FROM queue.try_push('tried', key => 'k', delay => '1 hour', on_duplicate => 'reschedule');
+SELECT split_part(pg_temp.refused($$SELECT queue.try_push('tried', key => 'k', on_duplicate => 'error')$$), E'\n', 1) AS refused;
+SELECT state, payload FROM queue.tasks WHERE queue = 'tried' ORDER BY id;

@@ -9,6 +9,7 @@ use postgres::Client;
 /// function with two signatures is listed twice. For the words in capitals, see [`Stock::fill_in`].
 pub const VERBS: &[(&str, &str, &str)] = &[
     ("push", "P O", "SELECT queue.push('QUEUE', '{}', key => 'k', group_key => 'g')"),
+    ("try_push", "P O", "SELECT queue.try_push('QUEUE', '{}', key => 'k', group_key => 'g')"),
     ("push_many", "P O", "SELECT queue.push_many('QUEUE', '{1, 2}', keys => '{a, b}', after => '{QUEUED}')"),
     ("publish", "P O", "SELECT queue.publish('TOPIC')"),
     ("claim", "W O", "SELECT queue.claim('1 minute', 'QUEUE', 9, 'me')"),
