@@ -80,3 +80,11 @@ FROM queue.tasks AS t, queue.extend(t.id, t.token) AS e WHERE t.queue = 'long';
 SELECT pg_temp.refused($$SELECT queue.configure('long', '{"lease": "1 hour"}')$$);
 SELECT queue.configure('long', '{"max_attempts": 3}');
 RESET queue.max_lease;
+
+-- With if_not_exists a queue that exists stays as it is.
+SELECT queue.create('again', '{"max_attempts": 3}', if_not_exists => true);
+SET client_min_messages = notice;
+SELECT queue.create('again', '{"max_attempts": 9}', if_not_exists => true);
+SET client_min_messages = warning;
+SELECT max_attempts FROM queue.queues WHERE name = 'again';
+SELECT split_part(pg_temp.refused($$SELECT queue.create('again', if_not_exists => false)$$), E'\n', 1) AS refused;
