@@ -14,7 +14,7 @@ $$;
 SELECT pg_temp.calls('queue', ARRAY[
     'queue.push(%s)', 'queue.try_push(%s)', 'queue.try_push(%s, key => ''k'')', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
     'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.redrive(%s)',
-    'CALL queue.wait(%s)', 'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)'],
+    'CALL queue.wait(%s)', 'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)', 'queue.cancel(%s, ''k'')'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('name', ARRAY[
     'queue.configure(%s, ''{}'')', 'queue.drop(%s)', 'queue.pause(%s)', 'queue.resume(%s)', 'queue.purge(%s)'],
@@ -131,6 +131,7 @@ SELECT pg_temp.calls('error', ARRAY['queue.fail(1, 1, %s)'], ARRAY['NULL→22004
 SELECT pg_temp.calls('permanent', ARRAY['queue.fail(1, 1, ''x'', permanent => %s)'], ARRAY['NULL→22004']);
 SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s, true)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('force', ARRAY['queue.drop(''default'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('key', ARRAY['queue.cancel(''default'', %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 513)→54000']);
 SELECT pg_temp.calls('if_not_exists', ARRAY['queue.create(''fresh'', if_not_exists => %s)', 'queue.create(''default'', if_not_exists => %s)'], ARRAY['NULL→22004']);
 
 -- Options.

@@ -35,6 +35,7 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("resume", "O", "SELECT queue.resume('QUEUE')"),
     ("purge", "O", "SELECT queue.purge('QUEUE')"),
     ("cancel", "O", "SELECT queue.cancel(QUEUED)"),
+    ("cancel", "O", "SELECT queue.cancel('QUEUE', 'queued')"),
     ("end_lease", "O", "SELECT queue.end_lease(RUNNING)"),
     ("retry", "O", "SELECT queue.retry(DEAD)"),
     ("redrive", "O", "SELECT queue.redrive('QUEUE')"),
