@@ -8,7 +8,8 @@ CREATE FUNCTION queue.fail(
     token     bigint,
     error     text,
     retry_in  interval DEFAULT NULL,
-    permanent boolean  DEFAULT false)
+    permanent boolean  DEFAULT false,
+    details   jsonb    DEFAULT NULL)
 RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -26,12 +27,14 @@ BEGIN
         PERFORM queue_internal.raise_null('permanent');
     ELSIF permanent AND retry_in IS NOT NULL THEN
         PERFORM queue_internal.raise_invalid('retry_in', 'cannot be combined with "permanent"', retry_in::text);
+    ELSIF octet_length(details::text) > 1048576 THEN
+        PERFORM queue_internal.raise_too_large('details', '1048576 bytes', octet_length(details::text) || ' bytes');
     END IF;
     is_last := permanent OR (SELECT t.attempt >= coalesce(t.max_attempts, q.max_attempts)
                              FROM queue.tasks AS t LEFT JOIN queue.queues AS q ON q.name = t.queue
                              WHERE t.id = fail.id AND t.token = fail.token);
     RETURN queue_internal.end_attempt(
-        queue_internal.leased_task(id, token, is_last IS NOT FALSE), error, retry_in, permanent);
+        queue_internal.leased_task(id, token, is_last IS NOT FALSE), error, retry_in, permanent, details => details);
 END
 $$;
 COMMENT ON FUNCTION queue.fail IS
@@ -44,6 +47,8 @@ the queue.
 - error: what went wrong, 1 byte to 1 MB; added to the task''s errors.
 - retry_in: the delay before the next attempt, at most 100 years. Null (default) means the backoff.
 - permanent: true moves the task to the dead letters at once. Cannot be combined with retry_in. Default false.
+- details: any JSON value of at most 1 MB, such as the status and the body of a response; stored with the error. Null
+  (default) means none.
 
 Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
 22004, 22023 or 54000: an argument is null, invalid or too large.';

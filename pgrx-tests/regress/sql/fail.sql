@@ -71,3 +71,11 @@ BEGIN
 END
 $$;
 SELECT jsonb_array_length(errors), jsonb_path_query_array(errors, '$[*].attempt') FROM queue.tasks WHERE id = :id;
+
+-- Details are stored with the error.
+SELECT queue.create('detailed', '{"max_attempts": 2, "backoff": {"base": "0"}}');
+SELECT queue.push('detailed') AS id \gset
+SELECT queue.fail(id, token, 'no answer', details => '{"url": "http://a.example", "status": 503}') FROM queue.claim('1 minute', 'detailed');
+SELECT queue.fail(id, token, 'broken') FROM queue.claim('1 minute', 'detailed');
+SELECT e.value -> 'attempt' AS attempt, e.value -> 'error' AS error, e.value -> 'details' AS details, e.value ? 'details' AS has_details
+FROM queue.dead_letters AS d, jsonb_array_elements(d.errors) AS e WHERE d.id = :id;
