@@ -157,8 +157,8 @@ BEGIN
             'EXECUTE ON ROUTINE ' || waiting,
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
-            'queue.complete_and_claim, queue.fail, queue.release, queue.extend, queue.extend_many,'
-            'queue.confirm_cancel',
+            'queue.complete_and_claim, queue.fail, queue.fail_many, queue.release, queue.release_many, queue.extend,'
+            'queue.extend_many, queue.confirm_cancel',
             'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean)'
         ]
         ELSE ARRAY[

@@ -60,9 +60,9 @@ SELECT pg_temp.calls('token', ARRAY[
     'queue.extend(1, %s)', 'queue.confirm_cancel(1, %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023']);
 
 -- Arrays.
-SELECT pg_temp.calls('ids', ARRAY['queue.complete_many(%s, ''{1}'')', 'queue.extend_many(%s, ''{1}'')'],
+SELECT pg_temp.calls('ids', ARRAY['queue.complete_many(%s, ''{1}'')', 'queue.extend_many(%s, ''{1}'')', 'queue.fail_many(%s, ''{1}'', ''{x}'')', 'queue.release_many(%s, ''{1}'')'],
     ARRAY['NULL→22004', '''{NULL}''→22004', '''{1,NULL}''→22004', '''{{1},{2}}''→22023', 'array_fill(1::bigint, ARRAY[100001])→54000']);
-SELECT pg_temp.calls('tokens', ARRAY['queue.complete_many(''{1}'', %s)', 'queue.extend_many(''{1}'', %s)'],
+SELECT pg_temp.calls('tokens', ARRAY['queue.complete_many(''{1}'', %s)', 'queue.extend_many(''{1}'', %s)', 'queue.fail_many(''{1}'', %s, ''{x}'')', 'queue.release_many(''{1}'', %s)'],
     ARRAY['NULL→22004', '''{NULL}''→22004', '''{}''→22023', '''{1,2}''→22023', '''{{1},{2}}''→22023']);
 SELECT pg_temp.calls('results', ARRAY['queue.complete_many(''{1}'', ''{1}'', %s)'],
     ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023']);
@@ -80,10 +80,10 @@ SELECT pg_temp.calls('lease', ARRAY[
     'queue.extend(1, 1, %s)', 'queue.extend_many(''{1}'', ''{1}'', %s)'],
     ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
 SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)', 'CALL queue.wait(timeout => %s)', 'CALL queue.wait(''{default}''::text[], %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
-SELECT pg_temp.calls('delay', ARRAY['queue.publish(''a'', delay => %s)', 'queue.push(''default'', delay => %s)', 'queue.push_many(''default'', ''{}'', delay => %s)', 'queue.release(1, 1, %s)'],
+SELECT pg_temp.calls('delay', ARRAY['queue.publish(''a'', delay => %s)', 'queue.push(''default'', delay => %s)', 'queue.push_many(''default'', ''{}'', delay => %s)', 'queue.release(1, 1, %s)', 'queue.release_many(''{}'', ''{}'', %s)'],
     ARRAY['''-1 s''→22023', '''-1 mon 29 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000']);
-SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)'], ARRAY['NULL→22004']);
-SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s)'], ARRAY['''-1 s''→22023', '''1000 years''→54000']);
+SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)', 'queue.release_many(''{}'', ''{}'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s)', 'queue.fail_many(''{}'', ''{}'', ''{}'', %s)'], ARRAY['''-1 s''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('run_at', ARRAY['queue.publish(''a'', run_at => %s)', 'queue.push(''default'', run_at => %s)', 'queue.push_many(''default'', ''{}'', run_at => %s)'],
     ARRAY['''infinity''→22023', '''-infinity''→22023']);
 SELECT pg_temp.calls('cron', ARRAY['queue.schedule(''fresh'', %s, ''default'')', 'queue.schedule_preview(%s)'],
@@ -128,9 +128,11 @@ SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)', 'queue.try_
 SELECT pg_temp.calls('runs', ARRAY['queue.schedule_preview(''@daily'', runs => %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023', '10001→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.push(''default'', run_at => now(), delay => %s)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('error', ARRAY['queue.fail(1, 1, %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 1048577)→54000']);
-SELECT pg_temp.calls('permanent', ARRAY['queue.fail(1, 1, ''x'', permanent => %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('permanent', ARRAY['queue.fail(1, 1, ''x'', permanent => %s)', 'queue.fail_many(''{}'', ''{}'', ''{}'', permanent => %s)'], ARRAY['NULL→22004']);
 SELECT pg_temp.calls('details', ARRAY['queue.fail(1, 1, ''x'', details => %s)'], ARRAY['to_jsonb(repeat(''x'', 1048576))→54000']);
-SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s, true)'], ARRAY['''1 s''→22023']);
+SELECT pg_temp.calls('details', ARRAY['queue.fail_many(''{1}'', ''{1}'', ''{x}'', details => %s)'], ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023', 'ARRAY[to_jsonb(repeat(''x'', 1048576))]→54000']);
+SELECT pg_temp.calls('errors', ARRAY['queue.fail_many(''{1}'', ''{1}'', %s)'], ARRAY['NULL→22004', '''{NULL}''→22004', '''{}''→22023', '''{a,b}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 1048577)]→54000']);
+SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s, true)', 'queue.fail_many(''{}'', ''{}'', ''{}'', %s, true)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('force', ARRAY['queue.drop(''default'', %s)'], ARRAY['NULL→22004']);
 SELECT pg_temp.calls('key', ARRAY['queue.cancel(''default'', %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 513)→54000']);
 SELECT pg_temp.calls('if_not_exists', ARRAY['queue.create(''fresh'', if_not_exists => %s)', 'queue.create(''default'', if_not_exists => %s)'], ARRAY['NULL→22004']);
