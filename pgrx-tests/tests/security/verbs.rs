@@ -40,6 +40,7 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("cancel", "O", "SELECT queue.cancel('QUEUE', 'queued')"),
     ("end_lease", "O", "SELECT queue.end_lease(RUNNING)"),
     ("retry", "O", "SELECT queue.retry(DEAD)"),
+    ("run_again", "O", "SELECT queue.run_again(DEAD)"),
     ("redrive", "O", "SELECT queue.redrive('QUEUE')"),
     ("reap", "O", "SELECT queue.reap()"),
     ("get", "O", "SELECT queue.get(QUEUED)"),
