@@ -35,6 +35,8 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("drop", "O", "SELECT queue.drop('QUEUE', true)"),
     ("pause", "O", "SELECT queue.pause('QUEUE')"),
     ("resume", "O", "SELECT queue.resume('QUEUE')"),
+    ("pause_all", "O", "SELECT queue.pause_all()"),
+    ("resume_all", "O", "SELECT queue.resume_all()"),
     ("purge", "O", "SELECT queue.purge('QUEUE')"),
     ("cancel", "O", "SELECT queue.cancel(QUEUED)"),
     ("cancel", "O", "SELECT queue.cancel('QUEUE', 'queued')"),
