@@ -77,7 +77,7 @@ verb!(
     queue_complete_and_claim,
     pg_finfo_queue_complete_and_claim,
     complete_and_claim::complete_and_claim,
-    (6, CLAIMED)
+    (7, CLAIMED)
 );
 verb!(queue_extend, pg_finfo_queue_extend, extend::extend, (4, &[TIMESTAMPTZOID, BOOLOID]));
 

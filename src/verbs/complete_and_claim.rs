@@ -5,20 +5,17 @@ use super::arguments::Arguments;
 use super::claim::{Places, claim_for};
 use super::complete::finish;
 use crate::fallback::Reason;
-use pgrx::prelude::*;
 
-const PLACES: Places = Places { lease: 3, queue: 4, worker: 5 };
+const PLACES: Places = Places { lease: 3, queue: 4, most: 6, worker: 5 };
 
 /// Serves the call, or returns why it falls back to SQL. Once the task is completed, only the claim can fall back.
 pub unsafe fn complete_and_claim(arguments: &Arguments) -> Result<Outcome, Reason> {
     // SAFETY: the arguments are where native.sql declares them.
     unsafe {
+        let most = PLACES.most(arguments)?;
         finish(arguments)?;
         point!(FinishClaims);
-        Ok(claim_for(arguments, PLACES, 1).unwrap_or_else(|reason| {
-            let one = pg_sys::NullableDatum { value: pg_sys::Datum::from(1), isnull: false };
-            let [lease, queue, worker] = PLACES.raw(arguments);
-            Outcome::FallbackClaim(reason, [lease, queue, one, worker])
-        }))
+        Ok(claim_for(arguments, PLACES, most)
+            .unwrap_or_else(|reason| Outcome::FallbackClaim(reason, PLACES.raw(arguments))))
     }
 }

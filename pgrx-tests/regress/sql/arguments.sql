@@ -41,7 +41,7 @@ SELECT pg_temp.calls('queue', ARRAY[
     ARRAY['''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('worker', ARRAY[
     'queue.claim(worker => %s)', 'queue.claim(NULL, ARRAY[''default''], worker => %s)',
-    'queue.complete_and_claim(1, 1, worker => %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);
+    'queue.complete_and_claim(1, 1, worker => %s)', 'queue.complete_and_claim(1, 1, NULL, NULL, ARRAY[''default''], %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);
 SELECT pg_temp.calls('name', ARRAY['queue.unschedule(%s)', 'queue.pause_schedule(%s)', 'queue.resume_schedule(%s)', 'queue.run_schedule(%s)'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→42704']);
 SELECT pg_temp.calls('name', ARRAY['queue.schedule(%s, ''@daily'', ''default'')'],
@@ -70,13 +70,13 @@ SELECT pg_temp.calls('progress', ARRAY['queue.extend_many(''{1}'', ''{1}'', prog
     ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023']);
 SELECT pg_temp.calls('payloads', ARRAY['queue.push_many(''default'', %s)'],
     ARRAY['NULL→22004', '''{NULL}''→22004', 'ARRAY[[''1'',''2'']]::jsonb[]→22023', 'array_fill(''1''::jsonb, ARRAY[100001])→54000']);
-SELECT pg_temp.calls('queues', ARRAY['queue.claim(NULL, %s)'],
+SELECT pg_temp.calls('queues', ARRAY['queue.claim(NULL, %s)', 'queue.complete_and_claim(1, 1, NULL, NULL, %s)'],
     ARRAY['NULL::text[]→22004', '''{}''::text[]→22023', '''{NULL}''::text[]→22004', '''{""}''::text[]→22023', 'ARRAY[[''default'']]→22023',
           'ARRAY[repeat(''x'', 129)]→54000', 'ARRAY[''nowhere'']→QX002', 'ARRAY[''default'', ''nowhere'']→QX002']);
 
 -- Times.
 SELECT pg_temp.calls('lease', ARRAY[
-    'queue.claim(%s::interval)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)',
+    'queue.claim(%s::interval)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)', 'queue.complete_and_claim(1, 1, NULL, %s, ARRAY[''default''])',
     'queue.extend(1, 1, %s)', 'queue.extend_many(''{1}'', ''{1}'', %s)'],
     ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
 SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)', 'CALL queue.wait(timeout => %s)', 'CALL queue.wait(''{default}''::text[], %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
@@ -100,7 +100,7 @@ FROM (VALUES ('lease', 'queue.claim(%s::interval)'), ('lease', 'queue.extend(1, 
 WHERE current_setting('server_version_num')::int >= 170000) AS added (c);
 
 -- Numbers, words and JSON.
-SELECT pg_temp.calls('max_tasks', ARRAY['queue.claim(max_tasks => %s)', 'queue.claim(NULL, ARRAY[''default''], %s)'],
+SELECT pg_temp.calls('max_tasks', ARRAY['queue.claim(max_tasks => %s)', 'queue.claim(NULL, ARRAY[''default''], %s)', 'queue.complete_and_claim(1, 1, max_tasks => %s)', 'queue.complete_and_claim(1, 1, NULL, NULL, ARRAY[''default''], NULL, %s)'],
     ARRAY['NULL→22004', '0→22023', '-1→22023', '2147483647→54000']);
 SELECT pg_temp.calls('max_tasks', ARRAY['queue.redrive(''default'', %s)'], ARRAY['0→22023', '-1→22023']);
 SELECT pg_temp.calls(v.argument, ARRAY[format('queue.publish(''a'', %s => %%s)', v.argument), format('queue.push(''default'', %s => %%s)', v.argument),

@@ -65,3 +65,19 @@ SELECT queue.push('quiet') AS id \gset
 SELECT token FROM queue.claim('1 minute', 'quiet') \gset
 SELECT queue.complete(:id, :token);
 SELECT count(*) FROM queue.all_tasks WHERE id = :id;
+
+-- complete_and_claim claims as many as asked for, also from several queues.
+SELECT queue.create('first');
+SELECT queue.create('second');
+SELECT count(queue.push(q, to_jsonb(q || n))) FROM unnest('{first,second}'::text[]) AS q, generate_series(1, 4) AS n;
+SELECT id, token FROM queue.claim('1 minute', 'first') \gset
+SELECT payload FROM queue.complete_and_claim(:id, :token, '1', '1 minute', 'first', 'w', max_tasks => 2);
+SELECT payload, worker FROM queue.tasks WHERE queue = 'first' AND state = 'running' ORDER BY id;
+SELECT id, token FROM queue.tasks WHERE payload = '"first2"' \gset
+SELECT payload FROM queue.complete_and_claim(:id, :token, NULL, NULL, ARRAY['first', 'second'], max_tasks => 3);
+SELECT left(pg_temp.refused(format('SELECT queue.complete_and_claim(%s, %s, NULL, NULL, ARRAY[''first''])', :id, :token)), 5) AS refused;
+-- If the claim is refused, the task is not completed.
+SELECT id, token FROM queue.tasks WHERE payload = '"first3"' \gset
+SELECT left(pg_temp.refused(format('SELECT queue.complete_and_claim(%s, %s, max_tasks => 0)', :id, :token)), 5) AS refused;
+SELECT left(pg_temp.refused(format('SELECT queue.complete_and_claim(%s, %s, NULL, NULL, ARRAY[''nowhere''])', :id, :token)), 5) AS refused;
+SELECT state FROM queue.tasks WHERE id = :id;

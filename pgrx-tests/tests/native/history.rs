@@ -255,8 +255,9 @@ impl<'a> History<'a> {
     fn complete_and_claim(&mut self) {
         let (id, token) = self.given_up();
         let (queue, lease) = (self.queue(), self.dice.pick(&["'1 hour'", "'1 hour'", "NULL", "'-1 hour'"]));
+        let most = self.dice.pick(&["", "", ", 3", ", 0"]);
         self.lease(&format!(
-            "SELECT {CLAIMED} FROM queue.complete_and_claim({id}, {token}, '[]', {lease}, '{queue}', 'w')"
+            "SELECT {CLAIMED} FROM queue.complete_and_claim({id}, {token}, '[]', {lease}, '{queue}', 'w'{most})"
         ));
     }
 
