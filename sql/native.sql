@@ -10,7 +10,8 @@
 
 DO $$
 DECLARE
-    native CONSTANT text[] := '{push, push_many, claim, complete, complete_many, complete_and_claim, extend}';
+    native CONSTANT text[] := '{push, push_many, claim, complete, complete_many, complete_and_claim,
+                                complete_many_and_claim, extend}';
     verb   record;
 BEGIN
     FOR verb IN

@@ -9,6 +9,7 @@ mod claim;
 mod complete;
 mod complete_and_claim;
 mod complete_many;
+mod complete_many_and_claim;
 mod events;
 mod extend;
 mod finish;
@@ -38,7 +39,7 @@ pub enum Outcome {
     Served(pg_sys::Datum),
     /// The call falls back to SQL.
     Fallback(Reason),
-    /// The task is completed, and the claim falls back to SQL, with these arguments.
+    /// The tasks are completed, and the claim falls back to SQL, with these arguments.
     FallbackClaim(Reason, [pg_sys::NullableDatum; 4]),
     /// These rows are claimed, and the claim of the rest falls back to SQL, with these arguments.
     FallbackRest(Reason, [pg_sys::NullableDatum; 4], Rows),
@@ -77,6 +78,12 @@ verb!(
     queue_complete_and_claim,
     pg_finfo_queue_complete_and_claim,
     complete_and_claim::complete_and_claim,
+    (7, CLAIMED)
+);
+verb!(
+    queue_complete_many_and_claim,
+    pg_finfo_queue_complete_many_and_claim,
+    complete_many_and_claim::complete_many_and_claim,
     (7, CLAIMED)
 );
 verb!(queue_extend, pg_finfo_queue_extend, extend::extend, (4, &[TIMESTAMPTZOID, BOOLOID]));

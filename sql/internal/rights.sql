@@ -159,7 +159,7 @@ BEGIN
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text, integer),'
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text[], text, integer),'
-            'queue.fail, queue.fail_many, queue.release, queue.release_many, queue.extend,'
+            'queue.complete_many_and_claim, queue.fail, queue.fail_many, queue.release, queue.release_many, queue.extend,'
             'queue.extend_many, queue.confirm_cancel',
             'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean)'
         ]

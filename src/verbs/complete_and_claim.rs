@@ -14,8 +14,16 @@ pub unsafe fn complete_and_claim(arguments: &Arguments) -> Result<Outcome, Reaso
     unsafe {
         let most = PLACES.most(arguments)?;
         finish(arguments)?;
-        point!(FinishClaims);
-        Ok(claim_for(arguments, PLACES, most)
-            .unwrap_or_else(|reason| Outcome::FallbackClaim(reason, PLACES.raw(arguments))))
+        Ok(then_claim(arguments, PLACES, most))
+    }
+}
+
+/// Claims up to `most` tasks, natively or in SQL, after others were completed.
+pub(super) unsafe fn then_claim(arguments: &Arguments, places: Places, most: usize) -> Outcome {
+    point!(FinishClaims);
+    // SAFETY: the caller knows where the arguments are.
+    unsafe {
+        claim_for(arguments, places, most)
+            .unwrap_or_else(|reason| Outcome::FallbackClaim(reason, places.raw(arguments)))
     }
 }

@@ -13,7 +13,7 @@ $$;
 -- Names.
 SELECT pg_temp.calls('queue', ARRAY[
     'queue.push(%s)', 'queue.try_push(%s)', 'queue.try_push(%s, key => ''k'')', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
-    'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.redrive(%s)',
+    'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', queue => %s)', 'queue.redrive(%s)',
     'CALL queue.wait(%s)', 'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)', 'queue.cancel(%s, ''k'')'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('name', ARRAY[
@@ -41,7 +41,7 @@ SELECT pg_temp.calls('queue', ARRAY[
     ARRAY['''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('worker', ARRAY[
     'queue.claim(worker => %s)', 'queue.claim(NULL, ARRAY[''default''], worker => %s)',
-    'queue.complete_and_claim(1, 1, worker => %s)', 'queue.complete_and_claim(1, 1, NULL, NULL, ARRAY[''default''], %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);
+    'queue.complete_and_claim(1, 1, worker => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', worker => %s)', 'queue.complete_and_claim(1, 1, NULL, NULL, ARRAY[''default''], %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);
 SELECT pg_temp.calls('name', ARRAY['queue.unschedule(%s)', 'queue.pause_schedule(%s)', 'queue.resume_schedule(%s)', 'queue.run_schedule(%s)'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→42704']);
 SELECT pg_temp.calls('name', ARRAY['queue.schedule(%s, ''@daily'', ''default'')'],
@@ -60,11 +60,11 @@ SELECT pg_temp.calls('token', ARRAY[
     'queue.extend(1, %s)', 'queue.confirm_cancel(1, %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023']);
 
 -- Arrays.
-SELECT pg_temp.calls('ids', ARRAY['queue.complete_many(%s, ''{1}'')', 'queue.extend_many(%s, ''{1}'')', 'queue.fail_many(%s, ''{1}'', ''{x}'')', 'queue.release_many(%s, ''{1}'')'],
+SELECT pg_temp.calls('ids', ARRAY['queue.complete_many(%s, ''{1}'')', 'queue.extend_many(%s, ''{1}'')', 'queue.complete_many_and_claim(%s, ''{1}'')', 'queue.fail_many(%s, ''{1}'', ''{x}'')', 'queue.release_many(%s, ''{1}'')'],
     ARRAY['NULL→22004', '''{NULL}''→22004', '''{1,NULL}''→22004', '''{{1},{2}}''→22023', 'array_fill(1::bigint, ARRAY[100001])→54000']);
-SELECT pg_temp.calls('tokens', ARRAY['queue.complete_many(''{1}'', %s)', 'queue.extend_many(''{1}'', %s)', 'queue.fail_many(''{1}'', %s, ''{x}'')', 'queue.release_many(''{1}'', %s)'],
+SELECT pg_temp.calls('tokens', ARRAY['queue.complete_many(''{1}'', %s)', 'queue.extend_many(''{1}'', %s)', 'queue.complete_many_and_claim(''{1}'', %s)', 'queue.fail_many(''{1}'', %s, ''{x}'')', 'queue.release_many(''{1}'', %s)'],
     ARRAY['NULL→22004', '''{NULL}''→22004', '''{}''→22023', '''{1,2}''→22023', '''{{1},{2}}''→22023']);
-SELECT pg_temp.calls('results', ARRAY['queue.complete_many(''{1}'', ''{1}'', %s)'],
+SELECT pg_temp.calls('results', ARRAY['queue.complete_many(''{1}'', ''{1}'', %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', %s)'],
     ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023']);
 SELECT pg_temp.calls('progress', ARRAY['queue.extend_many(''{1}'', ''{1}'', progress => %s)'],
     ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023']);
@@ -76,7 +76,7 @@ SELECT pg_temp.calls('queues', ARRAY['queue.claim(NULL, %s)', 'queue.complete_an
 
 -- Times.
 SELECT pg_temp.calls('lease', ARRAY[
-    'queue.claim(%s::interval)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)', 'queue.complete_and_claim(1, 1, NULL, %s, ARRAY[''default''])',
+    'queue.claim(%s::interval)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', lease => %s)', 'queue.complete_and_claim(1, 1, NULL, %s, ARRAY[''default''])',
     'queue.extend(1, 1, %s)', 'queue.extend_many(''{1}'', ''{1}'', %s)'],
     ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
 SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)', 'CALL queue.wait(timeout => %s)', 'CALL queue.wait(''{default}''::text[], %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
@@ -100,7 +100,7 @@ FROM (VALUES ('lease', 'queue.claim(%s::interval)'), ('lease', 'queue.extend(1, 
 WHERE current_setting('server_version_num')::int >= 170000) AS added (c);
 
 -- Numbers, words and JSON.
-SELECT pg_temp.calls('max_tasks', ARRAY['queue.claim(max_tasks => %s)', 'queue.claim(NULL, ARRAY[''default''], %s)', 'queue.complete_and_claim(1, 1, max_tasks => %s)', 'queue.complete_and_claim(1, 1, NULL, NULL, ARRAY[''default''], NULL, %s)'],
+SELECT pg_temp.calls('max_tasks', ARRAY['queue.claim(max_tasks => %s)', 'queue.claim(NULL, ARRAY[''default''], %s)', 'queue.complete_and_claim(1, 1, max_tasks => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', max_tasks => %s)', 'queue.complete_and_claim(1, 1, NULL, NULL, ARRAY[''default''], NULL, %s)'],
     ARRAY['NULL→22004', '0→22023', '-1→22023', '2147483647→54000']);
 SELECT pg_temp.calls('max_tasks', ARRAY['queue.redrive(''default'', %s)'], ARRAY['0→22023', '-1→22023']);
 SELECT pg_temp.calls(v.argument, ARRAY[format('queue.publish(''a'', %s => %%s)', v.argument), format('queue.push(''default'', %s => %%s)', v.argument),

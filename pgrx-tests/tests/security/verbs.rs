@@ -18,6 +18,11 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("complete_many", "W O", "SELECT queue.complete_many('{RUNNING}', '{1}')"),
     ("complete_and_claim", "W O", "SELECT queue.complete_and_claim(RUNNING, 1, queue => 'QUEUE')"),
     ("complete_and_claim", "W O", "SELECT queue.complete_and_claim(RUNNING, 1, NULL, NULL, ARRAY['QUEUE'])"),
+    (
+        "complete_many_and_claim",
+        "W O",
+        "SELECT queue.complete_many_and_claim('{RUNNING}', '{1}', queue => 'QUEUE', max_tasks => 9)",
+    ),
     ("fail", "W O", "SELECT queue.fail(RUNNING, 1, 'broken', permanent => true)"),
     ("fail_many", "W O", "SELECT queue.fail_many('{RUNNING}', '{1}', '{broken}', permanent => true)"),
     ("release", "W O", "SELECT queue.release(RUNNING, 1, '1 second')"),
