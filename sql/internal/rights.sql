@@ -160,7 +160,7 @@ BEGIN
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text, integer),'
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text[], text, integer),'
             'queue.complete_many_and_claim, queue.fail, queue.fail_many, queue.release, queue.release_many, queue.extend,'
-            'queue.extend_many, queue.confirm_cancel',
+            'queue.extend_many, queue.assert_lease, queue.confirm_cancel',
             'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean)'
         ]
         ELSE ARRAY[

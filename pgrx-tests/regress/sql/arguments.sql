@@ -52,12 +52,12 @@ SELECT pg_temp.calls('queue', ARRAY['queue.schedule(''fresh'', ''@daily'', %s)']
 -- Ids and tokens.
 SELECT pg_temp.calls('id', ARRAY[
     'queue.complete(%s, 1)', 'queue.complete_and_claim(%s, 1)', 'queue.fail(%s, 1, ''x'')', 'queue.release(%s, 1)',
-    'queue.extend(%s, 1)', 'queue.confirm_cancel(%s, 1)', 'queue.cancel(%s)', 'queue.end_lease(%s)', 'queue.retry(%s)', 'queue.run_again(%s)', 'queue.get(%s)',
+    'queue.extend(%s, 1)', 'queue.assert_lease(%s, 1)', 'queue.confirm_cancel(%s, 1)', 'queue.cancel(%s)', 'queue.end_lease(%s)', 'queue.retry(%s)', 'queue.run_again(%s)', 'queue.get(%s)',
     'CALL queue.wait_result(%s)'],
     ARRAY['NULL→22004', '0→22023', '-1→22023', '9223372036854775807→QX003']);
 SELECT pg_temp.calls('token', ARRAY[
     'queue.complete(1, %s)', 'queue.complete_and_claim(1, %s)', 'queue.fail(1, %s, ''x'')', 'queue.release(1, %s)',
-    'queue.extend(1, %s)', 'queue.confirm_cancel(1, %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023']);
+    'queue.extend(1, %s)', 'queue.assert_lease(1, %s)', 'queue.confirm_cancel(1, %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023']);
 
 -- Arrays.
 SELECT pg_temp.calls('ids', ARRAY['queue.complete_many(%s, ''{1}'')', 'queue.extend_many(%s, ''{1}'')', 'queue.complete_many_and_claim(%s, ''{1}'')', 'queue.fail_many(%s, ''{1}'', ''{x}'')', 'queue.release_many(%s, ''{1}'')'],

@@ -29,6 +29,7 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("release_many", "W O", "SELECT queue.release_many('{RUNNING}', '{1}', '1 second')"),
     ("extend", "W O", "SELECT queue.extend(RUNNING, 1, '1 minute', '{}')"),
     ("extend_many", "W O", "SELECT queue.extend_many('{RUNNING}', '{1}', '1 minute')"),
+    ("assert_lease", "W O", "SELECT queue.assert_lease(RUNNING, 1)"),
     ("confirm_cancel", "W O", "SELECT queue.confirm_cancel(ASKED, 1)"),
     ("wait", "W O", "CALL queue.wait('QUEUE', '0')"),
     ("wait", "W O", "CALL queue.wait(ARRAY['QUEUE'], '0')"),
