@@ -134,6 +134,10 @@ SELECT pg_temp.calls('details', ARRAY['queue.fail_many(''{1}'', ''{1}'', ''{x}''
 SELECT pg_temp.calls('errors', ARRAY['queue.fail_many(''{1}'', ''{1}'', %s)'], ARRAY['NULL→22004', '''{NULL}''→22004', '''{}''→22023', '''{a,b}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 1048577)]→54000']);
 SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s, true)', 'queue.fail_many(''{}'', ''{}'', ''{}'', %s, true)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('force', ARRAY['queue.drop(''default'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('tasks', ARRAY['queue.push_tasks(%s)'], ARRAY['NULL→22004', '''{}''→22023', '''1''→22023', '''[1]''→22023', '''[[]]''→22023', '''[{"queue": "default", "x": 1}]''→22023',
+    '''[{"queue": "default", "priority": "x"}]''→22023', '''[{"queue": "default", "run_at": "soon"}]''→22023', '''[{"queue": "default", "after": 1}]''→22023', 'to_jsonb(array_fill(1, ARRAY[100001]))→54000']);
+SELECT pg_temp.calls('queue', ARRAY['queue.push_tasks(%s)'], ARRAY['''[{}]''→22004', '''[{"queue": ""}]''→22023', '''[{"queue": "default"}, {"queue": "nowhere"}]''→QX002']);
+SELECT pg_temp.calls('after', ARRAY['queue.push_tasks(%s)'], ARRAY['''[{"queue": "default", "after": [null]}]''→22004', '''[{"queue": "default", "after": [0]}]''→22023', '''[{"queue": "default", "after": [9223372036854775807]}]''→QX003']);
 SELECT pg_temp.calls('key', ARRAY['queue.cancel(''default'', %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 513)→54000']);
 SELECT pg_temp.calls('if_not_exists', ARRAY['queue.create(''fresh'', if_not_exists => %s)', 'queue.create(''default'', if_not_exists => %s)'], ARRAY['NULL→22004']);
 

@@ -11,6 +11,7 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("push", "P O", "SELECT queue.push('QUEUE', '{}', key => 'k', group_key => 'g')"),
     ("try_push", "P O", "SELECT queue.try_push('QUEUE', '{}', key => 'k', group_key => 'g')"),
     ("push_many", "P O", "SELECT queue.push_many('QUEUE', '{1, 2}', keys => '{a, b}', after => '{QUEUED}')"),
+    ("push_tasks", "P O", "SELECT queue.push_tasks('[{\"queue\": \"QUEUE\", \"key\": \"k\"}]')"),
     ("publish", "P O", "SELECT queue.publish('TOPIC')"),
     ("claim", "W O", "SELECT queue.claim('1 minute', 'QUEUE', 9, 'me')"),
     ("claim", "W O", "SELECT queue.claim('1 minute', ARRAY['QUEUE'], 9, 'me')"),
