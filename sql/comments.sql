@@ -67,7 +67,7 @@ COMMENT ON TABLE queue.history_default IS 'The history of days whose partition w
 COMMENT ON TABLE queue.dead_letters IS
     'The tasks that failed for good, with their errors, until they are retried, redriven, purged or past their retention.';
 COMMENT ON COLUMN queue.dead_letters.failed_at IS 'When the last attempt failed.';
-COMMENT ON COLUMN queue.dead_letters.key_ttl IS 'The key_ttl of the push, for the time after a redrive.';
+COMMENT ON COLUMN queue.dead_letters.key_ttl IS 'The key_ttl of the push, for the time after a redrive; negative if it counts from the push.';
 
 COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
 COMMENT ON COLUMN queue.all_tasks.state IS 'waiting, queued, running, completed, cancelled or failed.';

@@ -22,7 +22,7 @@ BEGIN
     FOR one IN SELECT t.* FROM queue_internal.given_tasks(tasks) AS t ORDER BY t.nth LOOP
         PERFORM queue_internal.check_task_options(
             one.queue, one.priority, one.run_at, one.delay, one.key, one.on_duplicate, one.group_key, one.max_attempts,
-            one.headers, one.after, one.backoff, one.key_ttl, one.on_predecessor_failure);
+            one.headers, one.after, one.backoff, one.key_ttl, one.on_predecessor_failure, one.key_ttl_from);
         PERFORM queue_internal.check_right('producer', one.queue);
         queues := queues || one.queue;
         keys := keys || CASE WHEN one.on_duplicate IN ('replace', 'reschedule') THEN one.key END;
@@ -44,7 +44,8 @@ BEGIN
         ELSE
             ids[one.nth] := (queue_internal.push_linked(
                 one.queue, one.payload, one.priority, one.run_at, one.key, one.on_duplicate, one.group_key,
-                one.max_attempts, one.headers, one.after, one.backoff, one.key_ttl, one.on_predecessor_failure, live)).id;
+                one.max_attempts, one.headers, one.after, one.backoff,
+                queue_internal.stored_ttl(one.key_ttl, one.key_ttl_from), one.on_predecessor_failure, live)).id;
         END IF;
     END LOOP;
     RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, nth) ORDER BY i.nth;
@@ -66,7 +67,7 @@ LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     members CONSTANT text[] :=
         '{queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-          key_ttl, on_predecessor_failure}';
+          key_ttl, on_predecessor_failure, key_ttl_from}';
     odd     text;
 BEGIN
     IF tasks IS NULL THEN
@@ -96,19 +97,19 @@ CREATE FUNCTION queue_internal.given_tasks(tasks jsonb)
 RETURNS TABLE (
     nth bigint, queue text, payload jsonb, priority integer, run_at timestamptz, delay interval, key text,
     on_duplicate text, group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb,
-    key_ttl interval, on_predecessor_failure text)
+    key_ttl interval, on_predecessor_failure text, key_ttl_from text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- jsonb_to_record would make a payload of null into no payload.
     RETURN QUERY
     SELECT e.nth, t.queue, coalesce(e.value -> 'payload', '{}'), coalesce(t.priority, 0), t.run_at, t.delay, t.key,
            coalesce(t.on_duplicate, 'skip'), t.group_key, t.max_attempts, t.headers, t.after, t.backoff, t.key_ttl,
-           t.on_predecessor_failure
+           t.on_predecessor_failure, t.key_ttl_from
     FROM jsonb_array_elements(tasks) WITH ORDINALITY AS e (value, nth),
          LATERAL jsonb_to_record(e.value) AS t (
              queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
              group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-             on_predecessor_failure text);
+             on_predecessor_failure text, key_ttl_from text);
 EXCEPTION WHEN data_exception THEN
     RAISE EXCEPTION 'argument "tasks" has a member of the wrong type'
         USING ERRCODE = 'invalid_parameter_value', DETAIL = upper(left(SQLERRM, 1)) || substr(SQLERRM, 2) || '.';

@@ -111,12 +111,13 @@ FROM (VALUES ('priority', ARRAY['NULL→22004']),
              ('on_duplicate', ARRAY['NULL→22004', '''''→22023', '''perhaps''→22023', '''replace''→22023', '''reschedule''→22023', '''error''→22023']),
              ('key', ARRAY['''''→22023', 'repeat(''x'', 513)→54000']), ('group_key', ARRAY['''''→22023', 'repeat(''x'', 513)→54000'])) AS v (argument, bad);
 SELECT pg_temp.calls(v.argument, ARRAY[format('queue.push(''default'', %s => %%s)', v.argument), format('queue.push_many(''default'', ''{}'', %s => %%s)', v.argument)], v.bad)
-FROM (VALUES ('key_ttl', ARRAY['''1 s''→22023', '''-1 s''→22023', '''1000 years''→54000']),
+FROM (VALUES ('key_ttl_from', ARRAY['''push''→22023', '''''→22023', '''start''→22023']), ('key_ttl', ARRAY['''1 s''→22023', '''-1 s''→22023', '''1000 years''→54000']),
              ('on_predecessor_failure', ARRAY['''cancel''→22023', '''''→22023', '''perhaps''→22023']),
              ('after', ARRAY['''{NULL}''→22004', '''{0}''→22023', '''{-1}''→22023', '''{{1},{2}}''→22023', 'array_fill(1::bigint, ARRAY[100001])→54000']),
              ('backoff', ARRAY['''[]''→22023', '''1''→22023', '''null''→22023', '''{"kind": "cubic"}''→22023', '''{"base": 1}''→22023', '''{"base": "-1 s"}''→22023',
                                '''{"max": "2 years"}''→54000', '''{"jitter": 2}''→22023', '''{"step": 1}''→22023'])) AS v (argument, bad);
 SELECT pg_temp.calls('key_ttl', ARRAY['queue.push(''default'', key => ''k'', key_ttl => %s)', 'queue.try_push(''default'', key => ''k'', key_ttl => %s)'], ARRAY['''0''→22023']);
+SELECT pg_temp.calls('key_ttl_from', ARRAY['queue.push(''default'', key => ''k'', key_ttl => ''1 s'', key_ttl_from => %s)', 'queue.try_push(''default'', key => ''k'', key_ttl => ''1 s'', key_ttl_from => %s)', 'queue.try_push(''default'', key_ttl_from => %s)'], ARRAY['''''→22023', '''start''→22023']);
 SELECT pg_temp.calls('after', ARRAY['queue.push(''default'', after => %s)', 'queue.try_push(''default'', key => ''k'', after => %s)'], ARRAY['''{9223372036854775807}''→QX003']);
 SELECT pg_temp.calls('keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], keys => %s)'],
     ARRAY['''{}''→22023', '''{a,b}''→22023', '''{{a}}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 513)]→54000']);

@@ -180,6 +180,7 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
         ("on_duplicate" | "on_predecessor_failure", _) => {
             literals(&["skip", "replace", "reschedule", "error", "fail", "cancel", "continue", "", "x"])
         }
+        ("key_ttl_from", _) => literals(&["end", "push", "", "x"]),
         ("filter", _) => object(&[
             "all",
             "queue",
@@ -238,6 +239,7 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
                 "backoff",
                 "key_ttl",
                 "on_predecessor_failure",
+                "key_ttl_from",
                 "x",
             ][..];
             let member = (select(names), json()).prop_map(|(name, value)| format!("\"{name}\": {value}"));
