@@ -26,7 +26,7 @@ BEGIN
         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE p.prokind = 'f' AND (
             n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|engine_stats$|health$)'
-            OR n.nspname = 'queue_internal' AND p.proname = 'next_batch')
+            OR n.nspname = 'queue_internal' AND p.proname IN ('next_batch', 'wait_deadline'))
     LOOP
         IF verb.schema = 'queue' THEN
             EXECUTE format('ALTER FUNCTION %s SET SCHEMA queue_internal', verb.core);

@@ -136,7 +136,7 @@ DECLARE
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
             '{check_wait, first_ready, first_pause, next_pause, check_wait_result, outcome, is_finished, try_commit,
-              may_commit}'));
+              may_commit, wait_deadline}'));
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));
@@ -161,7 +161,7 @@ BEGIN
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text[], text, integer),'
             'queue.complete_many_and_claim, queue.fail, queue.fail_many, queue.release, queue.release_many, queue.extend,'
             'queue.extend_many, queue.assert_lease, queue.confirm_cancel',
-            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean)'
+            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean), queue.take'
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',

@@ -14,7 +14,7 @@ $$;
 SELECT pg_temp.calls('queue', ARRAY[
     'queue.push(%s)', 'queue.try_push(%s)', 'queue.try_push(%s, key => ''k'')', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
     'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', queue => %s)', 'queue.redrive(%s)',
-    'CALL queue.wait(%s)', 'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)', 'queue.cancel(%s, ''k'')'],
+    'CALL queue.wait(%s)', 'CALL queue.take(%s)', 'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)', 'queue.cancel(%s, ''k'')'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('name', ARRAY[
     'queue.configure(%s, ''{}'')', 'queue.drop(%s)', 'queue.pause(%s)', 'queue.resume(%s)', 'queue.purge(%s)'],
@@ -40,7 +40,7 @@ SELECT pg_temp.calls('queue', ARRAY[
     'queue.grant_operator(current_user, %s)', 'queue.revoke_producer(current_user, %s)'],
     ARRAY['''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('worker', ARRAY[
-    'queue.claim(worker => %s)', 'queue.claim(NULL, ARRAY[''default''], worker => %s)',
+    'queue.claim(worker => %s)', 'CALL queue.take(worker => %s)', 'queue.claim(NULL, ARRAY[''default''], worker => %s)',
     'queue.complete_and_claim(1, 1, worker => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', worker => %s)', 'queue.complete_and_claim(1, 1, NULL, NULL, ARRAY[''default''], %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);
 SELECT pg_temp.calls('name', ARRAY['queue.unschedule(%s)', 'queue.pause_schedule(%s)', 'queue.resume_schedule(%s)', 'queue.run_schedule(%s)'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→42704']);
@@ -76,10 +76,10 @@ SELECT pg_temp.calls('queues', ARRAY['queue.claim(NULL, %s)', 'queue.complete_an
 
 -- Times.
 SELECT pg_temp.calls('lease', ARRAY[
-    'queue.claim(%s::interval)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', lease => %s)', 'queue.complete_and_claim(1, 1, NULL, %s, ARRAY[''default''])',
+    'queue.claim(%s::interval)', 'CALL queue.take(lease => %s)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', lease => %s)', 'queue.complete_and_claim(1, 1, NULL, %s, ARRAY[''default''])',
     'queue.extend(1, 1, %s)', 'queue.extend_many(''{1}'', ''{1}'', %s)'],
     ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
-SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)', 'CALL queue.wait(timeout => %s)', 'CALL queue.wait(''{default}''::text[], %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
+SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)', 'CALL queue.wait(timeout => %s)', 'CALL queue.take(timeout => %s)', 'CALL queue.wait(''{default}''::text[], %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.publish(''a'', delay => %s)', 'queue.push(''default'', delay => %s)', 'queue.push_many(''default'', ''{}'', delay => %s)', 'queue.release(1, 1, %s)', 'queue.release_many(''{}'', ''{}'', %s)'],
     ARRAY['''-1 s''→22023', '''-1 mon 29 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)', 'queue.release_many(''{}'', ''{}'', %s)'], ARRAY['NULL→22004']);

@@ -34,6 +34,7 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("confirm_cancel", "W O", "SELECT queue.confirm_cancel(ASKED, 1)"),
     ("wait", "W O", "CALL queue.wait('QUEUE', '0')"),
     ("wait", "W O", "CALL queue.wait(ARRAY['QUEUE'], '0')"),
+    ("take", "W O", "CALL queue.take('QUEUE', '1 minute', '0')"),
     (
         "create",
         "O",
