@@ -56,8 +56,8 @@ COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request i
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
 COMMENT ON COLUMN queue.tasks.errors IS
-    'An array with an object for each attempt that did not succeed: attempt, at, worker, error. Of more than twenty, the '
-    'first ten and the last ten.';
+    'An array with an object for each attempt that did not succeed: attempt, at, worker, error, and the details that the '
+    'worker passed to queue.fail(), if any. Of more than twenty, the first ten and the last ten.';
 
 COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, in one partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
@@ -67,7 +67,7 @@ COMMENT ON TABLE queue.history_default IS 'The history of days whose partition w
 COMMENT ON TABLE queue.dead_letters IS
     'The tasks that failed for good, with their errors, until they are retried, redriven, purged or past their retention.';
 COMMENT ON COLUMN queue.dead_letters.failed_at IS 'When the last attempt failed.';
-COMMENT ON COLUMN queue.dead_letters.key_ttl IS 'The key_ttl of the push, for the time after a redrive.';
+COMMENT ON COLUMN queue.dead_letters.key_ttl IS 'The key_ttl of the push, for the time after a redrive; negative if it counts from the push.';
 
 COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
 COMMENT ON COLUMN queue.all_tasks.state IS 'waiting, queued, running, completed, cancelled or failed.';

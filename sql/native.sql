@@ -10,7 +10,8 @@
 
 DO $$
 DECLARE
-    native CONSTANT text[] := '{push, push_many, claim, complete, complete_many, complete_and_claim, extend}';
+    native CONSTANT text[] := '{push, push_many, claim, complete, complete_many, complete_and_claim,
+                                complete_many_and_claim, extend}';
     verb   record;
 BEGIN
     FOR verb IN
@@ -21,11 +22,11 @@ BEGIN
                CASE WHEN p.proretset AND p.prorows <> 1000 THEN format(' ROWS %s', p.prorows) ELSE '' END AS rows,
                pg_get_function_identity_arguments(p.oid) AS arguments, obj_description(p.oid, 'pg_proc') AS comment,
                -- Claiming from several queues has no native version.
-               p.proname = ANY (native) AND (p.proname <> 'claim' OR p.proargtypes[1] = 'text'::regtype) AS is_native
+               p.proname = ANY (native) AND NOT (p.proname ~ 'claim$' AND 'text[]'::regtype = ANY (p.proargtypes)) AS is_native
         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE p.prokind = 'f' AND (
             n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|engine_stats$|health$)'
-            OR n.nspname = 'queue_internal' AND p.proname = 'next_batch')
+            OR n.nspname = 'queue_internal' AND p.proname IN ('next_batch', 'wait_deadline'))
     LOOP
         IF verb.schema = 'queue' THEN
             EXECUTE format('ALTER FUNCTION %s SET SCHEMA queue_internal', verb.core);

@@ -186,8 +186,9 @@ CREATE TABLE queue.schedules (
         AND jsonb_typeof(options) = 'object' AND isfinite(next_run_at))
 );
 
--- A key belongs to a live task; or, after that task finished, until expires_at. "ttl" is the key_ttl of the push,
--- "replaced_ttl" that of the running task which gave up the key and may get it back (resolve_duplicate).
+-- A key belongs to a live task; or, after that task finished, until expires_at. "ttl" is the key_ttl of the push, negative
+-- if it counts from the push; "replaced_ttl" is that of the running task which gave up the key and may get it back
+-- (resolve_duplicate).
 CREATE TABLE queue_internal.keys (
     queue      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,

@@ -9,6 +9,7 @@ mod claim;
 mod complete;
 mod complete_and_claim;
 mod complete_many;
+mod complete_many_and_claim;
 mod events;
 mod extend;
 mod finish;
@@ -38,7 +39,7 @@ pub enum Outcome {
     Served(pg_sys::Datum),
     /// The call falls back to SQL.
     Fallback(Reason),
-    /// The task is completed, and the claim falls back to SQL, with these arguments.
+    /// The tasks are completed, and the claim falls back to SQL, with these arguments.
     FallbackClaim(Reason, [pg_sys::NullableDatum; 4]),
     /// These rows are claimed, and the claim of the rest falls back to SQL, with these arguments.
     FallbackRest(Reason, [pg_sys::NullableDatum; 4], Rows),
@@ -68,8 +69,8 @@ macro_rules! verb {
     };
 }
 
-verb!(queue_push, pg_finfo_queue_push, push::push, (14, &[]));
-verb!(queue_push_many, pg_finfo_queue_push_many, push_many::push_many, (16, ID));
+verb!(queue_push, pg_finfo_queue_push, push::push, (15, &[]));
+verb!(queue_push_many, pg_finfo_queue_push_many, push_many::push_many, (17, ID));
 verb!(queue_claim, pg_finfo_queue_claim, claim::claim, (4, CLAIMED));
 verb!(queue_complete, pg_finfo_queue_complete, complete::complete, (3, &[]));
 verb!(queue_complete_many, pg_finfo_queue_complete_many, complete_many::complete_many, (3, ID));
@@ -77,7 +78,13 @@ verb!(
     queue_complete_and_claim,
     pg_finfo_queue_complete_and_claim,
     complete_and_claim::complete_and_claim,
-    (6, CLAIMED)
+    (7, CLAIMED)
+);
+verb!(
+    queue_complete_many_and_claim,
+    pg_finfo_queue_complete_many_and_claim,
+    complete_many_and_claim::complete_many_and_claim,
+    (7, CLAIMED)
 );
 verb!(queue_extend, pg_finfo_queue_extend, extend::extend, (4, &[TIMESTAMPTZOID, BOOLOID]));
 

@@ -340,3 +340,29 @@ fn without_a_background_worker_pushes_wake_sessions() {
         assert!(late < LIMIT, "{late:?}");
     }
 }
+
+#[test]
+fn take_claims_a_task_that_is_pushed_while_it_waits() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-take");
+    let (mut client, mut other) = (cluster.connect(), cluster.connect());
+    let taker = thread::spawn(move || {
+        let row =
+            other.query_one("CALL queue.take('default', '1 hour', '30 seconds', 'w')", &[]).expect("take");
+        (row.get::<_, Option<i64>>("id"), Instant::now())
+    });
+    let sleeping =
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.take%' AND state = 'active'
+                    AND backend_xmin IS NULL AND wait_event IN ('Extension', 'QueueExtWait')";
+    eventually("it sleeps and holds no snapshot", SOON, || {
+        waiters(&mut client, "default") == 1 && number(&mut client, sleeping) == 1
+    });
+    let pushed = Instant::now();
+    let id = number(&mut client, "SELECT queue.push('default')");
+    let (taken, told) = taker.join().expect("join");
+    assert_eq!(taken, Some(id));
+    assert!(told.duration_since(pushed) < WOKEN, "{:?}", told.duration_since(pushed));
+    // After the timeout it returns nulls.
+    let row = client.query_one("CALL queue.take(timeout => '50 ms')", &[]).expect("take");
+    assert_eq!(row.get::<_, Option<i64>>("id"), None);
+}

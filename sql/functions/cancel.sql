@@ -26,7 +26,7 @@ BEGIN
     RETURN queue_internal.cancel_or_request(task);
 END
 $$;
-COMMENT ON FUNCTION queue.cancel IS
+COMMENT ON FUNCTION queue.cancel(bigint) IS
 'Cancels a task that is not running. For a running task it records the request: the worker learns of it at its next
 queue.extend, and the task is cancelled when the worker confirms it, fails or releases the task, or loses its lease.
 If the worker completes the task first, it is completed. Returns the new state: cancelled or running. Needs the
@@ -36,3 +36,38 @@ operator''s right on the queue.
 
 Errors: QX003: the task does not exist, or the caller has no right on its queue. QX005: it has finished already. 22004
 or 22023: the argument is null or invalid.';
+
+-- The same for the task with a key. A task that ends or loses the key meanwhile was not the one to cancel.
+CREATE FUNCTION queue.cancel(queue text, key text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    holder bigint;
+    task   queue.tasks;
+BEGIN
+    PERFORM queue_internal.open_queue(queue, 'operator');
+    IF key IS NULL THEN
+        PERFORM queue_internal.raise_null('key');
+    END IF;
+    PERFORM queue_internal.check_key('key', key);
+    SELECT k.task_id INTO holder FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key;
+    SELECT t.* INTO task FROM queue.tasks AS t
+    WHERE t.id = holder AND t.queue = cancel.queue AND t.state = 'running'
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        SELECT t.* INTO task FROM queue.tasks AS t
+        WHERE t.id = holder AND t.queue = cancel.queue
+        FOR UPDATE;
+    END IF;
+    RETURN CASE WHEN FOUND THEN queue_internal.cancel_or_request(task) END;
+END
+$$;
+COMMENT ON FUNCTION queue.cancel(text, text) IS
+'Cancels the task of a queue that has this key, as queue.cancel(id) does, and returns its new state: cancelled or
+running. Returns null if no waiting, queued or running task has the key. If a running task is being replaced, the task
+that waits for its end has the key. Needs the operator''s right on the queue.
+
+- queue: name of the queue.
+- key: the key, exactly as it was pushed.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null,
+invalid or too large.';

@@ -2,13 +2,15 @@
 --
 --   Touches:  queue.queues (inserts)
 
-CREATE FUNCTION queue.create(name text, options jsonb DEFAULT '{}') RETURNS void
+CREATE FUNCTION queue.create(name text, options jsonb DEFAULT '{}', if_not_exists boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_name('name', name);
     PERFORM queue_internal.check_options(options);
     IF name ~ '[[:cntrl:]]' THEN
         PERFORM queue_internal.raise_invalid('name', 'must not contain control characters');
+    ELSIF if_not_exists IS NULL THEN
+        PERFORM queue_internal.raise_null('if_not_exists');
     END IF;
     PERFORM queue_internal.check_right('operator', name);
     IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = "create".name) THEN
@@ -17,6 +19,10 @@ BEGIN
     INSERT INTO queue.queues (name) VALUES ("create".name);
     PERFORM queue_internal.apply_options(name, options);
 EXCEPTION WHEN unique_violation THEN
+    IF if_not_exists THEN
+        RAISE NOTICE 'queue "%" already exists, skipping', name;
+        RETURN;
+    END IF;
     RAISE EXCEPTION 'queue "%" already exists', name
         USING ERRCODE = 'duplicate_object',
               HINT = format('Change its options with SELECT queue.configure(%L, ...).', name);
@@ -27,6 +33,8 @@ COMMENT ON FUNCTION queue.create IS
 
 - name: 1 to 128 bytes without control characters.
 - options: a JSON object. Intervals are strings of at most a year. Default {}: each option has its default.
+- if_not_exists: true changes nothing if the queue exists, also not its options, and raises a notice instead of an
+  error. Default false.
 
 Options:
 
@@ -47,8 +55,8 @@ Options:
   is cancelled.
 - keep_history: whether completed and cancelled tasks are kept in queue.history. Default true.
 
-Errors: 42501: no right. 42710: the queue exists. 22004, 22023 or 54000: an argument or an option is null, invalid or
-too large.';
+Errors: 42501: no right. 42710: the queue exists and if_not_exists is false. 22004, 22023 or 54000: an argument or an
+option is null, invalid or too large.';
 
 CREATE FUNCTION queue_internal.check_options(options jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$

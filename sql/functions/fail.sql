@@ -8,30 +8,17 @@ CREATE FUNCTION queue.fail(
     token     bigint,
     error     text,
     retry_in  interval DEFAULT NULL,
-    permanent boolean  DEFAULT false)
+    permanent boolean  DEFAULT false,
+    details   jsonb    DEFAULT NULL)
 RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE
-    is_last boolean;
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_lease_holder(id, token);
-    PERFORM queue_internal.check_delay('retry_in', retry_in);
-    IF error IS NULL THEN
-        PERFORM queue_internal.raise_null('error');
-    ELSIF error = '' THEN
-        PERFORM queue_internal.raise_invalid('error', 'must not be empty');
-    ELSIF octet_length(error) > 1048576 THEN
-        PERFORM queue_internal.raise_too_large('error', '1048576 bytes', octet_length(error) || ' bytes');
-    ELSIF permanent IS NULL THEN
-        PERFORM queue_internal.raise_null('permanent');
-    ELSIF permanent AND retry_in IS NOT NULL THEN
-        PERFORM queue_internal.raise_invalid('retry_in', 'cannot be combined with "permanent"', retry_in::text);
-    END IF;
-    is_last := permanent OR (SELECT t.attempt >= coalesce(t.max_attempts, q.max_attempts)
-                             FROM queue.tasks AS t LEFT JOIN queue.queues AS q ON q.name = t.queue
-                             WHERE t.id = fail.id AND t.token = fail.token);
+    PERFORM queue_internal.check_error('error', error, details);
+    PERFORM queue_internal.check_retry(retry_in, permanent);
     RETURN queue_internal.end_attempt(
-        queue_internal.leased_task(id, token, is_last IS NOT FALSE), error, retry_in, permanent);
+        queue_internal.leased_task(id, token, queue_internal.may_be_last(id, token, permanent)),
+        error, retry_in, permanent, details => details);
 END
 $$;
 COMMENT ON FUNCTION queue.fail IS
@@ -45,6 +32,49 @@ the queue.
   beginning is kept, and a note of its length.
 - retry_in: the delay before the next attempt, at most 100 years. Null (default) means the backoff.
 - permanent: true moves the task to the dead letters at once. Cannot be combined with retry_in. Default false.
+- details: any JSON value of at most 64 kB, such as the status and the body of a response; stored with the error. Null
+  (default) means none.
 
 Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
 22004, 22023 or 54000: an argument is null, invalid or too large.';
+
+CREATE FUNCTION queue_internal.check_error(argument text, error text, details jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF error IS NULL THEN
+        PERFORM queue_internal.raise_null(argument);
+    ELSIF error = '' THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must not be empty');
+    ELSIF octet_length(error) > 1048576 THEN
+        PERFORM queue_internal.raise_too_large(argument, '1048576 bytes', octet_length(error) || ' bytes');
+    ELSIF octet_length(details::text) > 65536 THEN
+        PERFORM queue_internal.raise_too_large('details', '65536 bytes', octet_length(details::text) || ' bytes');
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_error IS 'Checks the error of an attempt, and its details, which may be null.';
+
+CREATE FUNCTION queue_internal.check_retry(retry_in interval, permanent boolean) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_delay('retry_in', retry_in);
+    IF permanent IS NULL THEN
+        PERFORM queue_internal.raise_null('permanent');
+    ELSIF permanent AND retry_in IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid('retry_in', 'cannot be combined with "permanent"', retry_in::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_retry IS 'Checks when an attempt that failed is to be retried.';
+
+-- Read before the task is locked, to lock it as strongly as needed.
+CREATE FUNCTION queue_internal.may_be_last(id bigint, token bigint, permanent boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN permanent OR (
+        SELECT t.attempt >= coalesce(t.max_attempts, q.max_attempts)
+        FROM queue.tasks AS t LEFT JOIN queue.queues AS q ON q.name = t.queue
+        WHERE t.id = may_be_last.id AND t.token = may_be_last.token) IS NOT FALSE;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.may_be_last IS 'Returns whether a task may end if its attempt fails.';

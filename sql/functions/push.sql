@@ -20,7 +20,8 @@ CREATE FUNCTION queue.push(
     after        bigint[]    DEFAULT NULL,
     backoff      jsonb       DEFAULT NULL,
     key_ttl      interval    DEFAULT NULL,
-    on_predecessor_failure text DEFAULT NULL)
+    on_predecessor_failure text DEFAULT NULL,
+    key_ttl_from text        DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -28,7 +29,7 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
@@ -41,11 +42,11 @@ BEGIN
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
-    RETURN queue_internal.push_linked(
+    RETURN (queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-        key_ttl, on_predecessor_failure,
+        queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END);
+            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -73,31 +74,31 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
   Null means the queue''s option.
 - on_predecessor_failure: what happens to this task if a task in after fails or is cancelled: cancel, fail or
   continue. Needs after. Null means the queue''s option.
+- key_ttl_from: end (default if null) or push: whether key_ttl counts from the end of the task or from its push. A task
+  that takes longer than key_ttl keeps its key until it ends. Needs key_ttl.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
 the key is taken and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
--- already.
+-- already. "pushed" is false if the id is that of a task that existed before. "key_ttl" is as in queue_internal.keys.
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, live bigint[])
-RETURNS bigint
+    on_predecessor_failure text, live bigint[], OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     source  CONSTANT queue.queues := queue_internal.open_queue(queue, 'producer');
     waits   CONSTANT boolean := after <> '{}';
-    pushed  queue.tasks;
-    id      bigint;
+    task    queue.tasks;
     running bigint;
 BEGIN
-    pushed.queue := queue;
-    pushed.key := key;
-    pushed.payload := payload;
-    pushed.priority := priority;
-    pushed.run_at := run_at;
-    pushed.headers := headers;
+    task.queue := queue;
+    task.key := key;
+    task.payload := payload;
+    task.priority := priority;
+    task.run_at := run_at;
+    task.headers := headers;
     LOOP
         INSERT INTO queue.tasks AS t (
             queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state)
@@ -119,12 +120,14 @@ BEGIN
             IF running IS NOT NULL THEN
                 PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue', ARRAY[running]);
             END IF;
-            RETURN id;
+            pushed := true;
+            RETURN;
         END IF;
         -- Null if the key is free now, or can be taken over.
-        SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(pushed, on_duplicate) AS s;
+        SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(task, on_duplicate) AS s;
         IF id IS NOT NULL THEN
-            RETURN id;
+            pushed := false;
+            RETURN;
         END IF;
     END LOOP;
 END

@@ -21,7 +21,8 @@ CREATE FUNCTION queue.push_many(
     key_ttl      interval    DEFAULT NULL,
     on_predecessor_failure text DEFAULT NULL,
     keys         text[]      DEFAULT NULL,
-    group_keys   text[]      DEFAULT NULL)
+    group_keys   text[]      DEFAULT NULL,
+    key_ttl_from text        DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -31,7 +32,7 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, coalesce(key, CASE WHEN keys IS NOT NULL THEN 'one of keys' END),
-        on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure);
+        on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from);
     PERFORM queue_internal.check_array('payloads', payloads);
     PERFORM queue_internal.check_each_key('key', keys, key, cardinality(payloads));
     PERFORM queue_internal.check_each_key('group_key', group_keys, group_key, cardinality(payloads));
@@ -60,9 +61,9 @@ BEGIN
              WITH ORDINALITY AS p (payload, key, group_key, position)
         ORDER BY p.key COLLATE "C", p.position
     LOOP
-        ids[one.position] := queue_internal.push_linked(
+        ids[one.position] := (queue_internal.push_linked(
             queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
-            after, backoff, key_ttl, on_predecessor_failure, live);
+            after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, live)).id;
     END LOOP;
     RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, position) ORDER BY i.position;
 END
@@ -75,7 +76,7 @@ producer''s right on the queue.
 - queue: name of the queue.
 - payloads: one JSON value for each task, at most 100000, none of them null.
 - priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure: as in queue.push, the same for all tasks.
+  on_predecessor_failure, key_ttl_from: as in queue.push, the same for all tasks.
 - keys: a key for each payload; an element may be null. Cannot be combined with key. Null means no keys.
 - group_keys: a group key for each payload; an element may be null. Cannot be combined with group_key. Null means no
   group keys.

@@ -19,7 +19,7 @@ COMMENT ON FUNCTION queue_internal.lock_to_end IS
     'Locks the row of a task that is to end; false if that would have to wait.';
 
 -- Bounded, because each failure writes the whole array again, also if the background worker ends the attempt.
-CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
+CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text, details jsonb DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     longest CONSTANT integer := 65536;
@@ -33,8 +33,9 @@ BEGIN
     IF jsonb_array_length(CASE jsonb_typeof(errors) WHEN 'array' THEN errors END) >= 20 THEN
         errors := errors - 10;
     END IF;
-    RETURN errors || jsonb_build_object(
-        'attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error);
+    RETURN errors || (
+        jsonb_build_object('attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error)
+        || CASE WHEN details IS NULL THEN '{}' ELSE jsonb_build_object('details', details) END);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.with_error IS
@@ -206,7 +207,8 @@ COMMENT ON FUNCTION queue_internal.move IS
 -- task that was replaced is cancelled instead of requeued. Without "wait" it returns null and does nothing if it
 -- would have to wait for a transaction that has pushed after the task or is replacing it.
 CREATE FUNCTION queue_internal.end_attempt(
-    task queue.tasks, error text, retry_in interval, permanent boolean, wait boolean DEFAULT true)
+    task queue.tasks, error text, retry_in interval, permanent boolean, wait boolean DEFAULT true,
+    details jsonb DEFAULT NULL)
 RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -214,7 +216,7 @@ DECLARE
     is_last boolean;
     outcome text;
 BEGIN
-    task.errors := queue_internal.with_error(task, error);
+    task.errors := queue_internal.with_error(task, error, details);
     SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
     -- A dump may bring a task before its queue. Until then it is unknown whether this was the last attempt.
     IF NOT wait AND source.name IS NULL THEN

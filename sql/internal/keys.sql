@@ -18,6 +18,14 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_key IS 'Checks a key or a group key: 1 to 512 bytes; null passes.';
 
+CREATE FUNCTION queue_internal.stored_ttl(key_ttl interval, key_ttl_from text) RETURNS interval
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN CASE key_ttl_from WHEN 'push' THEN - key_ttl ELSE key_ttl END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.stored_ttl IS 'Returns a key_ttl as tables store it: negative if it counts from the push.';
+
 -- Waits for a transaction that is taking the key for another task: if that one rolls back, the key is free, and this
 -- push is not lost.
 CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint, ttl interval DEFAULT NULL) RETURNS boolean
@@ -95,7 +103,8 @@ BEGIN
     END IF;
     IF NOT at_once THEN
         UPDATE queue_internal.keys AS k
-        SET expires_at = now + coalesce(k.ttl, q.key_ttl)
+        SET expires_at = CASE WHEN extract(epoch FROM k.ttl) < 0 THEN task.created_at - k.ttl
+                              ELSE now + coalesce(k.ttl, q.key_ttl) END
         FROM queue.queues AS q
         WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id
           AND q.name = task.queue AND coalesce(k.ttl, q.key_ttl) IS NOT NULL;

@@ -136,7 +136,7 @@ DECLARE
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
             '{check_wait, first_ready, first_pause, next_pause, check_wait_result, outcome, is_finished, try_commit,
-              may_commit}'));
+              may_commit, wait_deadline}'));
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));
@@ -149,7 +149,7 @@ BEGIN
         WHEN 'producer' THEN ARRAY[
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
-            'EXECUTE ON FUNCTION queue.push, queue.push_many, queue.publish'
+            'EXECUTE ON FUNCTION queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish'
         ]
         WHEN 'worker' THEN ARRAY[
             'USAGE ON TYPE queue.claimed_task',
@@ -157,9 +157,11 @@ BEGIN
             'EXECUTE ON ROUTINE ' || waiting,
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
-            'queue.complete_and_claim, queue.fail, queue.release, queue.extend, queue.extend_many,'
-            'queue.confirm_cancel',
-            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean)'
+            'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text, integer),'
+            'queue.complete_and_claim(bigint, bigint, jsonb, interval, text[], text, integer),'
+            'queue.complete_many_and_claim, queue.fail, queue.fail_many, queue.release, queue.release_many, queue.extend,'
+            'queue.extend_many, queue.assert_lease, queue.confirm_cancel',
+            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean), queue.take'
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',

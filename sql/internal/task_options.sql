@@ -6,7 +6,7 @@
 CREATE FUNCTION queue_internal.check_task_options(
     queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text)
+    on_predecessor_failure text, key_ttl_from text DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -37,16 +37,17 @@ BEGIN
         PERFORM queue_internal.raise_invalid('on_duplicate', 'needs a key', quote_literal(on_duplicate));
     END IF;
     IF key IS NOT NULL OR group_key IS NOT NULL OR backoff IS NOT NULL OR key_ttl IS NOT NULL
-       OR after IS NOT NULL OR on_predecessor_failure IS NOT NULL THEN
+       OR after IS NOT NULL OR on_predecessor_failure IS NOT NULL OR key_ttl_from IS NOT NULL THEN
         PERFORM queue_internal.check_policy_options(
-            key, group_key, after, backoff, key_ttl, on_predecessor_failure);
+            key, group_key, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from);
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_task_options IS 'Checks the options of a task that is pushed.';
 
 CREATE FUNCTION queue_internal.check_policy_options(
-    key text, group_key text, after bigint[], backoff jsonb, key_ttl interval, on_predecessor_failure text)
+    key text, group_key text, after bigint[], backoff jsonb, key_ttl interval, on_predecessor_failure text,
+    key_ttl_from text)
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -58,6 +59,11 @@ BEGIN
         PERFORM queue_internal.raise_invalid('key_ttl', 'needs a key', key_ttl::text);
     ELSIF extract(epoch FROM key_ttl) = 0 THEN
         PERFORM queue_internal.raise_invalid('key_ttl', 'must be greater than zero', key_ttl::text);
+    ELSIF key_ttl_from NOT IN ('end', 'push') THEN
+        PERFORM queue_internal.raise_invalid(
+            'key_ttl_from', 'must be one of end, push', quote_literal(left(key_ttl_from, 64)));
+    ELSIF key_ttl_from IS NOT NULL AND key_ttl IS NULL THEN
+        PERFORM queue_internal.raise_invalid('key_ttl_from', 'needs "key_ttl"', quote_literal(key_ttl_from));
     END IF;
     IF after IS NOT NULL THEN
         PERFORM queue_internal.check_array('after', after);

@@ -26,25 +26,31 @@ const AT_ONCE: usize = 256;
 
 /// Serves the call, or returns why it falls back to SQL.
 pub unsafe fn claim(arguments: &Arguments) -> Result<Outcome, Reason> {
-    let most = arguments.needed(2)?.value() as i32;
-    if !(1..=100_000).contains(&most) {
-        return Err(Reason::Argument);
-    }
+    let places = Places { lease: 0, queue: 1, most: 2, worker: 3 };
+    let most = places.most(arguments)?;
     // SAFETY: the arguments are where native.sql declares them.
-    unsafe { claim_for(arguments, Places { lease: 0, queue: 1, worker: 3 }, most as usize) }
+    unsafe { claim_for(arguments, places, most) }
 }
 
 /// The numbers of the arguments of a claim.
+#[derive(Clone, Copy)]
 pub struct Places {
     pub lease: usize,
     pub queue: usize,
+    pub most: usize,
     pub worker: usize,
 }
 
 impl Places {
-    /// These arguments as Postgres passes them.
-    pub fn raw(&self, arguments: &Arguments) -> [pg_sys::NullableDatum; 3] {
-        [self.lease, self.queue, self.worker].map(|number| arguments.raw(number))
+    /// How many tasks to claim.
+    pub fn most(&self, arguments: &Arguments) -> Result<usize, Reason> {
+        let most = arguments.needed(self.most)?.value() as i32;
+        if (1..=100_000).contains(&most) { Ok(most as usize) } else { Err(Reason::Argument) }
+    }
+
+    /// These arguments as Postgres passes them, in the order of queue.claim.
+    pub fn raw(&self, arguments: &Arguments) -> [pg_sys::NullableDatum; 4] {
+        [self.lease, self.queue, self.most, self.worker].map(|number| arguments.raw(number))
     }
 }
 
@@ -86,7 +92,7 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
             (Err(reason), Some(rows)) if claim.granted > 0 => {
                 let rest = pg_sys::Datum::from((most - claim.granted) as i32);
                 let rest = pg_sys::NullableDatum { value: rest, isnull: false };
-                let [lease, queue, worker] = places.raw(arguments);
+                let [lease, queue, _, worker] = places.raw(arguments);
                 Ok(Outcome::FallbackRest(reason, [lease, queue, rest, worker], rows))
             }
             (Err(reason), rows) => {

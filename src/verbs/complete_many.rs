@@ -9,6 +9,20 @@ use pgrx::prelude::*;
 
 /// Serves the call, or returns why it falls back to SQL.
 pub unsafe fn complete_many(arguments: &Arguments) -> Result<Outcome, Reason> {
+    // SAFETY: the arguments are where native.sql declares them.
+    unsafe {
+        let accepted = finish_all(arguments)?;
+        let rows = Rows::new(arguments)?;
+        for id in accepted {
+            rows.add(&mut [id], &mut [false]);
+        }
+        Ok(Outcome::Served(rows.done()))
+    }
+}
+
+/// Finishes the tasks that the first three arguments name; returns the ids of those that were accepted, in the order
+/// given.
+pub(super) unsafe fn finish_all(arguments: &Arguments) -> Result<Vec<pg_sys::Datum>, Reason> {
     let ids = arguments.array(0)?;
     let tokens = arguments.array(1)?;
     let results = match arguments.get(2) {
@@ -59,12 +73,8 @@ pub unsafe fn complete_many(arguments: &Arguments) -> Result<Outcome, Reason> {
         pg_sys::PopActiveSnapshot();
         finisher.close();
         plain?;
-        let rows = Rows::new(arguments)?;
-        for (id, _) in ids.iter().zip(accepted).filter(|(_, accepted)| *accepted) {
-            rows.add(&mut [*id], &mut [false]);
-        }
-        Ok(Outcome::Served(rows.done()))
     }
+    Ok(ids.into_iter().zip(accepted).filter(|(_, accepted)| *accepted).map(|(id, _)| id).collect())
 }
 
 /// Finishes a task with queue_internal.complete_many; returns whether it was accepted.

@@ -17,7 +17,7 @@ use pgrx::prelude::*;
 /// The longest delay, a hundred years, in microseconds.
 const LONGEST_DELAY: i64 = 100 * 365 * 86_400_000_000;
 
-/// The arguments, by number, which push and push_many have in common.
+/// The arguments, by number, of push and push_many; those up to `ON_PREDECESSOR_FAILURE` they have in common.
 pub(super) mod argument {
     pub const QUEUE: usize = 0;
     pub const PAYLOAD: usize = 1;
@@ -33,12 +33,17 @@ pub(super) mod argument {
     pub const BACKOFF: usize = 11;
     pub const KEY_TTL: usize = 12;
     pub const ON_PREDECESSOR_FAILURE: usize = 13;
+    pub const PUSH_KEY_TTL_FROM: usize = 14;
     pub const KEYS: usize = 14;
     pub const GROUP_KEYS: usize = 15;
+    pub const PUSH_MANY_KEY_TTL_FROM: usize = 16;
 }
 
 /// Serves the call, or returns why it falls back to SQL.
 pub unsafe fn push(arguments: &Arguments) -> Result<Outcome, Reason> {
+    if arguments.get(argument::PUSH_KEY_TTL_FROM).is_some() {
+        return Err(Reason::Policy);
+    }
     // SAFETY: the arguments are where native.sql declares them.
     unsafe {
         let payload = arguments.needed(argument::PAYLOAD)?;

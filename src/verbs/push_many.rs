@@ -10,7 +10,8 @@ use pgrx::prelude::*;
 
 /// Serves the call, or returns why it falls back to SQL.
 pub unsafe fn push_many(arguments: &Arguments) -> Result<Outcome, Reason> {
-    if [argument::KEYS, argument::GROUP_KEYS].iter().any(|number| arguments.get(*number).is_some()) {
+    let unset = [argument::KEYS, argument::GROUP_KEYS, argument::PUSH_MANY_KEY_TTL_FROM];
+    if unset.iter().any(|number| arguments.get(*number).is_some()) {
         return Err(Reason::Policy);
     }
     // SAFETY: the arguments are where native.sql declares them.

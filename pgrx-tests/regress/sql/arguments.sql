@@ -12,9 +12,9 @@ $$;
 
 -- Names.
 SELECT pg_temp.calls('queue', ARRAY[
-    'queue.push(%s)', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
-    'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.redrive(%s)',
-    'CALL queue.wait(%s)', 'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)'],
+    'queue.push(%s)', 'queue.try_push(%s)', 'queue.try_push(%s, key => ''k'')', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
+    'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', queue => %s)', 'queue.redrive(%s)',
+    'CALL queue.wait(%s)', 'CALL queue.take(%s)', 'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)', 'queue.cancel(%s, ''k'')'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('name', ARRAY[
     'queue.configure(%s, ''{}'')', 'queue.drop(%s)', 'queue.pause(%s)', 'queue.resume(%s)', 'queue.purge(%s)'],
@@ -41,8 +41,8 @@ SELECT pg_temp.calls('queue', ARRAY[
     ARRAY['''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('queue', ARRAY['queue.revoke_producer(current_user, %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);
 SELECT pg_temp.calls('worker', ARRAY[
-    'queue.claim(worker => %s)', 'queue.claim(NULL, ARRAY[''default''], worker => %s)',
-    'queue.complete_and_claim(1, 1, worker => %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);
+    'queue.claim(worker => %s)', 'CALL queue.take(worker => %s)', 'queue.claim(NULL, ARRAY[''default''], worker => %s)',
+    'queue.complete_and_claim(1, 1, worker => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', worker => %s)', 'queue.complete_and_claim(1, 1, NULL, NULL, ARRAY[''default''], %s)'], ARRAY['''''→22023', 'repeat(''x'', 129)→54000']);
 SELECT pg_temp.calls('name', ARRAY['queue.unschedule(%s)', 'queue.pause_schedule(%s)', 'queue.resume_schedule(%s)', 'queue.run_schedule(%s)'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→42704']);
 SELECT pg_temp.calls('name', ARRAY['queue.schedule(%s, ''@daily'', ''default'')'],
@@ -53,38 +53,38 @@ SELECT pg_temp.calls('queue', ARRAY['queue.schedule(''fresh'', ''@daily'', %s)']
 -- Ids and tokens.
 SELECT pg_temp.calls('id', ARRAY[
     'queue.complete(%s, 1)', 'queue.complete_and_claim(%s, 1)', 'queue.fail(%s, 1, ''x'')', 'queue.release(%s, 1)',
-    'queue.extend(%s, 1)', 'queue.confirm_cancel(%s, 1)', 'queue.cancel(%s)', 'queue.end_lease(%s)', 'queue.retry(%s)', 'queue.get(%s)',
+    'queue.extend(%s, 1)', 'queue.assert_lease(%s, 1)', 'queue.confirm_cancel(%s, 1)', 'queue.cancel(%s)', 'queue.end_lease(%s)', 'queue.retry(%s)', 'queue.run_again(%s)', 'queue.get(%s)',
     'CALL queue.wait_result(%s)'],
     ARRAY['NULL→22004', '0→22023', '-1→22023', '9223372036854775807→QX003']);
 SELECT pg_temp.calls('token', ARRAY[
     'queue.complete(1, %s)', 'queue.complete_and_claim(1, %s)', 'queue.fail(1, %s, ''x'')', 'queue.release(1, %s)',
-    'queue.extend(1, %s)', 'queue.confirm_cancel(1, %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023']);
+    'queue.extend(1, %s)', 'queue.assert_lease(1, %s)', 'queue.confirm_cancel(1, %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023']);
 
 -- Arrays.
-SELECT pg_temp.calls('ids', ARRAY['queue.complete_many(%s, ''{1}'')', 'queue.extend_many(%s, ''{1}'')'],
+SELECT pg_temp.calls('ids', ARRAY['queue.complete_many(%s, ''{1}'')', 'queue.extend_many(%s, ''{1}'')', 'queue.complete_many_and_claim(%s, ''{1}'')', 'queue.fail_many(%s, ''{1}'', ''{x}'')', 'queue.release_many(%s, ''{1}'')'],
     ARRAY['NULL→22004', '''{NULL}''→22004', '''{1,NULL}''→22004', '''{{1},{2}}''→22023', 'array_fill(1::bigint, ARRAY[100001])→54000']);
-SELECT pg_temp.calls('tokens', ARRAY['queue.complete_many(''{1}'', %s)', 'queue.extend_many(''{1}'', %s)'],
+SELECT pg_temp.calls('tokens', ARRAY['queue.complete_many(''{1}'', %s)', 'queue.extend_many(''{1}'', %s)', 'queue.complete_many_and_claim(''{1}'', %s)', 'queue.fail_many(''{1}'', %s, ''{x}'')', 'queue.release_many(''{1}'', %s)'],
     ARRAY['NULL→22004', '''{NULL}''→22004', '''{}''→22023', '''{1,2}''→22023', '''{{1},{2}}''→22023']);
-SELECT pg_temp.calls('results', ARRAY['queue.complete_many(''{1}'', ''{1}'', %s)'],
+SELECT pg_temp.calls('results', ARRAY['queue.complete_many(''{1}'', ''{1}'', %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', %s)'],
     ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023']);
 SELECT pg_temp.calls('progress', ARRAY['queue.extend_many(''{1}'', ''{1}'', progress => %s)'],
     ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023']);
 SELECT pg_temp.calls('payloads', ARRAY['queue.push_many(''default'', %s)'],
     ARRAY['NULL→22004', '''{NULL}''→22004', 'ARRAY[[''1'',''2'']]::jsonb[]→22023', 'array_fill(''1''::jsonb, ARRAY[100001])→54000']);
-SELECT pg_temp.calls('queues', ARRAY['queue.claim(NULL, %s)'],
+SELECT pg_temp.calls('queues', ARRAY['queue.claim(NULL, %s)', 'queue.complete_and_claim(1, 1, NULL, NULL, %s)'],
     ARRAY['NULL::text[]→22004', '''{}''::text[]→22023', '''{NULL}''::text[]→22004', '''{""}''::text[]→22023', 'ARRAY[[''default'']]→22023',
           'ARRAY[repeat(''x'', 129)]→54000', 'ARRAY[''nowhere'']→QX002', 'ARRAY[''default'', ''nowhere'']→QX002']);
 
 -- Times.
 SELECT pg_temp.calls('lease', ARRAY[
-    'queue.claim(%s::interval)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)',
+    'queue.claim(%s::interval)', 'CALL queue.take(lease => %s)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', lease => %s)', 'queue.complete_and_claim(1, 1, NULL, %s, ARRAY[''default''])',
     'queue.extend(1, 1, %s)', 'queue.extend_many(''{1}'', ''{1}'', %s)'],
     ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
-SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)', 'CALL queue.wait(timeout => %s)', 'CALL queue.wait(''{default}''::text[], %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
-SELECT pg_temp.calls('delay', ARRAY['queue.publish(''a'', delay => %s)', 'queue.push(''default'', delay => %s)', 'queue.push_many(''default'', ''{}'', delay => %s)', 'queue.release(1, 1, %s)'],
+SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)', 'CALL queue.wait(timeout => %s)', 'CALL queue.take(timeout => %s)', 'CALL queue.wait(''{default}''::text[], %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
+SELECT pg_temp.calls('delay', ARRAY['queue.publish(''a'', delay => %s)', 'queue.push(''default'', delay => %s)', 'queue.push_many(''default'', ''{}'', delay => %s)', 'queue.release(1, 1, %s)', 'queue.release_many(''{}'', ''{}'', %s)'],
     ARRAY['''-1 s''→22023', '''-1 mon 29 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000']);
-SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)'], ARRAY['NULL→22004']);
-SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s)'], ARRAY['''-1 s''→22023', '''1000 years''→54000']);
+SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)', 'queue.release_many(''{}'', ''{}'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s)', 'queue.fail_many(''{}'', ''{}'', ''{}'', %s)'], ARRAY['''-1 s''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('run_at', ARRAY['queue.publish(''a'', run_at => %s)', 'queue.push(''default'', run_at => %s)', 'queue.push_many(''default'', ''{}'', run_at => %s)'],
     ARRAY['''infinity''→22023', '''-infinity''→22023']);
 SELECT pg_temp.calls('cron', ARRAY['queue.schedule(''fresh'', %s, ''default'')', 'queue.schedule_preview(%s)'],
@@ -101,7 +101,7 @@ FROM (VALUES ('lease', 'queue.claim(%s::interval)'), ('lease', 'queue.extend(1, 
 WHERE current_setting('server_version_num')::int >= 170000) AS added (c);
 
 -- Numbers, words and JSON.
-SELECT pg_temp.calls('max_tasks', ARRAY['queue.claim(max_tasks => %s)', 'queue.claim(NULL, ARRAY[''default''], %s)'],
+SELECT pg_temp.calls('max_tasks', ARRAY['queue.claim(max_tasks => %s)', 'queue.claim(NULL, ARRAY[''default''], %s)', 'queue.complete_and_claim(1, 1, max_tasks => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', max_tasks => %s)', 'queue.complete_and_claim(1, 1, NULL, NULL, ARRAY[''default''], NULL, %s)'],
     ARRAY['NULL→22004', '0→22023', '-1→22023', '2147483647→54000']);
 SELECT pg_temp.calls('max_tasks', ARRAY['queue.redrive(''default'', %s)'], ARRAY['0→22023', '-1→22023']);
 SELECT pg_temp.calls(v.argument, ARRAY[format('queue.publish(''a'', %s => %%s)', v.argument), format('queue.push(''default'', %s => %%s)', v.argument),
@@ -112,26 +112,36 @@ FROM (VALUES ('priority', ARRAY['NULL→22004']),
              ('on_duplicate', ARRAY['NULL→22004', '''''→22023', '''perhaps''→22023', '''replace''→22023', '''reschedule''→22023', '''error''→22023']),
              ('key', ARRAY['''''→22023', 'repeat(''x'', 513)→54000']), ('group_key', ARRAY['''''→22023', 'repeat(''x'', 513)→54000'])) AS v (argument, bad);
 SELECT pg_temp.calls(v.argument, ARRAY[format('queue.push(''default'', %s => %%s)', v.argument), format('queue.push_many(''default'', ''{}'', %s => %%s)', v.argument)], v.bad)
-FROM (VALUES ('key_ttl', ARRAY['''1 s''→22023', '''-1 s''→22023', '''1000 years''→54000']),
+FROM (VALUES ('key_ttl_from', ARRAY['''push''→22023', '''''→22023', '''start''→22023']), ('key_ttl', ARRAY['''1 s''→22023', '''-1 s''→22023', '''1000 years''→54000']),
              ('on_predecessor_failure', ARRAY['''cancel''→22023', '''''→22023', '''perhaps''→22023']),
              ('after', ARRAY['''{NULL}''→22004', '''{0}''→22023', '''{-1}''→22023', '''{{1},{2}}''→22023', 'array_fill(1::bigint, ARRAY[100001])→54000']),
              ('backoff', ARRAY['''[]''→22023', '''1''→22023', '''null''→22023', '''{"kind": "cubic"}''→22023', '''{"base": 1}''→22023', '''{"base": "-1 s"}''→22023',
                                '''{"max": "2 years"}''→54000', '''{"jitter": 2}''→22023', '''{"step": 1}''→22023'])) AS v (argument, bad);
-SELECT pg_temp.calls('key_ttl', ARRAY['queue.push(''default'', key => ''k'', key_ttl => %s)'], ARRAY['''0''→22023']);
-SELECT pg_temp.calls('after', ARRAY['queue.push(''default'', after => %s)'], ARRAY['''{9223372036854775807}''→QX003']);
+SELECT pg_temp.calls('key_ttl', ARRAY['queue.push(''default'', key => ''k'', key_ttl => %s)', 'queue.try_push(''default'', key => ''k'', key_ttl => %s)'], ARRAY['''0''→22023']);
+SELECT pg_temp.calls('key_ttl_from', ARRAY['queue.push(''default'', key => ''k'', key_ttl => ''1 s'', key_ttl_from => %s)', 'queue.try_push(''default'', key => ''k'', key_ttl => ''1 s'', key_ttl_from => %s)', 'queue.try_push(''default'', key_ttl_from => %s)'], ARRAY['''''→22023', '''start''→22023']);
+SELECT pg_temp.calls('after', ARRAY['queue.push(''default'', after => %s)', 'queue.try_push(''default'', key => ''k'', after => %s)'], ARRAY['''{9223372036854775807}''→QX003']);
 SELECT pg_temp.calls('keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], keys => %s)'],
     ARRAY['''{}''→22023', '''{a,b}''→22023', '''{{a}}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 513)]→54000']);
 SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], group_keys => %s)'],
     ARRAY['''{}''→22023', '''{a,b}''→22023', '''{{a}}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 513)]→54000']);
 SELECT pg_temp.calls('keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], key => ''k'', keys => %s)'], ARRAY['''{a}''→22023']);
 SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], group_key => ''k'', group_keys => %s)'], ARRAY['''{a}''→22023']);
-SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)', 'queue.schedule(''fresh'', ''@daily'', ''default'', %s)', 'queue.publish(''a'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)', 'queue.try_push(''default'', %s)', 'queue.try_push(''default'', %s, key => ''k'')', 'queue.schedule(''fresh'', ''@daily'', ''default'', %s)', 'queue.publish(''a'', %s)'], ARRAY['NULL→22004']);
 SELECT pg_temp.calls('runs', ARRAY['queue.schedule_preview(''@daily'', runs => %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023', '10001→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.push(''default'', run_at => now(), delay => %s)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('error', ARRAY['queue.fail(1, 1, %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 1048577)→54000']);
-SELECT pg_temp.calls('permanent', ARRAY['queue.fail(1, 1, ''x'', permanent => %s)'], ARRAY['NULL→22004']);
-SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s, true)'], ARRAY['''1 s''→22023']);
+SELECT pg_temp.calls('permanent', ARRAY['queue.fail(1, 1, ''x'', permanent => %s)', 'queue.fail_many(''{}'', ''{}'', ''{}'', permanent => %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('details', ARRAY['queue.fail(1, 1, ''x'', details => %s)'], ARRAY['to_jsonb(repeat(''x'', 1048576))→54000']);
+SELECT pg_temp.calls('details', ARRAY['queue.fail_many(''{1}'', ''{1}'', ''{x}'', details => %s)'], ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023', 'ARRAY[to_jsonb(repeat(''x'', 1048576))]→54000']);
+SELECT pg_temp.calls('errors', ARRAY['queue.fail_many(''{1}'', ''{1}'', %s)'], ARRAY['NULL→22004', '''{NULL}''→22004', '''{}''→22023', '''{a,b}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 1048577)]→54000']);
+SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s, true)', 'queue.fail_many(''{}'', ''{}'', ''{}'', %s, true)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('force', ARRAY['queue.drop(''default'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('tasks', ARRAY['queue.push_tasks(%s)'], ARRAY['NULL→22004', '''{}''→22023', '''1''→22023', '''[1]''→22023', '''[[]]''→22023', '''[{"queue": "default", "x": 1}]''→22023',
+    '''[{"queue": "default", "priority": "x"}]''→22023', '''[{"queue": "default", "run_at": "soon"}]''→22023', '''[{"queue": "default", "after": 1}]''→22023', 'to_jsonb(array_fill(1, ARRAY[100001]))→54000']);
+SELECT pg_temp.calls('queue', ARRAY['queue.push_tasks(%s)'], ARRAY['''[{}]''→22004', '''[{"queue": ""}]''→22023', '''[{"queue": "default"}, {"queue": "nowhere"}]''→QX002']);
+SELECT pg_temp.calls('after', ARRAY['queue.push_tasks(%s)'], ARRAY['''[{"queue": "default", "after": [null]}]''→22004', '''[{"queue": "default", "after": [0]}]''→22023', '''[{"queue": "default", "after": [9223372036854775807]}]''→QX003']);
+SELECT pg_temp.calls('key', ARRAY['queue.cancel(''default'', %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 513)→54000']);
+SELECT pg_temp.calls('if_not_exists', ARRAY['queue.create(''fresh'', if_not_exists => %s)', 'queue.create(''default'', if_not_exists => %s)'], ARRAY['NULL→22004']);
 
 -- Options.
 SELECT pg_temp.calls('options', ARRAY['queue.create(''fresh'', %s)', 'queue.configure(''default'', %s)'],

@@ -43,3 +43,20 @@ SELECT pg_temp.running() AS id \gset
 SELECT queue.complete(:id, 1);
 SELECT state FROM queue.get(:id);
 SELECT count(*) FROM queue.tasks;
+
+-- By key: the task that has it, if there is one.
+SELECT queue.create('reminders', '{"key_ttl": "1 hour"}');
+SELECT queue.push('reminders', key => 'ada', delay => '1 day') AS ada, queue.push('reminders', key => 'bob') AS bob \gset
+SELECT queue.cancel('reminders', 'ada'), queue.cancel('reminders', 'Bob'), queue.cancel('default', 'bob');
+SELECT (queue.get(:ada)).state AS ada, (queue.get(:bob)).state AS bob;
+-- The key_ttl keeps the key, but no task has it.
+SELECT queue.push('reminders', key => 'ada') = :ada AS taken, queue.cancel('reminders', 'ada');
+SELECT id, token FROM queue.claim('1 minute', 'reminders') \gset
+SELECT queue.cancel('reminders', 'bob');
+SELECT cancel_requested FROM queue.extend(:id, :token);
+-- The task that is to follow a running one has the key until it is cancelled.
+SELECT queue.push('reminders', key => 'bob', on_duplicate => 'replace') AS next \gset
+SELECT queue.cancel('reminders', 'bob') AS the_next, queue.cancel('reminders', 'bob') AS the_running;
+SELECT (queue.get(:next)).state AS the_next, (queue.get(:bob)).state AS the_running;
+SELECT queue.confirm_cancel(:id, :token);
+SELECT queue.cancel('reminders', 'bob');

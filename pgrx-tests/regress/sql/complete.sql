@@ -65,3 +65,32 @@ SELECT queue.push('quiet') AS id \gset
 SELECT token FROM queue.claim('1 minute', 'quiet') \gset
 SELECT queue.complete(:id, :token);
 SELECT count(*) FROM queue.all_tasks WHERE id = :id;
+
+-- complete_and_claim claims as many as asked for, also from several queues.
+SELECT queue.create('first');
+SELECT queue.create('second');
+SELECT count(queue.push(q, to_jsonb(q || n))) FROM unnest('{first,second}'::text[]) AS q, generate_series(1, 4) AS n;
+SELECT id, token FROM queue.claim('1 minute', 'first') \gset
+SELECT payload FROM queue.complete_and_claim(:id, :token, '1', '1 minute', 'first', 'w', max_tasks => 2);
+SELECT payload, worker FROM queue.tasks WHERE queue = 'first' AND state = 'running' ORDER BY id;
+SELECT id, token FROM queue.tasks WHERE payload = '"first2"' \gset
+SELECT payload FROM queue.complete_and_claim(:id, :token, NULL, NULL, ARRAY['first', 'second'], max_tasks => 3);
+SELECT left(pg_temp.refused(format('SELECT queue.complete_and_claim(%s, %s, NULL, NULL, ARRAY[''first''])', :id, :token)), 5) AS refused;
+-- If the claim is refused, the task is not completed.
+SELECT id, token FROM queue.tasks WHERE payload = '"first3"' \gset
+SELECT left(pg_temp.refused(format('SELECT queue.complete_and_claim(%s, %s, max_tasks => 0)', :id, :token)), 5) AS refused;
+SELECT left(pg_temp.refused(format('SELECT queue.complete_and_claim(%s, %s, NULL, NULL, ARRAY[''nowhere''])', :id, :token)), 5) AS refused;
+SELECT state FROM queue.tasks WHERE id = :id;
+
+-- Many at once, and the next ones in the same call. Those with a stale token are left out.
+SELECT queue.create('pool');
+SELECT count(queue.push('pool', to_jsonb(n))) FROM generate_series(1, 6) AS n;
+SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM queue.claim('1 minute', 'pool', 3) \gset
+SELECT queue.end_lease((:'ids'::bigint[])[2]);
+SELECT payload FROM queue.complete_many_and_claim(:'ids', :'tokens', ARRAY['"r1"', '"r2"', '"r3"']::jsonb[], '1 minute', 'pool', 2, 'w');
+SELECT payload, state, worker, result FROM queue.all_tasks WHERE queue = 'pool' ORDER BY id;
+SELECT payload FROM queue.complete_many_and_claim('{}', '{}', queue => 'pool');
+-- If the claim is refused, no task is completed.
+SELECT array_agg(id) AS ids, array_agg(token) AS tokens FROM queue.tasks WHERE queue = 'pool' AND state = 'running' \gset
+SELECT left(pg_temp.refused(format('SELECT queue.complete_many_and_claim(%L, %L, queue => %L)', :'ids', :'tokens', 'nowhere')), 5) AS refused;
+SELECT count(*) FROM queue.tasks WHERE queue = 'pool' AND state = 'running';

@@ -86,3 +86,25 @@ SELECT a.number, length(e.error), octet_length(e.error), regexp_replace(e.error,
 FROM queue.tasks AS t, LATERAL jsonb_array_elements(t.errors) WITH ORDINALITY AS a (element, number),
      LATERAL (SELECT a.element ->> 'error' AS error) AS e
 WHERE t.id = :id AND a.number IN (1, 2, 20) ORDER BY a.number;
+
+-- Details are stored with the error.
+SELECT queue.create('detailed', '{"max_attempts": 2, "backoff": {"base": "0"}}');
+SELECT queue.push('detailed') AS id \gset
+SELECT queue.fail(id, token, 'no answer', details => '{"url": "http://a.example", "status": 503}') FROM queue.claim('1 minute', 'detailed');
+SELECT queue.fail(id, token, 'broken') FROM queue.claim('1 minute', 'detailed');
+SELECT e.value -> 'attempt' AS attempt, e.value -> 'error' AS error, e.value -> 'details' AS details, e.value ? 'details' AS has_details
+FROM queue.dead_letters AS d, jsonb_array_elements(d.errors) AS e WHERE d.id = :id;
+
+-- Many at once: each task as in fail, and those with a stale token are left out.
+SELECT queue.create('lot', '{"max_attempts": 2, "backoff": {"base": "0"}}');
+SELECT count(queue.push('lot', to_jsonb(n), max_attempts => CASE n WHEN 2 THEN 1 END)) FROM generate_series(1, 4) AS n;
+SELECT array_agg(id ORDER BY id DESC) AS ids, array_agg(token ORDER BY id DESC) AS tokens FROM queue.claim('1 minute', 'lot', 4) \gset
+SELECT queue.cancel((:'ids'::bigint[])[1]) AS fourth, queue.end_lease((:'ids'::bigint[])[2]) AS third;
+SELECT (queue.get(f.id)).payload, f.state FROM queue.fail_many(:'ids', :'tokens', '{four,three,two,one}', details => ARRAY['44', NULL, NULL, '11']::jsonb[]) AS f;
+SELECT payload, state, errors -> -1 ->> 'error' AS error, errors -> -1 -> 'details' AS details FROM queue.all_tasks WHERE queue = 'lot' ORDER BY id;
+SELECT count(*) FROM queue.fail_many(:'ids', :'tokens', '{a,b,c,d}');
+SELECT count(*) FROM queue.fail_many('{}', '{}', '{}');
+SELECT array_agg(id ORDER BY id DESC) AS ids, array_agg(token ORDER BY id DESC) AS tokens FROM queue.claim('1 minute', 'lot', 4) \gset
+SELECT (queue.get(r.id)).payload FROM queue.release_many(:'ids'::bigint[] || :'ids'::bigint[], :'tokens'::bigint[] || :'tokens'::bigint[], '1 hour') AS r (id);
+SELECT payload, state, attempt, run_at > now() + interval '50 minutes' AS in_an_hour FROM queue.tasks WHERE queue = 'lot' ORDER BY id;
+SELECT count(*) FROM queue.release_many(:'ids', :'tokens');

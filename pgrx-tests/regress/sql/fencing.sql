@@ -11,7 +11,7 @@ SELECT md5(t::text) AS before FROM queue.tasks AS t \gset
 SELECT split_part(said, E'\n', 1) AS said, split_part(said, E'\n', 2) AS detail, count(*)
 FROM unnest(ARRAY['complete(%s, %s)', 'complete(%s, %s, ''1'')', 'complete_and_claim(%s, %s)', 'fail(%s, %s, ''x'')',
                   'fail(%s, %s, ''x'', permanent => true)', 'release(%s, %s)', 'release(%s, %s, ''1 hour'')',
-                  'extend(%s, %s)', 'extend(%s, %s, ''1 hour'', ''{}'')', 'confirm_cancel(%s, %s)']) AS call,
+                  'extend(%s, %s)', 'extend(%s, %s, ''1 hour'', ''{}'')', 'confirm_cancel(%s, %s)', 'assert_lease(%s, %s)']) AS call,
      LATERAL pg_temp.refused(format('SELECT queue.' || call, :id, :stale)) AS said
 GROUP BY 1, 2;
 -- The functions for many tasks leave it out.
@@ -26,9 +26,11 @@ BEGIN; INSERT INTO effects VALUES ('complete'); SELECT queue.complete(:id, :stal
 BEGIN; INSERT INTO effects VALUES ('fail'); SELECT queue.fail(:id, :stale, 'x'); COMMIT;
 BEGIN; INSERT INTO effects VALUES ('release'); SELECT queue.release(:id, :stale); COMMIT;
 BEGIN; INSERT INTO effects VALUES ('extend'); SELECT queue.extend(:id, :stale); COMMIT;
+BEGIN; SELECT queue.assert_lease(:id, :stale); INSERT INTO effects VALUES ('assert_lease'); COMMIT;
 SELECT * FROM effects;
 
 -- The worker that holds the lease is not affected.
 SELECT cancel_requested FROM queue.extend(:id, :fresh);
+BEGIN; SELECT queue.assert_lease(:id, :fresh); INSERT INTO effects VALUES ('assert_lease'); COMMIT;
 BEGIN; INSERT INTO effects VALUES ('complete'); SELECT queue.complete(:id, :fresh); COMMIT;
 SELECT * FROM effects;

@@ -137,3 +137,32 @@ SELECT queue.push('ttl', '"the old queue has let it go"', key => 'k') > :dead AS
 SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'elsewhere');
 SELECT k.queue, k.task_id = :dead AS of_the_dead, expires_at BETWEEN now() + interval '50 minutes' AND now() + interval '70 minutes' AS for_an_hour
 FROM queue_internal.keys AS k WHERE k.queue IN ('ttl', 'elsewhere') ORDER BY k.queue;
+
+-- try_push reports whether it added a task.
+SELECT queue.create('tried');
+SELECT pushed FROM queue.try_push('tried', '"without a key"', priority => -1);
+SELECT id AS first, pushed FROM queue.try_push('tried', '"first"', key => 'k') \gset
+SELECT :'pushed' AS pushed;
+SELECT id = :first AS same, pushed FROM queue.try_push('tried', key => 'k');
+SELECT id = :first AS same, pushed FROM queue.try_push('tried', '"changed"', key => 'k', on_duplicate => 'replace');
+SELECT id > :first AS later, pushed FROM queue.try_push('tried', '"waits"', key => 'other', after => ARRAY[:first]);
+SELECT id = :first AS first, payload FROM queue.claim('1 minute', 'tried', 3);
+-- It adds the task that is to follow a running one.
+SELECT id AS next, pushed FROM queue.try_push('tried', '"next"', key => 'k', on_duplicate => 'replace') \gset
+SELECT :'pushed' AS pushed, :next > :first AS later;
+SELECT id = :next AS same, pushed FROM queue.try_push('tried', key => 'k', delay => '1 hour', on_duplicate => 'reschedule');
+SELECT split_part(pg_temp.refused($$SELECT queue.try_push('tried', key => 'k', on_duplicate => 'error')$$), E'\n', 1) AS refused;
+SELECT state, payload FROM queue.tasks WHERE queue = 'tried' ORDER BY id;
+
+-- With key_ttl_from => 'push' the key_ttl counts from the push, and the key stays taken at least until the task has ended.
+SELECT queue.create('window', '{"max_attempts": 1}');
+SELECT count(queue.push('window', to_jsonb(k), key => k, key_ttl => '1 hour', key_ttl_from => 'push')) FROM unnest('{early,late,dies,goes on}'::text[]) AS k;
+UPDATE queue.tasks SET created_at = created_at - CASE payload WHEN '"late"' THEN interval '2 hours' ELSE interval '40 minutes' END WHERE queue = 'window';
+SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'window', 4) WHERE payload IN ('"early"', '"late"');
+SELECT k.key, k.expires_at BETWEEN now() + interval '10 minutes' AND now() + interval '30 minutes' AS for_twenty_minutes, k.expires_at < now() AS over
+FROM queue_internal.keys AS k WHERE k.queue = 'window' ORDER BY k.key;
+SELECT k, pushed FROM unnest('{early,goes on,late}'::text[]) AS k, queue.try_push('window', key => k) ORDER BY k;
+-- A dead letter keeps what the push said, for its retry and for a new task like it.
+SELECT queue.fail(id, token, 'x') FROM queue.tasks WHERE queue = 'window' AND payload = '"dies"';
+SELECT queue.run_again(id) > id AS pushed, key_ttl < '0' AS counts_from_the_push FROM queue.dead_letters WHERE queue = 'window';
+SELECT extract(epoch FROM ttl)::integer AS seconds FROM queue_internal.keys WHERE queue = 'window' AND key = 'dies';

@@ -272,3 +272,16 @@ CALL queue.purge_where('{"queue": "default"}', batch_size => 1);
 CALL queue.wait_result(:id, '10 ms');
 SELECT queue.push('default') AS id \gset
 CALL queue.wait_result(:id, '10 ms');
+
+RESET ROLE; RESET search_path;
+-- A procedure that waits and claims runs as its caller.
+CREATE ROLE taker;
+SELECT queue.create('taken'), queue.grant_worker('taker', 'taken');
+SELECT queue.push('taken') AS id \gset
+SET ROLE taker;
+CALL queue.take('taken', '1 minute', '0') \gset taken_
+SELECT :taken_id = :id AS taken;
+CALL queue.take('default');
+RESET ROLE;
+SELECT queue.revoke_worker('taker', 'taken');
+DROP ROLE taker;

@@ -40,3 +40,24 @@ SELECT pg_temp.refused($$SELECT queue.push('mail')$$);
 SELECT pg_temp.refused($$SELECT queue.push_many('mail', '{}')$$);
 SELECT pg_temp.refused($$SELECT queue.push('default', run_at => now(), delay => '1 s')$$);
 SELECT count(*) FROM queue.tasks;
+
+-- push_tasks: each task has its own queue and options. Where a key is taken, the id is that of the task that has it.
+SELECT queue.create('mixed');
+SELECT queue.create('other');
+SELECT array_agg(p.id) AS ids FROM queue.push_tasks('[
+    {"queue": "mixed", "payload": null},
+    {"queue": "mixed", "key": "b", "priority": 5, "headers": {"h": 1}, "payload": {"n": 12345678901234567890.5}},
+    {"queue": "other", "payload": "x", "delay": "1 hour", "max_attempts": 3},
+    {"queue": "mixed", "key": "a", "group_key": "g", "backoff": {"base": "5 s"}, "key_ttl": "1 hour", "run_at": null},
+    {"queue": "mixed", "key": "b", "payload": "again"}]') AS p (id) \gset
+SELECT g.nth, t.queue, t.payload, t.priority, t.headers, t.key, t.group_key, t.backoff, t.max_attempts, t.run_at > now() + interval '50 minutes' AS later
+FROM unnest(:'ids'::bigint[]) WITH ORDINALITY AS g (id, nth) JOIN queue.tasks AS t ON t.id = g.id ORDER BY g.nth;
+SELECT count(*) FROM queue.push_tasks(jsonb_build_array(
+    jsonb_build_object('queue', 'mixed', 'after', jsonb_build_array((:'ids'::bigint[])[1]), 'on_predecessor_failure', 'continue'),
+    jsonb_build_object('queue', 'mixed', 'key', 'b', 'payload', 'new', 'on_duplicate', 'replace')));
+SELECT key, state, payload FROM queue.tasks WHERE queue = 'mixed' ORDER BY key, id;
+SELECT split_part(pg_temp.refused(format('SELECT queue.push_tasks(%L)', tasks)), E'\n', 1) AS refused FROM (VALUES
+    (1, '[{"queue": "mixed"}, {"queue": "mixed", "priorty": 1}]'), (2, '[{"queue": "mixed"}, {"queue": "mixed", "priority": 1.5}]'),
+    (3, '[{"queue": "mixed"}, {"queue": "mixed", "key": "b", "on_duplicate": "error"}]'), (4, '[{"queue": "mixed"}, {"queue": "nowhere"}]')) AS v (nth, tasks) ORDER BY nth;
+SELECT count(*) FROM queue.tasks WHERE queue = 'mixed';
+SELECT count(*) FROM queue.push_tasks('[]');

@@ -82,3 +82,20 @@ FROM queue.tasks AS t, queue.extend(t.id, t.token) AS e WHERE t.queue = 'long';
 SELECT pg_temp.refused($$SELECT queue.configure('long', '{"lease": "1 hour"}')$$);
 SELECT queue.configure('long', '{"max_attempts": 3}');
 RESET queue.max_lease;
+
+-- With if_not_exists a queue that exists stays as it is.
+SELECT queue.create('again', '{"max_attempts": 3}', if_not_exists => true);
+SET client_min_messages = notice;
+SELECT queue.create('again', '{"max_attempts": 9}', if_not_exists => true);
+SET client_min_messages = warning;
+SELECT max_attempts FROM queue.queues WHERE name = 'again';
+SELECT split_part(pg_temp.refused($$SELECT queue.create('again', if_not_exists => false)$$), E'\n', 1) AS refused;
+
+-- All queues at once.
+SELECT count(*) AS running FROM queue.queues WHERE paused_at IS NULL \gset
+SELECT queue.pause_all() = :running AS all_of_them, queue.pause_all() AS second_time;
+SELECT count(*) FROM queue.queues WHERE paused_at IS NULL;
+SELECT queue.push('again') > 0 AS pushed;
+SELECT count(*) FROM queue.claim('1 minute', 'again');
+SELECT queue.resume_all() = (SELECT count(*) FROM queue.queues) AS all_of_them, queue.resume_all() AS second_time;
+SELECT count(*) FROM queue.claim('1 minute', 'again');

@@ -34,3 +34,23 @@ COMMIT;
 SELECT outcome FROM queue_internal.outcomes WHERE task_id = :id;
 SELECT queue.retry(:id);
 SELECT count(*) FROM queue_internal.outcomes WHERE task_id = :id;
+
+-- run_again pushes a new task like one that ended, however it ended. The task that ended stays where it is.
+SELECT queue.create('again', '{"max_attempts": 1}');
+SELECT queue.push('again', '"completes"', priority => 3, headers => '{"h": 1}', max_attempts => 7) AS done \gset
+SELECT queue.push('again', '"fails"', key => 'k', key_ttl => '1 hour', group_key => 'g', backoff => '{"base": "5 s"}', priority => 4) AS dead \gset
+SELECT queue.push('again', '"is cancelled"', delay => '1 day') AS cancelled \gset
+SELECT queue.push('again', '"waits"', delay => '1 day') AS queued \gset
+SELECT queue.complete(id, token, '1') FROM queue.claim('1 minute', 'again');
+SELECT queue.fail(id, token, 'broken') FROM queue.claim('1 minute', 'again');
+SELECT queue.cancel(:cancelled);
+SELECT queue.run_again(:done) AS done_2 \gset
+SELECT queue.run_again(:dead) AS dead_2 \gset
+SELECT queue.run_again(:cancelled) AS cancelled_2 \gset
+SELECT payload, priority, headers, key, group_key, backoff, state, attempt, max_attempts, run_at <= clock_timestamp() AS due
+FROM queue.tasks WHERE queue = 'again' AND id > :queued ORDER BY id;
+SELECT id = :done_2, id = :dead_2, id = :cancelled_2 FROM queue.tasks WHERE queue = 'again' AND id > :queued ORDER BY id;
+SELECT (queue.get(:done)).state AS done, (queue.get(:dead)).state AS dead, (queue.get(:cancelled)).state AS cancelled;
+SELECT ttl = '1 hour' AS same_key_ttl FROM queue_internal.keys WHERE task_id = :dead_2;
+SELECT split_part(pg_temp.refused(format('SELECT queue.run_again(%s)', :dead)), E'\n', 1) AS refused;
+SELECT pg_temp.refused(format('SELECT queue.run_again(%s)', :queued)) LIKE 'QX005: task % has not ended%The task is queued.%' AS refused;

@@ -77,3 +77,14 @@ SELECT pg_temp.expire(min(id)) FROM queue.tasks WHERE queue = 'places' AND state
 CALL queue.wait('places', '0');
 SELECT attempt FROM queue.claim('1 minute', 'places', 2);
 CALL queue.wait('places', '0');
+
+-- take waits for a task and claims it. Without one, it returns nulls.
+SELECT queue.create('taken');
+SELECT queue.push('taken', '{"n": 1}', headers => '{"h": 2}', key => 'k', priority => 3, max_attempts => 4) AS pushed \gset
+CALL queue.take('taken', '1 minute', '1 hour', 'w') \gset
+SELECT :id = :pushed AS same, :'payload' AS payload, :'headers' AS headers, :attempt AS attempt, :max_attempts AS max_attempts, :priority AS priority, :'key' AS key;
+SELECT worker, lease_until = :'lease_until' AS same_lease FROM queue.tasks WHERE id = :id;
+SELECT queue.complete(:id, :token);
+CALL queue.take('taken', timeout => '10 ms');
+-- Also if results are passed.
+CALL queue.take('taken', timeout => '0', id => 5, token => 5);

@@ -84,6 +84,7 @@ fn snapshots_that_are_too_old_are_refused_alike() {
             "queue.complete($, 2)",
             "queue.complete_many(ARRAY[$], ARRAY[1])",
             "queue.complete_and_claim($, 1, NULL, '1 hour')",
+            "queue.complete_many_and_claim(ARRAY[$], ARRAY[1], NULL, '1 hour')",
             "queue.extend($, 1, '2 hours')",
         ] {
             for changed in [false, true] {

@@ -180,6 +180,7 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
         ("on_duplicate" | "on_predecessor_failure", _) => {
             literals(&["skip", "replace", "reschedule", "error", "fail", "cancel", "continue", "", "x"])
         }
+        ("key_ttl_from", _) => literals(&["end", "push", "", "x"]),
         ("filter", _) => object(&[
             "all",
             "queue",
@@ -222,6 +223,38 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
         ])
         .prop_map(|text| quote(&text))
         .boxed(),
+        ("tasks", "jsonb") => {
+            let names = &[
+                "queue",
+                "payload",
+                "priority",
+                "run_at",
+                "delay",
+                "key",
+                "on_duplicate",
+                "group_key",
+                "max_attempts",
+                "headers",
+                "after",
+                "backoff",
+                "key_ttl",
+                "on_predecessor_failure",
+                "key_ttl_from",
+                "x",
+            ][..];
+            let member = (select(names), json()).prop_map(|(name, value)| format!("\"{name}\": {value}"));
+            let queue = select(&["default", "mail", "nowhere"][..]);
+            let task = (queue, proptest::collection::vec(member, 0..3)).prop_map(|(queue, members)| {
+                let queue = format!("\"queue\": \"{queue}\"");
+                format!("{{{}}}", std::iter::once(queue).chain(members).collect::<Vec<_>>().join(", "))
+            });
+            prop_oneof![
+                6 => proptest::collection::vec(task, 0..4).prop_map(|tasks| format!("[{}]", tasks.join(", "))),
+                1 => object(&["queue", "x"]),
+            ]
+            .prop_map(|text| quote(&text))
+            .boxed()
+        }
         ("backoff", _) => {
             object(&["kind", "base", "max", "jitter", "x"]).prop_map(|text| quote(&text)).boxed()
         }

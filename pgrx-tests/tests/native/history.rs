@@ -247,16 +247,24 @@ impl<'a> History<'a> {
             1 => format!(", ARRAY[{}]::jsonb[]", list(&|_| "NULL".to_owned())),
             _ => String::new(),
         };
-        self.run(&format!(
-            "SELECT queue.complete_many(ARRAY[{ids}]::bigint[], ARRAY[{tokens}]::bigint[]{results})"
-        ));
+        let arguments = format!("ARRAY[{ids}]::bigint[], ARRAY[{tokens}]::bigint[]{results}");
+        if self.dice.one_in(3) {
+            let queue = self.queue();
+            self.lease(&format!(
+                "SELECT {CLAIMED} FROM queue.complete_many_and_claim({arguments}, lease => '1 hour', queue => '{queue}',
+                     max_tasks => 2)"
+            ));
+        } else {
+            self.run(&format!("SELECT queue.complete_many({arguments})"));
+        }
     }
 
     fn complete_and_claim(&mut self) {
         let (id, token) = self.given_up();
         let (queue, lease) = (self.queue(), self.dice.pick(&["'1 hour'", "'1 hour'", "NULL", "'-1 hour'"]));
+        let most = self.dice.pick(&["", "", ", 3", ", 0"]);
         self.lease(&format!(
-            "SELECT {CLAIMED} FROM queue.complete_and_claim({id}, {token}, '[]', {lease}, '{queue}', 'w')"
+            "SELECT {CLAIMED} FROM queue.complete_and_claim({id}, {token}, '[]', {lease}, '{queue}', 'w'{most})"
         ));
     }
 

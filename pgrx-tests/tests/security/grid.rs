@@ -49,11 +49,11 @@ const ROLES: [Role; 10] = [
 ];
 
 /// Functions that affect all queues, for which a right for one is not enough.
-const FOR_ALL: [&str; 3] = ["create", "reap", "run_schedules"];
+const FOR_ALL: [&str; 5] = ["create", "pause_all", "resume_all", "reap", "run_schedules"];
 /// Functions that concern no queue.
 const FOR_NONE: [&str; 4] = ["channel", "engine_stats", "health", "schedule_preview"];
 /// Functions that leave out queues for which their caller has no right.
-const SILENT: [&str; 3] = ["publish", "complete_many", "extend_many"];
+const SILENT: [&str; 5] = ["publish", "complete_many", "fail_many", "release_many", "extend_many"];
 
 impl Role {
     fn may(&self, (verb, allowed, _): (&str, &str, &str), own: bool) -> bool {

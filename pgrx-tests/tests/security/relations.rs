@@ -73,6 +73,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("queue_internal.check_wait", "WO*"),
     ("queue_internal.check_wait_result", "WO*"),
     ("queue_internal.first_ready", "WO*"),
+    ("queue_internal.wait_deadline", "WO*"),
     ("queue_internal.outcome", "WO*"),
     ("queue_internal.try_commit", "WO*"),
     ("queue_internal.in_batches", "O*"),

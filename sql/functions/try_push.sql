@@ -1,0 +1,57 @@
+-- queue.try_push
+--
+--   Promise:  as queue.push. "pushed" is exact also while other transactions push the same key
+--   Waits:    as queue.push
+--   Touches:  as queue.push
+
+CREATE FUNCTION queue.try_push(
+    queue        text,
+    payload      jsonb       DEFAULT '{}',
+    priority     integer     DEFAULT 0,
+    run_at       timestamptz DEFAULT NULL,
+    delay        interval    DEFAULT NULL,
+    key          text        DEFAULT NULL,
+    on_duplicate text        DEFAULT 'skip',
+    group_key    text        DEFAULT NULL,
+    max_attempts integer     DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    after        bigint[]    DEFAULT NULL,
+    backoff      jsonb       DEFAULT NULL,
+    key_ttl      interval    DEFAULT NULL,
+    on_predecessor_failure text DEFAULT NULL,
+    key_ttl_from text        DEFAULT NULL)
+RETURNS TABLE (id bigint, pushed boolean)
+LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF key IS NULL THEN
+        id := queue.push(
+            queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
+            key_ttl, on_predecessor_failure, key_ttl_from);
+        pushed := true;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    PERFORM queue_internal.check_task_options(
+        queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from);
+    IF payload IS NULL THEN
+        PERFORM queue_internal.raise_null('payload');
+    END IF;
+    PERFORM queue_internal.check_right('producer', queue);
+    SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
+        queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
+        group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
+        on_predecessor_failure,
+        CASE WHEN after <> '{}' THEN
+            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END) AS p;
+    RETURN NEXT;
+END
+$$;
+COMMENT ON FUNCTION queue.try_push IS
+'Does what queue.push does, and also reports whether it added a task. Returns one row: the id, and pushed, which is
+false if another task has the key and no task was added. Needs the producer''s right on the queue.
+
+- queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
+  on_predecessor_failure, key_ttl_from: as in queue.push.
+
+Errors: as queue.push.';
