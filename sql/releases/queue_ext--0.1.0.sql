@@ -198,8 +198,9 @@ CREATE TABLE queue.schedules (
         AND jsonb_typeof(options) = 'object' AND isfinite(next_run_at))
 );
 
--- A key belongs to a live task; or, after that task finished, until expires_at. "ttl" is the key_ttl of the push,
--- "replaced_ttl" that of the running task which gave up the key and may get it back (resolve_duplicate).
+-- A key belongs to a live task; or, after that task finished, until expires_at. "ttl" is the key_ttl of the push, negative
+-- if it counts from the push; "replaced_ttl" is that of the running task which gave up the key and may get it back
+-- (resolve_duplicate).
 CREATE TABLE queue_internal.keys (
     queue      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
@@ -856,7 +857,7 @@ COMMENT ON FUNCTION queue_internal.checked_lease IS
 CREATE FUNCTION queue_internal.check_task_options(
     queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text)
+    on_predecessor_failure text, key_ttl_from text DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -887,16 +888,17 @@ BEGIN
         PERFORM queue_internal.raise_invalid('on_duplicate', 'needs a key', quote_literal(on_duplicate));
     END IF;
     IF key IS NOT NULL OR group_key IS NOT NULL OR backoff IS NOT NULL OR key_ttl IS NOT NULL
-       OR after IS NOT NULL OR on_predecessor_failure IS NOT NULL THEN
+       OR after IS NOT NULL OR on_predecessor_failure IS NOT NULL OR key_ttl_from IS NOT NULL THEN
         PERFORM queue_internal.check_policy_options(
-            key, group_key, after, backoff, key_ttl, on_predecessor_failure);
+            key, group_key, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from);
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_task_options IS 'Checks the options of a task that is pushed.';
 
 CREATE FUNCTION queue_internal.check_policy_options(
-    key text, group_key text, after bigint[], backoff jsonb, key_ttl interval, on_predecessor_failure text)
+    key text, group_key text, after bigint[], backoff jsonb, key_ttl interval, on_predecessor_failure text,
+    key_ttl_from text)
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -908,6 +910,11 @@ BEGIN
         PERFORM queue_internal.raise_invalid('key_ttl', 'needs a key', key_ttl::text);
     ELSIF extract(epoch FROM key_ttl) = 0 THEN
         PERFORM queue_internal.raise_invalid('key_ttl', 'must be greater than zero', key_ttl::text);
+    ELSIF key_ttl_from NOT IN ('end', 'push') THEN
+        PERFORM queue_internal.raise_invalid(
+            'key_ttl_from', 'must be one of end, push', quote_literal(left(key_ttl_from, 64)));
+    ELSIF key_ttl_from IS NOT NULL AND key_ttl IS NULL THEN
+        PERFORM queue_internal.raise_invalid('key_ttl_from', 'needs "key_ttl"', quote_literal(key_ttl_from));
     END IF;
     IF after IS NOT NULL THEN
         PERFORM queue_internal.check_array('after', after);
@@ -1198,6 +1205,14 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_key IS 'Checks a key or a group key: 1 to 512 bytes; null passes.';
 
+CREATE FUNCTION queue_internal.stored_ttl(key_ttl interval, key_ttl_from text) RETURNS interval
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN CASE key_ttl_from WHEN 'push' THEN - key_ttl ELSE key_ttl END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.stored_ttl IS 'Returns a key_ttl as tables store it: negative if it counts from the push.';
+
 -- Waits for a transaction that is taking the key for another task: if that one rolls back, the key is free, and this
 -- push is not lost.
 CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint, ttl interval DEFAULT NULL) RETURNS boolean
@@ -1275,7 +1290,8 @@ BEGIN
     END IF;
     IF NOT at_once THEN
         UPDATE queue_internal.keys AS k
-        SET expires_at = now + coalesce(k.ttl, q.key_ttl)
+        SET expires_at = CASE WHEN extract(epoch FROM k.ttl) < 0 THEN task.created_at - k.ttl
+                              ELSE now + coalesce(k.ttl, q.key_ttl) END
         FROM queue.queues AS q
         WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id
           AND q.name = task.queue AND coalesce(k.ttl, q.key_ttl) IS NOT NULL;
@@ -3032,7 +3048,7 @@ COMMENT ON FUNCTION queue_internal.lock_to_end IS
     'Locks the row of a task that is to end; false if that would have to wait.';
 
 -- Bounded, because each failure writes the whole array again, also if the background worker ends the attempt.
-CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text) RETURNS jsonb
+CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text, details jsonb DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     longest CONSTANT integer := 65536;
@@ -3046,8 +3062,9 @@ BEGIN
     IF jsonb_array_length(CASE jsonb_typeof(errors) WHEN 'array' THEN errors END) >= 20 THEN
         errors := errors - 10;
     END IF;
-    RETURN errors || jsonb_build_object(
-        'attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error);
+    RETURN errors || (
+        jsonb_build_object('attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error)
+        || CASE WHEN details IS NULL THEN '{}' ELSE jsonb_build_object('details', details) END);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.with_error IS
@@ -3219,7 +3236,8 @@ COMMENT ON FUNCTION queue_internal.move IS
 -- task that was replaced is cancelled instead of requeued. Without "wait" it returns null and does nothing if it
 -- would have to wait for a transaction that has pushed after the task or is replacing it.
 CREATE FUNCTION queue_internal.end_attempt(
-    task queue.tasks, error text, retry_in interval, permanent boolean, wait boolean DEFAULT true)
+    task queue.tasks, error text, retry_in interval, permanent boolean, wait boolean DEFAULT true,
+    details jsonb DEFAULT NULL)
 RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -3227,7 +3245,7 @@ DECLARE
     is_last boolean;
     outcome text;
 BEGIN
-    task.errors := queue_internal.with_error(task, error);
+    task.errors := queue_internal.with_error(task, error, details);
     SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = task.queue;
     -- A dump may bring a task before its queue. Until then it is unknown whether this was the last attempt.
     IF NOT wait AND source.name IS NULL THEN
@@ -3298,6 +3316,41 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.leased_task IS
     'Returns the running task with that token, locked; raises if the lease is no longer held.';
+
+-- Locks many as leased_task does, in the order of ids; leaves out the leases that are no longer held. "permanent" is that
+-- of queue.fail. It is null for a release, which ends no task unless leased_task notices that. "nth" is the position in
+-- the arrays.
+CREATE FUNCTION queue_internal.lock_leases(ids bigint[], tokens bigint[], permanent boolean)
+RETURNS TABLE (id bigint, token bigint, nth bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    FOR id, token, nth IN
+        SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.nth
+        FROM ROWS FROM (unnest(ids), unnest(tokens)) WITH ORDINALITY AS g (id, token, nth)
+        ORDER BY g.id, g.token, g.nth
+    LOOP
+        IF permanent IS NULL OR NOT queue_internal.may_be_last(id, token, permanent) THEN
+            PERFORM FROM queue.tasks AS t
+            WHERE t.id = lock_leases.id AND t.token = lock_leases.token AND t.state = 'running'
+              AND t.cancel_requested_at IS NULL AND t.key IS NULL AND queue_internal.has_right('worker', t.queue)
+            FOR NO KEY UPDATE;
+            IF FOUND THEN
+                RETURN NEXT;
+                CONTINUE;
+            END IF;
+        END IF;
+        PERFORM FROM queue.tasks AS t
+        WHERE t.id = lock_leases.id AND t.token = lock_leases.token AND t.state = 'running'
+          AND queue_internal.has_right('worker', t.queue)
+        FOR UPDATE;
+        IF FOUND THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_leases IS
+    'Locks the running tasks with these tokens; returns them, without those whose lease is no longer held.';
 -- queue_internal.open_queue(name, kind)
 --
 --   Returns the row of a queue, for a caller that has this kind of right on it.
@@ -5275,7 +5328,7 @@ DECLARE
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
             '{check_wait, first_ready, first_pause, next_pause, check_wait_result, outcome, is_finished, try_commit,
-              may_commit}'));
+              may_commit, wait_deadline}'));
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));
@@ -5288,7 +5341,7 @@ BEGIN
         WHEN 'producer' THEN ARRAY[
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
-            'EXECUTE ON FUNCTION queue.push, queue.push_many, queue.publish'
+            'EXECUTE ON FUNCTION queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish'
         ]
         WHEN 'worker' THEN ARRAY[
             'USAGE ON TYPE queue.claimed_task',
@@ -5296,9 +5349,11 @@ BEGIN
             'EXECUTE ON ROUTINE ' || waiting,
             'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
-            'queue.complete_and_claim, queue.fail, queue.release, queue.extend, queue.extend_many,'
-            'queue.confirm_cancel',
-            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean)'
+            'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text, integer),'
+            'queue.complete_and_claim(bigint, bigint, jsonb, interval, text[], text, integer),'
+            'queue.complete_many_and_claim, queue.fail, queue.fail_many, queue.release, queue.release_many, queue.extend,'
+            'queue.extend_many, queue.assert_lease, queue.confirm_cancel',
+            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean), queue.take'
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',
@@ -5594,7 +5649,8 @@ CREATE FUNCTION queue.push(
     after        bigint[]    DEFAULT NULL,
     backoff      jsonb       DEFAULT NULL,
     key_ttl      interval    DEFAULT NULL,
-    on_predecessor_failure text DEFAULT NULL)
+    on_predecessor_failure text DEFAULT NULL,
+    key_ttl_from text        DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -5602,7 +5658,7 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
@@ -5615,11 +5671,11 @@ BEGIN
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
-    RETURN queue_internal.push_linked(
+    RETURN (queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-        key_ttl, on_predecessor_failure,
+        queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END);
+            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -5647,31 +5703,31 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
   Null means the queue''s option.
 - on_predecessor_failure: what happens to this task if a task in after fails or is cancelled: cancel, fail or
   continue. Needs after. Null means the queue''s option.
+- key_ttl_from: end (default if null) or push: whether key_ttl counts from the end of the task or from its push. A task
+  that takes longer than key_ttl keeps its key until it ends. Needs key_ttl.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
 the key is taken and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
--- already.
+-- already. "pushed" is false if the id is that of a task that existed before. "key_ttl" is as in queue_internal.keys.
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, live bigint[])
-RETURNS bigint
+    on_predecessor_failure text, live bigint[], OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     source  CONSTANT queue.queues := queue_internal.open_queue(queue, 'producer');
     waits   CONSTANT boolean := after <> '{}';
-    pushed  queue.tasks;
-    id      bigint;
+    task    queue.tasks;
     running bigint;
 BEGIN
-    pushed.queue := queue;
-    pushed.key := key;
-    pushed.payload := payload;
-    pushed.priority := priority;
-    pushed.run_at := run_at;
-    pushed.headers := headers;
+    task.queue := queue;
+    task.key := key;
+    task.payload := payload;
+    task.priority := priority;
+    task.run_at := run_at;
+    task.headers := headers;
     LOOP
         INSERT INTO queue.tasks AS t (
             queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state)
@@ -5693,17 +5749,76 @@ BEGIN
             IF running IS NOT NULL THEN
                 PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue', ARRAY[running]);
             END IF;
-            RETURN id;
+            pushed := true;
+            RETURN;
         END IF;
         -- Null if the key is free now, or can be taken over.
-        SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(pushed, on_duplicate) AS s;
+        SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(task, on_duplicate) AS s;
         IF id IS NOT NULL THEN
-            RETURN id;
+            pushed := false;
+            RETURN;
         END IF;
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key or waits for others.';
+-- queue.try_push
+--
+--   Promise:  as queue.push. "pushed" is exact also while other transactions push the same key
+--   Waits:    as queue.push
+--   Touches:  as queue.push
+
+CREATE FUNCTION queue.try_push(
+    queue        text,
+    payload      jsonb       DEFAULT '{}',
+    priority     integer     DEFAULT 0,
+    run_at       timestamptz DEFAULT NULL,
+    delay        interval    DEFAULT NULL,
+    key          text        DEFAULT NULL,
+    on_duplicate text        DEFAULT 'skip',
+    group_key    text        DEFAULT NULL,
+    max_attempts integer     DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    after        bigint[]    DEFAULT NULL,
+    backoff      jsonb       DEFAULT NULL,
+    key_ttl      interval    DEFAULT NULL,
+    on_predecessor_failure text DEFAULT NULL,
+    key_ttl_from text        DEFAULT NULL)
+RETURNS TABLE (id bigint, pushed boolean)
+LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF key IS NULL THEN
+        id := queue.push(
+            queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
+            key_ttl, on_predecessor_failure, key_ttl_from);
+        pushed := true;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    PERFORM queue_internal.check_task_options(
+        queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from);
+    IF payload IS NULL THEN
+        PERFORM queue_internal.raise_null('payload');
+    END IF;
+    PERFORM queue_internal.check_right('producer', queue);
+    SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
+        queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
+        group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
+        on_predecessor_failure,
+        CASE WHEN after <> '{}' THEN
+            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END) AS p;
+    RETURN NEXT;
+END
+$$;
+COMMENT ON FUNCTION queue.try_push IS
+'Does what queue.push does, and also reports whether it added a task. Returns one row: the id, and pushed, which is
+false if another task has the key and no task was added. Needs the producer''s right on the queue.
+
+- queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
+  on_predecessor_failure, key_ttl_from: as in queue.push.
+
+Errors: as queue.push.';
 -- queue.push_many
 --
 --   Promise:  all of the tasks or none
@@ -5727,7 +5842,8 @@ CREATE FUNCTION queue.push_many(
     key_ttl      interval    DEFAULT NULL,
     on_predecessor_failure text DEFAULT NULL,
     keys         text[]      DEFAULT NULL,
-    group_keys   text[]      DEFAULT NULL)
+    group_keys   text[]      DEFAULT NULL,
+    key_ttl_from text        DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -5737,7 +5853,7 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, coalesce(key, CASE WHEN keys IS NOT NULL THEN 'one of keys' END),
-        on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure);
+        on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from);
     PERFORM queue_internal.check_array('payloads', payloads);
     PERFORM queue_internal.check_each_key('key', keys, key, cardinality(payloads));
     PERFORM queue_internal.check_each_key('group_key', group_keys, group_key, cardinality(payloads));
@@ -5766,9 +5882,9 @@ BEGIN
              WITH ORDINALITY AS p (payload, key, group_key, position)
         ORDER BY p.key COLLATE "C", p.position
     LOOP
-        ids[one.position] := queue_internal.push_linked(
+        ids[one.position] := (queue_internal.push_linked(
             queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
-            after, backoff, key_ttl, on_predecessor_failure, live);
+            after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, live)).id;
     END LOOP;
     RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, position) ORDER BY i.position;
 END
@@ -5781,7 +5897,7 @@ producer''s right on the queue.
 - queue: name of the queue.
 - payloads: one JSON value for each task, at most 100000, none of them null.
 - priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure: as in queue.push, the same for all tasks.
+  on_predecessor_failure, key_ttl_from: as in queue.push, the same for all tasks.
 - keys: a key for each payload; an element may be null. Cannot be combined with key. Null means no keys.
 - group_keys: a group key for each payload; an element may be null. Cannot be combined with group_key. Null means no
   group keys.
@@ -5809,6 +5925,124 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_each_key IS 'Checks an array of keys that goes with the array "payloads".';
+-- queue.push_tasks
+--
+--   Promise:  all of the tasks or none
+--   Waits:    as push_many: it locks all tasks that it will wait for or change before it takes the first key, and takes
+--             the keys in the order of queue and key
+--   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
+
+CREATE FUNCTION queue.push_tasks(tasks jsonb) RETURNS SETOF bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- One time for all: among equals the id decides.
+    moment CONSTANT timestamptz := clock_timestamp();
+    queues text[];
+    keys   text[];
+    after  bigint[] := '{}';
+    live   bigint[];
+    ids    bigint[];
+    one    record;
+    other  bigint;
+BEGIN
+    PERFORM queue_internal.check_tasks(tasks);
+    FOR one IN SELECT t.* FROM queue_internal.given_tasks(tasks) AS t ORDER BY t.nth LOOP
+        PERFORM queue_internal.check_task_options(
+            one.queue, one.priority, one.run_at, one.delay, one.key, one.on_duplicate, one.group_key, one.max_attempts,
+            one.headers, one.after, one.backoff, one.key_ttl, one.on_predecessor_failure, one.key_ttl_from);
+        PERFORM queue_internal.check_right('producer', one.queue);
+        queues := queues || one.queue;
+        keys := keys || CASE WHEN one.on_duplicate IN ('replace', 'reschedule') THEN one.key END;
+        FOREACH other IN ARRAY coalesce(one.after, '{}') LOOP
+            after := after || other;
+        END LOOP;
+    END LOOP;
+    live := queue_internal.lock_before_push(
+        queues, keys, CASE WHEN cardinality(array_remove(keys, NULL)) > 0 THEN 'replace' ELSE 'skip' END, after);
+    FOR one IN
+        SELECT t.* FROM queue_internal.given_tasks(tasks) AS t ORDER BY t.queue COLLATE "C", t.key COLLATE "C", t.nth
+    LOOP
+        one.run_at := coalesce(one.run_at, moment + coalesce(one.delay, '0'));
+        IF one.key IS NULL AND one.after IS NULL THEN
+            ids[one.nth] := queue.push(
+                queue => one.queue, payload => one.payload, priority => one.priority, run_at => one.run_at,
+                group_key => one.group_key, max_attempts => one.max_attempts, headers => one.headers,
+                backoff => one.backoff);
+        ELSE
+            ids[one.nth] := (queue_internal.push_linked(
+                one.queue, one.payload, one.priority, one.run_at, one.key, one.on_duplicate, one.group_key,
+                one.max_attempts, one.headers, one.after, one.backoff,
+                queue_internal.stored_ttl(one.key_ttl, one.key_ttl_from), one.on_predecessor_failure, live)).id;
+        END IF;
+    END LOOP;
+    RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, nth) ORDER BY i.nth;
+END
+$$;
+COMMENT ON FUNCTION queue.push_tasks IS
+'Adds many different tasks, each to a queue and with options of its own, and returns the ids in the order of the array: all
+of them or none. Where a key is taken, the row has the id of the task that has it. An empty array adds nothing and returns
+no rows. Needs the producer''s right on each of the queues.
+
+- tasks: a JSON array of at most 100000 objects, such as [{"queue": "mail", "payload": {"to": "ada"}, "delay": "1 hour"}].
+  Their members have the names, meanings and defaults of the parameters of queue.push. Only queue is required. Times and
+  intervals are strings, and after is an array. Null means the default, except that a payload of null is stored.
+
+Errors: as queue.push. 22023: a member is unknown or has the wrong type.';
+
+CREATE FUNCTION queue_internal.check_tasks(tasks jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    members CONSTANT text[] :=
+        '{queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
+          key_ttl, on_predecessor_failure, key_ttl_from}';
+    odd     text;
+BEGIN
+    IF tasks IS NULL THEN
+        PERFORM queue_internal.raise_null('tasks');
+    ELSIF jsonb_typeof(tasks) <> 'array' THEN
+        PERFORM queue_internal.raise_invalid('tasks', 'must be a JSON array', 'of type ' || jsonb_typeof(tasks));
+    ELSIF jsonb_array_length(tasks) > 100000 THEN
+        PERFORM queue_internal.raise_too_large('tasks', '100000 elements', jsonb_array_length(tasks) || ' elements');
+    END IF;
+    SELECT jsonb_typeof(e.value) INTO odd FROM jsonb_array_elements(tasks) AS e (value)
+    WHERE jsonb_typeof(e.value) <> 'object' LIMIT 1;
+    IF FOUND THEN
+        PERFORM queue_internal.raise_invalid('tasks', 'must be an array of JSON objects', 'an array with an element of type ' || odd);
+    END IF;
+    SELECT m.name INTO odd FROM jsonb_array_elements(tasks) AS e (value), jsonb_object_keys(e.value) AS m (name)
+    WHERE m.name <> ALL (members) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'argument "tasks" has no member "%"', left(odd, 64)
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = format('The members are %s.', array_to_string(members, ', '));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_tasks IS 'Checks the shape of the argument of queue.push_tasks.';
+
+CREATE FUNCTION queue_internal.given_tasks(tasks jsonb)
+RETURNS TABLE (
+    nth bigint, queue text, payload jsonb, priority integer, run_at timestamptz, delay interval, key text,
+    on_duplicate text, group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb,
+    key_ttl interval, on_predecessor_failure text, key_ttl_from text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- jsonb_to_record would make a payload of null into no payload.
+    RETURN QUERY
+    SELECT e.nth, t.queue, coalesce(e.value -> 'payload', '{}'), coalesce(t.priority, 0), t.run_at, t.delay, t.key,
+           coalesce(t.on_duplicate, 'skip'), t.group_key, t.max_attempts, t.headers, t.after, t.backoff, t.key_ttl,
+           t.on_predecessor_failure, t.key_ttl_from
+    FROM jsonb_array_elements(tasks) WITH ORDINALITY AS e (value, nth),
+         LATERAL jsonb_to_record(e.value) AS t (
+             queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
+             group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
+             on_predecessor_failure text, key_ttl_from text);
+EXCEPTION WHEN data_exception THEN
+    RAISE EXCEPTION 'argument "tasks" has a member of the wrong type'
+        USING ERRCODE = 'invalid_parameter_value', DETAIL = upper(left(SQLERRM, 1)) || substr(SQLERRM, 2) || '.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.given_tasks IS 'Returns the tasks that were passed to queue.push_tasks, one a row.';
 -- queue.publish
 --
 --   Promise:  all of the tasks or none
@@ -6127,27 +6361,80 @@ Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
 -- queue.complete_and_claim: a worker's loop needs one transaction for each task instead of two.
 
 CREATE FUNCTION queue.complete_and_claim(
-    id     bigint,
-    token  bigint,
-    result jsonb    DEFAULT NULL,
-    lease  interval DEFAULT NULL,
-    queue  text     DEFAULT 'default',
-    worker text     DEFAULT NULL)
+    id        bigint,
+    token     bigint,
+    result    jsonb    DEFAULT NULL,
+    lease     interval DEFAULT NULL,
+    queue     text     DEFAULT 'default',
+    worker    text     DEFAULT NULL,
+    max_tasks integer  DEFAULT 1)
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue.complete(id, token, result);
-    RETURN QUERY SELECT * FROM queue.claim(lease, queue, 1, worker);
+    RETURN QUERY SELECT * FROM queue.claim(lease, queue, max_tasks, worker);
 END
 $$;
-COMMENT ON FUNCTION queue.complete_and_claim IS
+COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text, integer) IS
 'Completes a task and claims the next one in the same transaction: both or neither. Returns no rows if there is no next
 task. Needs the worker''s right on both queues.
 
 - id, token, result: as in queue.complete.
-- lease, queue, worker: as in queue.claim, for the next task.
+- lease, queue, worker, max_tasks: as in queue.claim, for the next tasks. Default of max_tasks: 1.
 
 Errors: as queue.complete and queue.claim.';
+
+-- The same for several queues.
+CREATE FUNCTION queue.complete_and_claim(
+    id        bigint,
+    token     bigint,
+    result    jsonb,
+    lease     interval,
+    queues    text[],
+    worker    text     DEFAULT NULL,
+    max_tasks integer  DEFAULT 1)
+RETURNS SETOF queue.claimed_task
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue.complete(id, token, result);
+    RETURN QUERY SELECT * FROM queue.claim(lease, queues, max_tasks, worker);
+END
+$$;
+COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, text[], text, integer) IS
+'Completes a task and claims the next one from several queues, in the order given, in the same transaction: both or
+neither. Needs the worker''s right on the queue of the task and on each of the queues.
+
+- id, token, result: as in queue.complete. Null as result means none.
+- lease, queues, worker, max_tasks: as in queue.claim for several queues. Null as lease means the option lease of each
+  queue. Default of max_tasks: 1.
+
+Errors: as queue.complete and queue.claim.';
+-- queue.complete_many_and_claim: a pool of handlers needs one transaction for each batch instead of two.
+
+CREATE FUNCTION queue.complete_many_and_claim(
+    ids       bigint[],
+    tokens    bigint[],
+    results   jsonb[]  DEFAULT NULL,
+    lease     interval DEFAULT NULL,
+    queue     text     DEFAULT 'default',
+    max_tasks integer  DEFAULT 1,
+    worker    text     DEFAULT NULL)
+RETURNS SETOF queue.claimed_task
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM FROM queue.complete_many(ids, tokens, results);
+    RETURN QUERY SELECT * FROM queue.claim(lease, queue, max_tasks, worker);
+END
+$$;
+COMMENT ON FUNCTION queue.complete_many_and_claim IS
+'Completes many tasks, as queue.complete_many, and claims the next ones in the same transaction, as queue.claim. A task
+whose token is stale, or on whose queue the caller has no worker''s right, is left out and does not affect the others;
+call queue.complete_many to learn which ones. Returns the claimed tasks. Needs the worker''s right on the queue.
+
+- ids, tokens, results: as in queue.complete_many. With empty arrays it only claims.
+- lease, queue, max_tasks, worker: as in queue.claim, for the next tasks.
+
+Errors: as queue.complete_many and queue.claim.';
 -- queue.fail
 --
 --   Waits:    for transactions that have pushed after the task, if it ends with this attempt or has a key
@@ -6158,30 +6445,17 @@ CREATE FUNCTION queue.fail(
     token     bigint,
     error     text,
     retry_in  interval DEFAULT NULL,
-    permanent boolean  DEFAULT false)
+    permanent boolean  DEFAULT false,
+    details   jsonb    DEFAULT NULL)
 RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE
-    is_last boolean;
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_lease_holder(id, token);
-    PERFORM queue_internal.check_delay('retry_in', retry_in);
-    IF error IS NULL THEN
-        PERFORM queue_internal.raise_null('error');
-    ELSIF error = '' THEN
-        PERFORM queue_internal.raise_invalid('error', 'must not be empty');
-    ELSIF octet_length(error) > 1048576 THEN
-        PERFORM queue_internal.raise_too_large('error', '1048576 bytes', octet_length(error) || ' bytes');
-    ELSIF permanent IS NULL THEN
-        PERFORM queue_internal.raise_null('permanent');
-    ELSIF permanent AND retry_in IS NOT NULL THEN
-        PERFORM queue_internal.raise_invalid('retry_in', 'cannot be combined with "permanent"', retry_in::text);
-    END IF;
-    is_last := permanent OR (SELECT t.attempt >= coalesce(t.max_attempts, q.max_attempts)
-                             FROM queue.tasks AS t LEFT JOIN queue.queues AS q ON q.name = t.queue
-                             WHERE t.id = fail.id AND t.token = fail.token);
+    PERFORM queue_internal.check_error('error', error, details);
+    PERFORM queue_internal.check_retry(retry_in, permanent);
     RETURN queue_internal.end_attempt(
-        queue_internal.leased_task(id, token, is_last IS NOT FALSE), error, retry_in, permanent);
+        queue_internal.leased_task(id, token, queue_internal.may_be_last(id, token, permanent)),
+        error, retry_in, permanent, details => details);
 END
 $$;
 COMMENT ON FUNCTION queue.fail IS
@@ -6195,9 +6469,109 @@ the queue.
   beginning is kept, and a note of its length.
 - retry_in: the delay before the next attempt, at most 100 years. Null (default) means the backoff.
 - permanent: true moves the task to the dead letters at once. Cannot be combined with retry_in. Default false.
+- details: any JSON value of at most 64 kB, such as the status and the body of a response; stored with the error. Null
+  (default) means none.
 
 Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
 22004, 22023 or 54000: an argument is null, invalid or too large.';
+
+CREATE FUNCTION queue_internal.check_error(argument text, error text, details jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF error IS NULL THEN
+        PERFORM queue_internal.raise_null(argument);
+    ELSIF error = '' THEN
+        PERFORM queue_internal.raise_invalid(argument, 'must not be empty');
+    ELSIF octet_length(error) > 1048576 THEN
+        PERFORM queue_internal.raise_too_large(argument, '1048576 bytes', octet_length(error) || ' bytes');
+    ELSIF octet_length(details::text) > 65536 THEN
+        PERFORM queue_internal.raise_too_large('details', '65536 bytes', octet_length(details::text) || ' bytes');
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_error IS 'Checks the error of an attempt, and its details, which may be null.';
+
+CREATE FUNCTION queue_internal.check_retry(retry_in interval, permanent boolean) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.check_delay('retry_in', retry_in);
+    IF permanent IS NULL THEN
+        PERFORM queue_internal.raise_null('permanent');
+    ELSIF permanent AND retry_in IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid('retry_in', 'cannot be combined with "permanent"', retry_in::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_retry IS 'Checks when an attempt that failed is to be retried.';
+
+-- Read before the task is locked, to lock it as strongly as needed.
+CREATE FUNCTION queue_internal.may_be_last(id bigint, token bigint, permanent boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN permanent OR (
+        SELECT t.attempt >= coalesce(t.max_attempts, q.max_attempts)
+        FROM queue.tasks AS t LEFT JOIN queue.queues AS q ON q.name = t.queue
+        WHERE t.id = may_be_last.id AND t.token = may_be_last.token) IS NOT FALSE;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.may_be_last IS 'Returns whether a task may end if its attempt fails.';
+-- queue.fail_many
+--
+--   Waits:    as queue.fail
+--   Touches:  as queue.fail. Locks the tasks that run with the token given, in the order of ids, before it ends the first
+--             one, so that two batches cannot deadlock
+
+CREATE FUNCTION queue.fail_many(
+    ids       bigint[],
+    tokens    bigint[],
+    errors    text[],
+    retry_in  interval DEFAULT NULL,
+    permanent boolean  DEFAULT false,
+    details   jsonb[]  DEFAULT NULL)
+RETURNS TABLE (id bigint, state text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    failed    bigint[];
+    states    text[];
+    positions bigint[];
+    one       record;
+BEGIN
+    PERFORM queue_internal.check_array('ids', ids);
+    PERFORM queue_internal.check_array('tokens', tokens);
+    PERFORM queue_internal.check_array('errors', errors);
+    PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
+    PERFORM queue_internal.check_same_length('errors', errors, cardinality(ids));
+    PERFORM queue_internal.check_same_length('details', details, cardinality(ids));
+    PERFORM queue_internal.check_error('errors', g.error, g.details)
+    FROM ROWS FROM (unnest(errors), unnest(details)) AS g (error, details);
+    PERFORM queue_internal.check_retry(retry_in, permanent);
+    FOR one IN
+        SELECT l.id, l.token, l.nth, g.error, g.details
+        FROM queue_internal.lock_leases(ids, tokens, permanent) AS l
+        JOIN ROWS FROM (unnest(errors), unnest(details)) WITH ORDINALITY AS g (error, details, nth) ON g.nth = l.nth
+        ORDER BY l.id
+    LOOP
+        failed := failed || one.id;
+        states := states || queue.fail(one.id, one.token, one.error, retry_in, permanent, one.details);
+        positions := positions || one.nth;
+    END LOOP;
+    RETURN QUERY SELECT d.id, d.state FROM unnest(failed, states, positions) AS d (id, state, nth) ORDER BY d.nth;
+END
+$$;
+COMMENT ON FUNCTION queue.fail_many IS
+'Reports that the attempts of many tasks failed, as queue.fail. Returns the id and the new state of each task that was
+accepted, in the order given. A task whose token is stale, or on whose queue the caller has no worker''s right, is left
+out and does not affect the others. Empty arrays return no rows.
+
+- ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
+  100000.
+- errors: what went wrong with each task, 1 byte to 1 MB.
+- retry_in: the delay before the next attempt, the same for all, at most 100 years. Null (default) means the backoff.
+- permanent: true moves the tasks to the dead letters at once. Cannot be combined with retry_in. Default false.
+- details: one JSON value for each task, stored with its error; an element may be null. At most 64 kB each. Null
+  (default) means none.
+
+Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
 -- queue.release
 --
 --   Waits:    for transactions that have pushed after the task, if its cancellation was requested or it has a key
@@ -6234,6 +6608,45 @@ instead. Needs the worker''s right on the queue.
 
 Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
 22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.release_many
+--
+--   Waits:    as queue.release
+--   Touches:  as queue.release. Locks the tasks that run with the token given, in the order of ids, before it gives back
+--             the first one, so that two batches cannot deadlock
+
+CREATE FUNCTION queue.release_many(ids bigint[], tokens bigint[], delay interval DEFAULT '0') RETURNS SETOF bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    released  bigint[];
+    positions bigint[];
+    one       record;
+BEGIN
+    PERFORM queue_internal.check_array('ids', ids);
+    PERFORM queue_internal.check_array('tokens', tokens);
+    PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
+    IF delay IS NULL THEN
+        PERFORM queue_internal.raise_null('delay');
+    END IF;
+    PERFORM queue_internal.check_delay('delay', delay);
+    FOR one IN SELECT l.* FROM queue_internal.lock_leases(ids, tokens, NULL) AS l ORDER BY l.id LOOP
+        PERFORM queue.release(one.id, one.token, delay);
+        released := released || one.id;
+        positions := positions || one.nth;
+    END LOOP;
+    RETURN QUERY SELECT d.id FROM unnest(released, positions) AS d (id, nth) ORDER BY d.nth;
+END
+$$;
+COMMENT ON FUNCTION queue.release_many IS
+'Gives many tasks back without counting their attempts, as queue.release, and returns the ids of those that were accepted,
+in the order given. A task whose token is stale, or on whose queue the caller has no worker''s right, is left out and does
+not affect the others. Empty arrays return no rows.
+
+- ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
+  100000.
+- delay: how long until the tasks can be claimed again, at most 100 years. With 0 (default) they keep their places in the
+  queue.
+
+Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
 -- queue.extend_many
 --
 --   Touches:  queue.tasks (HOT updates). Locks the tasks that run with the token given, in the order of ids: a worker
@@ -6324,6 +6737,36 @@ cancel_requested, whether the worker should stop and call queue.confirm_cancel. 
 
 Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
 22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.assert_lease
+--
+--   Promise:  nobody else gets the task before the transaction ends, also if the lease expires meanwhile
+--   Waits:    for a transaction that is working on the task
+--   Touches:  queue.tasks (locks). With the lock of an update and not a weaker one, because two transactions that both
+--             asserted the lease and then completed the task would deadlock
+
+CREATE FUNCTION queue.assert_lease(id bigint, token bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    PERFORM queue_internal.check_lease_holder(id, token);
+    PERFORM FROM queue.tasks AS t
+    WHERE t.id = assert_lease.id AND t.token = assert_lease.token AND t.state = 'running'
+      AND queue_internal.has_right('worker', t.queue)
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_lease_lost(id, token);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue.assert_lease IS
+'Raises an error unless the lease is current, and keeps it current until the transaction ends: the task is not requeued and
+not claimed by another worker, also if the lease expires meanwhile. Call it first in each transaction in which a worker
+writes and does not complete the task. Other calls for the task, such as a heartbeat from another connection, wait until
+the transaction ends. Needs the worker''s right on the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004 or 22023: an argument is null or invalid.';
 -- queue.confirm_cancel
 --
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
@@ -6377,7 +6820,7 @@ BEGIN
     RETURN queue_internal.cancel_or_request(task);
 END
 $$;
-COMMENT ON FUNCTION queue.cancel IS
+COMMENT ON FUNCTION queue.cancel(bigint) IS
 'Cancels a task that is not running. For a running task it records the request: the worker learns of it at its next
 queue.extend, and the task is cancelled when the worker confirms it, fails or releases the task, or loses its lease.
 If the worker completes the task first, it is completed. Returns the new state: cancelled or running. Needs the
@@ -6387,6 +6830,41 @@ operator''s right on the queue.
 
 Errors: QX003: the task does not exist, or the caller has no right on its queue. QX005: it has finished already. 22004
 or 22023: the argument is null or invalid.';
+
+-- The same for the task with a key. A task that ends or loses the key meanwhile was not the one to cancel.
+CREATE FUNCTION queue.cancel(queue text, key text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    holder bigint;
+    task   queue.tasks;
+BEGIN
+    PERFORM queue_internal.open_queue(queue, 'operator');
+    IF key IS NULL THEN
+        PERFORM queue_internal.raise_null('key');
+    END IF;
+    PERFORM queue_internal.check_key('key', key);
+    SELECT k.task_id INTO holder FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key;
+    SELECT t.* INTO task FROM queue.tasks AS t
+    WHERE t.id = holder AND t.queue = cancel.queue AND t.state = 'running'
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        SELECT t.* INTO task FROM queue.tasks AS t
+        WHERE t.id = holder AND t.queue = cancel.queue
+        FOR UPDATE;
+    END IF;
+    RETURN CASE WHEN FOUND THEN queue_internal.cancel_or_request(task) END;
+END
+$$;
+COMMENT ON FUNCTION queue.cancel(text, text) IS
+'Cancels the task of a queue that has this key, as queue.cancel(id) does, and returns its new state: cancelled or
+running. Returns null if no waiting, queued or running task has the key. If a running task is being replaced, the task
+that waits for its end has the key. Needs the operator''s right on the queue.
+
+- queue: name of the queue.
+- key: the key, exactly as it was pushed.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null,
+invalid or too large.';
 -- queue.end_lease
 --
 --   Waits:    for a transaction that is working on the task
@@ -6516,6 +6994,44 @@ letter whose key another task has stays where it is. Needs the operator''s right
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null,
 invalid or too large.';
+-- queue.run_again
+--
+--   Waits:    as queue.push, for a transaction that is pushing the same key
+--   Touches:  queue.history, queue.dead_letters (reads), queue.tasks (inserts)
+
+CREATE FUNCTION queue.run_again(id bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    ended queue.all_tasks;
+    own   record;
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    SELECT a.* INTO ended FROM queue.all_tasks AS a
+    WHERE a.id = run_again.id AND queue_internal.has_right('operator', a.queue);
+    IF ended.finished_at IS NULL THEN
+        PERFORM queue_internal.raise_wrong_state(
+            id, 'operator', 'has not ended', 'Only tasks that completed, failed or were cancelled can be run again.');
+    END IF;
+    SELECT d.backoff, d.key_ttl INTO own FROM queue.dead_letters AS d WHERE d.id = run_again.id;
+    RETURN queue.push(
+        queue => ended.queue, payload => ended.payload, priority => ended.priority, key => ended.key,
+        on_duplicate => CASE WHEN ended.key IS NULL THEN 'skip' ELSE 'error' END, group_key => ended.group_key,
+        max_attempts => ended.max_attempts, headers => ended.headers, backoff => own.backoff,
+        key_ttl => greatest(own.key_ttl, - own.key_ttl),
+        key_ttl_from => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN 'push' END);
+END
+$$;
+COMMENT ON FUNCTION queue.run_again IS
+'Pushes a new task like one that completed, failed or was cancelled, and returns the id of the new task. It has the same
+queue, payload, headers, priority, key, group key and max_attempts, those of a dead letter also its backoff and key_ttl,
+and is due at once. The task that ended stays in the history or among the dead letters; queue.retry puts a dead letter
+itself back. Needs the operator''s right on the queue.
+
+- id: the task that ended.
+
+Errors: QX002: its queue was dropped. QX003: the task does not exist, or the caller has no right on its queue. QX004: its
+key is taken, perhaps still by itself for its key_ttl. QX005: it has not ended. 22004 or 22023: the argument is null or
+invalid.';
 -- queue.reap
 --
 --   Touches:  queue.tasks (reads all of it, never waits for a lock)
@@ -6692,17 +7208,75 @@ the queues.
 - timeout, ready: as for one queue.
 
 Errors: as for one queue.';
+-- queue.take
+--
+--   Locks:    none while it waits, and no snapshot: see queue.wait
+--   Touches:  as queue.claim
+--   Why it has no SET clause, and no operators: see queue.maintain()
+
+CREATE PROCEDURE queue.take(
+    queue    text     DEFAULT 'default',
+    lease    interval DEFAULT NULL,
+    timeout  interval DEFAULT '30 seconds',
+    worker   text     DEFAULT NULL,
+    INOUT id           bigint      DEFAULT NULL,
+    INOUT token        bigint      DEFAULT NULL,
+    INOUT payload      jsonb       DEFAULT NULL,
+    INOUT headers      jsonb       DEFAULT NULL,
+    INOUT attempt      integer     DEFAULT NULL,
+    INOUT max_attempts integer     DEFAULT NULL,
+    INOUT priority     integer     DEFAULT NULL,
+    INOUT key          text        DEFAULT NULL,
+    INOUT group_key    text        DEFAULT NULL,
+    INOUT progress     jsonb       DEFAULT NULL,
+    INOUT run_at       timestamptz DEFAULT NULL,
+    INOUT created_at   timestamptz DEFAULT NULL,
+    INOUT lease_until  timestamptz DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+DECLARE
+    deadline CONSTANT pg_catalog.timestamptz := queue_internal.wait_deadline(timeout);
+    ready    boolean;
+BEGIN
+    LOOP
+        SELECT c.id, c.token, c.payload, c.headers, c.attempt, c.max_attempts, c.priority, c.key, c.group_key, c.progress,
+               c.run_at, c.created_at, c.lease_until
+        INTO id, token, payload, headers, attempt, max_attempts, priority, key, group_key, progress,
+             run_at, created_at, lease_until
+        FROM queue.claim(lease, queue, 1, worker) AS c;
+        EXIT WHEN id IS NOT NULL OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) deadline;
+        CALL queue.wait(
+            queue, greatest(deadline OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp(), '0'), ready);
+        EXIT WHEN ready IS NOT TRUE;
+    END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE queue.take IS
+'Waits until a task of the queue can be claimed, as queue.wait does, and claims it, as queue.claim does: one round trip for
+each task. It tries again if another worker was quicker. If the timeout ends first, all results are null. Locks, snapshots
+and transaction blocks: as queue.wait. Needs the worker''s right on the queue.
+
+- queue: name of the queue. Default "default".
+- lease: how long the caller has the task unless it extends the lease; more than 0, at most queue.max_lease. Null
+  (default) means the queue''s option lease.
+- timeout: how long to wait, at most 100 years. 0 returns at once. Default 30 seconds.
+- worker: name of the worker, 1 to 128 bytes, shown in queue.workers and in errors of the task. Null means none.
+- id, token, payload, headers, attempt, max_attempts, priority, key, group_key, progress, run_at, created_at,
+  lease_until: the results, as in queue.claimed_task; pass nothing.
+
+Errors: as queue.claim and queue.wait.';
 -- queue.create
 --
 --   Touches:  queue.queues (inserts)
 
-CREATE FUNCTION queue.create(name text, options jsonb DEFAULT '{}') RETURNS void
+CREATE FUNCTION queue.create(name text, options jsonb DEFAULT '{}', if_not_exists boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_name('name', name);
     PERFORM queue_internal.check_options(options);
     IF name ~ '[[:cntrl:]]' THEN
         PERFORM queue_internal.raise_invalid('name', 'must not contain control characters');
+    ELSIF if_not_exists IS NULL THEN
+        PERFORM queue_internal.raise_null('if_not_exists');
     END IF;
     PERFORM queue_internal.check_right('operator', name);
     IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = "create".name) THEN
@@ -6711,6 +7285,10 @@ BEGIN
     INSERT INTO queue.queues (name) VALUES ("create".name);
     PERFORM queue_internal.apply_options(name, options);
 EXCEPTION WHEN unique_violation THEN
+    IF if_not_exists THEN
+        RAISE NOTICE 'queue "%" already exists, skipping', name;
+        RETURN;
+    END IF;
     RAISE EXCEPTION 'queue "%" already exists', name
         USING ERRCODE = 'duplicate_object',
               HINT = format('Change its options with SELECT queue.configure(%L, ...).', name);
@@ -6721,6 +7299,8 @@ COMMENT ON FUNCTION queue.create IS
 
 - name: 1 to 128 bytes without control characters.
 - options: a JSON object. Intervals are strings of at most a year. Default {}: each option has its default.
+- if_not_exists: true changes nothing if the queue exists, also not its options, and raises a notice instead of an
+  error. Default false.
 
 Options:
 
@@ -6741,8 +7321,8 @@ Options:
   is cancelled.
 - keep_history: whether completed and cancelled tasks are kept in queue.history. Default true.
 
-Errors: 42501: no right. 42710: the queue exists. 22004, 22023 or 54000: an argument or an option is null, invalid or
-too large.';
+Errors: 42501: no right. 42710: the queue exists and if_not_exists is false. 22004, 22023 or 54000: an argument or an
+option is null, invalid or too large.';
 
 CREATE FUNCTION queue_internal.check_options(options jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -6950,6 +7530,52 @@ Needs the operator''s right on the queue.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: the argument is null,
 invalid or too large.';
+-- queue.pause_all
+--
+--   Touches:  queue.queues (updates, after it has locked the rows in the order of names, so that two calls cannot deadlock)
+
+CREATE FUNCTION queue.pause_all() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    paused bigint;
+BEGIN
+    PERFORM queue_internal.check_right('operator', NULL);
+    PERFORM FROM queue.queues AS q WHERE q.paused_at IS NULL ORDER BY q.name FOR NO KEY UPDATE;
+    UPDATE queue.queues AS q SET paused_at = clock_timestamp() WHERE q.paused_at IS NULL;
+    GET DIAGNOSTICS paused = ROW_COUNT;
+    RETURN paused;
+END
+$$;
+COMMENT ON FUNCTION queue.pause_all IS
+'Pauses all queues, as queue.pause, for example before maintenance of something that all workers need. Returns how many
+it paused: those that were paused already are not counted. A queue that is created later is not paused. Needs the
+operator''s right on all queues.
+
+Errors: 42501: no right on all queues.';
+-- queue.resume_all
+--
+--   Touches:  queue.queues (updates, after it has locked the rows in the order of names, so that two calls cannot deadlock)
+
+CREATE FUNCTION queue.resume_all() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    resumed bigint := 0;
+    name    text;
+BEGIN
+    PERFORM queue_internal.check_right('operator', NULL);
+    PERFORM FROM queue.queues AS q WHERE q.paused_at IS NOT NULL ORDER BY q.name FOR NO KEY UPDATE;
+    FOR name IN UPDATE queue.queues AS q SET paused_at = NULL WHERE q.paused_at IS NOT NULL RETURNING q.name LOOP
+        PERFORM queue_internal.announce_task(name, clock_timestamp());
+        resumed := resumed + 1;
+    END LOOP;
+    RETURN resumed;
+END
+$$;
+COMMENT ON FUNCTION queue.resume_all IS
+'Ends the pause of all queues, as queue.resume, also of those that were paused one by one. Returns how many it resumed.
+Needs the operator''s right on all queues.
+
+Errors: 42501: no right on all queues.';
 -- queue.purge
 --
 --   Touches:  queue.tasks, queue.dead_letters (locks with SKIP LOCKED, deletes)
@@ -7864,7 +8490,8 @@ Null means the default.';
 
 DO $$
 DECLARE
-    native CONSTANT text[] := '{push, push_many, claim, complete, complete_many, complete_and_claim, extend}';
+    native CONSTANT text[] := '{push, push_many, claim, complete, complete_many, complete_and_claim,
+                                complete_many_and_claim, extend}';
     verb   record;
 BEGIN
     FOR verb IN
@@ -7875,11 +8502,11 @@ BEGIN
                CASE WHEN p.proretset AND p.prorows <> 1000 THEN format(' ROWS %s', p.prorows) ELSE '' END AS rows,
                pg_get_function_identity_arguments(p.oid) AS arguments, obj_description(p.oid, 'pg_proc') AS comment,
                -- Claiming from several queues has no native version.
-               p.proname = ANY (native) AND (p.proname <> 'claim' OR p.proargtypes[1] = 'text'::regtype) AS is_native
+               p.proname = ANY (native) AND NOT (p.proname ~ 'claim$' AND 'text[]'::regtype = ANY (p.proargtypes)) AS is_native
         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE p.prokind = 'f' AND (
             n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|engine_stats$|health$)'
-            OR n.nspname = 'queue_internal' AND p.proname = 'next_batch')
+            OR n.nspname = 'queue_internal' AND p.proname IN ('next_batch', 'wait_deadline'))
     LOOP
         IF verb.schema = 'queue' THEN
             EXECUTE format('ALTER FUNCTION %s SET SCHEMA queue_internal', verb.core);
@@ -8044,8 +8671,8 @@ COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request i
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
 COMMENT ON COLUMN queue.tasks.errors IS
-    'An array with an object for each attempt that did not succeed: attempt, at, worker, error. Of more than twenty, the '
-    'first ten and the last ten.';
+    'An array with an object for each attempt that did not succeed: attempt, at, worker, error, and the details that the '
+    'worker passed to queue.fail(), if any. Of more than twenty, the first ten and the last ten.';
 
 COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, in one partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
@@ -8055,7 +8682,7 @@ COMMENT ON TABLE queue.history_default IS 'The history of days whose partition w
 COMMENT ON TABLE queue.dead_letters IS
     'The tasks that failed for good, with their errors, until they are retried, redriven, purged or past their retention.';
 COMMENT ON COLUMN queue.dead_letters.failed_at IS 'When the last attempt failed.';
-COMMENT ON COLUMN queue.dead_letters.key_ttl IS 'The key_ttl of the push, for the time after a redrive.';
+COMMENT ON COLUMN queue.dead_letters.key_ttl IS 'The key_ttl of the push, for the time after a redrive; negative if it counts from the push.';
 
 COMMENT ON VIEW queue.all_tasks IS 'Every task: live, finished, and failed for good.';
 COMMENT ON COLUMN queue.all_tasks.state IS 'waiting, queued, running, completed, cancelled or failed.';

@@ -131,8 +131,8 @@ SELECT pg_temp.calls('runs', ARRAY['queue.schedule_preview(''@daily'', runs => %
 SELECT pg_temp.calls('delay', ARRAY['queue.push(''default'', run_at => now(), delay => %s)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('error', ARRAY['queue.fail(1, 1, %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 1048577)→54000']);
 SELECT pg_temp.calls('permanent', ARRAY['queue.fail(1, 1, ''x'', permanent => %s)', 'queue.fail_many(''{}'', ''{}'', ''{}'', permanent => %s)'], ARRAY['NULL→22004']);
-SELECT pg_temp.calls('details', ARRAY['queue.fail(1, 1, ''x'', details => %s)'], ARRAY['to_jsonb(repeat(''x'', 1048576))→54000']);
-SELECT pg_temp.calls('details', ARRAY['queue.fail_many(''{1}'', ''{1}'', ''{x}'', details => %s)'], ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023', 'ARRAY[to_jsonb(repeat(''x'', 1048576))]→54000']);
+SELECT pg_temp.calls('details', ARRAY['queue.fail(1, 1, ''x'', details => %s)'], ARRAY['to_jsonb(repeat(''x'', 65536))→54000']);
+SELECT pg_temp.calls('details', ARRAY['queue.fail_many(''{1}'', ''{1}'', ''{x}'', details => %s)'], ARRAY['''{}''→22023', 'ARRAY[''1'',''2'']::jsonb[]→22023', 'ARRAY[to_jsonb(repeat(''x'', 65536))]→54000']);
 SELECT pg_temp.calls('errors', ARRAY['queue.fail_many(''{1}'', ''{1}'', %s)'], ARRAY['NULL→22004', '''{NULL}''→22004', '''{}''→22023', '''{a,b}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 1048577)]→54000']);
 SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s, true)', 'queue.fail_many(''{}'', ''{}'', ''{}'', %s, true)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('force', ARRAY['queue.drop(''default'', %s)'], ARRAY['NULL→22004']);
