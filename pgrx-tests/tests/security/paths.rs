@@ -201,7 +201,7 @@ fn create_extension_adopts_and_runs_no_existing_objects() {
 /// which cannot have one and are written without operators, and two whose bodies were parsed when they were created.
 const WITHOUT_PATH: &str = "
     queue.cancel_where queue.maintain queue.move_where queue.purge_where queue.redrive_where
-    queue.reprioritise_where queue.run_now_where queue_internal.first_task queue_internal.in_batches queue_internal.task_in_bucket";
+    queue.reprioritise_where queue.run_now_where queue.take queue_internal.first_task queue_internal.in_batches queue_internal.task_in_bucket";
 
 #[test]
 fn every_function_has_a_search_path_of_its_own_or_a_reason_not_to() {
