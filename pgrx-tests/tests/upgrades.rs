@@ -65,6 +65,8 @@ const NEXT: &[(&str, &str)] = &[
     ("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA queue FROM PUBLIC", "queue.site(): privileges"),
     ("CREATE VIEW queue.sites AS SELECT DISTINCT t.site FROM queue.tasks AS t", "queue.sites: query"),
     ("CREATE TYPE queue.place AS ENUM ('here', 'there')", "queue.place: labels"),
+    // Otherwise the background worker does so, at some time.
+    ("DO $$ BEGIN PERFORM queue_internal.close_types(); END $$", "queue.place: privileges"),
     ("CREATE SEQUENCE queue.sites_seq", "queue.sites_seq: sequence"),
     ("ALTER SEQUENCE queue.tasks_id_seq CACHE 5", "queue.tasks_id_seq: sequence"),
     ("CREATE STATISTICS queue.tasks_sites ON queue, state FROM queue.tasks", "statistics tasks_sites"),
