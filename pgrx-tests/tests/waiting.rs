@@ -365,4 +365,21 @@ fn take_claims_a_task_that_is_pushed_while_it_waits() {
     // After the timeout it returns nulls.
     let row = client.query_one("CALL queue.take(timeout => '50 ms')", &[]).expect("take");
     assert_eq!(row.get::<_, Option<i64>>("id"), None);
+    // The longest timeout.
+    number(&mut client, "SELECT queue.push('default', delay => '200 ms')");
+    let row = client.query_one("CALL queue.take(timeout => '100 years')", &[]).expect("take");
+    assert!(row.get::<_, Option<i64>>("id").is_some());
+}
+
+#[test]
+fn take_in_a_transaction_block_gives_up_when_it_finds_a_locked_task() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-take-in-block");
+    let (mut client, mut other) = (cluster.connect(), cluster.connect());
+    client.batch_execute("SELECT queue.create('narrow', '{\"max_running\": 2}')").expect("create");
+    number(&mut client, "SELECT queue.push('narrow')");
+    other.batch_execute("BEGIN; SELECT queue.claim(queue => 'narrow')").expect("claim");
+    client.batch_execute("SET statement_timeout = '10s'; BEGIN").expect("begin");
+    let row = client.query_one("CALL queue.take('narrow', timeout => '1 minute')", &[]).expect("take");
+    assert_eq!(row.get::<_, Option<i64>>("id"), None);
 }

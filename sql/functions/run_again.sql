@@ -21,7 +21,7 @@ BEGIN
         queue => ended.queue, payload => ended.payload, priority => ended.priority, key => ended.key,
         on_duplicate => CASE WHEN ended.key IS NULL THEN 'skip' ELSE 'error' END, group_key => ended.group_key,
         max_attempts => ended.max_attempts, headers => ended.headers, backoff => own.backoff,
-        key_ttl => greatest(own.key_ttl, - own.key_ttl),
+        key_ttl => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN - own.key_ttl ELSE own.key_ttl END,
         key_ttl_from => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN 'push' END);
 END
 $$;

@@ -7017,7 +7017,7 @@ BEGIN
         queue => ended.queue, payload => ended.payload, priority => ended.priority, key => ended.key,
         on_duplicate => CASE WHEN ended.key IS NULL THEN 'skip' ELSE 'error' END, group_key => ended.group_key,
         max_attempts => ended.max_attempts, headers => ended.headers, backoff => own.backoff,
-        key_ttl => greatest(own.key_ttl, - own.key_ttl),
+        key_ttl => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN - own.key_ttl ELSE own.key_ttl END,
         key_ttl_from => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN 'push' END);
 END
 $$;
@@ -7236,17 +7236,25 @@ LANGUAGE plpgsql AS $$
 DECLARE
     deadline CONSTANT pg_catalog.timestamptz := queue_internal.wait_deadline(timeout);
     ready    boolean;
+    moment   pg_catalog.timestamptz;
+    in_vain  integer := 0;
 BEGIN
     LOOP
+        moment := pg_catalog.now();
         SELECT c.id, c.token, c.payload, c.headers, c.attempt, c.max_attempts, c.priority, c.key, c.group_key, c.progress,
                c.run_at, c.created_at, c.lease_until
         INTO id, token, payload, headers, attempt, max_attempts, priority, key, group_key, progress,
              run_at, created_at, lease_until
         FROM queue.claim(lease, queue, 1, worker) AS c;
         EXIT WHEN id IS NOT NULL OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) deadline;
+        -- An interval of so many days counts as 100 years.
         CALL queue.wait(
-            queue, greatest(deadline OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp(), '0'), ready);
+            queue, least(greatest(deadline OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp(), '0'), '36000 days'), ready);
         EXIT WHEN ready IS NOT TRUE;
+        -- In a transaction block wait returns at once, also if it has found the same task before. Elsewhere a second
+        -- wait for it begins a new transaction.
+        in_vain := CASE WHEN pg_catalog.now() OPERATOR(pg_catalog.=) moment THEN in_vain OPERATOR(pg_catalog.+) 1 ELSE 0 END;
+        EXIT WHEN in_vain OPERATOR(pg_catalog.=) 3;
     END LOOP;
 END
 $$;
