@@ -6,7 +6,7 @@
 #   make demo                        run the demo, on a throw-away server
 #   make portable                    write the SQL-only edition, for servers on which no extension can be installed
 #   make yugabyte                    make the edition for YugabyteDB (docs/yugabyte.md)
-#   make test                        run the tests, on temporary servers of each version
+#   make test                        run the tests, on temporary servers of each version (FULL=1: all tests on each)
 #   make check                       run the most important tests on one version, in a few minutes
 #   make suite-15 SUITE=lanes TEST=crash   run one suite on one version, or those of its tests whose names match TEST
 #   make conformance                 run the tests that define the behaviour on every edition and version; print a table
@@ -174,8 +174,20 @@ comma := ,
 
 test: target/.exists
 	@$(MAKE) --no-print-directory -j6 prepared
-	@$(MAKE) --no-print-directory -j1 $(addprefix test-,$(PG_VERSIONS))
-	@pgrx-tests/summary target/results
+	@$(MAKE) --no-print-directory -j1 $(addprefix installed-,$(PG_VERSIONS)) $(addprefix target/settings/,$(PG_VERSIONS))
+	@status=0; QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) pgrx-tests/run plan $(foreach v,$(PG_VERSIONS),$(v)=$(call set,$(v))) || status=1; \
+		pgrx-tests/summary target/results; exit $$status
+
+# The last version runs nearly every suite again, those in the middle the ones whose subject is the server. With FULL=1 each
+# version runs all of them, in their long form.
+FULL ?=
+set = $(if $(FULL)$(filter $(FIRST),$(1)),all,$(if $(filter $(lastword $(PG_VERSIONS)),$(1)),again,server))
+
+# What the suites need on a version, for the shell.
+SETTINGS := $(addprefix target/settings/,$(PG_VERSIONS))
+.PHONY: $(SETTINGS)
+$(SETTINGS): target/settings/%:
+	@mkdir -p $(@D) && echo 'export $(call on,$*) $(call brief,$*)' > $@
 
 # What the tests need is downloaded while something else is built.
 FETCHED := $(patsubst %,$(QUEUE_EXT_HOME)/%/.done,debian pypi client lint docs metrics browser languages)
@@ -191,7 +203,7 @@ on = $(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG="$(PG_CONFIG_$(1)
 	EARLIER="$(foreach v,$(filter-out 14,$(PG_VERSIONS)),$(if $(filter 1,$(shell test $(v) -lt $(1) && echo 1)),$(PG_CONFIG_$(v))))"
 # The first version plays most of the random histories; the others play some that it does not, and where a test has a
 # brief form, that.
-brief = $(if $(filter $(FIRST),$(1)),INJECTION=$(INJECTION),BRIEF=1 HISTORIES=2000 SEED=$(1)0000)
+brief = $(if $(filter $(FIRST),$(1)),INJECTION=$(INJECTION),$(if $(FULL),,BRIEF=1 HISTORIES=2000) SEED=$(1)0000)
 
 # Runs the suites that define the behaviour on every edition and version, and prints a table of the results.
 conformance: target/.exists $(addprefix installed-,$(CONFORMANCE_VERSIONS))
@@ -200,21 +212,13 @@ conformance: target/.exists $(addprefix installed-,$(CONFORMANCE_VERSIONS))
 		$(call on,$(v)) CONFORMANCE=1 pgrx-tests/run conformance || status=1;) \
 		pgrx-tests/summary target/results; exit $$status
 
-# One suite as make test runs it, or those of its tests whose names match TEST.
-suite-%: installed-%
+# One suite as make test runs it, or those of its tests whose names match TEST. Upgrades begin on the earlier versions.
+suite-%: installed-% $(if $(filter upgrades,$(SUITE)),$(addprefix installed-,$(PG_VERSIONS)))
 	@$(call on,$*) $(call brief,$*) pgrx-tests/run $(SUITE) $(TEST)
 
 check: installed-$(FIRST)
 	@$(call on,$(FIRST)) BRIEF=1 HISTORIES=500 pgrx-tests/run check
 	@pgrx-tests/summary target/results
-
-test-$(FIRST): prepared
-
-# The last version runs nearly every suite again, those in the middle the ones whose subject is the server.
-test-%: installed-% $(LANGUAGES)/.done
-	@echo "== testing on PostgreSQL $*"
-	@$(call on,$*) $(call brief,$*) \
-		pgrx-tests/run $(if $(filter $(FIRST),$*),all,$(if $(filter $(lastword $(PG_VERSIONS)),$*),again,server))
 
 demo: $(call built,$(DEMO_VERSION))
 	@$(FETCHED_ENV) $(MAKE) --no-print-directory copied PG_CONFIG="$(PG_CONFIG_$(DEMO_VERSION))" \

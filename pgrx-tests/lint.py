@@ -27,7 +27,7 @@ COMMITTING = [
     "queue.take(queue text,lease interval,timeout interval,worker text,INOUT id bigint,INOUT token bigint,"
     "INOUT payload jsonb,INOUT headers jsonb,INOUT attempt integer,INOUT max_attempts integer,INOUT priority integer,"
     "INOUT key text,INOUT group_key text,INOUT progress jsonb,INOUT run_at timestamptz,INOUT created_at timestamptz,"
-    "INOUT lease_until timestamptz)",
+    "INOUT lease_until timestamptz,INOUT kind text)",
     "queue.maintain()",
     f"queue.cancel_where(filter jsonb,{BULK})",
     f"queue.run_now_where(filter jsonb,{BULK})",

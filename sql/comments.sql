@@ -3,6 +3,8 @@
 COMMENT ON TABLE queue.queues IS 'The queues and their options. Change them with queue.create() and queue.configure().';
 COMMENT ON COLUMN queue.queues.name IS 'The name of the queue, 1 to 128 bytes.';
 COMMENT ON COLUMN queue.queues.lease IS 'How long a claim lasts that names no lease.';
+COMMENT ON COLUMN queue.queues.timeout IS
+    'How long an attempt may take of a task that was pushed without a timeout of its own; null for no limit.';
 COMMENT ON COLUMN queue.queues.max_attempts IS 'Attempts of a task that was pushed without a number of its own.';
 COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the delay grows with each failure: fixed, linear or exponential.';
 COMMENT ON COLUMN queue.queues.backoff_base IS 'The delay after the first failure.';
@@ -52,6 +54,9 @@ COMMENT ON COLUMN queue.tasks.admission IS
     'other tasks.';
 COMMENT ON COLUMN queue.tasks.backoff IS
     'The parts of the backoff that were given by the push; null for the options of the queue.';
+COMMENT ON COLUMN queue.tasks.kind IS 'What sort of work it is, by which workers choose their code; null for none.';
+COMMENT ON COLUMN queue.tasks.lease IS 'How long a claim lasts that names no lease; null for the option of the queue.';
+COMMENT ON COLUMN queue.tasks.timeout IS 'How long an attempt may take; null for the option of the queue.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
@@ -119,6 +124,17 @@ COMMENT ON COLUMN queue.workers.running IS 'How many tasks of the queue the work
 COMMENT ON COLUMN queue.workers.working_since IS 'When the earliest of these attempts began.';
 COMMENT ON COLUMN queue.workers.next_lease_until IS 'When the first of these leases expires.';
 COMMENT ON COLUMN queue.workers.overdue IS 'How many of these leases have expired.';
+COMMENT ON VIEW queue.batches IS
+    'The batches whose callback still waits. Counting the tasks of a large batch takes time.';
+COMMENT ON COLUMN queue.batches.batch IS 'The id of the batch and of its callback.';
+COMMENT ON COLUMN queue.batches.queue IS 'The queue of the callback.';
+COMMENT ON COLUMN queue.batches.created_at IS 'When the batch was created.';
+COMMENT ON COLUMN queue.batches.age IS 'How long ago the batch was created.';
+COMMENT ON COLUMN queue.batches.sealed_at IS 'When the batch was sealed; null while tasks can be pushed into it.';
+COMMENT ON COLUMN queue.batches.unfinished IS 'How many of its tasks have not ended.';
+COMMENT ON COLUMN queue.batches.completed IS 'How many of its tasks completed.';
+COMMENT ON COLUMN queue.batches.failed IS 'How many of its tasks failed for good.';
+COMMENT ON COLUMN queue.batches.cancelled IS 'How many of its tasks were cancelled, purged or deleted.';
 COMMENT ON VIEW queue.failing_schedules IS
     'How many schedules of each queue could not push their last task, and since when.';
 COMMENT ON COLUMN queue.failing_schedules.queue IS 'The name of the queue.';
@@ -161,9 +177,13 @@ COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null f
 
 COMMENT ON TABLE queue_internal.keys IS 'Which task has a key, and until when after it finished.';
 COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which predecessors, and how those ended.';
+COMMENT ON TABLE queue_internal.batches IS 'Which tasks are callbacks of batches, and which batches are sealed.';
 COMMENT ON TABLE queue_internal.outcomes IS 'Outcomes of tasks with dependents that were not notified when the task ended.';
 COMMENT ON TABLE queue_internal.events IS 'Hints to check a waiting task or a group; the next claim processes them.';
 COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
+COMMENT ON TABLE queue_internal.steps IS 'What tasks stored with queue.step(), and what they waited for and got.';
+COMMENT ON TABLE queue_internal.awaits IS 'Which event or which other task a suspended task waits for.';
+COMMENT ON TABLE queue_internal.emitted IS 'The events that were emitted, and those that tasks wait for.';
 COMMENT ON TABLE queue_internal.locks IS
     'Rows that are only locked, by the transaction that admits tasks of a group; each queue has its own.';
 COMMENT ON TABLE queue_internal.slots IS 'The slots of queues with max_running, and the task that last took each.';

@@ -14,6 +14,10 @@ SELECT pg_catalog.pg_extension_config_dump(
 -- Without events: the sweep leaves new ones.
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.batches', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.outcomes', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.steps', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.awaits', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.emitted', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.rate_buckets', '');

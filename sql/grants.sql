@@ -7,7 +7,7 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 -- policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
-GRANT SELECT ON queue.stats, queue.workers, queue.failing_schedules, queue.due_schedules TO pg_monitor;
+GRANT SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, and count only its queues.

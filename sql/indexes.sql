@@ -24,6 +24,10 @@ COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task
 CREATE INDEX outcomes_rest ON queue_internal.outcomes (rest_queue, task_id) WHERE rest_after IS NOT NULL;
 COMMENT ON INDEX queue_internal.outcomes_rest IS 'Ended tasks with dependents that have not been notified.';
 
+-- emit: the tasks that wait for an event. sweep_emitted: whether any does.
+CREATE INDEX awaits_event ON queue_internal.awaits (queue, event, task_id) WHERE event IS NOT NULL;
+COMMENT ON INDEX queue_internal.awaits_event IS 'The tasks that wait for an event.';
+
 -- retire_keys: the keys whose time has passed.
 CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;
 COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that finished tasks keep for a time.';

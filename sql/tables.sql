@@ -12,12 +12,16 @@
 --
 --   keys                which task has a key
 --   dependencies        which task waits for which predecessors
+--   batches             which tasks are callbacks of batches
 --   outcomes            how tasks ended of which not all dependents were notified at that time
 --   events              hints: which waiting tasks and which groups to check
 --   locks               rows to lock
 --   slots               which tasks occupy the slots of a queue with max_running
 --   rate_buckets        the rate buckets of a queue with a rate limit
 --   token_mark          how far fencing tokens have been handed out
+--   steps               what tasks stored, and what they waited for and got
+--   awaits              what suspended tasks wait for
+--   emitted             the events that were emitted, and those that tasks wait for
 --
 -- There are no foreign keys between them: they would lock the queue's row at every push.
 --
@@ -27,6 +31,7 @@
 CREATE TABLE queue.queues (
     name                  text COLLATE "C" NOT NULL PRIMARY KEY,
     lease                 interval    NOT NULL DEFAULT '1 minute',
+    timeout               interval,
     max_attempts          integer     NOT NULL DEFAULT 20,
     backoff_kind          text        NOT NULL DEFAULT 'exponential',
     backoff_base          interval    NOT NULL DEFAULT '1 second',
@@ -45,7 +50,8 @@ CREATE TABLE queue.queues (
     keep_history          boolean     NOT NULL DEFAULT true,
     created_at            timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
-    CONSTRAINT queues_lease_check CHECK (lease > '0'),
+    CONSTRAINT queues_lease_check CHECK (extract(epoch FROM lease) > 0),
+    CONSTRAINT queues_timeout_check CHECK (extract(epoch FROM timeout) > 0),
     CONSTRAINT queues_max_attempts_check CHECK (max_attempts > 0),
     CONSTRAINT queues_backoff_check CHECK (
         backoff_kind IN ('fixed', 'linear', 'exponential')
@@ -89,6 +95,9 @@ CREATE TABLE queue.tasks (
     key                 text COLLATE "C",
     group_key           text COLLATE "C",
     backoff             jsonb,
+    kind                text COLLATE "C",
+    lease               interval,
+    timeout             interval,
     headers             jsonb,
     payload             jsonb       NOT NULL DEFAULT '{}',
     progress            jsonb,
@@ -126,6 +135,9 @@ CREATE TABLE queue.history (
     finished_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     key          text COLLATE "C",
     group_key    text COLLATE "C",
+    kind         text COLLATE "C",
+    lease        interval,
+    timeout      interval,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
@@ -156,6 +168,9 @@ CREATE TABLE queue.dead_letters (
     key          text COLLATE "C",
     group_key    text COLLATE "C",
     backoff      jsonb,
+    kind         text COLLATE "C",
+    lease        interval,
+    timeout      interval,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
@@ -200,7 +215,8 @@ CREATE TABLE queue_internal.keys (
 );
 
 -- Which tasks wait for which. "outcome" is null until the predecessor ends; the transaction that ends it writes
--- completed, failed, cancelled or purged. "restored_at" is set in a row that comes from a dump.
+-- completed, failed, cancelled or purged. "on_failure" is batch if the predecessor is a member of the batch whose callback is
+-- the task. "restored_at" is set in a row that comes from a dump.
 CREATE TABLE queue_internal.dependencies (
     predecessor_id bigint NOT NULL,
     task_id        bigint NOT NULL,
@@ -208,7 +224,22 @@ CREATE TABLE queue_internal.dependencies (
     outcome        text COLLATE "C",
     restored_at    timestamptz,
     CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id),
-    CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue'))
+    CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue', 'batch'))
+);
+
+-- The callbacks that wait for the members of a batch (internal/batches.sql). "members" is set when the batch is sealed;
+-- "completed", "failed" and "cancelled" count the members whose dependencies have been deleted. "is_after" says whether
+-- the callback also has other predecessors.
+CREATE TABLE queue_internal.batches (
+    task_id   bigint  NOT NULL,
+    is_after  boolean NOT NULL DEFAULT false,
+    sealed_at timestamptz,
+    members   bigint,
+    completed bigint  NOT NULL DEFAULT 0,
+    failed    bigint  NOT NULL DEFAULT 0,
+    cancelled bigint  NOT NULL DEFAULT 0,
+    CONSTRAINT batches_pkey PRIMARY KEY (task_id),
+    CONSTRAINT batches_sealed_check CHECK ((sealed_at IS NULL) = (members IS NULL))
 );
 
 -- Outcomes of tasks with dependents that were not notified yet: because a snapshot did not show these, because another
@@ -286,6 +317,51 @@ CREATE TABLE queue_internal.token_mark (
 ALTER TABLE queue_internal.token_mark REPLICA IDENTITY FULL;
 INSERT INTO queue_internal.token_mark VALUES (0, 0);
 
+-- The steps of tasks (internal/steps.sql). "kind" is step; sleep, whose value is a time; or what the task waited for: event,
+-- with the payload, or task, with its state and result. The value is null if that timed out. A row stays as long as its
+-- task is live, a dead letter or in the history. "restored_at" is set in a row that comes from a dump.
+CREATE TABLE queue_internal.steps (
+    task_id     bigint      NOT NULL,
+    number      integer     NOT NULL,
+    kind        text COLLATE "C" NOT NULL,
+    name        text COLLATE "C" NOT NULL,
+    value       jsonb,
+    stored_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    restored_at timestamptz,
+    CONSTRAINT steps_pkey PRIMARY KEY (task_id, number),
+    CONSTRAINT steps_name UNIQUE (task_id, kind, name),
+    CONSTRAINT steps_kind_check CHECK (kind IN ('step', 'sleep', 'event', 'task'))
+);
+
+-- What a task waits for in the middle of its work: an event of a queue, or the end of another task. The task is suspended
+-- while its token is the one here, because the next claim raises it. The row stays until the task has got what it waits
+-- for, so that its timeout does not begin again with each attempt. "outcome" is how the other task ended.
+CREATE TABLE queue_internal.awaits (
+    task_id        bigint NOT NULL,
+    token          bigint NOT NULL,
+    queue          text COLLATE "C",
+    event          text COLLATE "C",
+    predecessor_id bigint,
+    outcome        text COLLATE "C",
+    until          timestamptz,
+    restored_at    timestamptz,
+    CONSTRAINT awaits_pkey PRIMARY KEY (task_id),
+    CONSTRAINT awaits_subject_check CHECK (
+        (event IS NULL) = (queue IS NULL) AND (event IS NULL) <> (predecessor_id IS NULL)),
+    CONSTRAINT awaits_until_check CHECK (isfinite(until))
+);
+
+-- The events of a queue that were emitted. An event that was only awaited so far has a row without emitted_at: a task that
+-- begins to wait and an emission lock the same row, so that one of them sees the other.
+CREATE TABLE queue_internal.emitted (
+    queue      text COLLATE "C" NOT NULL,
+    event      text COLLATE "C" NOT NULL,
+    payload    jsonb,
+    emitted_at timestamptz,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT emitted_pkey PRIMARY KEY (queue, event)
+);
+
 -- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex).
 -- queue.drop() deletes the bindings of its queue.
 CREATE TABLE queue.bindings (
@@ -320,7 +396,8 @@ CREATE TYPE queue.claimed_task AS (
     progress     jsonb,
     run_at       timestamptz,
     created_at   timestamptz,
-    lease_until  timestamptz
+    lease_until  timestamptz,
+    kind         text
 );
 
 INSERT INTO queue.queues (name) VALUES ('default');

@@ -9,18 +9,18 @@
 CREATE VIEW queue.all_tasks AS
 SELECT t.id, t.queue, t.state, t.priority, t.run_at, t.attempt, t.max_attempts, t.token, t.lease_until,
        t.worker, t.claimed_at, t.created_at, t.updated_at, t.cancel_requested_at,
-       NULL::timestamptz AS finished_at, t.key, t.group_key, t.headers, t.payload, t.progress, t.errors,
+       NULL::timestamptz AS finished_at, t.key, t.group_key, t.kind, t.lease, t.timeout, t.headers, t.payload, t.progress, t.errors,
        NULL::jsonb AS result
 FROM queue.tasks AS t
 UNION ALL
 SELECT d.id, d.queue, 'failed', d.priority, d.run_at, d.attempt, d.max_attempts, d.token, NULL,
        d.worker, d.claimed_at, d.created_at, d.failed_at, NULL,
-       d.failed_at, d.key, d.group_key, d.headers, d.payload, d.progress, d.errors, NULL
+       d.failed_at, d.key, d.group_key, d.kind, d.lease, d.timeout, d.headers, d.payload, d.progress, d.errors, NULL
 FROM queue.dead_letters AS d
 UNION ALL
 SELECT h.id, h.queue, h.state, h.priority, h.run_at, h.attempt, h.max_attempts, h.token, NULL,
        h.worker, h.claimed_at, h.created_at, h.finished_at, NULL,
-       h.finished_at, h.key, h.group_key, h.headers, h.payload, h.progress, h.errors, h.result
+       h.finished_at, h.key, h.group_key, h.kind, h.lease, h.timeout, h.headers, h.payload, h.progress, h.errors, h.result
 FROM queue.history AS h;
 
 DO $$
@@ -142,3 +142,22 @@ FROM queue.tasks AS t
 WHERE t.state = 'running'
   AND coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY t.worker, t.queue;
+
+-- The counts are columns of their own, so that a query which does not read them does not count.
+CREATE VIEW queue.batches WITH (security_barrier) AS
+SELECT t.id AS batch,
+       t.queue,
+       t.created_at,
+       now() - t.created_at AS age,
+       b.sealed_at,
+       (SELECT count(*) FROM queue_internal.dependencies AS d
+        WHERE d.task_id = t.id AND d.on_failure = 'batch' AND d.outcome IS NULL) AS unfinished,
+       b.completed + (SELECT count(*) FROM queue_internal.dependencies AS d
+                      WHERE d.task_id = t.id AND d.on_failure = 'batch' AND d.outcome = 'completed') AS completed,
+       b.failed + (SELECT count(*) FROM queue_internal.dependencies AS d
+                   WHERE d.task_id = t.id AND d.on_failure = 'batch' AND d.outcome = 'failed') AS failed,
+       b.cancelled + (SELECT count(*) FROM queue_internal.dependencies AS d
+                      WHERE d.task_id = t.id AND d.on_failure = 'batch' AND d.outcome IN ('cancelled', 'purged')) AS cancelled
+FROM queue_internal.batches AS b
+JOIN queue.tasks AS t ON t.id = b.task_id AND t.state = 'waiting'
+WHERE coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true);

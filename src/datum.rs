@@ -42,3 +42,20 @@ pub fn text(text: &[u8]) -> pg_sys::Datum {
     // SAFETY: copies the bytes.
     unsafe { pg_sys::Datum::from(pg_sys::cstring_to_text_with_len(text.as_ptr().cast(), text.len() as i32)) }
 }
+
+/// The length of an interval in microseconds, with a year of 365.25 days and a month of 30, as `extract(epoch ...)`
+/// computes it.
+///
+/// # Safety
+/// A datum of type interval.
+pub unsafe fn microseconds(value: pg_sys::Datum) -> i64 {
+    const DAY: i64 = 86_400_000_000;
+    // SAFETY: the caller's promise.
+    let interval = unsafe { *value.cast_mut_ptr::<pg_sys::Interval>() };
+    let (months, days) = (i64::from(interval.month), i64::from(interval.day));
+    (months / 12).saturating_mul(365 * DAY)
+        .saturating_add(months / 12 * (DAY / 4))
+        .saturating_add(months % 12 * 30 * DAY)
+        .saturating_add(days.saturating_mul(DAY))
+        .saturating_add(interval.time)
+}

@@ -9,6 +9,7 @@ use std::time::Duration;
 const DAY_IN_MINUTES: i32 = 24 * 60;
 
 static DEAD_LETTER_RETENTION: GucSetting<i32> = GucSetting::<i32>::new(30 * DAY_IN_MINUTES);
+static EVENT_RETENTION: GucSetting<i32> = GucSetting::<i32>::new(7 * DAY_IN_MINUTES);
 static FAST_PATH: GucSetting<bool> = GucSetting::<bool>::new(true);
 static HISTORY_AHEAD: GucSetting<i32> = GucSetting::<i32>::new(3);
 static HISTORY_RETENTION: GucSetting<i32> = GucSetting::<i32>::new(7 * DAY_IN_MINUTES);
@@ -69,6 +70,16 @@ pub fn define() {
         c"How long a task that failed for good is kept in queue.dead_letters.",
         c"-1 keeps dead letters until they are redriven or purged.",
         &DEAD_LETTER_RETENTION,
+        -1,
+        i32::MAX,
+        GucContext::Sighup,
+        GucFlags::UNIT_MIN,
+    );
+    GucRegistry::define_int_guc(
+        c"queue.event_retention",
+        c"How long an emitted event is kept.",
+        c"An event that a task waits for is kept longer. -1 keeps events for ever.",
+        &EVENT_RETENTION,
         -1,
         i32::MAX,
         GucContext::Sighup,

@@ -69,8 +69,8 @@ macro_rules! verb {
     };
 }
 
-verb!(queue_push, pg_finfo_queue_push, push::push, (15, &[]));
-verb!(queue_push_many, pg_finfo_queue_push_many, push_many::push_many, (17, ID));
+verb!(queue_push, pg_finfo_queue_push, push::push, (19, &[]));
+verb!(queue_push_many, pg_finfo_queue_push_many, push_many::push_many, (21, ID));
 verb!(queue_claim, pg_finfo_queue_claim, claim::claim, (4, CLAIMED));
 verb!(queue_complete, pg_finfo_queue_complete, complete::complete, (3, &[]));
 verb!(queue_complete_many, pg_finfo_queue_complete_many, complete_many::complete_many, (3, ID));
@@ -124,6 +124,7 @@ const CLAIMED: &[pg_sys::Oid] = &[
     TIMESTAMPTZOID,
     TIMESTAMPTZOID,
     TIMESTAMPTZOID,
+    TEXTOID,
 ];
 
 /// Tries the native fast path. With pgrx's guard, so that a panic becomes an ERROR. Called only by the functions above.

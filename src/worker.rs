@@ -120,8 +120,10 @@ struct Worker {
     sweeping: bool,
     /// The position of that sweep; none if everything has been checked.
     sweep_position: Option<Vec<u8>>,
-    /// When its next turn starts.
-    next_lost: i64,
+    /// When its last turn began; AT_ONCE if the next one need not wait for `sweep_interval`.
+    turn_began: i64,
+    /// The earliest start of its next turn, which bounds the share of time that it takes.
+    rests_until: i64,
     /// How long this turn has taken so far.
     swept_for: Duration,
     /// The queues to notify, and the earliest time to do so.
@@ -204,7 +206,8 @@ impl Worker {
             more_events: false,
             sweeping: false,
             sweep_position: None,
-            next_lost: AT_ONCE,
+            turn_began: AT_ONCE,
+            rests_until: AT_ONCE,
             swept_for: Duration::ZERO,
             to_notify: BTreeSet::new(),
             notify_from: AT_ONCE,
@@ -242,6 +245,7 @@ impl Worker {
         let notified = self.notify_from.saturating_sub(microseconds(settings::notify_interval()));
         let done = [
             self.swept_at,
+            self.turn_began,
             self.due_until,
             notified,
             self.lease_scan_by - LEASE_SCAN_EVERY,
@@ -334,6 +338,11 @@ impl Worker {
         self.swept_at.saturating_add(microseconds(settings::sweep_interval()))
     }
 
+    /// When the next turn of the sweep for lost events begins; computed at each use, too.
+    fn next_turn(&self) -> i64 {
+        self.turn_began.saturating_add(microseconds(settings::sweep_interval())).max(self.rests_until)
+    }
+
     fn next_time(&self) -> i64 {
         let more = |there_is_more| if there_is_more { AT_ONCE } else { NEVER };
         let run = self.next_run.min(self.database.next_run.get());
@@ -346,7 +355,7 @@ impl Worker {
         times[MAINTAIN_LANES] = self.next_lane.min(self.database.next_lane.get());
         times[REAP] = self.lease_scan_due();
         times[RUN_SCHEDULES] = self.schedules.due().min(self.database.next_run.get());
-        times[FIND_LOST_EVENTS] = more(self.sweeping).min(self.next_lost);
+        times[FIND_LOST_EVENTS] = more(self.sweeping).min(self.next_turn());
         times[PROCESS_EVENTS] = more(self.more_events);
         times[FIND_DUE_QUEUES] = run.max(self.notify_from).min(self.next_sweep());
         times[NOTIFY] = notify;

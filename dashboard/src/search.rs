@@ -174,14 +174,14 @@ impl Search {
         let separator = if hide_payloads { "" } else { ", " };
         let window = self.window(
             walk,
-            &format!("t.*, {state} AS shown, {ended} AS ended, {lease} AS lease"),
+            &format!("t.*, {state} AS shown, {ended} AS ended, {lease} AS leased_until"),
             &format!("LIMIT {limit}"),
         );
         format!(
             "SELECT coalesce(jsonb_agg(p.task), '[]') FROM (
                  SELECT {} || jsonb_build_object('position', {}) AS task FROM ({window}) AS t
                  WHERE ($1 = '' OR t.queue = $1) AND ($4 = '' OR t.shown = $4)
-                   AND ($2 = '' OR strpos(lower(concat_ws(' ', t.key, t.group_key, t.worker, t.errors{separator}{documents})),
+                   AND ($2 = '' OR strpos(lower(concat_ws(' ', t.kind, t.key, t.group_key, t.worker, t.errors{separator}{documents})),
                                           lower($2)) > 0)
                  ORDER BY {} LIMIT {}) AS p",
             SHOWN,
@@ -203,15 +203,15 @@ impl Search {
 const SHOWN: &str = "jsonb_build_object(
     'id', t.id::text, 'queue', t.queue, 'state', t.shown, 'priority', t.priority, 'attempt', t.attempt,
     'max_attempts', coalesce(t.max_attempts, (SELECT q.max_attempts FROM queue.queues AS q WHERE q.name = t.queue)),
-    'worker', t.worker, 'key', t.key, 'group', t.group_key,
+    'worker', t.worker, 'kind', t.kind, 'key', t.key, 'group', t.group_key,
     'created', extract(epoch FROM t.created_at)::float8, 'run_at', extract(epoch FROM t.run_at)::float8,
-    'claimed', extract(epoch FROM t.claimed_at)::float8, 'lease', extract(epoch FROM t.lease)::float8,
+    'claimed', extract(epoch FROM t.claimed_at)::float8, 'lease', extract(epoch FROM t.leased_until)::float8,
     'ended', extract(epoch FROM t.ended)::float8, 'error', left(t.errors -> -1 ->> 'error', 300))";
 
 fn exact() -> String {
     let Walk { relation, state, ended, lease, .. } = &ANYWHERE;
     format!(
-        "SELECT {SHOWN} FROM (SELECT t.*, {state} AS shown, {ended} AS ended, {lease} AS lease
+        "SELECT {SHOWN} FROM (SELECT t.*, {state} AS shown, {ended} AS ended, {lease} AS leased_until
                               FROM {relation} AS t WHERE t.id = $1) AS t"
     )
 }

@@ -14,27 +14,44 @@ GRANT USAGE ON SCHEMA queue, queue_shard TO PUBLIC;
 CREATE TYPE queue.claimed_task AS (
     id bigint, token bigint, queue text, payload jsonb, headers jsonb, attempt integer, max_attempts integer,
     priority integer, key text, group_key text, progress jsonb, run_at timestamptz, created_at timestamptz,
-    lease_until timestamptz);
+    lease_until timestamptz, kind text);
 CREATE TYPE queue.task AS (
     id bigint, queue text, state text, priority integer, run_at timestamptz, attempt integer,
     max_attempts integer, token bigint, lease_until timestamptz, worker text, claimed_at timestamptz,
     created_at timestamptz, updated_at timestamptz, cancel_requested_at timestamptz, finished_at timestamptz,
-    key text, group_key text, headers jsonb, payload jsonb, progress jsonb, errors jsonb, result jsonb);
+    key text, group_key text, kind text, lease interval, timeout interval, headers jsonb, payload jsonb,
+    progress jsonb, errors jsonb, result jsonb);
 
 CREATE FUNCTION queue_shard.push(
     integer, text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
-    interval, text)
+    interval, text, text, interval, interval)
 RETURNS bigint LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON $1;
-    SELECT queue.push($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+    SELECT queue.push($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
+                      kind => $16, lease => $17, timeout => $18);
 $$;
 
 CREATE FUNCTION queue_shard.push_many(
     integer, text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
-    interval, text)
+    interval, text, text, interval, interval)
 RETURNS SETOF bigint LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON $1;
-    SELECT queue.push_many($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+    SELECT queue.push_many($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
+                           kind => $16, lease => $17, timeout => $18);
+$$;
+
+CREATE FUNCTION queue_shard.try_push(
+    integer, text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
+    interval, text, text, text, interval, interval, OUT id bigint, OUT pushed boolean)
+RETURNS SETOF record LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT * FROM queue.try_push($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
+                                 kind => $17, lease => $18, timeout => $19);
+$$;
+
+CREATE FUNCTION queue_shard.push_tasks(integer, jsonb) RETURNS SETOF bigint LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT queue.push_tasks($2);
 $$;
 
 CREATE FUNCTION queue_shard.claim(integer, interval, text, integer, text)
@@ -53,6 +70,49 @@ CREATE FUNCTION queue_shard.complete_many(integer, bigint[], bigint[], jsonb[])
 RETURNS SETOF bigint LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON $1;
     SELECT queue.complete_many($2, $3, $4);
+$$;
+
+CREATE FUNCTION queue_shard.complete_many_and_claim(
+    integer, bigint[], bigint[], jsonb[], interval, text, integer, text)
+RETURNS SETOF queue.claimed_task LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT * FROM queue.complete_many_and_claim($2, $3, $4, $5, $6, $7, $8);
+$$;
+
+CREATE FUNCTION queue_shard.fail_many(
+    integer, bigint[], bigint[], text[], interval, boolean, jsonb[], OUT id bigint, OUT state text)
+RETURNS SETOF record LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT * FROM queue.fail_many($2, $3, $4, $5, $6, $7);
+$$;
+
+CREATE FUNCTION queue_shard.release_many(integer, bigint[], bigint[], interval)
+RETURNS SETOF bigint LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT queue.release_many($2, $3, $4);
+$$;
+
+CREATE FUNCTION queue_shard.extend_many(
+    integer, bigint[], bigint[], interval, jsonb[], OUT id bigint, OUT lease_until timestamptz,
+    OUT cancel_requested boolean)
+RETURNS SETOF record LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT * FROM queue.extend_many($2, $3, $4, $5);
+$$;
+
+CREATE FUNCTION queue_shard.cancel(integer, text, text) RETURNS text LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON $1;
+    SELECT queue.cancel($2, $3);
+$$;
+
+CREATE FUNCTION queue_shard.pause_all() RETURNS SETOF bigint LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON ALL;
+    SELECT queue.pause_all();
+$$;
+
+CREATE FUNCTION queue_shard.resume_all() RETURNS SETOF bigint LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON ALL;
+    SELECT queue.resume_all();
 $$;
 
 CREATE FUNCTION queue_shard.is_ready(integer, text) RETURNS boolean LANGUAGE plproxy AS $$
@@ -130,6 +190,14 @@ END
 $$;
 COMMENT ON FUNCTION queue_shard.in_turn() IS 'Returns the shards to try, in order.';
 
+CREATE FUNCTION queue_shard.home(queue text, key text) RETURNS integer
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN abs(hashtextextended(key, hashtextextended(queue, 0)) % queue_shard.count());
+END
+$$;
+COMMENT ON FUNCTION queue_shard.home(text, text) IS 'Returns the shard of a key or of a group of a queue.';
+
 -- The shards for a new task: that of its key, its group or its predecessors, else any.
 CREATE FUNCTION queue_shard.places(queue text, key text, group_key text, after bigint[]) RETURNS SETOF integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -147,7 +215,7 @@ BEGIN
     SELECT array_agg(DISTINCT h.shard) INTO homes
     FROM (SELECT queue_shard.of(a) FROM unnest(after) AS a
           UNION ALL
-          SELECT abs(hashtextextended(k, hashtextextended(queue, 0)) % queue_shard.count())::integer
+          SELECT queue_shard.home(queue, k)
           FROM unnest(ARRAY[key, group_key]) AS k WHERE k IS NOT NULL) AS h (shard);
     IF cardinality(homes) > 1 THEN
         RAISE EXCEPTION 'argument "after" names tasks of other shards'
@@ -164,6 +232,37 @@ END
 $$;
 COMMENT ON FUNCTION queue_shard.places(text, text, text, bigint[]) IS
     'Returns the shards for a new task, in the order to try them.';
+
+-- The shards for tasks that are pushed together. What is no task at all is left to a shard, which refuses it.
+CREATE FUNCTION queue_shard.places(tasks jsonb) RETURNS SETOF integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    homes integer[];
+BEGIN
+    IF jsonb_typeof(tasks) = 'array' THEN
+        homes := ARRAY(
+            SELECT DISTINCT p.shard
+            FROM jsonb_array_elements(tasks) AS e (task),
+                 LATERAL (SELECT CASE WHEN jsonb_typeof(e.task -> 'after') = 'array' THEN ARRAY(
+                              SELECT a.id::text::numeric::bigint FROM jsonb_array_elements(e.task -> 'after') AS a (id)
+                              WHERE a.id::text ~ '^[0-9]{1,18}$') END) AS w (after),
+                 LATERAL queue_shard.places(e.task ->> 'queue', e.task ->> 'key', e.task ->> 'group_key', w.after) AS p (shard)
+            WHERE coalesce(e.task ->> 'key', e.task ->> 'group_key') IS NOT NULL OR w.after <> '{}');
+    END IF;
+    IF cardinality(homes) > 1 THEN
+        RAISE EXCEPTION 'argument "tasks" has tasks of several shards'
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = format('Their keys, groups and predecessors are on the shards %s.', homes),
+                  HINT = 'Push the tasks of each shard with a call of its own.';
+    END IF;
+    RETURN QUERY SELECT unnest(homes);
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT queue_shard.in_turn();
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_shard.places(jsonb) IS
+    'Returns the shards for tasks that are pushed together, in the order to try them.';
 
 CREATE FUNCTION queue_shard.raise_away(problem text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -11,7 +11,8 @@ CREATE FUNCTION queue.push(
     delay interval DEFAULT NULL, key text DEFAULT NULL, on_duplicate text DEFAULT 'skip',
     group_key text DEFAULT NULL, max_attempts integer DEFAULT NULL, headers jsonb DEFAULT NULL,
     after bigint[] DEFAULT NULL, backoff jsonb DEFAULT NULL, key_ttl interval DEFAULT NULL,
-    on_predecessor_failure text DEFAULT NULL)
+    on_predecessor_failure text DEFAULT NULL, kind text DEFAULT NULL, lease interval DEFAULT NULL,
+    timeout interval DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     shard   integer;
@@ -21,7 +22,8 @@ BEGIN
     FOR shard IN SELECT queue_shard.places(queue, key, group_key, after) LOOP
         BEGIN
             id := queue_shard.push(shard, queue, payload, priority, run_at, delay, key, on_duplicate, group_key,
-                                   max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure);
+                                   max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure, kind, lease,
+                                   timeout);
             RETURN queue_shard.check_id(shard, id);
         EXCEPTION WHEN OTHERS THEN
             problem := SQLERRM;
@@ -36,15 +38,74 @@ END
 $$;
 COMMENT ON FUNCTION queue.push(
     text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval,
-    text) IS 'Pushes a task to one of the shards and returns its id.';
+    text, text, interval, interval) IS 'Pushes a task to one of the shards and returns its id.';
+
+CREATE FUNCTION queue.try_push(
+    queue text, payload jsonb DEFAULT '{}', priority integer DEFAULT 0, run_at timestamptz DEFAULT NULL,
+    delay interval DEFAULT NULL, key text DEFAULT NULL, on_duplicate text DEFAULT 'skip',
+    group_key text DEFAULT NULL, max_attempts integer DEFAULT NULL, headers jsonb DEFAULT NULL,
+    after bigint[] DEFAULT NULL, backoff jsonb DEFAULT NULL, key_ttl interval DEFAULT NULL,
+    on_predecessor_failure text DEFAULT NULL, key_ttl_from text DEFAULT NULL, kind text DEFAULT NULL,
+    lease interval DEFAULT NULL, timeout interval DEFAULT NULL)
+RETURNS TABLE (id bigint, pushed boolean) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    shard   integer;
+    problem text;
+BEGIN
+    FOR shard IN SELECT queue_shard.places(queue, key, group_key, after) LOOP
+        BEGIN
+            RETURN QUERY SELECT queue_shard.check_id(shard, p.id), p.pushed FROM queue_shard.try_push(
+                shard, queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers,
+                after, backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout) AS p;
+            RETURN;
+        EXCEPTION WHEN OTHERS THEN
+            problem := SQLERRM;
+            IF queue_shard.failure(SQLSTATE, problem) IS DISTINCT FROM 'unreached' THEN
+                RAISE;
+            END IF;
+        END;
+        PERFORM queue_shard.note_away(shard);
+    END LOOP;
+    PERFORM queue_shard.raise_away(problem);
+END
+$$;
+COMMENT ON FUNCTION queue.try_push(
+    text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval,
+    text, text, text, interval, interval) IS 'Pushes a task to one of the shards; returns its id, and whether it was added.';
 
 -- All tasks go to one shard, in one transaction: all or none.
+CREATE FUNCTION queue.push_tasks(tasks jsonb) RETURNS SETOF bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    shard   integer;
+    problem text;
+BEGIN
+    FOR shard IN SELECT queue_shard.places(tasks) LOOP
+        BEGIN
+            RETURN QUERY SELECT queue_shard.check_id(shard, p.id) FROM queue_shard.push_tasks(shard, tasks) AS p (id);
+            RETURN;
+        EXCEPTION WHEN OTHERS THEN
+            problem := SQLERRM;
+            IF queue_shard.failure(SQLSTATE, problem) IS DISTINCT FROM 'unreached' THEN
+                RAISE;
+            END IF;
+        END;
+        PERFORM queue_shard.note_away(shard);
+    END LOOP;
+    PERFORM queue_shard.raise_away(problem);
+END
+$$;
+COMMENT ON FUNCTION queue.push_tasks(jsonb) IS
+    'Pushes many different tasks, all to one of the shards; returns their ids in the order of the array.';
+
+-- The same for tasks that differ only in their payloads.
 CREATE FUNCTION queue.push_many(
     queue text, payloads jsonb[], priority integer DEFAULT 0, run_at timestamptz DEFAULT NULL,
     delay interval DEFAULT NULL, key text DEFAULT NULL, on_duplicate text DEFAULT 'skip',
     group_key text DEFAULT NULL, max_attempts integer DEFAULT NULL, headers jsonb DEFAULT NULL,
     after bigint[] DEFAULT NULL, backoff jsonb DEFAULT NULL, key_ttl interval DEFAULT NULL,
-    on_predecessor_failure text DEFAULT NULL)
+    on_predecessor_failure text DEFAULT NULL, kind text DEFAULT NULL, lease interval DEFAULT NULL,
+    timeout interval DEFAULT NULL)
 RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     shard   integer;
@@ -54,7 +115,7 @@ BEGIN
         BEGIN
             RETURN QUERY SELECT queue_shard.check_id(shard, p.id) FROM queue_shard.push_many(
                 shard, queue, payloads, priority, run_at, delay, key, on_duplicate, group_key, max_attempts,
-                headers, after, backoff, key_ttl, on_predecessor_failure) AS p (id);
+                headers, after, backoff, key_ttl, on_predecessor_failure, kind, lease, timeout) AS p (id);
             RETURN;
         EXCEPTION WHEN OTHERS THEN
             problem := SQLERRM;
@@ -69,7 +130,7 @@ END
 $$;
 COMMENT ON FUNCTION queue.push_many(
     text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval,
-    text) IS 'Pushes one task for each payload, all to one of the shards.';
+    text, text, interval, interval) IS 'Pushes one task for each payload, all to one of the shards.';
 
 -- Returns the tasks of the first shard that has any. Leases whose response is lost expire.
 CREATE FUNCTION queue.claim(
@@ -122,7 +183,16 @@ $$;
 COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text) IS
     'Completes a task and claims the next one, from the same shard if it has any.';
 
--- The ids of an unavailable shard are left out, like those with a stale token.
+CREATE FUNCTION queue_shard.warn_away(shard integer, ids bigint[], problem text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE WARNING 'shard % cannot be reached: % tasks are left out', shard, cardinality(ids) USING DETAIL = problem;
+END
+$$;
+COMMENT ON FUNCTION queue_shard.warn_away(integer, bigint[], text) IS 'Warns that the tasks of a shard are left out.';
+
+-- The ids of an unavailable shard are left out, like those with a stale token. So are they in the other functions for many
+-- tasks, which return their rows shard by shard.
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -140,14 +210,130 @@ BEGIN
             IF queue_shard.failure(SQLSTATE, SQLERRM) IS NULL THEN
                 RAISE;
             END IF;
-            RAISE WARNING 'shard % cannot be reached: % tasks are left out', part.shard, cardinality(part.ids)
-                USING DETAIL = SQLERRM;
+            PERFORM queue_shard.warn_away(part.shard, part.ids, SQLERRM);
         END;
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue.complete_many(bigint[], bigint[], jsonb[]) IS
     'Completes many tasks; returns the ids of those whose shard is available and whose token is current.';
+
+CREATE FUNCTION queue.fail_many(
+    ids bigint[], tokens bigint[], errors text[], retry_in interval DEFAULT NULL, permanent boolean DEFAULT false,
+    details jsonb[] DEFAULT NULL)
+RETURNS TABLE (id bigint, state text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    part record;
+BEGIN
+    FOR part IN
+        SELECT queue_shard.of(t.id) AS shard, array_agg(t.id) AS ids, array_agg(t.token) AS tokens,
+               array_agg(t.error) AS errors, CASE WHEN details IS NOT NULL THEN array_agg(t.detail) END AS details
+        FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(errors), unnest(details)) AS t (id, token, error, detail)
+        GROUP BY 1
+    LOOP
+        BEGIN
+            RETURN QUERY SELECT * FROM queue_shard.fail_many(
+                part.shard, part.ids, part.tokens, part.errors, retry_in, permanent, part.details);
+        EXCEPTION WHEN OTHERS THEN
+            IF queue_shard.failure(SQLSTATE, SQLERRM) IS NULL THEN
+                RAISE;
+            END IF;
+            PERFORM queue_shard.warn_away(part.shard, part.ids, SQLERRM);
+        END;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue.fail_many(bigint[], bigint[], text[], interval, boolean, jsonb[]) IS
+    'Reports that many attempts failed; returns the ids and new states of those whose shard is available and whose token is current.';
+
+CREATE FUNCTION queue.release_many(ids bigint[], tokens bigint[], delay interval DEFAULT '0')
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    part record;
+BEGIN
+    FOR part IN
+        SELECT queue_shard.of(t.id) AS shard, array_agg(t.id) AS ids, array_agg(t.token) AS tokens
+        FROM ROWS FROM (unnest(ids), unnest(tokens)) AS t (id, token)
+        GROUP BY 1
+    LOOP
+        BEGIN
+            RETURN QUERY SELECT * FROM queue_shard.release_many(part.shard, part.ids, part.tokens, delay);
+        EXCEPTION WHEN OTHERS THEN
+            IF queue_shard.failure(SQLSTATE, SQLERRM) IS NULL THEN
+                RAISE;
+            END IF;
+            PERFORM queue_shard.warn_away(part.shard, part.ids, SQLERRM);
+        END;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue.release_many(bigint[], bigint[], interval) IS
+    'Gives many tasks back; returns the ids of those whose shard is available and whose token is current.';
+
+CREATE FUNCTION queue.extend_many(
+    ids bigint[], tokens bigint[], lease interval DEFAULT NULL, progress jsonb[] DEFAULT NULL)
+RETURNS TABLE (id bigint, lease_until timestamptz, cancel_requested boolean) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    part record;
+BEGIN
+    FOR part IN
+        SELECT queue_shard.of(t.id) AS shard, array_agg(t.id) AS ids, array_agg(t.token) AS tokens,
+               CASE WHEN progress IS NOT NULL THEN array_agg(t.done) END AS progress
+        FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(progress)) AS t (id, token, done)
+        GROUP BY 1
+    LOOP
+        BEGIN
+            RETURN QUERY SELECT * FROM queue_shard.extend_many(part.shard, part.ids, part.tokens, lease, part.progress);
+        EXCEPTION WHEN OTHERS THEN
+            IF queue_shard.failure(SQLSTATE, SQLERRM) IS NULL THEN
+                RAISE;
+            END IF;
+            PERFORM queue_shard.warn_away(part.shard, part.ids, SQLERRM);
+        END;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue.extend_many(bigint[], bigint[], interval, jsonb[]) IS
+    'Extends many leases; returns a row for each task whose shard is available and whose token is current.';
+
+-- The tasks of the last shard are completed in the transaction that claims there; those of the others before.
+CREATE FUNCTION queue.complete_many_and_claim(
+    ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL, lease interval DEFAULT NULL,
+    queue text DEFAULT 'default', max_tasks integer DEFAULT 1, worker text DEFAULT NULL)
+RETURNS SETOF queue.claimed_task LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    last CONSTANT integer := (SELECT max(queue_shard.of(i.id)) FROM unnest(ids) AS i (id));
+    here record;
+    rest record;
+BEGIN
+    SELECT array_agg(t.id) AS ids, array_agg(t.token) AS tokens, CASE WHEN results IS NOT NULL THEN array_agg(t.result) END AS results
+    INTO rest FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results)) AS t (id, token, result)
+    WHERE queue_shard.of(t.id) IS DISTINCT FROM last;
+    SELECT array_agg(t.id) AS ids, array_agg(t.token) AS tokens, CASE WHEN results IS NOT NULL THEN array_agg(t.result) END AS results
+    INTO here FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results)) AS t (id, token, result)
+    WHERE queue_shard.of(t.id) = last;
+    IF rest.ids IS NOT NULL THEN
+        PERFORM queue.complete_many(rest.ids, rest.tokens, rest.results);
+    END IF;
+    IF here.ids IS NOT NULL THEN
+        BEGIN
+            RETURN QUERY SELECT * FROM queue_shard.complete_many_and_claim(
+                last, here.ids, here.tokens, here.results, lease, queue, max_tasks, worker);
+            IF FOUND THEN
+                RETURN;
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            IF queue_shard.failure(SQLSTATE, SQLERRM) IS NULL THEN
+                RAISE;
+            END IF;
+            PERFORM queue_shard.warn_away(last, here.ids, SQLERRM);
+        END;
+    END IF;
+    RETURN QUERY SELECT * FROM queue.claim(lease, queue, max_tasks, worker);
+END
+$$;
+COMMENT ON FUNCTION queue.complete_many_and_claim(bigint[], bigint[], jsonb[], interval, text, integer, text) IS
+    'Completes many tasks and claims the next ones, from a shard of these tasks if it has any.';
 
 -- Calls for one task go to its shard only.
 CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
@@ -195,6 +381,20 @@ CREATE FUNCTION queue.cancel(id bigint) RETURNS text LANGUAGE plproxy AS $$
 $$;
 COMMENT ON FUNCTION queue.cancel(bigint) IS 'Cancels a task, or records the request for a running one.';
 
+CREATE FUNCTION queue.cancel(queue text, key text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN queue_shard.cancel(coalesce(queue_shard.home(queue, key), 0), queue, key);
+END
+$$;
+COMMENT ON FUNCTION queue.cancel(text, text) IS 'Cancels the task with a key, on the shard of the key.';
+
+CREATE FUNCTION queue.run_again(id bigint) RETURNS bigint LANGUAGE plproxy AS $$
+    CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
+    SELECT queue.run_again($1);
+$$;
+COMMENT ON FUNCTION queue.run_again(bigint) IS 'Pushes a new task like one that ended, to its shard.';
+
 CREATE FUNCTION queue.retry(id bigint) RETURNS text LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON queue_shard.of($1);
     SELECT queue.retry($1);
@@ -232,6 +432,21 @@ CREATE FUNCTION queue.resume(name text) RETURNS SETOF void LANGUAGE plproxy AS $
     SELECT queue.resume($1);
 $$;
 COMMENT ON FUNCTION queue.resume(text) IS 'Resumes a queue on all shards.';
+
+-- How many queues, which are the same on all shards. One that was paused on some of them only counts.
+CREATE FUNCTION queue.pause_all() RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT max(p.paused) FROM queue_shard.pause_all() AS p (paused));
+END
+$$;
+COMMENT ON FUNCTION queue.pause_all() IS 'Pauses all queues on all shards.';
+
+CREATE FUNCTION queue.resume_all() RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT max(r.resumed) FROM queue_shard.resume_all() AS r (resumed));
+END
+$$;
+COMMENT ON FUNCTION queue.resume_all() IS 'Resumes all queues on all shards.';
 
 CREATE FUNCTION queue_shard.any_ready(queue text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

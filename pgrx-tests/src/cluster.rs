@@ -59,7 +59,7 @@ impl Cluster {
 
     /// A fresh, running server without the extension.
     pub fn start_with(name: &str, settings: &Settings) -> Self {
-        let mut cluster = Self::create(&home().join("run").join(name), settings);
+        let mut cluster = Self::create(&run_folder(name), settings);
         cluster.launch();
         cluster
     }
@@ -105,11 +105,11 @@ impl Cluster {
         let initdb = fs::canonicalize(programs.join("initdb")).expect("initdb");
         let programs = initdb.parent().expect("a folder");
         let name = format!("template{}", programs.display().to_string().replace('/', "-"));
-        let folder = home().join("run").join(&name);
+        let folder = run_folder(&name);
         let template = folder.join("data");
         if !template.exists() {
             let attempt = format!("{name}-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-            let mut fresh = Self::in_place(&home().join("run").join(attempt), programs);
+            let mut fresh = Self::in_place(&run_folder(attempt), programs);
             fresh.initdb(&[]);
             // Only one can move it there; another one's is as good.
             fresh.keep = fs::rename(fresh.folder(), &folder).is_ok();
@@ -147,7 +147,7 @@ impl Cluster {
 
     /// A copy of this running server that follows it.
     pub fn standby(&self, name: &str) -> Self {
-        let folder = home().join("run").join(name);
+        let folder = run_folder(name);
         let mut standby = Self::in_place(&folder, &self.programs);
         let data = standby.data();
         let source = self.folder.to_str().expect("a plain path");
@@ -430,6 +430,13 @@ pub fn own_address() -> String {
 /// Where servers and clusters are.
 pub fn home() -> PathBuf {
     PathBuf::from(std::env::var("QUEUE_EXT_HOME").expect("QUEUE_EXT_HOME; start the tests with make test"))
+}
+
+/// The folder of this name for a server, or for other files of a test. Servers of several versions are tested at the same
+/// time, so each version has folders of its own.
+pub fn run_folder(name: impl AsRef<Path>) -> PathBuf {
+    static MAJOR: OnceLock<String> = OnceLock::new();
+    home().join("run").join(MAJOR.get_or_init(|| major_version().to_string())).join(name)
 }
 
 /// The server's programs.

@@ -73,3 +73,42 @@ pub fn took(from: Instant, to: Instant) -> Duration {
 pub fn since(from: Instant) -> Duration {
     took(from, Instant::now())
 }
+
+/// Time that a process lost through no fault of its own: the machine stood still, or other processes used the processors
+/// while it was ready to run. What must happen within seconds may be late by so much on a busy machine.
+pub struct Excuse {
+    pid: i32,
+    began: Instant,
+    waited: Duration,
+}
+
+impl Excuse {
+    /// From now on, for a process of this machine.
+    pub fn of(pid: i32) -> Self {
+        watch();
+        Self { pid, began: Instant::now(), waited: waited(pid) }
+    }
+
+    /// The time lost so far.
+    pub fn so_far(&self) -> Duration {
+        waited(self.pid).saturating_sub(self.waited) + watch().between(self.began, Instant::now())
+    }
+}
+
+/// For how long a process was ready to run and had no processor; zero for one that has ended.
+fn waited(pid: i32) -> Duration {
+    schedstat(pid, 1)
+}
+
+/// For how long a process had a processor. Unlike the time that passes, it does not depend on what else the machine does,
+/// nor on how long it takes to wake a process on another processor.
+pub fn processor_time(pid: i32) -> Duration {
+    schedstat(pid, 0)
+}
+
+/// A field of what Linux counts for a process, in nanoseconds; zero where there is no such file.
+fn schedstat(pid: i32, field: usize) -> Duration {
+    let counted = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    let nanoseconds = counted.split_whitespace().nth(field).and_then(|field| field.parse().ok());
+    Duration::from_nanos(nanoseconds.unwrap_or(0))
+}

@@ -340,7 +340,8 @@ fn every_response_takes_less_than_a_second_with_many_tasks() {
     let bulk = format!(
         "SET session_replication_role = replica;
          INSERT INTO queue.tasks (queue, payload) SELECT 'default', '{{\"n\": 1}}' FROM generate_series(1, {many});
-         INSERT INTO queue.history SELECT id, queue, 'completed', priority, run_at, 1, NULL, 1, 'w', created_at, created_at, now(), NULL, NULL, NULL, payload
+         INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, worker, claimed_at, created_at, finished_at, payload)
+         SELECT id, queue, 'completed', priority, run_at, 1, 1, 'w', created_at, created_at, now(), payload
          FROM queue.tasks WHERE queue = 'default' LIMIT {many} / 10;
          ANALYZE queue.tasks"
     );

@@ -98,7 +98,8 @@ fn policies_continue_where_they_were() {
                     queue.create('limited', '{\"max_running\": 2, \"rate_limit\": 3, \"rate_period\": \"1 day\"}');
              SELECT queue.push('keyed', '\"kept\"', key => 'kept');
              SELECT queue.complete(id, token) FROM queue.claim('1 day', 'keyed');
-             SELECT queue.push('keyed', '\"live\"', key => 'live', key_ttl => '3 days');
+             SELECT queue.push('keyed', '\"live\"', key => 'live', key_ttl => '3 days', kind => 'letter', lease => '2 days',
+                               timeout => '3 days');
              SELECT queue.push('ordered', to_jsonb('g' || n), group_key => 'g') FROM generate_series(1, 3) AS n;
              SELECT queue.push('ordered', to_jsonb('h' || n), group_key => 'h') FROM generate_series(1, 2) AS n;
              SELECT queue.claim('1 day', 'ordered');
@@ -127,6 +128,16 @@ fn policies_continue_where_they_were() {
              UPDATE queue.tasks SET lease_until = now() WHERE payload = '\"vase\"'",
         )
         .expect("claim");
+    // Tasks that wait for an event, with a timeout and without, and for another task.
+    let suspend = format!(
+        "SELECT queue.create('flows'), queue.push('flows', '\"ship\"'), queue.push('flows', '\"send\"'),
+                queue.push('flows', '\"join\"');
+         SELECT queue.step(id, token, 'first', payload), queue.await_event(id, token, 'paid') FROM queue.claim('1 day', 'flows');
+         SELECT count(*) FROM queue.claim('1 day', 'flows') AS c, LATERAL queue.await_event(c.id, c.token, 'paid', '1 day');
+         SELECT count(*) FROM queue.claim('1 day', 'flows') AS c, LATERAL queue.await_task(c.id, c.token, {bake}, '1 day');
+         SELECT queue.emit('flows', 'early', '7')"
+    );
+    client.batch_execute(&suspend).expect("suspend");
 
     restore(&source, "dump-policies", "", |target, way| {
         let mut client = target.connect();
@@ -137,6 +148,9 @@ fn policies_continue_where_they_were() {
             assert_eq!(error.code().map(|code| code.code()), Some("QX004"), "{way}, {key}");
         }
         assert_eq!(await_claim(&mut client, "keyed"), ["live"], "{way}");
+        // Its kind, its lease and its timeout.
+        let own = "SELECT (kind, lease, timeout)::text FROM queue.tasks WHERE payload = '\"live\"'";
+        assert_eq!(client.query_one(own, &[]).expect("the task").get::<_, String>(0), "(letter,\"2 days\",\"3 days\")", "{way}");
         complete(&mut client, "live");
         let held =
             "SELECT expires_at > now() + interval '2 days' FROM queue_internal.keys WHERE key = 'live'";
@@ -177,6 +191,22 @@ fn policies_continue_where_they_were() {
         assert_eq!(state(&mut client, "wash"), "waiting", "{way}");
         complete(&mut client, "serve");
         assert_eq!(await_claim(&mut client, "linked"), ["wash"], "{way}");
+
+        // Steps and events.
+        assert_eq!(await_claim(&mut client, "flows"), ["join"], "{way}");
+        client.batch_execute("SELECT queue.emit('flows', 'paid', '5')").expect("emit");
+        let mut woken = Vec::new();
+        eventually("both are woken", SOON, || {
+            woken.extend(claim(&mut client, "flows"));
+            woken.len() == 2
+        });
+        let answers = "SELECT string_agg(concat_ws(' ', t.payload, a.payload, e.payload, s.value), ', ' ORDER BY t.id)
+                       FROM queue.tasks AS t LEFT JOIN LATERAL queue.steps(t.id) AS s ON s.name = 'first',
+                            LATERAL queue.await_event(t.id, t.token, 'paid') AS a,
+                            LATERAL queue.await_event(t.id, t.token, 'early') AS e
+                       WHERE t.queue = 'flows' AND t.payload <> '\"join\"'";
+        let answers: String = client.query_one(answers, &[]).expect("answers").get(0);
+        assert_eq!(answers, "\"ship\" 5 7 \"ship\", \"send\" 5 7", "{way}");
     });
 }
 
@@ -372,6 +402,41 @@ fn a_sweep_during_a_restore_ends_no_task_too_early() {
             client.batch_execute("CALL queue.maintain()").expect("maintain again");
             let found = client.query_one("SELECT min(state) FROM queue.all_tasks WHERE id = 1002", &[]);
             assert_eq!(found.expect("look").get::<_, Option<&str>>(0), Some(state), "{}", edition.name());
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_is_restored_in_any_order_calls_back_only_when_it_is_complete() {
+    for edition in [Edition::NoPreload, Edition::SqlOnly] {
+        let cluster = edition.cluster("dump-batch", Worker::Off);
+        edition.install(&cluster, "postgres");
+        let mut client = cluster.connect();
+        let mut loader = cluster.connect();
+        let load = "SELECT queue.create('q'); SET check_function_bodies = off; SELECT pg_catalog.set_config('search_path', '', false);
+             INSERT INTO queue.tasks (id, queue, state, admission) VALUES (1003, 'q', 'waiting', 2);
+             INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure, outcome)
+             VALUES (1001, 1003, 'batch', 'completed')";
+        loader.batch_execute(load).expect("load");
+        for (what, expected) in [
+            ("SELECT 1", "waiting"),
+            (
+                "INSERT INTO queue_internal.batches (task_id, sealed_at, members) VALUES (1003, pg_catalog.now(), 2)",
+                "waiting",
+            ),
+            (
+                "INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure, outcome)
+                 VALUES (1002, 1003, 'batch', 'failed')",
+                "queued {\"batch\": {\"failed\": 1, \"cancelled\": 0, \"completed\": 1}}",
+            ),
+        ] {
+            loader.batch_execute(what).expect(what);
+            client.batch_execute("CALL queue.maintain()").expect("maintain");
+            client.batch_execute("CALL queue.maintain()").expect("maintain again");
+            let found = client
+                .query_one("SELECT concat_ws(' ', state, headers) FROM queue.all_tasks WHERE id = 1003", &[])
+                .expect("look");
+            assert_eq!(found.get::<_, &str>(0), expected, "{}", edition.name());
         }
     }
 }

@@ -22,8 +22,8 @@ use queue_ext_tests::{Cluster, Settings};
 
 const SETUP: &str = "
     TRUNCATE queue.tasks, queue.history, queue.dead_letters, queue.queues, queue.schedules, queue.bindings,
-             queue_internal.keys, queue_internal.dependencies, queue_internal.events, queue_internal.slots,
-             queue_internal.rate_buckets;
+             queue_internal.keys, queue_internal.dependencies, queue_internal.batches, queue_internal.events, queue_internal.slots,
+             queue_internal.rate_buckets, queue_internal.steps, queue_internal.awaits, queue_internal.emitted;
     ALTER SEQUENCE queue.tasks_id_seq RESTART;
     INSERT INTO queue.queues (name) VALUES ('default');
     SELECT queue.create('mail', '{\"max_running\": 2, \"key_ttl\": \"1 s\", \"rate_limit\": 5, \"rate_period\": \"1 s\"}');
@@ -32,7 +32,8 @@ const SETUP: &str = "
     SELECT queue.push('mail', '[]', delay => '1 hour');
     SELECT queue.push('default', '1', priority => 2); SELECT queue.push('default', '2', priority => 3);
     SELECT queue.claim('1 hour', 'default', 2); SELECT queue.fail(4, 1, 'x', permanent => true);
-    SELECT queue.schedule('s', '* * * * *', 'mail'); SELECT queue.bind('a.*', 'mail');";
+    SELECT queue.schedule('s', '* * * * *', 'mail'); SELECT queue.bind('a.*', 'mail');
+    SELECT queue.create_batch('default', priority => 9); SELECT queue.push('default', priority => 9, batch => 6);";
 
 /// The contents of every table, without rows that a refused call may leave.
 const EVERYTHING: &str = "
@@ -40,8 +41,10 @@ const EVERYTHING: &str = "
         SELECT a::text FROM queue.all_tasks AS a UNION ALL SELECT q::text FROM queue.queues AS q
         UNION ALL SELECT s::text FROM queue.schedules AS s UNION ALL SELECT b::text FROM queue.bindings AS b
         UNION ALL SELECT r::text FROM queue.rights AS r UNION ALL SELECT k::text FROM queue_internal.keys AS k
-        UNION ALL SELECT d::text FROM queue_internal.dependencies AS d UNION ALL SELECT s::text FROM queue_internal.slots AS s
+        UNION ALL SELECT d::text FROM queue_internal.dependencies AS d UNION ALL SELECT b::text FROM queue_internal.batches AS b UNION ALL SELECT s::text FROM queue_internal.slots AS s
         UNION ALL SELECT t::text FROM queue_internal.rate_buckets AS t UNION ALL SELECT s::text FROM queue_internal.events AS s
+        UNION ALL SELECT s::text FROM queue_internal.steps AS s UNION ALL SELECT a::text FROM queue_internal.awaits AS a
+        UNION ALL SELECT e::text FROM queue_internal.emitted AS e
         UNION ALL SELECT s.is_called::text FROM sprung AS s) AS all_of_it (line)";
 
 /// The SQLSTATEs with which a call may be refused, and whole classes of them.

@@ -3,7 +3,7 @@
 use postgres::{Client, NoTls};
 use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 
-const CHECKS: [&str; 11] = [
+const CHECKS: [&str; 12] = [
     "version",
     "engine",
     "worker",
@@ -11,6 +11,7 @@ const CHECKS: [&str; 11] = [
     "due tasks",
     "leases",
     "events",
+    "batches",
     "schedules",
     "dead letters",
     "horizon",

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use queue_ext_tests::cluster::{bindir, driver, home};
+use queue_ext_tests::cluster::{bindir, driver, run_folder};
 use queue_ext_tests::{Edition, Worker, brief};
 
 #[test]
@@ -49,7 +49,7 @@ fn run(edition: Edition) {
     edition.install(&cluster, "postgres");
     edition.keep_order(&cluster, "postgres");
     let specs = Path::new(env!("CARGO_MANIFEST_DIR")).join("isolation");
-    let output = home().join("run").join(format!("{name}-output"));
+    let output = run_folder(format!("{name}-output"));
     let _ = fs::remove_dir_all(&output);
     fs::create_dir_all(&output).expect("create the output folder");
     let mut names: Vec<String> = fs::read_dir(specs.join("specs"))

@@ -22,7 +22,7 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
 /// Plays the histories of a chunk in one database.
 fn play(client: &mut Client, seeds: &[u64], counters: bool) -> Vec<Vec<String>> {
     client
-        .batch_execute("TRUNCATE queue.tasks, queue.history, queue.dead_letters, queue_internal.keys, queue_internal.events, queue_internal.outcomes, queue_internal.dependencies")
+        .batch_execute("TRUNCATE queue.tasks, queue.history, queue.dead_letters, queue_internal.keys, queue_internal.events, queue_internal.outcomes, queue_internal.batches, queue_internal.dependencies")
         .expect("truncate");
     // From here on, counters have to keep up.
     client.query("SELECT FROM queue.stats", &[]).expect("stats");
@@ -106,4 +106,81 @@ fn compare(seed: u64, natively: &[String], by_core: &[String]) {
         line(natively),
         line(by_core)
     );
+}
+
+/// One call, of which the tasks that it returns are kept; it has to be served by the native fast path.
+fn served(admin: &mut Client, client: &mut Client, call: &str, held: &mut Vec<(i64, i64)>) {
+    let before = verbs(admin);
+    let taken: Vec<(i64, i64)> = held.drain(..).collect();
+    let (ids, tokens): (Vec<i64>, Vec<i64>) = taken.into_iter().unzip();
+    let call = call.replace("$ids", &format!("'{{{}}}'", join(&ids)));
+    let call = call.replace("$tokens", &format!("'{{{}}}'", join(&tokens)));
+    let call = call.replace("$id", &join(&ids)).replace("$token", &join(&tokens));
+    for row in client.query(&call, &[]).unwrap_or_else(|error| panic!("{call}: {error:?}")) {
+        if row.len() > 1 {
+            held.push((row.get("id"), row.get("token")));
+        }
+    }
+    let after = verbs(admin);
+    assert_eq!(before["fallbacks"], after["fallbacks"], "falls back to SQL: {call}");
+    let counts = [&before, &after].map(|verbs| verbs["served"].as_u64().expect("a count"));
+    assert_eq!(counts[0] + 1, counts[1], "is served natively: {call}");
+}
+
+fn join(numbers: &[i64]) -> String {
+    numbers.iter().map(i64::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn plain_calls_do_not_fall_back_to_sql() {
+    let mut cluster = Cluster::start("native-plain");
+    let mut admin = cluster.connect();
+    cluster.await_worker("postgres");
+    for statement in [
+        "CREATE ROLE tenant LOGIN",
+        "SELECT queue.create('own'), queue.grant_producer('tenant', 'own'), queue.grant_worker('tenant', 'own')",
+        "CALL queue.maintain()",
+        "ALTER SYSTEM SET queue.worker_enabled = off",
+    ] {
+        admin.batch_execute(statement).expect(statement);
+    }
+    // Only these sessions may fill the lane, since a call falls back while another session does.
+    admin.batch_execute("SELECT pg_reload_conf()").expect("reload");
+    eventually("the worker leaves", SOON, || {
+        let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
+        admin.query_one(workers, &[]).expect("count").get::<_, i64>(0) == 0
+    });
+    for role in ["postgres", "tenant"] {
+        let mut client = cluster.config("postgres").user(role).connect(postgres::NoTls).expect("connect");
+        let mut held = Vec::new();
+        for call in [
+            "SELECT queue.push('own')",
+            "SELECT queue.push('own', '{\"to\": \"ada\"}', priority => 2, headers => '{\"h\": 1}', max_attempts => 3)",
+            "SELECT queue.push('own', delay => '1 hour')",
+            "SELECT queue.push('own', kind => 'letter', lease => '2 minutes', timeout => '1 hour', priority => -1)",
+            "SELECT id, token FROM queue.claim(queue => 'own')",
+            "SELECT $id::bigint AS id, $token::bigint AS token, lease_until FROM queue.extend($id, $token, '2 hours')",
+            "SELECT queue.complete($id, $token)",
+            "SELECT queue.push_many('own', ARRAY['1']::jsonb[], kind => 'letter', lease => '2 minutes', priority => -1)",
+            "SELECT id, token FROM queue.claim('1 minute', 'own')",
+            "SELECT queue.complete_many($ids, $tokens)",
+            "SELECT queue.push_many('own', ARRAY['1', '2', '3', '4', '5', '6']::jsonb[])",
+            "SELECT id, token FROM queue.claim(queue => 'own')",
+            "SELECT $id::bigint AS id, $token::bigint AS token, lease_until FROM queue.extend($id, $token)",
+            "SELECT queue.complete($id, $token)",
+            "SELECT id, token FROM queue.claim('1 minute', 'own', 2, 'a worker')",
+            "SELECT queue.complete_many($ids, $tokens)",
+            "SELECT id, token FROM queue.claim('1 minute', 'own')",
+            "SELECT id, token FROM queue.complete_and_claim($id, $token, '1', queue => 'own')",
+            "SELECT id, token FROM queue.complete_many_and_claim($ids, $tokens, queue => 'own', max_tasks => 2)",
+            "SELECT queue.complete_many($ids, $tokens)",
+            // Of a queue that has nothing more.
+            "SELECT id, token FROM queue.claim('1 minute', 'own', 10)",
+            "SELECT queue.complete_many($ids, $tokens)",
+            "SELECT id, token FROM queue.claim('1 minute', 'own')",
+        ] {
+            served(&mut admin, &mut client, call, &mut held);
+        }
+        assert!(held.is_empty(), "{role}: all tasks are done");
+    }
 }

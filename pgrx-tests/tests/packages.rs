@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use queue_ext_tests::cluster::{home, major_version};
+use queue_ext_tests::cluster::{major_version, run_folder};
 use queue_ext_tests::installation::Installation;
 use queue_ext_tests::{Cluster, Settings, brief};
 
@@ -22,10 +22,10 @@ fn run(program: impl AsRef<Path>, arguments: &[&str]) -> String {
 
 #[test]
 fn the_package_installs_on_a_server_without_the_extension() {
-    let folder = home().join("run/packages-server");
+    let folder = run_folder("packages-server");
     let server = Installation::copy(&folder);
     assert!(server.remove("queue_ext") >= 3, "the library, the control file and the script");
-    let out = home().join("run/packages");
+    let out = run_folder("packages");
     let _ = fs::remove_dir_all(&out);
     // Built from the files installed for the tests, which are those of make install.
     let package = run(
@@ -54,7 +54,7 @@ fn the_package_installs_on_a_server_without_the_extension() {
 
 /// A task's way through a server.
 fn smoke(server: &Installation) {
-    let folder = home().join("run/packages-smoke");
+    let folder = run_folder("packages-smoke");
     let mut cluster = Cluster::create_of(&server.programs, &folder, &Settings::default(), &[]);
     cluster.launch();
     let mut client = cluster.connect();

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use queue_ext_tests::cluster::{bindir, driver, home};
+use queue_ext_tests::cluster::{bindir, driver, run_folder};
 use queue_ext_tests::{Edition, Worker, brief};
 
 #[test]
@@ -43,7 +43,7 @@ fn functions_return_the_expected_output_in_the_edition_for_yugabytedb() {
 /// The scripts whose output differs in the SQL-only edition or in that for YugabyteDB: features that are missing, and
 /// information that the edition does not have (docs/portable.md, docs/yugabyte.md).
 fn with_its_own_answers(edition: Edition, scripts: &Path) -> PathBuf {
-    let input = home().join("run").join(format!("regress-{}-input", edition.name()));
+    let input = run_folder(format!("regress-{}-input", edition.name()));
     let _ = fs::remove_dir_all(&input);
     fs::create_dir_all(input.join("expected")).expect("create the input folder");
     for file in ["sql", "prelude.sql"] {
@@ -65,7 +65,7 @@ fn run(edition: Edition) {
     let cluster = edition.cluster("regress", Worker::Off);
     let name = format!("regress-{}", edition.name());
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("regress");
-    let output = home().join("run").join(format!("{name}-output"));
+    let output = run_folder(format!("{name}-output"));
     let _ = fs::remove_dir_all(&output);
     fs::create_dir_all(&output).expect("create the output folder");
     let mut names: Vec<String> = fs::read_dir(scripts.join("sql"))

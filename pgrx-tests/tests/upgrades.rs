@@ -15,14 +15,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use postgres::Client;
-use queue_ext_tests::cluster::home;
+use queue_ext_tests::cluster::run_folder;
 use queue_ext_tests::installation::Installation;
 use queue_ext_tests::{Cluster, SOON, Settings};
 
 /// A version after all others: the statements that its sources add. Each can be in the install script and in the
 /// upgrade script, and comes with the message that reports it as missing.
 const NEXT: &[(&str, &str)] = &[
-    ("ALTER TABLE queue.tasks ADD COLUMN site text NOT NULL DEFAULT 'here'", "queue.tasks column 23: column"),
+    ("ALTER TABLE queue.tasks ADD COLUMN site text NOT NULL DEFAULT 'here'", "queue.tasks column 26: column"),
     ("COMMENT ON COLUMN queue.tasks.worker IS 'Who.'", "queue.tasks column 11: comment"),
     ("CREATE INDEX dead_letters_worker ON queue.dead_letters (worker)", "queue.dead_letters_worker: index"),
     ("DROP INDEX queue_internal.events_task", "queue_internal.events_task: index"),
@@ -35,14 +35,14 @@ const NEXT: &[(&str, &str)] = &[
         "ALTER TABLE queue.queues ADD CONSTRAINT queues_site CHECK (name <> 'x')",
         "queue.queues constraint queues_site",
     ),
-    ("ALTER TABLE queue.queues ALTER COLUMN max_attempts SET DEFAULT 21", "queue.queues column 3: default"),
+    ("ALTER TABLE queue.queues ALTER COLUMN max_attempts SET DEFAULT 21", "queue.queues column 4: default"),
     (
         "ALTER TABLE queue.queues DISABLE TRIGGER restore_default_queue",
         "trigger restore_default_queue: enabled",
     ),
     (
         "ALTER TABLE queue.dead_letters ALTER COLUMN payload SET STORAGE EXTERNAL",
-        "queue.dead_letters column 16: column",
+        "queue.dead_letters column 19: column",
     ),
     ("ALTER TABLE queue.schedules REPLICA IDENTITY FULL", "queue.schedules: kind"),
     ("GRANT SELECT ON queue.bindings TO pg_monitor", "queue.bindings: privileges"),
@@ -110,8 +110,7 @@ fn releases() -> Vec<String> {
 /// A running server without the extension that knows every released version, and the next one as 99.0; and the
 /// folder of its scripts.
 fn laboratory(name: &str) -> (Cluster, PathBuf) {
-    let Installation { programs, extensions, .. } =
-        Installation::copy(&home().join("run").join(format!("{name}-server")));
+    let Installation { programs, extensions, .. } = Installation::copy(&run_folder(format!("{name}-server")));
     for version in releases() {
         let name = format!("queue_ext--{version}.sql");
         if !extensions.join(&name).exists() {
@@ -123,7 +122,7 @@ fn laboratory(name: &str) -> (Cluster, PathBuf) {
     let add = |name: String, script: &str| fs::write(extensions.join(name), script).expect("write a script");
     add("queue_ext--99.0.sql".to_owned(), &(installed + "\n" + &script(|_| false)));
     add(format!("queue_ext--{now}--99.0.sql"), &script(|_| false));
-    let folder = home().join("run").join(name);
+    let folder = run_folder(name);
     let mut cluster = Cluster::create_of(&programs, &folder, &Settings::default(), &[]);
     cluster.launch();
     (cluster, extensions)

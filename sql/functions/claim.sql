@@ -20,7 +20,9 @@ BEGIN
     IF max_tasks IS NULL OR max_tasks NOT BETWEEN 1 AND 100000 OR worker IS NOT NULL THEN
         PERFORM queue_internal.check_claim(max_tasks, worker);
     END IF;
-    lease := queue_internal.checked_lease(lease, source.lease);
+    IF lease IS NOT NULL THEN
+        lease := queue_internal.checked_lease(lease, NULL);
+    END IF;
     IF source.paused_at IS NULL THEN
         RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker);
     END IF;
@@ -32,7 +34,8 @@ then run_at, then id. Returns no rows if no task can be claimed or the queue is 
 worker''s right on the queue.
 
 - lease: how long the caller has the tasks unless it extends the lease; more than 0, at most queue.max_lease. Null
-  (default) means the queue''s option lease.
+  (default) means the task''s own lease, or else the queue''s option. A task with a timeout is leased no longer than
+  that.
 - queue: name of the queue. Default "default".
 - max_tasks: largest number of tasks to claim, 1 to 100000. Default 1.
 - worker: name of the worker, 1 to 128 bytes, shown in queue.workers and in errors of the task. Null means none.
@@ -59,7 +62,7 @@ BEGIN
         PERFORM queue_internal.raise_invalid('queues', 'must not be empty');
     END IF;
     PERFORM queue_internal.check_claim(max_tasks, worker);
-    PERFORM queue_internal.checked_lease(lease, NULL);
+    lease := queue_internal.checked_lease(lease, NULL);
     FOREACH name IN ARRAY queues LOOP
         PERFORM queue_internal.check_name('queues', name);
         sources := sources || queue_internal.open_queue(name, 'worker');
@@ -67,7 +70,7 @@ BEGIN
     FOREACH source IN ARRAY sources LOOP
         IF source.paused_at IS NULL AND max_tasks > 0 THEN
             RETURN QUERY SELECT * FROM queue_internal.claim_from(
-                source, queue_internal.checked_lease(lease, source.lease), max_tasks, worker);
+                source, lease, max_tasks, worker);
             GET DIAGNOSTICS found = ROW_COUNT;
             max_tasks := max_tasks - found;
         END IF;
@@ -78,7 +81,7 @@ COMMENT ON FUNCTION queue.claim(interval, text[], integer, text) IS
 'Claims up to max_tasks due tasks from several queues, in the order given: from the second queue only what the first
 one does not have. Needs the worker''s right on each of the queues.
 
-- lease: as above. Null means the option lease of each queue.
+- lease: as above.
 - queues: names of the queues, at least one. Paused queues are skipped.
 - max_tasks: largest number of tasks to claim from all queues together, 1 to 100000. Default 1.
 - worker: name of the worker, 1 to 128 bytes. Null means none.

@@ -45,7 +45,7 @@ COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, te
 neither. Needs the worker''s right on the queue of the task and on each of the queues.
 
 - id, token, result: as in queue.complete. Null as result means none.
-- lease, queues, worker, max_tasks: as in queue.claim for several queues. Null as lease means the option lease of each
-  queue. Default of max_tasks: 1.
+- lease, queues, worker, max_tasks: as in queue.claim for several queues. Null as lease means each task''s own lease,
+  or else the option lease of its queue. Default of max_tasks: 1.
 
 Errors: as queue.complete and queue.claim.';

@@ -1,5 +1,6 @@
 -- queue.create
 --
+--   Waits:    for a transaction that creates or drops a queue of this name
 --   Touches:  queue.queues (inserts)
 
 CREATE FUNCTION queue.create(name text, options jsonb DEFAULT '{}', if_not_exists boolean DEFAULT false) RETURNS void
@@ -13,19 +14,17 @@ BEGIN
         PERFORM queue_internal.raise_null('if_not_exists');
     END IF;
     PERFORM queue_internal.check_right('operator', name);
-    IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = "create".name) THEN
-        RAISE unique_violation;
-    END IF;
-    INSERT INTO queue.queues (name) VALUES ("create".name);
-    PERFORM queue_internal.apply_options(name, options);
-EXCEPTION WHEN unique_violation THEN
-    IF if_not_exists THEN
+    -- Without an exception handler, which would take the error of a user's trigger for this one.
+    INSERT INTO queue.queues (name) VALUES ("create".name) ON CONFLICT ON CONSTRAINT queues_pkey DO NOTHING;
+    IF FOUND THEN
+        PERFORM queue_internal.apply_options(name, options);
+    ELSIF if_not_exists THEN
         RAISE NOTICE 'queue "%" already exists, skipping', name;
-        RETURN;
+    ELSE
+        RAISE EXCEPTION 'queue "%" already exists', name
+            USING ERRCODE = 'duplicate_object',
+                  HINT = format('Change its options with SELECT queue.configure(%L, ...).', name);
     END IF;
-    RAISE EXCEPTION 'queue "%" already exists', name
-        USING ERRCODE = 'duplicate_object',
-              HINT = format('Change its options with SELECT queue.configure(%L, ...).', name);
 END
 $$;
 COMMENT ON FUNCTION queue.create IS
@@ -39,6 +38,8 @@ COMMENT ON FUNCTION queue.create IS
 Options:
 
 - lease: how long a claim lasts that names no lease. Default "1 minute".
+- timeout: how long an attempt may take. Then it has failed with the error "timed out", and its lease cannot be
+  extended further. Default null: no limit.
 - max_attempts: number of attempts of a task, 1 to 10000. Default 20.
 - backoff: an object: kind (fixed, linear, exponential; default exponential), base (the delay after the first failure;
   default "1 second"), max (the longest delay; default "1 hour"), jitter (0 to 1, the largest fraction randomly

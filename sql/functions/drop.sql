@@ -34,12 +34,16 @@ BEGIN
     IF force THEN
         DELETE FROM queue_internal.dependencies AS d USING queue.tasks AS t
         WHERE t.queue = "drop".name AND t.state = 'waiting' AND d.task_id = t.id;
+        DELETE FROM queue_internal.batches AS b USING queue.tasks AS t
+        WHERE t.queue = "drop".name AND t.state = 'waiting' AND b.task_id = t.id;
         PERFORM queue_internal.notify_dependents(ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.queue = "drop".name AND t.id IN (SELECT d.predecessor_id FROM queue_internal.dependencies AS d)),
             'purged');
     END IF;
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
+    -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.
+    DELETE FROM queue_internal.emitted AS e WHERE e.queue = "drop".name;
     -- Including keys that finished tasks keep for a time, which would refuse tasks of a later queue of that name.
     PERFORM FROM queue_internal.keys AS k WHERE k.queue = "drop".name ORDER BY k.key FOR UPDATE;
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
@@ -50,7 +54,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.drop IS
-'Drops a queue and its bindings. The history stays. Needs the operator''s right on the queue.
+'Drops a queue, its bindings and its emitted events. The history stays. Needs the operator''s right on the queue.
 
 - name: name of the queue.
 - force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait

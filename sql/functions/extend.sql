@@ -26,8 +26,9 @@ COMMENT ON FUNCTION queue.extend IS
 cancel_requested, whether the worker should stop and call queue.confirm_cancel. Needs the worker''s right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
-- lease: how long from now; more than 0, at most queue.max_lease. Null (default) means the queue''s option lease.
+- lease: how long from now; more than 0, at most queue.max_lease. Null (default) means the task''s own lease, or else
+  the queue''s option. The lease of a task with a timeout ends no later than that.
 - progress: any JSON value, shown by queue.get and passed to the next attempt. Null (default) leaves it unchanged.
 
-Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+Errors: QX001: the lease is no longer held, or the attempt has timed out. QX003: the task does not exist, or the caller has no right on its queue.
 22004, 22023 or 54000: an argument is null, invalid or too large.';

@@ -17,7 +17,6 @@ AS $$
 DECLARE
     -- Null means all queues. Checked once and not for each task.
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
-    longest CONSTANT interval := queue_internal.setting('max_lease', '7d');
     moment  timestamptz;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
@@ -32,12 +31,17 @@ BEGIN
     moment := clock_timestamp();
     FOR id, lease_until, cancel_requested IN
         UPDATE queue.tasks AS t
-        SET lease_until = moment + coalesce(
-                extend_many.lease, (SELECT least(q.lease, longest) FROM queue.queues AS q WHERE q.name = t.queue)),
+        SET lease_until = least(
+                moment + coalesce(extend_many.lease, queue_internal.checked_lease(NULL, coalesce(
+                    t.lease, (SELECT q.lease FROM queue.queues AS q WHERE q.name = t.queue)))),
+                queue_internal.timeout_at(t.claimed_at, coalesce(
+                    t.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = t.queue)))),
             progress = coalesce(g.progress, t.progress), updated_at = moment
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
         WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
           AND (allowed IS NULL OR t.queue = ANY (allowed))
+          AND coalesce(queue_internal.timeout_at(t.claimed_at, coalesce(
+              t.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = t.queue))) > moment, true)
         RETURNING t.id, t.lease_until, t.cancel_requested_at IS NOT NULL
     LOOP
         RETURN NEXT;
@@ -45,12 +49,13 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.extend_many IS
-'Extends many leases, as queue.extend. Returns a row for each task whose token is current; the others are left out and
-not changed. Empty arrays return no rows.
+'Extends many leases, as queue.extend. Returns a row for each task whose token is current and whose attempt has not
+timed out; the others are left out and not changed. Empty arrays return no rows.
 
 - ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
   100000.
-- lease: how long from now, the same for all. Null (default) means the option lease of each task''s queue.
+- lease: how long from now, the same for all. Null (default) means each task''s own lease, or else the option of
+  its queue.
 - progress: one JSON value for each task; a null element leaves the progress unchanged. Null (default) leaves all
   unchanged.
 

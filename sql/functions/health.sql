@@ -1,8 +1,8 @@
 -- queue.health
 --
---   Touches:  queue.stats, queue.workers, queue.failing_schedules, queue.due_schedules, queue.engine_stats(), and views
---             and catalogs of the server (reads). Nothing else, because roles that may monitor have no right on the
---             tables nor in queue_internal
+--   Touches:  queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
+--             queue.engine_stats(), and views and catalogs of the server (reads). Nothing else, because roles that may
+--             monitor have no right on the tables nor in queue_internal
 
 CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
@@ -120,6 +120,18 @@ BEGIN
         IF NOT FOUND THEN
             RETURN QUERY SELECT 'events', 'ok', 'none is delayed', NULL;
         END IF;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'batches', 'warning',
+           format('queue %s: %s batches have not been sealed, the oldest, %s, for %s', to_json(b.queue), count(*),
+                  min(b.batch), date_trunc('second', max(b.age))),
+           format('Their callbacks wait until they are sealed: SELECT queue.seal_batch(%s). '
+                  'If a batch is not needed any longer: SELECT queue.cancel(%1$s).', min(b.batch))
+    FROM queue.batches AS b WHERE b.sealed_at IS NULL AND b.age > interval '1 day'
+    GROUP BY b.queue ORDER BY b.queue;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'batches', 'ok', 'none has been open for more than a day', NULL;
     END IF;
 
     RETURN QUERY

@@ -21,7 +21,11 @@ CREATE FUNCTION queue.push(
     backoff      jsonb       DEFAULT NULL,
     key_ttl      interval    DEFAULT NULL,
     on_predecessor_failure text DEFAULT NULL,
-    key_ttl_from text        DEFAULT NULL)
+    key_ttl_from text        DEFAULT NULL,
+    kind         text        DEFAULT NULL,
+    lease        interval    DEFAULT NULL,
+    timeout      interval    DEFAULT NULL,
+    batch        bigint      DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -29,16 +33,21 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
     PERFORM queue_internal.check_right('producer', queue);
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
-    IF key IS NULL AND after IS NULL THEN
-        INSERT INTO queue.tasks AS t (queue, payload, priority, run_at, max_attempts, headers, group_key, backoff)
+    IF batch IS NOT NULL THEN
+        RETURN (queue_internal.push_into_batch(
+            queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
+            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout)).id;
+    ELSIF key IS NULL AND after IS NULL THEN
+        INSERT INTO queue.tasks AS t (
+            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
         VALUES (push.queue, push.payload, push.priority, push.run_at, push.max_attempts, push.headers,
-                push.group_key, push.backoff)
+                push.group_key, push.backoff, push.kind, push.lease, push.timeout)
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
@@ -46,7 +55,8 @@ BEGIN
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
         queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END)).id;
+            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
+        kind, lease, timeout)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -60,8 +70,9 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - delay: the same as an interval from now, at most 100 years. Cannot be combined with run_at. Null means no delay.
 - key: at most one waiting, queued or running task of the queue has this key, of up to 512 bytes. Null means no key.
 - on_duplicate: what to do if the key is taken. skip (default): add nothing. replace: give that task the new payload,
-  headers, priority and run_at; if it is running, add a task that waits for its end. reschedule: give it the new
-  run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not changed.
+  kind, lease, timeout, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
+  give it the new run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not
+  changed.
 - group_key: tasks of a queue with the same group key run in order, max_running_per_group at a time. At most 512
   bytes. Null means no group.
 - max_attempts: number of attempts after which the task becomes a dead letter, 1 to 10000. Null means the queue''s
@@ -76,16 +87,26 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
   continue. Needs after. Null means the queue''s option.
 - key_ttl_from: end (default if null) or push: whether key_ttl counts from the end of the task or from its push. A task
   that takes longer than key_ttl keeps its key until it ends. Needs key_ttl.
+- kind: what sort of work this is, 1 to 128 bytes, by which workers choose their code. Null means none.
+- lease: how long a claim lasts that names no lease; more than 0, at most queue.max_lease. Null means the queue''s
+  option.
+- timeout: how long an attempt may take; more than 0, at most a year. Then the attempt has failed with the error "timed
+  out", and its lease cannot be extended further. Null means the queue''s option.
+- batch: the batch, as returned by queue.create_batch, to which the task is added if it is new. Needs the producer''s
+  right on the queue of the batch too. Null means no batch.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
-the key is taken and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+the key is taken and on_duplicate is error. QX007: the batch does not exist. QX008: the batch is sealed. 22004, 22023
+or 54000: an argument is null, invalid or too large.';
 
 -- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
 -- already. "pushed" is false if the id is that of a task that existed before. "key_ttl" is as in queue_internal.keys.
+-- With "is_callback" the task waits, and the caller adds the row of its batch.
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, live bigint[], OUT id bigint, OUT pushed boolean)
+    on_predecessor_failure text, live bigint[], kind text, lease interval, timeout interval,
+    is_callback boolean DEFAULT false, OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     source  CONSTANT queue.queues := queue_internal.open_queue(queue, 'producer');
@@ -99,12 +120,16 @@ BEGIN
     task.priority := priority;
     task.run_at := run_at;
     task.headers := headers;
+    task.kind := kind;
+    task.lease := lease;
+    task.timeout := timeout;
     LOOP
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state)
+            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, state)
         VALUES (push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
                 push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
-                push_linked.backoff, CASE WHEN waits OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
+                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout,
+                CASE WHEN waits OR is_callback OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
         RETURNING t.id INTO id;
         IF FOUND THEN
             IF key_ttl IS NOT NULL THEN
@@ -133,3 +158,25 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key or waits for others.';
+
+CREATE FUNCTION queue_internal.push_into_batch(
+    queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
+    group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
+    on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval,
+    OUT id bigint, OUT pushed boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    live CONSTANT bigint[] := queue_internal.lock_before_push(
+        ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || batch);
+BEGIN
+    PERFORM queue_internal.lock_batches(ARRAY[batch]);
+    PERFORM queue_internal.check_no_cycle(batch, after);
+    SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
+        queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
+        on_predecessor_failure, live, kind, lease, timeout) AS p;
+    IF pushed THEN
+        PERFORM queue_internal.join_batch(batch, ARRAY[id]);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.push_into_batch IS 'Pushes a task and, if it is new, adds it to a batch.';

@@ -18,7 +18,7 @@ BEGIN
         RETURN;
     END IF;
     task.attempt := task.attempt - 1;
-    IF delay > '0' THEN
+    IF extract(epoch FROM delay) > 0 THEN
         task.run_at := clock_timestamp() + delay;
     END IF;
     PERFORM queue_internal.requeue(task);

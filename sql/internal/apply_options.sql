@@ -8,7 +8,7 @@ CREATE FUNCTION queue_internal.apply_options(name text, options jsonb) RETURNS v
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     valid   CONSTANT text :=
-        'lease, max_attempts, backoff, max_running, max_running_per_group, delayed_head, fair_groups, '
+        'lease, timeout, max_attempts, backoff, max_running, max_running_per_group, delayed_head, fair_groups, '
         'rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure, keep_history';
     changed queue.queues;
     fresh   queue.queues;
@@ -21,11 +21,14 @@ BEGIN
         CASE option
             WHEN 'lease' THEN
                 changed.lease := coalesce(queue_internal.interval_option(option, value, false), fresh.lease);
-                IF changed.lease > queue_internal.setting('max_lease', '7d')::interval THEN
+                IF extract(epoch FROM changed.lease)
+                   > extract(epoch FROM queue_internal.setting('max_lease', '7d')::interval) THEN
                     RAISE EXCEPTION 'option "lease" of argument "options" is longer than "queue.max_lease", which is %',
                         queue_internal.setting('max_lease', '7d')
                         USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
                 END IF;
+            WHEN 'timeout' THEN
+                changed.timeout := queue_internal.interval_option(option, value, false);
             WHEN 'max_attempts' THEN
                 changed.max_attempts := coalesce(
                     queue_internal.number_option(option, value, 1, 10000, true), fresh.max_attempts);
@@ -68,7 +71,7 @@ BEGIN
             'options', 'must have both or neither of "rate_limit" and "rate_period"');
     END IF;
     UPDATE queue.queues AS q
-    SET lease = changed.lease, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
+    SET lease = changed.lease, timeout = changed.timeout, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
         backoff_kind = changed.backoff_kind, backoff_base = changed.backoff_base,
         backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter,
         max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,
@@ -196,7 +199,7 @@ BEGIN
         PERFORM queue_internal.raise_option(
             option, CASE WHEN zero_allowed THEN 'must not be negative' ELSE 'must be greater than zero' END,
             value, argument);
-    ELSIF parsed > '1 year' THEN
+    ELSIF extract(epoch FROM parsed) > extract(epoch FROM interval '1 year') THEN
         RAISE EXCEPTION 'option "%" of argument "%" is longer than 1 year', option, argument
             USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
     END IF;

@@ -76,7 +76,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_same_length IS 'Checks that an array has as many elements as "ids".';
 
 -- Months and days of an interval are stored apart. Comparisons count 360 days to a year, so that -1 year 361 days is
--- greater than zero and yet ends in the past; in seconds a year has 365.25 days.
+-- greater than zero and yet ends in the past, and 40 years -14401 days is less than zero and yet 209 days long; in
+-- seconds a year has 365.25 days. So all checks of intervals compare seconds.
 CREATE FUNCTION queue_internal.check_delay(argument text, delay interval) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -84,7 +85,7 @@ BEGIN
         PERFORM queue_internal.raise_invalid(argument, 'must be finite', delay::text);
     ELSIF extract(epoch FROM delay) < 0 THEN
         PERFORM queue_internal.raise_invalid(argument, 'must not be negative', delay::text);
-    ELSIF delay > '100 years' THEN
+    ELSIF extract(epoch FROM delay) > extract(epoch FROM interval '100 years') THEN
         PERFORM queue_internal.raise_too_large(argument, '100 years', delay::text);
     END IF;
 END
@@ -99,17 +100,21 @@ DECLARE
     longest interval;
 BEGIN
     IF lease IS NULL THEN
-        RETURN CASE WHEN otherwise > '1 minute'
-               THEN least(otherwise, queue_internal.setting('max_lease', '7d')::interval) ELSE otherwise END;
+        RETURN CASE
+            WHEN extract(epoch FROM otherwise) <= 60 THEN make_interval(secs => extract(epoch FROM otherwise)::float8)
+            WHEN otherwise IS NOT NULL THEN make_interval(secs => least(
+                extract(epoch FROM otherwise),
+                extract(epoch FROM queue_internal.setting('max_lease', '7d')::interval))::float8)
+        END;
     ELSIF NOT isfinite(lease) THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be finite', lease::text);
     ELSIF extract(epoch FROM lease) <= 0 THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be greater than zero', lease::text);
     END IF;
     -- The setting is never less than a minute.
-    IF lease > '1 minute' THEN
+    IF extract(epoch FROM lease) > 60 THEN
         longest := queue_internal.setting('max_lease', '7d')::interval;
-        IF lease > longest THEN
+        IF extract(epoch FROM lease) > extract(epoch FROM longest) THEN
             PERFORM queue_internal.raise_too_large('lease', format('"queue.max_lease", which is %s', longest),
                                                    lease::text);
         END IF;
@@ -119,3 +124,13 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.checked_lease IS
     'Checks a lease and returns it; for null, returns the second argument.';
+
+CREATE FUNCTION queue_internal.timeout_at(began timestamptz, timeout interval) RETURNS timestamptz
+LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- What was not written by a push can be longer than a year, and too long to be added.
+    RETURN began + make_interval(secs => least(extract(epoch FROM timeout), 31557600)::float8);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.timeout_at IS
+    'When an attempt that began at this time exceeds its timeout; null for never.';

@@ -3,6 +3,8 @@
 --   Claims up to "max_tasks" due tasks of one queue, in order. In an edition with several buckets (buckets.sql) it
 --   begins with a random bucket and continues with the others until it has enough; the order holds within a bucket.
 --
+--   A claim that names no lease (null) leases each task for its own lease or that of its queue.
+--
 --   It scans the index tasks_order one priority at a time. Within a priority the due tasks come first, so it never
 --   reads the scheduled tasks behind them. The search for the next priority also returns its first task: the dead index
 --   entries of finished tasks, which precede it until the next vacuum, are read once and not twice. A claim that has
@@ -33,6 +35,8 @@ DECLARE
     -- 2^53 - 1, because tokens are below 2^53.
     largest   CONSTANT bigint := 9007199254740991;
     base      bigint;
+    usual     CONSTANT interval := coalesce(lease, queue_internal.checked_lease(NULL, source.lease));
+    leased    interval;
     buckets   CONSTANT integer := queue_internal.buckets();
     start     CONSTANT integer := CASE WHEN buckets > 1 THEN floor(random() * buckets) ELSE 0 END;
     in_bucket integer;
@@ -169,15 +173,20 @@ BEGIN
                             started := queue_internal.take_capacity(source, candidate.id, new_token);
                             EXIT walk WHEN started IS NULL;
                         END IF;
+                        leased := usual;
+                        IF candidate.lease IS NOT NULL AND lease IS NULL THEN
+                            leased := queue_internal.checked_lease(NULL, candidate.lease);
+                        END IF;
                         RETURN QUERY
                         UPDATE queue.tasks AS t
                         SET state = 'running', attempt = t.attempt + 1, token = new_token,
-                            lease_until = started + claim_from.lease, worker = claim_from.worker,
+                            lease_until = least(started + leased, queue_internal.timeout_at(
+                                started, coalesce(candidate.timeout, source.timeout))), worker = claim_from.worker,
                             claimed_at = started, updated_at = started
                         WHERE t.id = candidate.id
                         RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt,
                                   coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
-                                  t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
+                                  t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind;
                         granted := granted + 1;
                         IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
                             PERFORM queue_internal.set_scan_start(source.name, (

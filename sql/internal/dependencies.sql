@@ -15,7 +15,8 @@
 --   worker and queue.maintain() notify the remaining dependents, called the rest, in short transactions. Claims do not:
 --   the transaction of a claim may stay open, and the rest would be locked for that long.
 --
---   Cycles are impossible: a task can only wait for tasks that existed before it.
+--   Cycles are impossible: a task can only wait for tasks that existed before it, or for the members of a batch, which
+--   must not wait for it (batches.sql).
 
 -- Locks, in the order of ids and before a push takes a key or inserts a task: the predecessors, of which it returns
 -- those that are live, and the tasks with the keys, which will be changed or waited for. A single push without
@@ -29,32 +30,33 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    holders bigint[];
-    live    bigint[] := '{}';
-    one     bigint;
+    live bigint[] := '{}';
+    one  record;
 BEGIN
-    IF on_duplicate IN ('replace', 'reschedule') AND (after <> '{}' OR cardinality(keys) > 1) THEN
-        holders := ARRAY(
-            SELECT (SELECT k.task_id FROM queue_internal.keys AS k
-                    WHERE k.queue = n.queue AND k.key = n.key AND k.expires_at IS NULL)
-            FROM unnest(queues, keys) AS n (queue, key));
-    END IF;
-    IF holders IS NULL THEN
+    IF on_duplicate NOT IN ('replace', 'reschedule') OR after = '{}' AND cardinality(keys) <= 1 THEN
         RETURN ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.id = ANY (after) AND queue_internal.has_right('any', t.queue)
             ORDER BY t.id FOR KEY SHARE);
     END IF;
-    FOR one IN SELECT DISTINCT u.id FROM unnest(after || holders) AS u (id) WHERE u.id IS NOT NULL ORDER BY u.id LOOP
+    -- The tasks with the keys, each with its queue, and the predecessors.
+    FOR one IN
+        SELECT u.id, min(u.queue) AS holds_in, bool_or(u.precedes) AS precedes
+        FROM (SELECT (SELECT k.task_id FROM queue_internal.keys AS k
+                      WHERE k.queue = n.queue AND k.key = n.key AND k.expires_at IS NULL), n.queue, false
+              FROM unnest(queues, keys) AS n (queue, key)
+              UNION ALL SELECT a.id, NULL, true FROM unnest(after) AS a (id)) AS u (id, queue, precedes)
+        WHERE u.id IS NOT NULL GROUP BY u.id ORDER BY u.id
+    LOOP
         -- As in resolve_duplicate: of a running task only the key changes.
-        IF one = ANY (holders) THEN
+        IF one.holds_in IS NOT NULL THEN
             PERFORM FROM queue.tasks AS t
-            WHERE t.id = one AND t.queue = ANY (queues) AND t.state IN ('queued', 'waiting') FOR NO KEY UPDATE;
+            WHERE t.id = one.id AND t.queue = one.holds_in AND t.state IN ('queued', 'waiting') FOR NO KEY UPDATE;
         END IF;
         PERFORM FROM queue.tasks AS t
-        WHERE t.id = one AND (t.queue = ANY (queues) OR queue_internal.has_right('any', t.queue)) FOR KEY SHARE;
-        IF FOUND AND one = ANY (after) THEN
-            live := live || one;
+        WHERE t.id = one.id AND (t.queue = one.holds_in OR queue_internal.has_right('any', t.queue)) FOR KEY SHARE;
+        IF FOUND AND one.precedes THEN
+            live := live || one.id;
         END IF;
     END LOOP;
     RETURN live;
@@ -78,7 +80,8 @@ DECLARE
     known bigint;
     ended bigint;
 BEGIN
-    live := ARRAY(SELECT DISTINCT l.id FROM unnest(live) AS l (id) WHERE l.id = ANY (after));
+    -- Set operations, because a plan that is not made for these arrays may compare each element with each.
+    live := ARRAY(SELECT unnest(live) INTERSECT SELECT unnest(after));
     INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
     SELECT DISTINCT a.id, add_dependencies.task_id, add_dependencies.on_failure FROM unnest(after) AS a (id) ORDER BY a.id;
     GET DIAGNOSTICS known = ROW_COUNT;
@@ -100,14 +103,15 @@ BEGIN
         -- cannot wait for itself.
         live := live || ARRAY(
             SELECT t.id FROM queue.tasks AS t
-            WHERE t.id = ANY (after) AND t.id <> ALL (live) AND t.id <> add_dependencies.task_id
+            WHERE t.id = ANY (ARRAY(SELECT unnest(after) EXCEPT SELECT unnest(live)))
+              AND t.id <> add_dependencies.task_id
               AND queue_internal.has_right('any', t.queue)
             ORDER BY t.id FOR KEY SHARE);
     END IF;
     IF cardinality(live) + ended < known THEN
         PERFORM queue_internal.raise_unknown_task(min(d.predecessor_id)) FROM queue_internal.dependencies AS d
-        WHERE d.task_id = add_dependencies.task_id AND d.predecessor_id = ANY (after) AND d.outcome IS NULL
-          AND d.predecessor_id <> ALL (live);
+        WHERE d.task_id = add_dependencies.task_id AND d.outcome IS NULL
+          AND d.predecessor_id = ANY (ARRAY(SELECT unnest(after) EXCEPT SELECT unnest(live)));
     END IF;
     INSERT INTO queue_internal.events (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
@@ -152,6 +156,7 @@ DECLARE
     ended      bigint;
     dependents bigint[];
     notified   bigint[] := '{}';
+    batches    bigint[];
 BEGIN
     -- One by one, because a plan for many may read all dependencies to find a few.
     FOREACH ended IN ARRAY ids LOOP
@@ -176,10 +181,12 @@ BEGIN
     IF notified = '{}' THEN
         RETURN;
     END IF;
+    batches := ARRAY(SELECT b.task_id FROM queue_internal.batches AS b WHERE b.task_id = ANY (notified));
+    PERFORM queue_internal.notify_batch(u.id) FROM unnest(batches) AS u (id);
     INSERT INTO queue_internal.events (queue, task_id)
     SELECT o.queue, o.id
     FROM (SELECT i.id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = i.id) AS queue
-          FROM (SELECT DISTINCT u.id FROM unnest(notified) AS u (id)) AS i) AS o
+          FROM (SELECT DISTINCT u.id FROM unnest(notified) AS u (id)) AS i WHERE i.id <> ALL (batches)) AS o
     WHERE o.queue IS NOT NULL;
 END
 $$;
@@ -212,8 +219,8 @@ COMMENT ON FUNCTION queue_internal.leave_rest IS
     'Records after which dependent of an ended task others still have to be notified.';
 
 -- Notifies the next dependents of an ended task that has a rest in that queue; returns false if there is none.
---   unblock:  unblocks those that wait for nothing else and have no group, because the event of each would take ten times
---             as long. The others get an event
+--   unblock:  unblocks those that wait for nothing else and have no group nor batch, because the event of each would take
+--             ten times as long. The others get an event
 --   event:    each gets an event. An event that fails delays no other
 --   pass:     leaves them to the sweep
 -- A dependent that it has locked, and that still waits for another predecessor, needs no event: the end of that one, if
@@ -254,13 +261,18 @@ BEGIN
     IF manner = 'unblock' THEN
         locked := ARRAY(
             SELECT t.id FROM queue.tasks AS t
-            WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND t.group_key IS NULL FOR NO KEY UPDATE SKIP LOCKED);
+            WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND t.group_key IS NULL
+              -- Those of suspended tasks are more than a change of state.
+              AND (SELECT a.task_id FROM queue_internal.awaits AS a WHERE a.task_id = t.id) IS NULL
+              AND (SELECT b.task_id FROM queue_internal.batches AS b WHERE b.task_id = t.id) IS NULL
+            FOR NO KEY UPDATE SKIP LOCKED);
         -- A new snapshot: what other ends had committed before the locks were taken.
         WITH ready AS (
             UPDATE queue.tasks AS t SET state = 'queued', admission = 0, updated_at = clock_timestamp()
             WHERE t.id = ANY (locked) AND NOT EXISTS (
                 SELECT FROM queue_internal.dependencies AS d
-                WHERE d.task_id = t.id AND (d.outcome IS NULL OR d.outcome <> 'completed' AND d.on_failure <> 'continue'))
+                WHERE d.task_id = t.id AND (d.outcome IS NULL OR d.on_failure = 'batch'
+                                            OR d.outcome <> 'completed' AND d.on_failure IN ('fail', 'cancel')))
             RETURNING t.id
         )
         SELECT coalesce(array_agg(r.id), '{}') INTO unblocked FROM ready AS r;
@@ -274,9 +286,11 @@ BEGIN
     END IF;
     INSERT INTO queue_internal.events (queue, task_id)
     SELECT t.queue, t.id FROM queue.tasks AS t
-    WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND (t.id <> ALL (locked) OR EXISTS (
-        SELECT FROM queue_internal.dependencies AS d
-        WHERE d.task_id = t.id AND d.outcome <> 'completed' AND d.on_failure <> 'continue'));
+    WHERE t.id = ANY (dependents)
+      AND (t.state = 'waiting' AND (t.id <> ALL (locked) OR EXISTS (
+               SELECT FROM queue_internal.dependencies AS d
+               WHERE d.task_id = t.id AND d.outcome <> 'completed' AND d.on_failure IN ('fail', 'cancel')))
+           OR t.state = 'queued' AND queue_internal.is_suspended(t.id, t.token));
     PERFORM queue_internal.leave_rest(ended.task_id, dependents[most]);
     RETURN true;
 END
@@ -333,8 +347,10 @@ COMMENT ON FUNCTION queue_internal.notify_rests IS
 CREATE FUNCTION queue_internal.process_dependent(task_id bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    task  queue.tasks;
-    ended queue_internal.dependencies;
+    task    queue.tasks;
+    awaited queue_internal.awaits;
+    batch   queue_internal.batches;
+    ended   queue_internal.dependencies;
 BEGIN
     SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = process_dependent.task_id FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -345,13 +361,22 @@ BEGIN
             PERFORM queue_internal.delete_dependencies(process_dependent.task_id);
         END IF;
         RETURN true;
+    END IF;
+    SELECT a.* INTO awaited FROM queue_internal.awaits AS a WHERE a.task_id = task.id AND a.token = task.token;
+    IF FOUND THEN
+        PERFORM queue_internal.wake(task, awaited);
+        RETURN true;
     ELSIF task.state <> 'waiting' THEN
         RETURN true;
     END IF;
-    SELECT d.* INTO ended FROM queue_internal.dependencies AS d
-    WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}') AND d.on_failure <> 'continue'
-    ORDER BY d.predecessor_id LIMIT 1;
-    IF FOUND THEN
+    SELECT b.* INTO batch FROM queue_internal.batches AS b WHERE b.task_id = task.id;
+    -- Does not read the ended members of a batch, which may be many.
+    IF batch.task_id IS NULL OR batch.is_after THEN
+        SELECT d.* INTO ended FROM queue_internal.dependencies AS d
+        WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}') AND d.on_failure IN ('fail', 'cancel')
+        ORDER BY d.predecessor_id LIMIT 1;
+    END IF;
+    IF ended.predecessor_id IS NOT NULL THEN
         IF NOT queue_internal.lock_to_end(task.id, false) THEN
             RETURN false;
         END IF;
@@ -363,10 +388,16 @@ BEGIN
         ELSE
             PERFORM queue_internal.cancel_now(task);
         END IF;
-    ELSIF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)
-          -- A dump that is being restored may bring the task before its dependencies.
-          OR NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id) THEN
+    ELSIF batch.task_id IS NOT NULL AND batch.sealed_at IS NULL
+          OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)
+          -- A dump that is being restored may bring the task before its dependencies or its batch.
+          OR batch.task_id IS NULL AND (
+             NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id)
+             OR EXISTS (SELECT FROM queue_internal.dependencies AS d
+                        WHERE d.task_id = task.id AND d.on_failure = 'batch')) THEN
         RETURN true;
+    ELSIF batch.task_id IS NOT NULL THEN
+        RETURN queue_internal.process_batch(task);
     ELSE
         PERFORM queue_internal.unblock(task);
     END IF;

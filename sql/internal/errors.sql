@@ -153,6 +153,8 @@ BEGIN
         WHEN live.token < raise_lease_lost.token THEN
             format('The last token is %s. The claim with token %s was lost in a crash or failover, or never happened.',
                    live.token, raise_lease_lost.token)
+        WHEN live.state = 'running' AND live.token = raise_lease_lost.token THEN
+            'The attempt has timed out, and its lease cannot be extended.'
         WHEN live.state = 'running' THEN
             format('The lease with token %s ended; the task was claimed again with token %s.',
                    raise_lease_lost.token, live.token)
@@ -160,7 +162,9 @@ BEGIN
     END;
     RAISE EXCEPTION 'lease on task % is no longer held', id
         USING ERRCODE = 'QX001', DETAIL = fact,
-              HINT = 'Stop working on this task. Claim with a longer lease, or call queue.extend() in time.';
+              HINT = 'Stop working on this task. ' || CASE
+                  WHEN live.state = 'running' AND live.token = raise_lease_lost.token THEN 'Push such tasks with a longer timeout.'
+                  ELSE 'Claim with a longer lease, or call queue.extend() in time.' END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_lease_lost IS 'Raises QX001, or QX003 if there is no such task.';

@@ -62,7 +62,8 @@ COMMENT ON FUNCTION queue_internal.expire IS
 CREATE FUNCTION queue_internal.end_expired(ids bigint[], until timestamptz, OUT ended bigint, OUT rest bigint[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    task queue.tasks;
+    task      queue.tasks;
+    timed_out boolean;
 BEGIN
     ended := 0;
     rest := '{}';
@@ -72,7 +73,11 @@ BEGIN
         ORDER BY t.id
         FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        CONTINUE WHEN queue_internal.end_attempt(task, 'lease expired', '0', false, wait => false) IS NULL;
+        timed_out := coalesce(queue_internal.timeout_at(task.claimed_at, coalesce(
+            task.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = task.queue))) <= task.lease_until, false);
+        CONTINUE WHEN queue_internal.end_attempt(
+            task, CASE WHEN timed_out THEN 'timed out' ELSE 'lease expired' END, CASE WHEN NOT timed_out THEN '0'::interval END,
+            false, wait => false) IS NULL;
         ended := ended + 1;
         IF clock_timestamp() > until THEN
             rest := ARRAY(SELECT u.id FROM unnest(ids) AS u (id) WHERE u.id > task.id);

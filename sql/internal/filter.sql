@@ -3,7 +3,7 @@
 --   Checks the filter of a bulk procedure and returns it as a condition on queue.tasks AS t or, if "dead", on
 --   queue.dead_letters AS t.
 --   Options:  all                    true: every task
---             queue, worker          a name
+--             queue, worker, kind    a name
 --             state                  one of "states", the states that the procedure accepts
 --             older_than, newer_than an interval, by created_at
 --             key, group_key         a LIKE pattern
@@ -59,8 +59,8 @@ BEGIN
                 parts := parts || format('t.created_at < %L', moment - queue_internal.age_option(option, value));
             WHEN 'newer_than' THEN
                 parts := parts || format('t.created_at > %L', moment - queue_internal.age_option(option, value));
-            WHEN 'worker' THEN
-                parts := parts || format('t.worker = %L', queue_internal.text_option(option, value));
+            WHEN 'worker', 'kind' THEN
+                parts := parts || format('t.%I = %L', option, queue_internal.text_option(option, value));
             WHEN 'key', 'group_key' THEN
                 parts := parts || format('t.%I LIKE %L', option, queue_internal.pattern_option(option, value));
             WHEN 'error' THEN
@@ -79,7 +79,7 @@ BEGIN
                 RAISE EXCEPTION 'argument "filter" has no option "%"', left(option, 64)
                     USING ERRCODE = 'invalid_parameter_value',
                           HINT = 'The options are all, queue, state, older_than, newer_than, key, group_key, '
-                                 'worker, error, payload, headers, ids.';
+                                 'kind, worker, error, payload, headers, ids.';
         END CASE;
     END LOOP;
     parts := parts || CASE
@@ -125,7 +125,7 @@ BEGIN
     EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow THEN
         PERFORM queue_internal.raise_option(option, 'must be an interval, such as "2 hours"', value, 'filter');
     END;
-    IF NOT isfinite(age) OR extract(epoch FROM age) < 0 OR age > '1000 years' THEN
+    IF NOT isfinite(age) OR extract(epoch FROM age) NOT BETWEEN 0 AND extract(epoch FROM interval '1000 years') THEN
         PERFORM queue_internal.raise_option(option, 'must be from 0 to 1000 years', value, 'filter');
     END IF;
     RETURN age;

@@ -167,6 +167,9 @@ BEGIN
         on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'),
         group_key => options ->> 'group_key',
         max_attempts => (options -> 'max_attempts')::integer,
+        kind => options ->> 'kind',
+        lease => queue_internal.checked_lease(NULL, (options ->> 'lease')::interval),
+        timeout => (options ->> 'timeout')::interval,
         headers => coalesce(options -> 'headers', '{}')
                    || jsonb_build_object('schedule', plan.name, 'scheduled_for', run_utc));
 END

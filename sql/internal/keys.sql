@@ -181,7 +181,8 @@ BEGIN
     END IF;
     IF on_duplicate = 'replace' THEN
         UPDATE queue.tasks AS t
-        SET payload = pushed.payload, headers = pushed.headers, priority = pushed.priority
+        SET payload = pushed.payload, kind = pushed.kind, lease = pushed.lease, timeout = pushed.timeout,
+            headers = pushed.headers, priority = pushed.priority
         WHERE t.id = holder.task_id;
     END IF;
     id := holder.task_id;

@@ -147,9 +147,11 @@ BEGIN
         'EXECUTE ON FUNCTION queue.channel'
     ] || CASE kind
         WHEN 'producer' THEN ARRAY[
-            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff) ON queue.tasks',
+            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
+            'lease, timeout) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
-            'EXECUTE ON FUNCTION queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish'
+            'EXECUTE ON FUNCTION queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish, '
+            'queue.create_batch, queue.seal_batch, queue.emit'
         ]
         WHEN 'worker' THEN ARRAY[
             'USAGE ON TYPE queue.claimed_task',
@@ -160,12 +162,15 @@ BEGIN
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text, integer),'
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text[], text, integer),'
             'queue.complete_many_and_claim, queue.fail, queue.fail_many, queue.release, queue.release_many, queue.extend,'
-            'queue.extend_many, queue.assert_lease, queue.confirm_cancel',
+            'queue.extend_many, queue.assert_lease, queue.confirm_cancel, queue.step, queue.steps,'
+            'queue.sleep(bigint, bigint, timestamptz), queue.sleep(bigint, bigint, text, interval), queue.await_event,'
+            'queue.await_task',
             'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean), queue.take'
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',
-            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff) ON queue.tasks',
+            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
+            'lease, timeout) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
             'SELECT ON queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings',
             'SELECT ON ' || views,

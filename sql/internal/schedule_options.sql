@@ -66,7 +66,9 @@ BEGIN
                 PERFORM queue_internal.number_option(option, value, 1, 10000, true);
             WHEN 'delay' THEN
                 PERFORM queue_internal.interval_option(option, value, true);
-            WHEN 'key', 'on_duplicate', 'group_key' THEN
+            WHEN 'lease', 'timeout' THEN
+                PERFORM queue_internal.interval_option(option, value, false);
+            WHEN 'key', 'on_duplicate', 'group_key', 'kind' THEN
                 IF jsonb_typeof(value) NOT IN ('string', 'null') THEN
                     PERFORM queue_internal.raise_option(option, 'must be a string', value);
                 END IF;
@@ -78,7 +80,7 @@ BEGIN
                 RAISE EXCEPTION 'argument "options" has no option "%"', left(option, 64)
                     USING ERRCODE = 'invalid_parameter_value',
                           HINT = 'The options are missed_runs, priority, delay, key, on_duplicate, group_key, '
-                                 'max_attempts, headers.';
+                                 'max_attempts, headers, kind, lease, timeout.';
         END CASE;
     END LOOP;
     -- Refuses now what a push would refuse.
@@ -86,7 +88,8 @@ BEGIN
         queue => queue, priority => 0, run_at => NULL, delay => NULL, key => options ->> 'key',
         on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'), group_key => options ->> 'group_key',
         max_attempts => NULL, headers => NULL, after => NULL, backoff => NULL, key_ttl => NULL,
-        on_predecessor_failure => NULL);
+        on_predecessor_failure => NULL, kind => options ->> 'kind', lease => (options ->> 'lease')::interval,
+        timeout => (options ->> 'timeout')::interval);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_schedule_options IS 'Checks the options of a schedule.';

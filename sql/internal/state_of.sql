@@ -10,14 +10,14 @@ DECLARE
     state text;
 BEGIN
     SELECT t.state INTO state FROM queue.tasks AS t
-    WHERE t.id = state_of.id AND queue_internal.has_right(kind, t.queue);
+    WHERE t.id = state_of.id AND queue_internal.has_right(state_of.kind, t.queue);
     IF NOT FOUND THEN
         SELECT 'failed' INTO state FROM queue.dead_letters AS d
-        WHERE d.id = state_of.id AND queue_internal.has_right(kind, d.queue);
+        WHERE d.id = state_of.id AND queue_internal.has_right(state_of.kind, d.queue);
     END IF;
     IF state IS NULL THEN
         SELECT h.state INTO state FROM queue.history AS h
-        WHERE h.id = state_of.id AND queue_internal.has_right(kind, h.queue);
+        WHERE h.id = state_of.id AND queue_internal.has_right(state_of.kind, h.queue);
     END IF;
     RETURN state;
 END

@@ -1,10 +1,10 @@
 -- The sweep finds changes for which there is no event.
 --
---   It reads the dependencies, the groups of each queue and the keys in the order of their indexes, in turns: a bounded
---   number of rows of each in a turn, from where the last turn stopped. So the time until it finds a lost event of a
---   group does not grow with the number of dependencies and keys, or of groups of another queue. It resolves
---   dependencies whose predecessor is gone, deletes keys whose task has ended, and leaves an event for each waiting
---   task and each group that has to be checked and has none. So a lost event causes a delay of at most about
+--   It reads the dependencies, the groups of each queue, the keys, the batches, and the rows of internal/steps.sql in the
+--   order of their indexes, in turns: a bounded number of rows of each in a turn, from where the last turn stopped. So the time until it
+--   finds a lost event of a group does not grow with the number of dependencies and keys, or of groups of another queue.
+--   It resolves dependencies whose predecessor is gone, deletes keys whose task has ended and steps whose task has left no
+--   trace, and leaves an event for each waiting task, batch and group that has to be checked and has none. So a lost event causes a delay of at most about
 --   "queue.sweep_interval" if the background worker runs, else until the next queue.maintain(). A claim by SQL that
 --   found nothing also sweeps a part of its queue, once a second in a session.
 --
@@ -13,10 +13,13 @@
 
 -- "queue" is the last queue whose groups this turn has checked, null between two turns. "groups" has the last group
 -- of each queue that has more of them than a turn checks. Everything has been checked once all queues that had more
--- in the first turn ("queues"), and the dependencies and keys ("pending"), have been read to their ends.
+-- in the first turn ("queues"), and the dependencies, keys and batches ("pending"), have been read to their ends.
 CREATE TYPE queue_internal.sweep_position AS (
     queue text, groups jsonb, predecessor_id bigint, task_id bigint, key_queue text, key text,
-    is_first_turn boolean, queues text[], dependencies_pending boolean, keys_pending boolean);
+    is_first_turn boolean, queues text[], dependencies_pending boolean, keys_pending boolean,
+    await_id bigint, awaits_pending boolean, step_id bigint, steps_pending boolean,
+    event_queue text, event text, emitted_pending boolean,
+    batch bigint, batches_pending boolean);
 COMMENT ON TYPE queue_internal.sweep_position IS 'The position of a sweep in each of the tables.';
 
 -- Checks about "max_rows" rows; returns its position. A turn is over when "queue" is null, and everything has been
@@ -26,7 +29,7 @@ CREATE FUNCTION queue_internal.sweep(pos queue_internal.sweep_position, max_rows
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    -- The number of rows in a turn: groups of each queue, dependencies, keys.
+    -- The number of rows in a turn: groups of each queue; dependencies, keys and batches each.
     piece  CONSTANT integer := 100;
     rows   CONSTANT integer := 500;
     source queue.queues;
@@ -50,6 +53,19 @@ BEGIN
                     LIMIT 1000 FOR UPDATE SKIP LOCKED));
             END IF;
         END IF;
+        IF again OR pos.is_first_turn OR pos.awaits_pending THEN
+            pos.await_id := queue_internal.sweep_awaits(pos.await_id, rows);
+            pos.awaits_pending := pos.await_id IS NOT NULL AND (pos.is_first_turn OR pos.awaits_pending);
+        END IF;
+        IF again OR pos.is_first_turn OR pos.steps_pending THEN
+            pos.step_id := queue_internal.sweep_steps(pos.step_id, piece);
+            pos.steps_pending := pos.step_id IS NOT NULL AND (pos.is_first_turn OR pos.steps_pending);
+        END IF;
+        IF again OR pos.is_first_turn OR pos.emitted_pending THEN
+            SELECT e.queue, e.event INTO pos.event_queue, pos.event
+            FROM queue_internal.sweep_emitted(pos.event_queue, pos.event, rows) AS e;
+            pos.emitted_pending := pos.event IS NOT NULL AND (pos.is_first_turn OR pos.emitted_pending);
+        END IF;
         pos.queue := '';
         -- Forget queues that are gone.
         pos.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(pos.groups) AS g
@@ -67,7 +83,12 @@ BEGIN
                 FROM queue_internal.sweep_keys(pos.key_queue, pos.key, rows) AS k;
                 pos.keys_pending := pos.key IS NOT NULL AND (pos.is_first_turn OR pos.keys_pending);
             END IF;
-            IF pos.queues = '{}' AND NOT pos.dependencies_pending AND NOT pos.keys_pending THEN
+            IF again OR pos.is_first_turn OR pos.batches_pending THEN
+                pos.batch := (queue_internal.sweep_batches(pos.batch, rows));
+                pos.batches_pending := pos.batch IS NOT NULL AND (pos.is_first_turn OR pos.batches_pending);
+            END IF;
+            IF pos.queues = '{}' AND NOT pos.dependencies_pending AND NOT pos.keys_pending AND NOT pos.batches_pending
+               AND NOT pos.awaits_pending AND NOT pos.steps_pending AND NOT pos.emitted_pending THEN
                 RETURN NULL;
             END IF;
             pos.queue := NULL;
@@ -113,7 +134,9 @@ BEGIN
     FOR row IN
         SELECT d.predecessor_id, d.task_id, d.outcome, d.on_failure, d.restored_at,
                (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) AS live,
-               (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id AND t.state = 'waiting') AS queue
+               (SELECT t.queue FROM queue.tasks AS t
+                WHERE t.id = d.task_id
+                  AND (t.state = 'waiting' OR t.state = 'queued' AND queue_internal.is_suspended(t.id, t.token))) AS queue
         FROM queue_internal.dependencies AS d
         WHERE (d.predecessor_id, d.task_id) > (coalesce(sweep_dependencies.predecessor_id, -9223372036854775808),
                                                coalesce(sweep_dependencies.task_id, -9223372036854775808))
@@ -127,7 +150,11 @@ BEGIN
             -- The dependency of a task that no longer waits. A task without a trace may still come from a dump, or
             -- may have come since the loop read its row.
             IF queue_internal.outcome_of(row.task_id) IS NOT NULL
-               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting') THEN
+               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting')
+                  -- It may wait for it again, or a dump may still bring what it waits for.
+                  AND (row.on_failure = 'continue' AND row.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE
+                  AND NOT EXISTS (SELECT FROM queue_internal.awaits AS a
+                                  WHERE a.task_id = row.task_id AND a.predecessor_id = row.predecessor_id) THEN
                 PERFORM queue_internal.delete_dependencies(row.task_id);
             END IF;
             CONTINUE;
@@ -151,7 +178,9 @@ BEGIN
                 FOR UPDATE SKIP LOCKED);
             CONTINUE WHEN NOT FOUND;
         END IF;
-        IF (row.outcome <> 'completed' AND row.on_failure <> 'continue' OR NOT EXISTS (
+        CONTINUE WHEN row.on_failure = 'batch' AND EXISTS (
+            SELECT FROM queue_internal.batches AS b WHERE b.task_id = row.task_id AND b.sealed_at IS NULL);
+        IF (row.outcome <> 'completed' AND row.on_failure IN ('fail', 'cancel') OR NOT EXISTS (
                 SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = row.task_id AND d.outcome IS NULL))
            AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
@@ -293,6 +322,9 @@ DECLARE
     start  CONSTANT bigint := (
         SELECT min(d.predecessor_id) + trunc(random()::numeric * (max(d.predecessor_id)::numeric - min(d.predecessor_id)))
         FROM queue_internal.dependencies AS d);
+    awaits CONSTANT bigint := (
+        SELECT min(a.task_id) + trunc(random()::numeric * (max(a.task_id)::numeric - min(a.task_id)))
+        FROM queue_internal.awaits AS a);
     last   record;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -309,6 +341,9 @@ BEGIN
     IF last.predecessor_id IS NULL THEN
         -- At the end: start again from the first one.
         PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100, source.name);
+    END IF;
+    IF awaits IS NOT NULL AND queue_internal.sweep_awaits(awaits, 100, source.name) IS NULL THEN
+        PERFORM queue_internal.sweep_awaits(NULL, 100, source.name);
     END IF;
     pos.group_key := last.group_key;
     pos.since := moment;

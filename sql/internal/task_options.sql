@@ -6,7 +6,8 @@
 CREATE FUNCTION queue_internal.check_task_options(
     queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, key_ttl_from text DEFAULT NULL)
+    on_predecessor_failure text, key_ttl_from text DEFAULT NULL, kind text DEFAULT NULL, lease interval DEFAULT NULL,
+    timeout interval DEFAULT NULL, batch bigint DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -40,6 +41,14 @@ BEGIN
        OR after IS NOT NULL OR on_predecessor_failure IS NOT NULL OR key_ttl_from IS NOT NULL THEN
         PERFORM queue_internal.check_policy_options(
             key, group_key, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from);
+    END IF;
+    IF batch IS NOT NULL THEN
+        PERFORM queue_internal.check_batch(batch);
+    END IF;
+    IF kind IS NOT NULL AND octet_length(kind) NOT BETWEEN 1 AND 128 THEN
+        PERFORM queue_internal.check_name('kind', kind);
+    ELSIF lease IS NOT NULL OR timeout IS NOT NULL THEN
+        PERFORM queue_internal.check_times(lease, timeout);
     END IF;
 END
 $$;
@@ -95,3 +104,18 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_backoff IS 'Checks the backoff of a task, which may be null.';
+
+CREATE FUNCTION queue_internal.check_times(lease interval, timeout interval) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.checked_lease(lease, NULL);
+    IF NOT isfinite(timeout) THEN
+        PERFORM queue_internal.raise_invalid('timeout', 'must be finite', timeout::text);
+    ELSIF extract(epoch FROM timeout) <= 0 THEN
+        PERFORM queue_internal.raise_invalid('timeout', 'must be greater than zero', timeout::text);
+    ELSIF extract(epoch FROM timeout) > extract(epoch FROM interval '1 year') THEN
+        PERFORM queue_internal.raise_too_large('timeout', '1 year', timeout::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_times IS 'Checks the lease and the timeout of a task, which may be null.';

@@ -16,6 +16,10 @@ BEGIN
        OR i.max_attempts NOT BETWEEN 1 AND 10000 OR jsonb_typeof(i.headers) <> 'object'
        OR NOT (isfinite(i.created_at) AND isfinite(i.updated_at) AND isfinite(coalesce(i.lease_until, i.run_at))
                AND isfinite(coalesce(i.claimed_at, i.run_at)) AND isfinite(coalesce(i.cancel_requested_at, i.run_at)))
+       OR octet_length(i.kind) NOT BETWEEN 1 AND 128
+       -- 1000 years and 1 year in seconds. queue.max_lease may have been lowered since the push.
+       OR extract(epoch FROM i.lease) NOT BETWEEN 0.000001 AND 31557600000
+       OR extract(epoch FROM i.timeout) NOT BETWEEN 0.000001 AND 31557600
     LIMIT 1;
     IF NOT isfinite(misfit.run_at) THEN
         PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
@@ -25,6 +29,12 @@ BEGIN
         PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
     ELSIF jsonb_typeof(misfit.headers) <> 'object' THEN
         PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(misfit.headers));
+    ELSIF octet_length(misfit.kind) NOT BETWEEN 1 AND 128 THEN
+        PERFORM queue_internal.check_name('kind', misfit.kind);
+    ELSIF extract(epoch FROM misfit.lease) NOT BETWEEN 0.000001 AND 31557600000 THEN
+        PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', misfit.lease::text);
+    ELSIF extract(epoch FROM misfit.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
+        PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', misfit.timeout::text);
     ELSIF FOUND THEN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;

@@ -24,12 +24,16 @@ COMMENT ON SCHEMA queue_internal IS
 --
 --   keys                which task has a key
 --   dependencies        which task waits for which predecessors
+--   batches             which tasks are callbacks of batches
 --   outcomes            how tasks ended of which not all dependents were notified at that time
 --   events              hints: which waiting tasks and which groups to check
 --   locks               rows to lock
 --   slots               which tasks occupy the slots of a queue with max_running
 --   rate_buckets        the rate buckets of a queue with a rate limit
 --   token_mark          how far fencing tokens have been handed out
+--   steps               what tasks stored, and what they waited for and got
+--   awaits              what suspended tasks wait for
+--   emitted             the events that were emitted, and those that tasks wait for
 --
 -- There are no foreign keys between them: they would lock the queue's row at every push.
 --
@@ -39,6 +43,7 @@ COMMENT ON SCHEMA queue_internal IS
 CREATE TABLE queue.queues (
     name                  text COLLATE "C" NOT NULL PRIMARY KEY,
     lease                 interval    NOT NULL DEFAULT '1 minute',
+    timeout               interval,
     max_attempts          integer     NOT NULL DEFAULT 20,
     backoff_kind          text        NOT NULL DEFAULT 'exponential',
     backoff_base          interval    NOT NULL DEFAULT '1 second',
@@ -57,7 +62,8 @@ CREATE TABLE queue.queues (
     keep_history          boolean     NOT NULL DEFAULT true,
     created_at            timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
-    CONSTRAINT queues_lease_check CHECK (lease > '0'),
+    CONSTRAINT queues_lease_check CHECK (extract(epoch FROM lease) > 0),
+    CONSTRAINT queues_timeout_check CHECK (extract(epoch FROM timeout) > 0),
     CONSTRAINT queues_max_attempts_check CHECK (max_attempts > 0),
     CONSTRAINT queues_backoff_check CHECK (
         backoff_kind IN ('fixed', 'linear', 'exponential')
@@ -101,6 +107,9 @@ CREATE TABLE queue.tasks (
     key                 text COLLATE "C",
     group_key           text COLLATE "C",
     backoff             jsonb,
+    kind                text COLLATE "C",
+    lease               interval,
+    timeout             interval,
     headers             jsonb,
     payload             jsonb       NOT NULL DEFAULT '{}',
     progress            jsonb,
@@ -138,6 +147,9 @@ CREATE TABLE queue.history (
     finished_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     key          text COLLATE "C",
     group_key    text COLLATE "C",
+    kind         text COLLATE "C",
+    lease        interval,
+    timeout      interval,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
@@ -168,6 +180,9 @@ CREATE TABLE queue.dead_letters (
     key          text COLLATE "C",
     group_key    text COLLATE "C",
     backoff      jsonb,
+    kind         text COLLATE "C",
+    lease        interval,
+    timeout      interval,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
@@ -212,7 +227,8 @@ CREATE TABLE queue_internal.keys (
 );
 
 -- Which tasks wait for which. "outcome" is null until the predecessor ends; the transaction that ends it writes
--- completed, failed, cancelled or purged. "restored_at" is set in a row that comes from a dump.
+-- completed, failed, cancelled or purged. "on_failure" is batch if the predecessor is a member of the batch whose callback is
+-- the task. "restored_at" is set in a row that comes from a dump.
 CREATE TABLE queue_internal.dependencies (
     predecessor_id bigint NOT NULL,
     task_id        bigint NOT NULL,
@@ -220,7 +236,22 @@ CREATE TABLE queue_internal.dependencies (
     outcome        text COLLATE "C",
     restored_at    timestamptz,
     CONSTRAINT dependencies_pkey PRIMARY KEY (predecessor_id, task_id),
-    CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue'))
+    CONSTRAINT dependencies_on_failure_check CHECK (on_failure IN ('fail', 'cancel', 'continue', 'batch'))
+);
+
+-- The callbacks that wait for the members of a batch (internal/batches.sql). "members" is set when the batch is sealed;
+-- "completed", "failed" and "cancelled" count the members whose dependencies have been deleted. "is_after" says whether
+-- the callback also has other predecessors.
+CREATE TABLE queue_internal.batches (
+    task_id   bigint  NOT NULL,
+    is_after  boolean NOT NULL DEFAULT false,
+    sealed_at timestamptz,
+    members   bigint,
+    completed bigint  NOT NULL DEFAULT 0,
+    failed    bigint  NOT NULL DEFAULT 0,
+    cancelled bigint  NOT NULL DEFAULT 0,
+    CONSTRAINT batches_pkey PRIMARY KEY (task_id),
+    CONSTRAINT batches_sealed_check CHECK ((sealed_at IS NULL) = (members IS NULL))
 );
 
 -- Outcomes of tasks with dependents that were not notified yet: because a snapshot did not show these, because another
@@ -298,6 +329,51 @@ CREATE TABLE queue_internal.token_mark (
 ALTER TABLE queue_internal.token_mark REPLICA IDENTITY FULL;
 INSERT INTO queue_internal.token_mark VALUES (0, 0);
 
+-- The steps of tasks (internal/steps.sql). "kind" is step; sleep, whose value is a time; or what the task waited for: event,
+-- with the payload, or task, with its state and result. The value is null if that timed out. A row stays as long as its
+-- task is live, a dead letter or in the history. "restored_at" is set in a row that comes from a dump.
+CREATE TABLE queue_internal.steps (
+    task_id     bigint      NOT NULL,
+    number      integer     NOT NULL,
+    kind        text COLLATE "C" NOT NULL,
+    name        text COLLATE "C" NOT NULL,
+    value       jsonb,
+    stored_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    restored_at timestamptz,
+    CONSTRAINT steps_pkey PRIMARY KEY (task_id, number),
+    CONSTRAINT steps_name UNIQUE (task_id, kind, name),
+    CONSTRAINT steps_kind_check CHECK (kind IN ('step', 'sleep', 'event', 'task'))
+);
+
+-- What a task waits for in the middle of its work: an event of a queue, or the end of another task. The task is suspended
+-- while its token is the one here, because the next claim raises it. The row stays until the task has got what it waits
+-- for, so that its timeout does not begin again with each attempt. "outcome" is how the other task ended.
+CREATE TABLE queue_internal.awaits (
+    task_id        bigint NOT NULL,
+    token          bigint NOT NULL,
+    queue          text COLLATE "C",
+    event          text COLLATE "C",
+    predecessor_id bigint,
+    outcome        text COLLATE "C",
+    until          timestamptz,
+    restored_at    timestamptz,
+    CONSTRAINT awaits_pkey PRIMARY KEY (task_id),
+    CONSTRAINT awaits_subject_check CHECK (
+        (event IS NULL) = (queue IS NULL) AND (event IS NULL) <> (predecessor_id IS NULL)),
+    CONSTRAINT awaits_until_check CHECK (isfinite(until))
+);
+
+-- The events of a queue that were emitted. An event that was only awaited so far has a row without emitted_at: a task that
+-- begins to wait and an emission lock the same row, so that one of them sees the other.
+CREATE TABLE queue_internal.emitted (
+    queue      text COLLATE "C" NOT NULL,
+    event      text COLLATE "C" NOT NULL,
+    payload    jsonb,
+    emitted_at timestamptz,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT emitted_pkey PRIMARY KEY (queue, event)
+);
+
 -- "topic_regex" is the pattern as queue.publish() matches it (queue_internal.topic_regex).
 -- queue.drop() deletes the bindings of its queue.
 CREATE TABLE queue.bindings (
@@ -332,7 +408,8 @@ CREATE TYPE queue.claimed_task AS (
     progress     jsonb,
     run_at       timestamptz,
     created_at   timestamptz,
-    lease_until  timestamptz
+    lease_until  timestamptz,
+    kind         text
 );
 
 INSERT INTO queue.queues (name) VALUES ('default');
@@ -379,6 +456,10 @@ COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task
 -- notify_rests: the ended tasks with dependents that have not been notified.
 CREATE INDEX outcomes_rest ON queue_internal.outcomes (rest_queue, task_id) WHERE rest_after IS NOT NULL;
 COMMENT ON INDEX queue_internal.outcomes_rest IS 'Ended tasks with dependents that have not been notified.';
+
+-- emit: the tasks that wait for an event. sweep_emitted: whether any does.
+CREATE INDEX awaits_event ON queue_internal.awaits (queue, event, task_id) WHERE event IS NOT NULL;
+COMMENT ON INDEX queue_internal.awaits_event IS 'The tasks that wait for an event.';
 
 -- retire_keys: the keys whose time has passed.
 CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;
@@ -657,6 +738,8 @@ BEGIN
         WHEN live.token < raise_lease_lost.token THEN
             format('The last token is %s. The claim with token %s was lost in a crash or failover, or never happened.',
                    live.token, raise_lease_lost.token)
+        WHEN live.state = 'running' AND live.token = raise_lease_lost.token THEN
+            'The attempt has timed out, and its lease cannot be extended.'
         WHEN live.state = 'running' THEN
             format('The lease with token %s ended; the task was claimed again with token %s.',
                    raise_lease_lost.token, live.token)
@@ -664,7 +747,9 @@ BEGIN
     END;
     RAISE EXCEPTION 'lease on task % is no longer held', id
         USING ERRCODE = 'QX001', DETAIL = fact,
-              HINT = 'Stop working on this task. Claim with a longer lease, or call queue.extend() in time.';
+              HINT = 'Stop working on this task. ' || CASE
+                  WHEN live.state = 'running' AND live.token = raise_lease_lost.token THEN 'Push such tasks with a longer timeout.'
+                  ELSE 'Claim with a longer lease, or call queue.extend() in time.' END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_lease_lost IS 'Raises QX001, or QX003 if there is no such task.';
@@ -714,14 +799,14 @@ DECLARE
     state text;
 BEGIN
     SELECT t.state INTO state FROM queue.tasks AS t
-    WHERE t.id = state_of.id AND queue_internal.has_right(kind, t.queue);
+    WHERE t.id = state_of.id AND queue_internal.has_right(state_of.kind, t.queue);
     IF NOT FOUND THEN
         SELECT 'failed' INTO state FROM queue.dead_letters AS d
-        WHERE d.id = state_of.id AND queue_internal.has_right(kind, d.queue);
+        WHERE d.id = state_of.id AND queue_internal.has_right(state_of.kind, d.queue);
     END IF;
     IF state IS NULL THEN
         SELECT h.state INTO state FROM queue.history AS h
-        WHERE h.id = state_of.id AND queue_internal.has_right(kind, h.queue);
+        WHERE h.id = state_of.id AND queue_internal.has_right(state_of.kind, h.queue);
     END IF;
     RETURN state;
 END
@@ -806,7 +891,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_same_length IS 'Checks that an array has as many elements as "ids".';
 
 -- Months and days of an interval are stored apart. Comparisons count 360 days to a year, so that -1 year 361 days is
--- greater than zero and yet ends in the past; in seconds a year has 365.25 days.
+-- greater than zero and yet ends in the past, and 40 years -14401 days is less than zero and yet 209 days long; in
+-- seconds a year has 365.25 days. So all checks of intervals compare seconds.
 CREATE FUNCTION queue_internal.check_delay(argument text, delay interval) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -814,7 +900,7 @@ BEGIN
         PERFORM queue_internal.raise_invalid(argument, 'must be finite', delay::text);
     ELSIF extract(epoch FROM delay) < 0 THEN
         PERFORM queue_internal.raise_invalid(argument, 'must not be negative', delay::text);
-    ELSIF delay > '100 years' THEN
+    ELSIF extract(epoch FROM delay) > extract(epoch FROM interval '100 years') THEN
         PERFORM queue_internal.raise_too_large(argument, '100 years', delay::text);
     END IF;
 END
@@ -829,17 +915,21 @@ DECLARE
     longest interval;
 BEGIN
     IF lease IS NULL THEN
-        RETURN CASE WHEN otherwise > '1 minute'
-               THEN least(otherwise, queue_internal.setting('max_lease', '7d')::interval) ELSE otherwise END;
+        RETURN CASE
+            WHEN extract(epoch FROM otherwise) <= 60 THEN make_interval(secs => extract(epoch FROM otherwise)::float8)
+            WHEN otherwise IS NOT NULL THEN make_interval(secs => least(
+                extract(epoch FROM otherwise),
+                extract(epoch FROM queue_internal.setting('max_lease', '7d')::interval))::float8)
+        END;
     ELSIF NOT isfinite(lease) THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be finite', lease::text);
     ELSIF extract(epoch FROM lease) <= 0 THEN
         PERFORM queue_internal.raise_invalid('lease', 'must be greater than zero', lease::text);
     END IF;
     -- The setting is never less than a minute.
-    IF lease > '1 minute' THEN
+    IF extract(epoch FROM lease) > 60 THEN
         longest := queue_internal.setting('max_lease', '7d')::interval;
-        IF lease > longest THEN
+        IF extract(epoch FROM lease) > extract(epoch FROM longest) THEN
             PERFORM queue_internal.raise_too_large('lease', format('"queue.max_lease", which is %s', longest),
                                                    lease::text);
         END IF;
@@ -849,6 +939,16 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.checked_lease IS
     'Checks a lease and returns it; for null, returns the second argument.';
+
+CREATE FUNCTION queue_internal.timeout_at(began timestamptz, timeout interval) RETURNS timestamptz
+LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- What was not written by a push can be longer than a year, and too long to be added.
+    RETURN began + make_interval(secs => least(extract(epoch FROM timeout), 31557600)::float8);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.timeout_at IS
+    'When an attempt that began at this time exceeds its timeout; null for never.';
 -- queue_internal.check_task_options(...)
 --
 --   Checks the options of a task, for push and push_many.
@@ -857,7 +957,8 @@ COMMENT ON FUNCTION queue_internal.checked_lease IS
 CREATE FUNCTION queue_internal.check_task_options(
     queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, key_ttl_from text DEFAULT NULL)
+    on_predecessor_failure text, key_ttl_from text DEFAULT NULL, kind text DEFAULT NULL, lease interval DEFAULT NULL,
+    timeout interval DEFAULT NULL, batch bigint DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -891,6 +992,14 @@ BEGIN
        OR after IS NOT NULL OR on_predecessor_failure IS NOT NULL OR key_ttl_from IS NOT NULL THEN
         PERFORM queue_internal.check_policy_options(
             key, group_key, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from);
+    END IF;
+    IF batch IS NOT NULL THEN
+        PERFORM queue_internal.check_batch(batch);
+    END IF;
+    IF kind IS NOT NULL AND octet_length(kind) NOT BETWEEN 1 AND 128 THEN
+        PERFORM queue_internal.check_name('kind', kind);
+    ELSIF lease IS NOT NULL OR timeout IS NOT NULL THEN
+        PERFORM queue_internal.check_times(lease, timeout);
     END IF;
 END
 $$;
@@ -946,6 +1055,21 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_backoff IS 'Checks the backoff of a task, which may be null.';
+
+CREATE FUNCTION queue_internal.check_times(lease interval, timeout interval) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.checked_lease(lease, NULL);
+    IF NOT isfinite(timeout) THEN
+        PERFORM queue_internal.raise_invalid('timeout', 'must be finite', timeout::text);
+    ELSIF extract(epoch FROM timeout) <= 0 THEN
+        PERFORM queue_internal.raise_invalid('timeout', 'must be greater than zero', timeout::text);
+    ELSIF extract(epoch FROM timeout) > extract(epoch FROM interval '1 year') THEN
+        PERFORM queue_internal.raise_too_large('timeout', '1 year', timeout::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_times IS 'Checks the lease and the timeout of a task, which may be null.';
 -- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It
 -- does not run for other tasks, nor for those of a dump, which restores keys and admissions as well
 -- (tasks_inserted.sql).
@@ -1083,6 +1207,10 @@ BEGIN
        OR i.max_attempts NOT BETWEEN 1 AND 10000 OR jsonb_typeof(i.headers) <> 'object'
        OR NOT (isfinite(i.created_at) AND isfinite(i.updated_at) AND isfinite(coalesce(i.lease_until, i.run_at))
                AND isfinite(coalesce(i.claimed_at, i.run_at)) AND isfinite(coalesce(i.cancel_requested_at, i.run_at)))
+       OR octet_length(i.kind) NOT BETWEEN 1 AND 128
+       -- 1000 years and 1 year in seconds. queue.max_lease may have been lowered since the push.
+       OR extract(epoch FROM i.lease) NOT BETWEEN 0.000001 AND 31557600000
+       OR extract(epoch FROM i.timeout) NOT BETWEEN 0.000001 AND 31557600
     LIMIT 1;
     IF NOT isfinite(misfit.run_at) THEN
         PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
@@ -1092,6 +1220,12 @@ BEGIN
         PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
     ELSIF jsonb_typeof(misfit.headers) <> 'object' THEN
         PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(misfit.headers));
+    ELSIF octet_length(misfit.kind) NOT BETWEEN 1 AND 128 THEN
+        PERFORM queue_internal.check_name('kind', misfit.kind);
+    ELSIF extract(epoch FROM misfit.lease) NOT BETWEEN 0.000001 AND 31557600000 THEN
+        PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', misfit.lease::text);
+    ELSIF extract(epoch FROM misfit.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
+        PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', misfit.timeout::text);
     ELSIF FOUND THEN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -1368,7 +1502,8 @@ BEGIN
     END IF;
     IF on_duplicate = 'replace' THEN
         UPDATE queue.tasks AS t
-        SET payload = pushed.payload, headers = pushed.headers, priority = pushed.priority
+        SET payload = pushed.payload, kind = pushed.kind, lease = pushed.lease, timeout = pushed.timeout,
+            headers = pushed.headers, priority = pushed.priority
         WHERE t.id = holder.task_id;
     END IF;
     id := holder.task_id;
@@ -1664,7 +1799,8 @@ COMMENT ON FUNCTION queue_internal.recheck_group IS
 --   worker and queue.maintain() notify the remaining dependents, called the rest, in short transactions. Claims do not:
 --   the transaction of a claim may stay open, and the rest would be locked for that long.
 --
---   Cycles are impossible: a task can only wait for tasks that existed before it.
+--   Cycles are impossible: a task can only wait for tasks that existed before it, or for the members of a batch, which
+--   must not wait for it (batches.sql).
 
 -- Locks, in the order of ids and before a push takes a key or inserts a task: the predecessors, of which it returns
 -- those that are live, and the tasks with the keys, which will be changed or waited for. A single push without
@@ -1678,32 +1814,33 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    holders bigint[];
-    live    bigint[] := '{}';
-    one     bigint;
+    live bigint[] := '{}';
+    one  record;
 BEGIN
-    IF on_duplicate IN ('replace', 'reschedule') AND (after <> '{}' OR cardinality(keys) > 1) THEN
-        holders := ARRAY(
-            SELECT (SELECT k.task_id FROM queue_internal.keys AS k
-                    WHERE k.queue = n.queue AND k.key = n.key AND k.expires_at IS NULL)
-            FROM unnest(queues, keys) AS n (queue, key));
-    END IF;
-    IF holders IS NULL THEN
+    IF on_duplicate NOT IN ('replace', 'reschedule') OR after = '{}' AND cardinality(keys) <= 1 THEN
         RETURN ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.id = ANY (after) AND queue_internal.has_right('any', t.queue)
             ORDER BY t.id FOR KEY SHARE);
     END IF;
-    FOR one IN SELECT DISTINCT u.id FROM unnest(after || holders) AS u (id) WHERE u.id IS NOT NULL ORDER BY u.id LOOP
+    -- The tasks with the keys, each with its queue, and the predecessors.
+    FOR one IN
+        SELECT u.id, min(u.queue) AS holds_in, bool_or(u.precedes) AS precedes
+        FROM (SELECT (SELECT k.task_id FROM queue_internal.keys AS k
+                      WHERE k.queue = n.queue AND k.key = n.key AND k.expires_at IS NULL), n.queue, false
+              FROM unnest(queues, keys) AS n (queue, key)
+              UNION ALL SELECT a.id, NULL, true FROM unnest(after) AS a (id)) AS u (id, queue, precedes)
+        WHERE u.id IS NOT NULL GROUP BY u.id ORDER BY u.id
+    LOOP
         -- As in resolve_duplicate: of a running task only the key changes.
-        IF one = ANY (holders) THEN
+        IF one.holds_in IS NOT NULL THEN
             PERFORM FROM queue.tasks AS t
-            WHERE t.id = one AND t.queue = ANY (queues) AND t.state IN ('queued', 'waiting') FOR NO KEY UPDATE;
+            WHERE t.id = one.id AND t.queue = one.holds_in AND t.state IN ('queued', 'waiting') FOR NO KEY UPDATE;
         END IF;
         PERFORM FROM queue.tasks AS t
-        WHERE t.id = one AND (t.queue = ANY (queues) OR queue_internal.has_right('any', t.queue)) FOR KEY SHARE;
-        IF FOUND AND one = ANY (after) THEN
-            live := live || one;
+        WHERE t.id = one.id AND (t.queue = one.holds_in OR queue_internal.has_right('any', t.queue)) FOR KEY SHARE;
+        IF FOUND AND one.precedes THEN
+            live := live || one.id;
         END IF;
     END LOOP;
     RETURN live;
@@ -1727,7 +1864,8 @@ DECLARE
     known bigint;
     ended bigint;
 BEGIN
-    live := ARRAY(SELECT DISTINCT l.id FROM unnest(live) AS l (id) WHERE l.id = ANY (after));
+    -- Set operations, because a plan that is not made for these arrays may compare each element with each.
+    live := ARRAY(SELECT unnest(live) INTERSECT SELECT unnest(after));
     INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
     SELECT DISTINCT a.id, add_dependencies.task_id, add_dependencies.on_failure FROM unnest(after) AS a (id) ORDER BY a.id;
     GET DIAGNOSTICS known = ROW_COUNT;
@@ -1749,14 +1887,15 @@ BEGIN
         -- cannot wait for itself.
         live := live || ARRAY(
             SELECT t.id FROM queue.tasks AS t
-            WHERE t.id = ANY (after) AND t.id <> ALL (live) AND t.id <> add_dependencies.task_id
+            WHERE t.id = ANY (ARRAY(SELECT unnest(after) EXCEPT SELECT unnest(live)))
+              AND t.id <> add_dependencies.task_id
               AND queue_internal.has_right('any', t.queue)
             ORDER BY t.id FOR KEY SHARE);
     END IF;
     IF cardinality(live) + ended < known THEN
         PERFORM queue_internal.raise_unknown_task(min(d.predecessor_id)) FROM queue_internal.dependencies AS d
-        WHERE d.task_id = add_dependencies.task_id AND d.predecessor_id = ANY (after) AND d.outcome IS NULL
-          AND d.predecessor_id <> ALL (live);
+        WHERE d.task_id = add_dependencies.task_id AND d.outcome IS NULL
+          AND d.predecessor_id = ANY (ARRAY(SELECT unnest(after) EXCEPT SELECT unnest(live)));
     END IF;
     INSERT INTO queue_internal.events (queue, task_id) VALUES (add_dependencies.queue, add_dependencies.task_id);
 END
@@ -1801,6 +1940,7 @@ DECLARE
     ended      bigint;
     dependents bigint[];
     notified   bigint[] := '{}';
+    batches    bigint[];
 BEGIN
     -- One by one, because a plan for many may read all dependencies to find a few.
     FOREACH ended IN ARRAY ids LOOP
@@ -1825,10 +1965,12 @@ BEGIN
     IF notified = '{}' THEN
         RETURN;
     END IF;
+    batches := ARRAY(SELECT b.task_id FROM queue_internal.batches AS b WHERE b.task_id = ANY (notified));
+    PERFORM queue_internal.notify_batch(u.id) FROM unnest(batches) AS u (id);
     INSERT INTO queue_internal.events (queue, task_id)
     SELECT o.queue, o.id
     FROM (SELECT i.id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = i.id) AS queue
-          FROM (SELECT DISTINCT u.id FROM unnest(notified) AS u (id)) AS i) AS o
+          FROM (SELECT DISTINCT u.id FROM unnest(notified) AS u (id)) AS i WHERE i.id <> ALL (batches)) AS o
     WHERE o.queue IS NOT NULL;
 END
 $$;
@@ -1861,8 +2003,8 @@ COMMENT ON FUNCTION queue_internal.leave_rest IS
     'Records after which dependent of an ended task others still have to be notified.';
 
 -- Notifies the next dependents of an ended task that has a rest in that queue; returns false if there is none.
---   unblock:  unblocks those that wait for nothing else and have no group, because the event of each would take ten times
---             as long. The others get an event
+--   unblock:  unblocks those that wait for nothing else and have no group nor batch, because the event of each would take
+--             ten times as long. The others get an event
 --   event:    each gets an event. An event that fails delays no other
 --   pass:     leaves them to the sweep
 -- A dependent that it has locked, and that still waits for another predecessor, needs no event: the end of that one, if
@@ -1903,13 +2045,18 @@ BEGIN
     IF manner = 'unblock' THEN
         locked := ARRAY(
             SELECT t.id FROM queue.tasks AS t
-            WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND t.group_key IS NULL FOR NO KEY UPDATE SKIP LOCKED);
+            WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND t.group_key IS NULL
+              -- Those of suspended tasks are more than a change of state.
+              AND (SELECT a.task_id FROM queue_internal.awaits AS a WHERE a.task_id = t.id) IS NULL
+              AND (SELECT b.task_id FROM queue_internal.batches AS b WHERE b.task_id = t.id) IS NULL
+            FOR NO KEY UPDATE SKIP LOCKED);
         -- A new snapshot: what other ends had committed before the locks were taken.
         WITH ready AS (
             UPDATE queue.tasks AS t SET state = 'queued', admission = 0, updated_at = clock_timestamp()
             WHERE t.id = ANY (locked) AND NOT EXISTS (
                 SELECT FROM queue_internal.dependencies AS d
-                WHERE d.task_id = t.id AND (d.outcome IS NULL OR d.outcome <> 'completed' AND d.on_failure <> 'continue'))
+                WHERE d.task_id = t.id AND (d.outcome IS NULL OR d.on_failure = 'batch'
+                                            OR d.outcome <> 'completed' AND d.on_failure IN ('fail', 'cancel')))
             RETURNING t.id
         )
         SELECT coalesce(array_agg(r.id), '{}') INTO unblocked FROM ready AS r;
@@ -1923,9 +2070,11 @@ BEGIN
     END IF;
     INSERT INTO queue_internal.events (queue, task_id)
     SELECT t.queue, t.id FROM queue.tasks AS t
-    WHERE t.id = ANY (dependents) AND t.state = 'waiting' AND (t.id <> ALL (locked) OR EXISTS (
-        SELECT FROM queue_internal.dependencies AS d
-        WHERE d.task_id = t.id AND d.outcome <> 'completed' AND d.on_failure <> 'continue'));
+    WHERE t.id = ANY (dependents)
+      AND (t.state = 'waiting' AND (t.id <> ALL (locked) OR EXISTS (
+               SELECT FROM queue_internal.dependencies AS d
+               WHERE d.task_id = t.id AND d.outcome <> 'completed' AND d.on_failure IN ('fail', 'cancel')))
+           OR t.state = 'queued' AND queue_internal.is_suspended(t.id, t.token));
     PERFORM queue_internal.leave_rest(ended.task_id, dependents[most]);
     RETURN true;
 END
@@ -1982,8 +2131,10 @@ COMMENT ON FUNCTION queue_internal.notify_rests IS
 CREATE FUNCTION queue_internal.process_dependent(task_id bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    task  queue.tasks;
-    ended queue_internal.dependencies;
+    task    queue.tasks;
+    awaited queue_internal.awaits;
+    batch   queue_internal.batches;
+    ended   queue_internal.dependencies;
 BEGIN
     SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = process_dependent.task_id FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -1994,13 +2145,22 @@ BEGIN
             PERFORM queue_internal.delete_dependencies(process_dependent.task_id);
         END IF;
         RETURN true;
+    END IF;
+    SELECT a.* INTO awaited FROM queue_internal.awaits AS a WHERE a.task_id = task.id AND a.token = task.token;
+    IF FOUND THEN
+        PERFORM queue_internal.wake(task, awaited);
+        RETURN true;
     ELSIF task.state <> 'waiting' THEN
         RETURN true;
     END IF;
-    SELECT d.* INTO ended FROM queue_internal.dependencies AS d
-    WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}') AND d.on_failure <> 'continue'
-    ORDER BY d.predecessor_id LIMIT 1;
-    IF FOUND THEN
+    SELECT b.* INTO batch FROM queue_internal.batches AS b WHERE b.task_id = task.id;
+    -- Does not read the ended members of a batch, which may be many.
+    IF batch.task_id IS NULL OR batch.is_after THEN
+        SELECT d.* INTO ended FROM queue_internal.dependencies AS d
+        WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}') AND d.on_failure IN ('fail', 'cancel')
+        ORDER BY d.predecessor_id LIMIT 1;
+    END IF;
+    IF ended.predecessor_id IS NOT NULL THEN
         IF NOT queue_internal.lock_to_end(task.id, false) THEN
             RETURN false;
         END IF;
@@ -2012,10 +2172,16 @@ BEGIN
         ELSE
             PERFORM queue_internal.cancel_now(task);
         END IF;
-    ELSIF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)
-          -- A dump that is being restored may bring the task before its dependencies.
-          OR NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id) THEN
+    ELSIF batch.task_id IS NOT NULL AND batch.sealed_at IS NULL
+          OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)
+          -- A dump that is being restored may bring the task before its dependencies or its batch.
+          OR batch.task_id IS NULL AND (
+             NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id)
+             OR EXISTS (SELECT FROM queue_internal.dependencies AS d
+                        WHERE d.task_id = task.id AND d.on_failure = 'batch')) THEN
         RETURN true;
+    ELSIF batch.task_id IS NOT NULL THEN
+        RETURN queue_internal.process_batch(task);
     ELSE
         PERFORM queue_internal.unblock(task);
     END IF;
@@ -2054,6 +2220,251 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.delete_dependencies IS
     'Deletes the dependencies of a task that no longer waits, without waiting for a lock.';
+-- Batches: a task, the callback, that waits for a group of tasks, its members, until the batch is sealed.
+--
+--   The id of the batch is the id of its callback. The callback waits for each member as for a predecessor: the push of
+--   a member writes a row of queue_internal.dependencies with on_failure "batch", and the end of the member writes its
+--   outcome there (dependencies.sql). So ends of different members touch no common row.
+--   Promise:  the callback becomes queued once: after the batch was sealed and each member has an outcome. Its headers
+--             count each member once
+--   Promise:  a push into the batch and its sealing wait for each other. The push holds a SHARE lock on the row of the
+--             batch, with which the UPDATE that seals it conflicts at every isolation level
+--   Events:   while other members have not ended, the end of a member leaves an event that is due at the next tenth of
+--             a second, or none if there is one already (notify_batch). So a large batch costs few events
+--   Counting: once all members have ended, their rows are counted and deleted, two thousand with each event. "members"
+--             is at most the number of rows when the batch was sealed: a dump that is being restored may bring the batch
+--             before their rows
+
+-- For a push. The KEY SHARE lock on the callback is that of a push after a predecessor; the locks are taken in the
+-- order of ids. A batch of a queue to which the caller may not push is treated as if it did not exist.
+CREATE FUNCTION queue_internal.lock_batches(ids bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    one       bigint;
+    sealed_at timestamptz;
+BEGIN
+    FOR one IN SELECT DISTINCT u.id FROM unnest(ids) AS u (id) WHERE u.id IS NOT NULL ORDER BY u.id LOOP
+        PERFORM FROM queue.tasks AS t
+        WHERE t.id = one AND t.state = 'waiting' AND queue_internal.has_right('producer', t.queue) FOR KEY SHARE;
+        IF NOT FOUND THEN
+            PERFORM queue_internal.raise_unknown_batch(one);
+        END IF;
+        SELECT b.sealed_at INTO sealed_at FROM queue_internal.batches AS b WHERE b.task_id = one FOR SHARE;
+        IF NOT FOUND THEN
+            PERFORM queue_internal.raise_unknown_batch(one);
+        ELSIF sealed_at IS NOT NULL THEN
+            RAISE EXCEPTION 'batch % is sealed', one
+                USING ERRCODE = 'QX008', DETAIL = format('It was sealed at %s.', sealed_at),
+                      HINT = 'Push all tasks of a batch before queue.seal_batch(), or create another batch with '
+                             'queue.create_batch().';
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_batches IS
+    'Locks open batches, so that they are not sealed before the push into them ends; raises QX007 or QX008.';
+
+CREATE FUNCTION queue_internal.raise_unknown_batch(batch bigint) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'batch % does not exist', batch
+        USING ERRCODE = 'QX007',
+              HINT = 'Its callback may have been queued already, or cancelled, or be in a queue for which the role has no '
+                     'right. Create a batch with queue.create_batch().';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_unknown_batch IS 'Raises QX007.';
+
+CREATE FUNCTION queue_internal.check_batch(batch bigint) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF batch < 1 THEN
+        PERFORM queue_internal.raise_invalid('batch', 'must be greater than zero', batch::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_batch IS 'Checks the id of a batch; null passes.';
+
+-- A task cannot wait for the batch that waits for it. Transactions that push at the same time do not see each other's
+-- tasks, so together they can still build a cycle (docs/batches.md).
+CREATE FUNCTION queue_internal.check_no_cycle(batch bigint, after bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    -- Usually nothing waits for the callback, and so nothing that this task waits for does.
+    IF after <> '{}' AND (batch = ANY (after) OR EXISTS (
+        SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = batch AND d.outcome IS NULL))
+       AND EXISTS (
+        WITH RECURSIVE awaited (id) AS (
+            SELECT u.id FROM unnest(after) AS u (id)
+            UNION
+            SELECT d.predecessor_id FROM awaited AS a JOIN queue_internal.dependencies AS d ON d.task_id = a.id
+            WHERE d.outcome IS NULL
+        )
+        SELECT FROM awaited AS a WHERE a.id = batch
+    ) THEN
+        RAISE EXCEPTION 'argument "after" must not name a task that waits for batch %', batch
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = 'The task and the callback of the batch would wait for each other.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_no_cycle IS
+    'Refuses a task that would wait for the batch to which it belongs.';
+
+-- Only for tasks that this transaction has pushed.
+CREATE FUNCTION queue_internal.join_batch(batch bigint, ids bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
+    SELECT u.id, batch, 'batch' FROM unnest(ids) AS u (id);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.join_batch IS 'Adds new tasks to a batch.';
+
+-- Called with the end of a member. While other members have not ended, one event a tenth of a second is enough: an
+-- event that exists already is locked, with a lock that ends share, so that it is not processed before this transaction
+-- commits. Then the worker has to look at it again.
+CREATE FUNCTION queue_internal.notify_batch(batch bigint) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    source CONSTANT text := (SELECT t.queue FROM queue.tasks AS t WHERE t.id = batch);
+    soon   CONSTANT timestamptz := date_bin('100 ms', clock_timestamp(), '2000-01-01Z') + interval '100 ms';
+BEGIN
+    IF source IS NULL THEN
+        RETURN;
+    -- The newest rows first, whose tasks usually end last.
+    ELSIF NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
+                      WHERE d.task_id = batch AND d.outcome IS NULL ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) THEN
+        INSERT INTO queue_internal.events (queue, task_id) VALUES (source, batch);
+        RETURN;
+    END IF;
+    -- With a snapshot of the whole transaction, the lock fails if the event has been processed since.
+    IF current_setting('transaction_isolation') = 'read committed' THEN
+        PERFORM FROM queue_internal.events AS e
+        WHERE e.task_id = batch AND e.due_at <= soon ORDER BY e.task_id, e.id LIMIT 1 FOR KEY SHARE SKIP LOCKED;
+    END IF;
+    IF NOT FOUND THEN
+        INSERT INTO queue_internal.events (queue, task_id, due_at) VALUES (source, batch, soon);
+    END IF;
+    PERFORM queue_internal.announce_task(source, soon);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.notify_batch IS
+    'Leaves an event for the callback of a batch of which a member has ended, unless there is one.';
+
+-- Called by process_dependent, which has locked the callback and found no member without an outcome. Returns false if
+-- the batch has to be checked again, because another transaction has it locked.
+CREATE FUNCTION queue_internal.process_batch(task queue.tasks) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    most    CONSTANT integer := 2000;
+    batch   queue_internal.batches;
+    counted bigint;
+BEGIN
+    PERFORM FROM queue_internal.batches AS b WHERE b.task_id = task.id AND b.sealed_at IS NOT NULL
+    FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    WITH part AS MATERIALIZED (
+        SELECT d.predecessor_id FROM queue_internal.dependencies AS d
+        WHERE d.task_id = task.id AND d.outcome IS NOT NULL AND d.on_failure = 'batch'
+        LIMIT most FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM queue_internal.dependencies AS d USING part AS p
+        WHERE d.predecessor_id = p.predecessor_id AND d.task_id = task.id
+        RETURNING d.outcome
+    ), total AS (
+        SELECT count(*) AS tasks, count(*) FILTER (WHERE g.outcome = 'completed') AS completed,
+               count(*) FILTER (WHERE g.outcome = 'failed') AS failed
+        FROM gone AS g
+    )
+    UPDATE queue_internal.batches AS b
+    SET completed = b.completed + t.completed, failed = b.failed + t.failed,
+        cancelled = b.cancelled + t.tasks - t.completed - t.failed
+    FROM total AS t WHERE b.task_id = task.id
+    RETURNING t.tasks INTO counted;
+    IF counted = most THEN
+        INSERT INTO queue_internal.events (queue, task_id) VALUES (task.queue, task.id);
+        RETURN true;
+    ELSIF EXISTS (SELECT FROM queue_internal.dependencies AS d
+                  WHERE d.task_id = task.id AND d.on_failure = 'batch') THEN
+        RETURN false;
+    END IF;
+    SELECT b.* INTO batch FROM queue_internal.batches AS b WHERE b.task_id = task.id;
+    -- A dump has not brought all rows yet. The sweep checks the batch again.
+    IF batch.completed + batch.failed + batch.cancelled < batch.members THEN
+        RETURN true;
+    END IF;
+    UPDATE queue.tasks AS t
+    SET headers = coalesce(t.headers, '{}') || jsonb_build_object('batch', jsonb_build_object(
+            'completed', batch.completed, 'failed', batch.failed, 'cancelled', batch.cancelled))
+    WHERE t.id = task.id;
+    DELETE FROM queue_internal.batches AS b WHERE b.task_id = task.id;
+    PERFORM queue_internal.unblock(task);
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.process_batch IS
+    'Counts ended members of a sealed batch; after the last one, makes the callback queued.';
+
+-- Leaves events for sealed batches of which all members have ended, and deletes the rows of batches that are over.
+-- Returns the last batch that it checked, or null at the end.
+CREATE FUNCTION queue_internal.sweep_batches(INOUT batch bigint, max_rows integer)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    checked integer := 0;
+    row     record;
+BEGIN
+    FOR row IN
+        SELECT b.task_id, b.sealed_at,
+               (SELECT t.queue FROM queue.tasks AS t WHERE t.id = b.task_id AND t.state = 'waiting') AS queue
+        FROM queue_internal.batches AS b WHERE b.task_id > coalesce(sweep_batches.batch, 0)
+        ORDER BY b.task_id LIMIT max_rows
+    LOOP
+        checked := checked + 1;
+        batch := row.task_id;
+        IF row.queue IS NULL THEN
+            -- Its callback was deleted by hand, or a dump has not brought it yet.
+            IF queue_internal.outcome_of(row.task_id) IS NOT NULL
+               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting') THEN
+                DELETE FROM queue_internal.batches AS b WHERE b.task_id = (
+                    SELECT l.task_id FROM queue_internal.batches AS l WHERE l.task_id = row.task_id FOR UPDATE SKIP LOCKED);
+            END IF;
+        ELSIF row.sealed_at IS NOT NULL
+              AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id)
+              AND NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
+                              WHERE d.task_id = row.task_id AND d.outcome IS NULL
+                              ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) THEN
+            INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
+        END IF;
+    END LOOP;
+    IF checked < max_rows THEN
+        batch := NULL;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_batches IS
+    'Leaves events for batches whose members have all ended; returns where to continue.';
 -- The scan start: remembers where this session last found work, to skip dead index entries.
 --
 --   Finished tasks and processed events leave dead entries at the front of their indexes until a vacuum removes them.
@@ -2325,11 +2736,11 @@ COMMENT ON FUNCTION queue_internal.process_all_events IS
     'Processes about so many due events of all queues; returns how many it checked.';
 -- The sweep finds changes for which there is no event.
 --
---   It reads the dependencies, the groups of each queue and the keys in the order of their indexes, in turns: a bounded
---   number of rows of each in a turn, from where the last turn stopped. So the time until it finds a lost event of a
---   group does not grow with the number of dependencies and keys, or of groups of another queue. It resolves
---   dependencies whose predecessor is gone, deletes keys whose task has ended, and leaves an event for each waiting
---   task and each group that has to be checked and has none. So a lost event causes a delay of at most about
+--   It reads the dependencies, the groups of each queue, the keys, the batches, and the rows of internal/steps.sql in the
+--   order of their indexes, in turns: a bounded number of rows of each in a turn, from where the last turn stopped. So the time until it
+--   finds a lost event of a group does not grow with the number of dependencies and keys, or of groups of another queue.
+--   It resolves dependencies whose predecessor is gone, deletes keys whose task has ended and steps whose task has left no
+--   trace, and leaves an event for each waiting task, batch and group that has to be checked and has none. So a lost event causes a delay of at most about
 --   "queue.sweep_interval" if the background worker runs, else until the next queue.maintain(). A claim by SQL that
 --   found nothing also sweeps a part of its queue, once a second in a session.
 --
@@ -2338,10 +2749,13 @@ COMMENT ON FUNCTION queue_internal.process_all_events IS
 
 -- "queue" is the last queue whose groups this turn has checked, null between two turns. "groups" has the last group
 -- of each queue that has more of them than a turn checks. Everything has been checked once all queues that had more
--- in the first turn ("queues"), and the dependencies and keys ("pending"), have been read to their ends.
+-- in the first turn ("queues"), and the dependencies, keys and batches ("pending"), have been read to their ends.
 CREATE TYPE queue_internal.sweep_position AS (
     queue text, groups jsonb, predecessor_id bigint, task_id bigint, key_queue text, key text,
-    is_first_turn boolean, queues text[], dependencies_pending boolean, keys_pending boolean);
+    is_first_turn boolean, queues text[], dependencies_pending boolean, keys_pending boolean,
+    await_id bigint, awaits_pending boolean, step_id bigint, steps_pending boolean,
+    event_queue text, event text, emitted_pending boolean,
+    batch bigint, batches_pending boolean);
 COMMENT ON TYPE queue_internal.sweep_position IS 'The position of a sweep in each of the tables.';
 
 -- Checks about "max_rows" rows; returns its position. A turn is over when "queue" is null, and everything has been
@@ -2351,7 +2765,7 @@ CREATE FUNCTION queue_internal.sweep(pos queue_internal.sweep_position, max_rows
 RETURNS queue_internal.sweep_position
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    -- The number of rows in a turn: groups of each queue, dependencies, keys.
+    -- The number of rows in a turn: groups of each queue; dependencies, keys and batches each.
     piece  CONSTANT integer := 100;
     rows   CONSTANT integer := 500;
     source queue.queues;
@@ -2375,6 +2789,19 @@ BEGIN
                     LIMIT 1000 FOR UPDATE SKIP LOCKED));
             END IF;
         END IF;
+        IF again OR pos.is_first_turn OR pos.awaits_pending THEN
+            pos.await_id := queue_internal.sweep_awaits(pos.await_id, rows);
+            pos.awaits_pending := pos.await_id IS NOT NULL AND (pos.is_first_turn OR pos.awaits_pending);
+        END IF;
+        IF again OR pos.is_first_turn OR pos.steps_pending THEN
+            pos.step_id := queue_internal.sweep_steps(pos.step_id, piece);
+            pos.steps_pending := pos.step_id IS NOT NULL AND (pos.is_first_turn OR pos.steps_pending);
+        END IF;
+        IF again OR pos.is_first_turn OR pos.emitted_pending THEN
+            SELECT e.queue, e.event INTO pos.event_queue, pos.event
+            FROM queue_internal.sweep_emitted(pos.event_queue, pos.event, rows) AS e;
+            pos.emitted_pending := pos.event IS NOT NULL AND (pos.is_first_turn OR pos.emitted_pending);
+        END IF;
         pos.queue := '';
         -- Forget queues that are gone.
         pos.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(pos.groups) AS g
@@ -2392,7 +2819,12 @@ BEGIN
                 FROM queue_internal.sweep_keys(pos.key_queue, pos.key, rows) AS k;
                 pos.keys_pending := pos.key IS NOT NULL AND (pos.is_first_turn OR pos.keys_pending);
             END IF;
-            IF pos.queues = '{}' AND NOT pos.dependencies_pending AND NOT pos.keys_pending THEN
+            IF again OR pos.is_first_turn OR pos.batches_pending THEN
+                pos.batch := (queue_internal.sweep_batches(pos.batch, rows));
+                pos.batches_pending := pos.batch IS NOT NULL AND (pos.is_first_turn OR pos.batches_pending);
+            END IF;
+            IF pos.queues = '{}' AND NOT pos.dependencies_pending AND NOT pos.keys_pending AND NOT pos.batches_pending
+               AND NOT pos.awaits_pending AND NOT pos.steps_pending AND NOT pos.emitted_pending THEN
                 RETURN NULL;
             END IF;
             pos.queue := NULL;
@@ -2438,7 +2870,9 @@ BEGIN
     FOR row IN
         SELECT d.predecessor_id, d.task_id, d.outcome, d.on_failure, d.restored_at,
                (SELECT t.id FROM queue.tasks AS t WHERE t.id = d.predecessor_id) AS live,
-               (SELECT t.queue FROM queue.tasks AS t WHERE t.id = d.task_id AND t.state = 'waiting') AS queue
+               (SELECT t.queue FROM queue.tasks AS t
+                WHERE t.id = d.task_id
+                  AND (t.state = 'waiting' OR t.state = 'queued' AND queue_internal.is_suspended(t.id, t.token))) AS queue
         FROM queue_internal.dependencies AS d
         WHERE (d.predecessor_id, d.task_id) > (coalesce(sweep_dependencies.predecessor_id, -9223372036854775808),
                                                coalesce(sweep_dependencies.task_id, -9223372036854775808))
@@ -2452,7 +2886,11 @@ BEGIN
             -- The dependency of a task that no longer waits. A task without a trace may still come from a dump, or
             -- may have come since the loop read its row.
             IF queue_internal.outcome_of(row.task_id) IS NOT NULL
-               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting') THEN
+               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting')
+                  -- It may wait for it again, or a dump may still bring what it waits for.
+                  AND (row.on_failure = 'continue' AND row.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE
+                  AND NOT EXISTS (SELECT FROM queue_internal.awaits AS a
+                                  WHERE a.task_id = row.task_id AND a.predecessor_id = row.predecessor_id) THEN
                 PERFORM queue_internal.delete_dependencies(row.task_id);
             END IF;
             CONTINUE;
@@ -2476,7 +2914,9 @@ BEGIN
                 FOR UPDATE SKIP LOCKED);
             CONTINUE WHEN NOT FOUND;
         END IF;
-        IF (row.outcome <> 'completed' AND row.on_failure <> 'continue' OR NOT EXISTS (
+        CONTINUE WHEN row.on_failure = 'batch' AND EXISTS (
+            SELECT FROM queue_internal.batches AS b WHERE b.task_id = row.task_id AND b.sealed_at IS NULL);
+        IF (row.outcome <> 'completed' AND row.on_failure IN ('fail', 'cancel') OR NOT EXISTS (
                 SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = row.task_id AND d.outcome IS NULL))
            AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
@@ -2618,6 +3058,9 @@ DECLARE
     start  CONSTANT bigint := (
         SELECT min(d.predecessor_id) + trunc(random()::numeric * (max(d.predecessor_id)::numeric - min(d.predecessor_id)))
         FROM queue_internal.dependencies AS d);
+    awaits CONSTANT bigint := (
+        SELECT min(a.task_id) + trunc(random()::numeric * (max(a.task_id)::numeric - min(a.task_id)))
+        FROM queue_internal.awaits AS a);
     last   record;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -2634,6 +3077,9 @@ BEGIN
     IF last.predecessor_id IS NULL THEN
         -- At the end: start again from the first one.
         PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100, source.name);
+    END IF;
+    IF awaits IS NOT NULL AND queue_internal.sweep_awaits(awaits, 100, source.name) IS NULL THEN
+        PERFORM queue_internal.sweep_awaits(NULL, 100, source.name);
     END IF;
     pos.group_key := last.group_key;
     pos.since := moment;
@@ -3088,10 +3534,10 @@ BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.history (
         id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, headers, payload, progress, errors, result)
+        created_at, key, group_key, kind, lease, timeout, headers, payload, progress, errors, result)
     SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-           task.headers, task.payload, task.progress, task.errors, archive.result
+           task.kind, task.lease, task.timeout, task.headers, task.payload, task.progress, task.errors, archive.result
     WHERE kept IS DISTINCT FROM false;
     -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
@@ -3116,6 +3562,7 @@ BEGIN
     END IF;
     IF task.state = 'waiting' THEN
         PERFORM queue_internal.delete_dependencies(task.id);
+        DELETE FROM queue_internal.batches AS b WHERE b.task_id = task.id;
     END IF;
     PERFORM queue_internal.notify_dependents(ARRAY[task.id], outcome);
     IF task.state = 'running' AND EXISTS (
@@ -3167,11 +3614,11 @@ BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.dead_letters (
         id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, backoff, headers, payload, progress, errors, key_ttl)
+        created_at, key, group_key, backoff, kind, lease, timeout, headers, payload, progress, errors, key_ttl)
     VALUES (
         task.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
         task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
-        task.headers, task.payload, task.progress, task.errors,
+        task.kind, task.lease, task.timeout, task.headers, task.payload, task.progress, task.errors,
         (SELECT k.ttl FROM queue_internal.keys AS k
          WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id));
     PERFORM queue_internal.on_task_end(task, 'failed');
@@ -3271,7 +3718,7 @@ BEGIN
     END IF;
     retry_in := coalesce(retry_in, queue_internal.backoff(source, task));
     -- Without a delay the task keeps its place in the queue.
-    IF retry_in > '0' THEN
+    IF extract(epoch FROM retry_in) > 0 THEN
         task.run_at := clock_timestamp() + retry_in;
     END IF;
     PERFORM queue_internal.requeue(task);
@@ -3351,6 +3798,367 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_leases IS
     'Locks the running tasks with these tokens; returns them, without those whose lease is no longer held.';
+-- Steps: what a task has done so far, and what it waits for in the middle of its work.
+--
+--   A worker stores the result of each step. A later attempt gets what is stored, so it does no step twice. A task that
+--   waits for a time, an event or another task is suspended: it has no lease, and the attempt does not count. The claim
+--   after that starts the worker's code again from the first step.
+--
+--   A suspended task with a timeout is queued, with the end of the timeout as its run_at: nothing else has to watch the
+--   time. Without one it is waiting. What it waits for is in queue_internal.awaits. When that comes, the same events as
+--   for dependencies have the task checked (process_dependent), and wake() makes it claimable. A task that is claimed
+--   earlier, because somebody changed its run_at, asks again and is suspended again until the same time.
+--
+--   An event is emitted for a queue. A task that begins to wait holds a SHARE lock on the event's row until it commits,
+--   and an emission updates that row. So either comes first, and the later one sees it. An emission at REPEATABLE READ or
+--   SERIALIZABLE may still not see who waits; then the sweep finds them. Other tasks are waited for as predecessors are
+--   (dependencies.sql).
+--
+--   What a task got is stored like a step, so that later attempts get the same.
+
+CREATE FUNCTION queue_internal.check_step(argument text, value text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF value IS NULL THEN
+        PERFORM queue_internal.raise_null(argument);
+    END IF;
+    PERFORM queue_internal.check_key(argument, value);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_step IS 'Checks the name of a step or an event: 1 to 512 bytes.';
+
+-- The caller has locked the task, so that no other transaction stores a step of it.
+CREATE FUNCTION queue_internal.stored_step(task_id bigint, kind text, name text, OUT stored boolean, OUT value jsonb)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    SELECT s.value INTO value FROM queue_internal.steps AS s
+    WHERE s.task_id = stored_step.task_id AND s.kind = stored_step.kind AND s.name = stored_step.name;
+    stored := FOUND;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.stored_step IS 'Returns what a task has stored under a name, and whether it has.';
+
+CREATE FUNCTION queue_internal.store_step(task_id bigint, kind text, name text, value jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+BEGIN
+    INSERT INTO queue_internal.steps (task_id, number, kind, name, value)
+    VALUES (store_step.task_id, coalesce((SELECT s.number FROM queue_internal.steps AS s
+                                          WHERE s.task_id = store_step.task_id ORDER BY s.number DESC LIMIT 1), 0) + 1,
+            store_step.kind, store_step.name, store_step.value);
+    IF kind IN ('event', 'task') THEN
+        DELETE FROM queue_internal.awaits AS a WHERE a.task_id = store_step.task_id;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.store_step IS 'Stores a step of a task, or what it got after it waited.';
+
+CREATE FUNCTION queue_internal.is_suspended(task_id bigint, token bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM queue_internal.awaits AS a
+                   WHERE a.task_id = is_suspended.task_id AND a.token = is_suspended.token);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.is_suspended IS 'Returns whether a task that does not run waits for an event or another task.';
+
+-- The task is locked by leased_task(). Cancels it if that was requested or it was replaced, as a release does.
+CREATE FUNCTION queue_internal.suspend(task queue.tasks, until timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
+        PERFORM queue_internal.cancel_now(task);
+        RETURN;
+    END IF;
+    task.attempt := task.attempt - 1;
+    IF until IS NOT NULL THEN
+        task.run_at := until;
+        PERFORM queue_internal.requeue(task);
+        RETURN;
+    END IF;
+    UPDATE queue.tasks AS t
+    SET state = 'waiting', attempt = task.attempt, admission = 2, lease_until = NULL, worker = NULL, claimed_at = NULL,
+        updated_at = clock_timestamp()
+    WHERE t.id = task.id;
+    IF task.group_key IS NOT NULL THEN
+        INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
+    END IF;
+    IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
+        PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.suspend IS
+    'Ends the lease of a task without counting the attempt, until a time, or for null until it is woken.';
+
+-- What the task waits for, and until when: as it was before, if it has waited for the same already.
+CREATE FUNCTION queue_internal.awaits_of(task queue.tasks, event text, other bigint, timeout interval)
+RETURNS queue_internal.awaits
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    awaited queue_internal.awaits;
+BEGIN
+    SELECT a.* INTO awaited FROM queue_internal.awaits AS a
+    WHERE a.task_id = task.id AND (a.event = awaits_of.event OR a.predecessor_id = awaits_of.other);
+    IF NOT FOUND THEN
+        awaited.queue := CASE WHEN event IS NOT NULL THEN task.queue END;
+        awaited.event := event;
+        awaited.predecessor_id := other;
+        awaited.until := clock_timestamp() + timeout;
+    END IF;
+    awaited.task_id := task.id;
+    awaited.token := task.token;
+    RETURN awaited;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.awaits_of IS 'Returns the row for what a task waits for; does not store it.';
+
+CREATE FUNCTION queue_internal.suspend_for(task queue.tasks, awaited queue_internal.awaits) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    INSERT INTO queue_internal.awaits AS a (task_id, token, queue, event, predecessor_id, until)
+    VALUES (awaited.task_id, awaited.token, awaited.queue, awaited.event, awaited.predecessor_id, awaited.until)
+    ON CONFLICT ON CONSTRAINT awaits_pkey
+    DO UPDATE SET token = excluded.token, queue = excluded.queue, event = excluded.event,
+                  predecessor_id = excluded.predecessor_id, outcome = NULL, until = excluded.until, restored_at = NULL;
+    -- Those of an earlier wait, and of the push.
+    PERFORM queue_internal.delete_dependencies(task.id);
+    IF awaited.predecessor_id IS NOT NULL THEN
+        INSERT INTO queue_internal.dependencies AS d (predecessor_id, task_id, on_failure)
+        VALUES (awaited.predecessor_id, awaited.task_id, 'continue')
+        ON CONFLICT ON CONSTRAINT dependencies_pkey
+        DO UPDATE SET outcome = NULL, on_failure = 'continue', restored_at = NULL;
+    END IF;
+    PERFORM queue_internal.suspend(task, awaited.until);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.suspend_for IS 'Suspends a task until an event is emitted or another task ends.';
+
+-- A row that does not exist yet is inserted, so that an emission waits for this transaction. Another emission that is open
+-- is waited for.
+CREATE FUNCTION queue_internal.lock_event(
+    queue text, event text, OUT payload jsonb, OUT emitted boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    LOOP
+        SELECT e.payload, e.emitted_at IS NOT NULL INTO payload, emitted FROM queue_internal.emitted AS e
+        WHERE e.queue = lock_event.queue AND e.event = lock_event.event FOR SHARE;
+        EXIT WHEN FOUND;
+        INSERT INTO queue_internal.emitted (queue, event) VALUES (lock_event.queue, lock_event.event)
+        ON CONFLICT ON CONSTRAINT emitted_pkey DO NOTHING;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_event IS
+    'Locks the row of an event against an emission; returns the payload if it has been emitted.';
+
+-- Called for an event about a suspended task, whose row is locked. The task may have been woken already.
+CREATE FUNCTION queue_internal.wake(task queue.tasks, awaited queue_internal.awaits) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    came boolean := awaited.outcome IS NOT NULL;
+BEGIN
+    IF awaited.event IS NOT NULL THEN
+        came := EXISTS (SELECT FROM queue_internal.emitted AS e
+                        WHERE e.queue = awaited.queue AND e.event = awaited.event AND e.emitted_at IS NOT NULL);
+    ELSIF NOT came THEN
+        UPDATE queue_internal.awaits AS a SET outcome = d.outcome FROM queue_internal.dependencies AS d
+        WHERE a.task_id = task.id AND d.predecessor_id = awaited.predecessor_id AND d.task_id = task.id
+          AND d.outcome IS NOT NULL;
+        came := FOUND;
+    END IF;
+    IF NOT came THEN
+        RETURN;
+    ELSIF task.state = 'waiting' THEN
+        PERFORM queue_internal.unblock(task);
+    ELSIF task.state = 'queued' THEN
+        IF task.run_at > clock_timestamp() THEN
+            task.run_at := clock_timestamp();
+            PERFORM queue_internal.reorder(task);
+            PERFORM queue_internal.recheck_group(task);
+        END IF;
+        IF awaited.predecessor_id IS NOT NULL THEN
+            PERFORM queue_internal.delete_dependencies(task.id);
+        END IF;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.wake IS 'Makes a suspended task claimable if what it waits for has come.';
+
+-- The parts of the sweep (sweep.sql). This one leaves events for suspended tasks that can go on, and deletes what tasks
+-- waited for that have ended. Returns the last task that it checked, or null at the end.
+CREATE FUNCTION queue_internal.sweep_awaits(after bigint, max_rows integer, of_queue text DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    checked integer := 0;
+    row     record;
+BEGIN
+    FOR row IN
+        SELECT a.*, t.id AS live, t.queue AS of, t.state = 'waiting' OR t.state = 'queued' AND t.run_at > clock_timestamp() AS waits,
+               t.token AS current
+        FROM queue_internal.awaits AS a LEFT JOIN LATERAL (
+            SELECT l.id, l.queue, l.state, l.run_at, l.token FROM queue.tasks AS l WHERE l.id = a.task_id) AS t ON true
+        WHERE a.task_id > coalesce(after, -9223372036854775808)
+        ORDER BY a.task_id LIMIT max_rows
+    LOOP
+        checked := checked + 1;
+        after := row.task_id;
+        CONTINUE WHEN row.of <> of_queue OR row.of IS NULL AND of_queue IS NOT NULL;
+        IF row.live IS NULL THEN
+            -- A dump may still bring the task. One that failed can be put back.
+            CONTINUE WHEN row.restored_at > clock_timestamp() - interval '1 day';
+            DELETE FROM queue_internal.awaits AS a
+            WHERE a.task_id = (SELECT l.task_id FROM queue_internal.awaits AS l WHERE l.task_id = row.task_id
+                                 AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = l.task_id) IS NULL
+                                 AND (SELECT d.id FROM queue.dead_letters AS d WHERE d.id = l.task_id) IS NULL
+                               FOR UPDATE SKIP LOCKED);
+            CONTINUE;
+        END IF;
+        CONTINUE WHEN row.current <> row.token OR NOT row.waits;
+        IF row.event IS NOT NULL THEN
+            CONTINUE WHEN NOT EXISTS (
+                SELECT FROM queue_internal.emitted AS e
+                WHERE e.queue = row.queue AND e.event = row.event AND e.emitted_at IS NOT NULL);
+        ELSIF row.outcome IS NULL THEN
+            -- The dependency was deleted by hand.
+            INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
+            SELECT row.predecessor_id, row.task_id, 'continue'
+            WHERE NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
+                              WHERE d.predecessor_id = row.predecessor_id AND d.task_id = row.task_id)
+              AND (row.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE
+            ON CONFLICT DO NOTHING;
+            -- sweep_dependencies does the rest.
+            CONTINUE;
+        END IF;
+        INSERT INTO queue_internal.events (queue, task_id)
+        SELECT row.of, row.task_id
+        WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id);
+    END LOOP;
+    IF checked < max_rows THEN
+        RETURN NULL;
+    END IF;
+    RETURN after;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_awaits IS
+    'Leaves events for suspended tasks that can go on, and forgets what ended tasks waited for.';
+
+-- Deletes up to a thousand steps of each task that has left no trace. A dump may still bring the task.
+CREATE FUNCTION queue_internal.sweep_steps(after bigint, max_tasks integer) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    most CONSTANT integer := 1000;
+    row  record;
+BEGIN
+    after := coalesce(after, -9223372036854775808);
+    FOR n IN 1 .. max_tasks LOOP
+        SELECT s.task_id, s.restored_at INTO row FROM queue_internal.steps AS s
+        WHERE s.task_id > after ORDER BY s.task_id, s.number LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        after := row.task_id;
+        CONTINUE WHEN row.restored_at > clock_timestamp() - interval '1 day'
+            OR (SELECT t.id FROM queue.tasks AS t WHERE t.id = after) IS NOT NULL
+            OR queue_internal.is_recorded(after);
+        DELETE FROM queue_internal.steps AS s
+        WHERE s.task_id = after AND s.number = ANY (ARRAY(
+            SELECT l.number FROM queue_internal.steps AS l WHERE l.task_id = after
+            ORDER BY l.task_id, l.number LIMIT most FOR UPDATE SKIP LOCKED));
+    END LOOP;
+    RETURN after;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_steps IS 'Deletes steps of tasks that are gone; returns where to continue.';
+
+-- STABLE, so that one snapshot is used for all tables.
+CREATE FUNCTION queue_internal.is_recorded(id bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = is_recorded.id)
+        OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = is_recorded.id)
+        OR EXISTS (SELECT FROM queue.history AS h WHERE h.id = is_recorded.id);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.is_recorded IS 'Returns whether a task is live, a dead letter or in the history.';
+
+-- Deletes events past "queue.event_retention", and rows of events that were awaited and never emitted; but none that a task
+-- waits for. Returns the last event that it checked, or null at the end.
+CREATE FUNCTION queue_internal.sweep_emitted(INOUT queue text, INOUT event text, max_rows integer)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    retention CONSTANT text := queue_internal.setting('event_retention', '7d');
+    horizon   CONSTANT timestamptz :=
+        CASE WHEN retention = '-1' THEN '-infinity' ELSE clock_timestamp() - retention::interval END;
+    checked   integer := 0;
+    row       record;
+BEGIN
+    FOR row IN
+        SELECT e.queue, e.event, e.emitted_at IS NOT NULL AS emitted, e.emitted_at < horizon
+               OR e.emitted_at IS NULL AND e.created_at < clock_timestamp() - interval '1 day' AS old
+        FROM queue_internal.emitted AS e
+        WHERE (e.queue, e.event) > (coalesce(sweep_emitted.queue, ''), coalesce(sweep_emitted.event, ''))
+        ORDER BY e.queue, e.event LIMIT max_rows
+    LOOP
+        checked := checked + 1;
+        queue := row.queue;
+        event := row.event;
+        CONTINUE WHEN NOT row.old;
+        -- A task that begins to wait locks the row first. So none can do so from here on.
+        PERFORM FROM queue_internal.emitted AS e WHERE e.queue = row.queue AND e.event = row.event FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            DELETE FROM queue_internal.emitted AS e
+            WHERE e.queue = row.queue AND e.event = row.event
+              -- It may have been emitted meanwhile.
+              AND (e.emitted_at < horizon OR e.emitted_at IS NULL AND NOT row.emitted)
+              AND NOT EXISTS (SELECT FROM queue_internal.awaits AS a
+                              WHERE a.queue = row.queue AND a.event = row.event);
+        END IF;
+    END LOOP;
+    IF checked < max_rows THEN
+        queue := NULL;
+        event := NULL;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_emitted IS 'Deletes old events; returns where to continue.';
+
+CREATE TRIGGER step_restored BEFORE INSERT ON queue_internal.steps
+    FOR EACH ROW WHEN (
+        current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
+        AND has_table_privilege('queue.tasks', 'TRUNCATE'))
+    EXECUTE FUNCTION queue_internal.dependency_restored();
+COMMENT ON TRIGGER step_restored ON queue_internal.steps IS 'Makes the sweep wait for the rest of a dump.';
+
+CREATE TRIGGER await_restored BEFORE INSERT ON queue_internal.awaits
+    FOR EACH ROW WHEN (
+        current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
+        AND has_table_privilege('queue.tasks', 'TRUNCATE'))
+    EXECUTE FUNCTION queue_internal.dependency_restored();
+COMMENT ON TRIGGER await_restored ON queue_internal.awaits IS 'Makes the sweep wait for the rest of a dump.';
 -- queue_internal.open_queue(name, kind)
 --
 --   Returns the row of a queue, for a caller that has this kind of right on it.
@@ -3414,6 +4222,8 @@ COMMENT ON FUNCTION queue_internal.move_scan_start_back IS
 --   Claims up to "max_tasks" due tasks of one queue, in order. In an edition with several buckets (buckets.sql) it
 --   begins with a random bucket and continues with the others until it has enough; the order holds within a bucket.
 --
+--   A claim that names no lease (null) leases each task for its own lease or that of its queue.
+--
 --   It scans the index tasks_order one priority at a time. Within a priority the due tasks come first, so it never
 --   reads the scheduled tasks behind them. The search for the next priority also returns its first task: the dead index
 --   entries of finished tasks, which precede it until the next vacuum, are read once and not twice. A claim that has
@@ -3444,6 +4254,8 @@ DECLARE
     -- 2^53 - 1, because tokens are below 2^53.
     largest   CONSTANT bigint := 9007199254740991;
     base      bigint;
+    usual     CONSTANT interval := coalesce(lease, queue_internal.checked_lease(NULL, source.lease));
+    leased    interval;
     buckets   CONSTANT integer := queue_internal.buckets();
     start     CONSTANT integer := CASE WHEN buckets > 1 THEN floor(random() * buckets) ELSE 0 END;
     in_bucket integer;
@@ -3580,15 +4392,20 @@ BEGIN
                             started := queue_internal.take_capacity(source, candidate.id, new_token);
                             EXIT walk WHEN started IS NULL;
                         END IF;
+                        leased := usual;
+                        IF candidate.lease IS NOT NULL AND lease IS NULL THEN
+                            leased := queue_internal.checked_lease(NULL, candidate.lease);
+                        END IF;
                         RETURN QUERY
                         UPDATE queue.tasks AS t
                         SET state = 'running', attempt = t.attempt + 1, token = new_token,
-                            lease_until = started + claim_from.lease, worker = claim_from.worker,
+                            lease_until = least(started + leased, queue_internal.timeout_at(
+                                started, coalesce(candidate.timeout, source.timeout))), worker = claim_from.worker,
                             claimed_at = started, updated_at = started
                         WHERE t.id = candidate.id
                         RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt,
                                   coalesce(t.max_attempts, source.max_attempts), t.priority, t.key,
-                                  t.group_key, t.progress, t.run_at, t.created_at, t.lease_until;
+                                  t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind;
                         granted := granted + 1;
                         IF granted = 1 AND queue_internal.entries_passed() > entries + 1000 THEN
                             PERFORM queue_internal.set_scan_start(source.name, (
@@ -3752,7 +4569,8 @@ COMMENT ON FUNCTION queue_internal.expire IS
 CREATE FUNCTION queue_internal.end_expired(ids bigint[], until timestamptz, OUT ended bigint, OUT rest bigint[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    task queue.tasks;
+    task      queue.tasks;
+    timed_out boolean;
 BEGIN
     ended := 0;
     rest := '{}';
@@ -3762,7 +4580,11 @@ BEGIN
         ORDER BY t.id
         FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        CONTINUE WHEN queue_internal.end_attempt(task, 'lease expired', '0', false, wait => false) IS NULL;
+        timed_out := coalesce(queue_internal.timeout_at(task.claimed_at, coalesce(
+            task.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = task.queue))) <= task.lease_until, false);
+        CONTINUE WHEN queue_internal.end_attempt(
+            task, CASE WHEN timed_out THEN 'timed out' ELSE 'lease expired' END, CASE WHEN NOT timed_out THEN '0'::interval END,
+            false, wait => false) IS NULL;
         ended := ended + 1;
         IF clock_timestamp() > until THEN
             rest := ARRAY(SELECT u.id FROM unnest(ids) AS u (id) WHERE u.id > task.id);
@@ -4212,7 +5034,7 @@ CREATE FUNCTION queue_internal.apply_options(name text, options jsonb) RETURNS v
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     valid   CONSTANT text :=
-        'lease, max_attempts, backoff, max_running, max_running_per_group, delayed_head, fair_groups, '
+        'lease, timeout, max_attempts, backoff, max_running, max_running_per_group, delayed_head, fair_groups, '
         'rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure, keep_history';
     changed queue.queues;
     fresh   queue.queues;
@@ -4225,11 +5047,14 @@ BEGIN
         CASE option
             WHEN 'lease' THEN
                 changed.lease := coalesce(queue_internal.interval_option(option, value, false), fresh.lease);
-                IF changed.lease > queue_internal.setting('max_lease', '7d')::interval THEN
+                IF extract(epoch FROM changed.lease)
+                   > extract(epoch FROM queue_internal.setting('max_lease', '7d')::interval) THEN
                     RAISE EXCEPTION 'option "lease" of argument "options" is longer than "queue.max_lease", which is %',
                         queue_internal.setting('max_lease', '7d')
                         USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
                 END IF;
+            WHEN 'timeout' THEN
+                changed.timeout := queue_internal.interval_option(option, value, false);
             WHEN 'max_attempts' THEN
                 changed.max_attempts := coalesce(
                     queue_internal.number_option(option, value, 1, 10000, true), fresh.max_attempts);
@@ -4272,7 +5097,7 @@ BEGIN
             'options', 'must have both or neither of "rate_limit" and "rate_period"');
     END IF;
     UPDATE queue.queues AS q
-    SET lease = changed.lease, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
+    SET lease = changed.lease, timeout = changed.timeout, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
         backoff_kind = changed.backoff_kind, backoff_base = changed.backoff_base,
         backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter,
         max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,
@@ -4400,7 +5225,7 @@ BEGIN
         PERFORM queue_internal.raise_option(
             option, CASE WHEN zero_allowed THEN 'must not be negative' ELSE 'must be greater than zero' END,
             value, argument);
-    ELSIF parsed > '1 year' THEN
+    ELSIF extract(epoch FROM parsed) > extract(epoch FROM interval '1 year') THEN
         RAISE EXCEPTION 'option "%" of argument "%" is longer than 1 year', option, argument
             USING ERRCODE = 'program_limit_exceeded', DETAIL = format('The value is %s.', value);
     END IF;
@@ -4536,7 +5361,9 @@ BEGIN
                 PERFORM queue_internal.number_option(option, value, 1, 10000, true);
             WHEN 'delay' THEN
                 PERFORM queue_internal.interval_option(option, value, true);
-            WHEN 'key', 'on_duplicate', 'group_key' THEN
+            WHEN 'lease', 'timeout' THEN
+                PERFORM queue_internal.interval_option(option, value, false);
+            WHEN 'key', 'on_duplicate', 'group_key', 'kind' THEN
                 IF jsonb_typeof(value) NOT IN ('string', 'null') THEN
                     PERFORM queue_internal.raise_option(option, 'must be a string', value);
                 END IF;
@@ -4548,7 +5375,7 @@ BEGIN
                 RAISE EXCEPTION 'argument "options" has no option "%"', left(option, 64)
                     USING ERRCODE = 'invalid_parameter_value',
                           HINT = 'The options are missed_runs, priority, delay, key, on_duplicate, group_key, '
-                                 'max_attempts, headers.';
+                                 'max_attempts, headers, kind, lease, timeout.';
         END CASE;
     END LOOP;
     -- Refuses now what a push would refuse.
@@ -4556,7 +5383,8 @@ BEGIN
         queue => queue, priority => 0, run_at => NULL, delay => NULL, key => options ->> 'key',
         on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'), group_key => options ->> 'group_key',
         max_attempts => NULL, headers => NULL, after => NULL, backoff => NULL, key_ttl => NULL,
-        on_predecessor_failure => NULL);
+        on_predecessor_failure => NULL, kind => options ->> 'kind', lease => (options ->> 'lease')::interval,
+        timeout => (options ->> 'timeout')::interval);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_schedule_options IS 'Checks the options of a schedule.';
@@ -4821,6 +5649,9 @@ BEGIN
         on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'),
         group_key => options ->> 'group_key',
         max_attempts => (options -> 'max_attempts')::integer,
+        kind => options ->> 'kind',
+        lease => queue_internal.checked_lease(NULL, (options ->> 'lease')::interval),
+        timeout => (options ->> 'timeout')::interval,
         headers => coalesce(options -> 'headers', '{}')
                    || jsonb_build_object('schedule', plan.name, 'scheduled_for', run_utc));
 END
@@ -4859,7 +5690,7 @@ COMMENT ON FUNCTION queue_internal.open_schedule IS
 --   Checks the filter of a bulk procedure and returns it as a condition on queue.tasks AS t or, if "dead", on
 --   queue.dead_letters AS t.
 --   Options:  all                    true: every task
---             queue, worker          a name
+--             queue, worker, kind    a name
 --             state                  one of "states", the states that the procedure accepts
 --             older_than, newer_than an interval, by created_at
 --             key, group_key         a LIKE pattern
@@ -4915,8 +5746,8 @@ BEGIN
                 parts := parts || format('t.created_at < %L', moment - queue_internal.age_option(option, value));
             WHEN 'newer_than' THEN
                 parts := parts || format('t.created_at > %L', moment - queue_internal.age_option(option, value));
-            WHEN 'worker' THEN
-                parts := parts || format('t.worker = %L', queue_internal.text_option(option, value));
+            WHEN 'worker', 'kind' THEN
+                parts := parts || format('t.%I = %L', option, queue_internal.text_option(option, value));
             WHEN 'key', 'group_key' THEN
                 parts := parts || format('t.%I LIKE %L', option, queue_internal.pattern_option(option, value));
             WHEN 'error' THEN
@@ -4935,7 +5766,7 @@ BEGIN
                 RAISE EXCEPTION 'argument "filter" has no option "%"', left(option, 64)
                     USING ERRCODE = 'invalid_parameter_value',
                           HINT = 'The options are all, queue, state, older_than, newer_than, key, group_key, '
-                                 'worker, error, payload, headers, ids.';
+                                 'kind, worker, error, payload, headers, ids.';
         END CASE;
     END LOOP;
     parts := parts || CASE
@@ -4981,7 +5812,7 @@ BEGIN
     EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow THEN
         PERFORM queue_internal.raise_option(option, 'must be an interval, such as "2 hours"', value, 'filter');
     END;
-    IF NOT isfinite(age) OR extract(epoch FROM age) < 0 OR age > '1000 years' THEN
+    IF NOT isfinite(age) OR extract(epoch FROM age) NOT BETWEEN 0 AND extract(epoch FROM interval '1000 years') THEN
         PERFORM queue_internal.raise_option(option, 'must be from 0 to 1000 years', value, 'filter');
     END IF;
     RETURN age;
@@ -5339,9 +6170,11 @@ BEGIN
         'EXECUTE ON FUNCTION queue.channel'
     ] || CASE kind
         WHEN 'producer' THEN ARRAY[
-            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff) ON queue.tasks',
+            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
+            'lease, timeout) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
-            'EXECUTE ON FUNCTION queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish'
+            'EXECUTE ON FUNCTION queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish, '
+            'queue.create_batch, queue.seal_batch, queue.emit'
         ]
         WHEN 'worker' THEN ARRAY[
             'USAGE ON TYPE queue.claimed_task',
@@ -5352,12 +6185,15 @@ BEGIN
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text, integer),'
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text[], text, integer),'
             'queue.complete_many_and_claim, queue.fail, queue.fail_many, queue.release, queue.release_many, queue.extend,'
-            'queue.extend_many, queue.assert_lease, queue.confirm_cancel',
+            'queue.extend_many, queue.assert_lease, queue.confirm_cancel, queue.step, queue.steps,'
+            'queue.sleep(bigint, bigint, timestamptz), queue.sleep(bigint, bigint, text, interval), queue.await_event,'
+            'queue.await_task',
             'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean), queue.take'
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',
-            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff) ON queue.tasks',
+            'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
+            'lease, timeout) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
             'SELECT ON queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings',
             'SELECT ON ' || views,
@@ -5494,18 +6330,18 @@ COMMENT ON FUNCTION queue_internal.counted IS
 CREATE VIEW queue.all_tasks AS
 SELECT t.id, t.queue, t.state, t.priority, t.run_at, t.attempt, t.max_attempts, t.token, t.lease_until,
        t.worker, t.claimed_at, t.created_at, t.updated_at, t.cancel_requested_at,
-       NULL::timestamptz AS finished_at, t.key, t.group_key, t.headers, t.payload, t.progress, t.errors,
+       NULL::timestamptz AS finished_at, t.key, t.group_key, t.kind, t.lease, t.timeout, t.headers, t.payload, t.progress, t.errors,
        NULL::jsonb AS result
 FROM queue.tasks AS t
 UNION ALL
 SELECT d.id, d.queue, 'failed', d.priority, d.run_at, d.attempt, d.max_attempts, d.token, NULL,
        d.worker, d.claimed_at, d.created_at, d.failed_at, NULL,
-       d.failed_at, d.key, d.group_key, d.headers, d.payload, d.progress, d.errors, NULL
+       d.failed_at, d.key, d.group_key, d.kind, d.lease, d.timeout, d.headers, d.payload, d.progress, d.errors, NULL
 FROM queue.dead_letters AS d
 UNION ALL
 SELECT h.id, h.queue, h.state, h.priority, h.run_at, h.attempt, h.max_attempts, h.token, NULL,
        h.worker, h.claimed_at, h.created_at, h.finished_at, NULL,
-       h.finished_at, h.key, h.group_key, h.headers, h.payload, h.progress, h.errors, h.result
+       h.finished_at, h.key, h.group_key, h.kind, h.lease, h.timeout, h.headers, h.payload, h.progress, h.errors, h.result
 FROM queue.history AS h;
 
 DO $$
@@ -5627,6 +6463,25 @@ FROM queue.tasks AS t
 WHERE t.state = 'running'
   AND coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY t.worker, t.queue;
+
+-- The counts are columns of their own, so that a query which does not read them does not count.
+CREATE VIEW queue.batches WITH (security_barrier) AS
+SELECT t.id AS batch,
+       t.queue,
+       t.created_at,
+       now() - t.created_at AS age,
+       b.sealed_at,
+       (SELECT count(*) FROM queue_internal.dependencies AS d
+        WHERE d.task_id = t.id AND d.on_failure = 'batch' AND d.outcome IS NULL) AS unfinished,
+       b.completed + (SELECT count(*) FROM queue_internal.dependencies AS d
+                      WHERE d.task_id = t.id AND d.on_failure = 'batch' AND d.outcome = 'completed') AS completed,
+       b.failed + (SELECT count(*) FROM queue_internal.dependencies AS d
+                   WHERE d.task_id = t.id AND d.on_failure = 'batch' AND d.outcome = 'failed') AS failed,
+       b.cancelled + (SELECT count(*) FROM queue_internal.dependencies AS d
+                      WHERE d.task_id = t.id AND d.on_failure = 'batch' AND d.outcome IN ('cancelled', 'purged')) AS cancelled
+FROM queue_internal.batches AS b
+JOIN queue.tasks AS t ON t.id = b.task_id AND t.state = 'waiting'
+WHERE coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true);
 -- queue.push
 --
 --   Promise:  the task exists if and only if the transaction commits
@@ -5650,7 +6505,11 @@ CREATE FUNCTION queue.push(
     backoff      jsonb       DEFAULT NULL,
     key_ttl      interval    DEFAULT NULL,
     on_predecessor_failure text DEFAULT NULL,
-    key_ttl_from text        DEFAULT NULL)
+    key_ttl_from text        DEFAULT NULL,
+    kind         text        DEFAULT NULL,
+    lease        interval    DEFAULT NULL,
+    timeout      interval    DEFAULT NULL,
+    batch        bigint      DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -5658,16 +6517,21 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
     PERFORM queue_internal.check_right('producer', queue);
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
-    IF key IS NULL AND after IS NULL THEN
-        INSERT INTO queue.tasks AS t (queue, payload, priority, run_at, max_attempts, headers, group_key, backoff)
+    IF batch IS NOT NULL THEN
+        RETURN (queue_internal.push_into_batch(
+            queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
+            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout)).id;
+    ELSIF key IS NULL AND after IS NULL THEN
+        INSERT INTO queue.tasks AS t (
+            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
         VALUES (push.queue, push.payload, push.priority, push.run_at, push.max_attempts, push.headers,
-                push.group_key, push.backoff)
+                push.group_key, push.backoff, push.kind, push.lease, push.timeout)
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
@@ -5675,7 +6539,8 @@ BEGIN
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
         queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END)).id;
+            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
+        kind, lease, timeout)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -5689,8 +6554,9 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - delay: the same as an interval from now, at most 100 years. Cannot be combined with run_at. Null means no delay.
 - key: at most one waiting, queued or running task of the queue has this key, of up to 512 bytes. Null means no key.
 - on_duplicate: what to do if the key is taken. skip (default): add nothing. replace: give that task the new payload,
-  headers, priority and run_at; if it is running, add a task that waits for its end. reschedule: give it the new
-  run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not changed.
+  kind, lease, timeout, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
+  give it the new run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not
+  changed.
 - group_key: tasks of a queue with the same group key run in order, max_running_per_group at a time. At most 512
   bytes. Null means no group.
 - max_attempts: number of attempts after which the task becomes a dead letter, 1 to 10000. Null means the queue''s
@@ -5705,16 +6571,26 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
   continue. Needs after. Null means the queue''s option.
 - key_ttl_from: end (default if null) or push: whether key_ttl counts from the end of the task or from its push. A task
   that takes longer than key_ttl keeps its key until it ends. Needs key_ttl.
+- kind: what sort of work this is, 1 to 128 bytes, by which workers choose their code. Null means none.
+- lease: how long a claim lasts that names no lease; more than 0, at most queue.max_lease. Null means the queue''s
+  option.
+- timeout: how long an attempt may take; more than 0, at most a year. Then the attempt has failed with the error "timed
+  out", and its lease cannot be extended further. Null means the queue''s option.
+- batch: the batch, as returned by queue.create_batch, to which the task is added if it is new. Needs the producer''s
+  right on the queue of the batch too. Null means no batch.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
-the key is taken and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+the key is taken and on_duplicate is error. QX007: the batch does not exist. QX008: the batch is sealed. 22004, 22023
+or 54000: an argument is null, invalid or too large.';
 
 -- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
 -- already. "pushed" is false if the id is that of a task that existed before. "key_ttl" is as in queue_internal.keys.
+-- With "is_callback" the task waits, and the caller adds the row of its batch.
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, live bigint[], OUT id bigint, OUT pushed boolean)
+    on_predecessor_failure text, live bigint[], kind text, lease interval, timeout interval,
+    is_callback boolean DEFAULT false, OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     source  CONSTANT queue.queues := queue_internal.open_queue(queue, 'producer');
@@ -5728,12 +6604,16 @@ BEGIN
     task.priority := priority;
     task.run_at := run_at;
     task.headers := headers;
+    task.kind := kind;
+    task.lease := lease;
+    task.timeout := timeout;
     LOOP
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, state)
+            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, state)
         VALUES (push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
                 push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
-                push_linked.backoff, CASE WHEN waits OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
+                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout,
+                CASE WHEN waits OR is_callback OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
         RETURNING t.id INTO id;
         IF FOUND THEN
             IF key_ttl IS NOT NULL THEN
@@ -5762,6 +6642,28 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key or waits for others.';
+
+CREATE FUNCTION queue_internal.push_into_batch(
+    queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
+    group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
+    on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval,
+    OUT id bigint, OUT pushed boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    live CONSTANT bigint[] := queue_internal.lock_before_push(
+        ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || batch);
+BEGIN
+    PERFORM queue_internal.lock_batches(ARRAY[batch]);
+    PERFORM queue_internal.check_no_cycle(batch, after);
+    SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
+        queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
+        on_predecessor_failure, live, kind, lease, timeout) AS p;
+    IF pushed THEN
+        PERFORM queue_internal.join_batch(batch, ARRAY[id]);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.push_into_batch IS 'Pushes a task and, if it is new, adds it to a batch.';
 -- queue.try_push
 --
 --   Promise:  as queue.push. "pushed" is exact also while other transactions push the same key
@@ -5783,31 +6685,43 @@ CREATE FUNCTION queue.try_push(
     backoff      jsonb       DEFAULT NULL,
     key_ttl      interval    DEFAULT NULL,
     on_predecessor_failure text DEFAULT NULL,
-    key_ttl_from text        DEFAULT NULL)
+    key_ttl_from text        DEFAULT NULL,
+    kind         text        DEFAULT NULL,
+    lease        interval    DEFAULT NULL,
+    timeout      interval    DEFAULT NULL,
+    batch        bigint      DEFAULT NULL)
 RETURNS TABLE (id bigint, pushed boolean)
 LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF key IS NULL THEN
         id := queue.push(
             queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            key_ttl, on_predecessor_failure, key_ttl_from);
+            key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
         pushed := true;
         RETURN NEXT;
         RETURN;
     END IF;
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
     PERFORM queue_internal.check_right('producer', queue);
+    IF batch IS NOT NULL THEN
+        RETURN QUERY SELECT p.id, p.pushed FROM queue_internal.push_into_batch(
+            queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
+            group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
+            on_predecessor_failure, batch, kind, lease, timeout) AS p;
+        RETURN;
+    END IF;
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
         queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
         group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
         on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END) AS p;
+            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
+        kind, lease, timeout) AS p;
     RETURN NEXT;
 END
 $$;
@@ -5816,12 +6730,12 @@ COMMENT ON FUNCTION queue.try_push IS
 false if another task has the key and no task was added. Needs the producer''s right on the queue.
 
 - queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from: as in queue.push.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch: as in queue.push.
 
 Errors: as queue.push.';
 -- queue.push_many
 --
---   Promise:  all of the tasks or none
+--   Promise:  all of the tasks or none. Without keys and predecessors, one INSERT for all of them, also into a batch
 --   Waits:    as push does. Before it takes the first key it locks all tasks that it will wait for or change, in the
 --             order of their ids; it takes the keys in their order. So two calls cannot deadlock
 --   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
@@ -5843,17 +6757,24 @@ CREATE FUNCTION queue.push_many(
     on_predecessor_failure text DEFAULT NULL,
     keys         text[]      DEFAULT NULL,
     group_keys   text[]      DEFAULT NULL,
-    key_ttl_from text        DEFAULT NULL)
+    key_ttl_from text        DEFAULT NULL,
+    kind         text        DEFAULT NULL,
+    lease        interval    DEFAULT NULL,
+    timeout      interval    DEFAULT NULL,
+    batch        bigint      DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    ids  bigint[];
-    live bigint[];
-    one  record;
+    ids     bigint[];
+    added   bigint[];
+    live    bigint[];
+    one     record;
+    pushed  record;
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, coalesce(key, CASE WHEN keys IS NOT NULL THEN 'one of keys' END),
-        on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from);
+        on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from,
+        kind, lease, timeout, batch);
     PERFORM queue_internal.check_array('payloads', payloads);
     PERFORM queue_internal.check_each_key('key', keys, key, cardinality(payloads));
     PERFORM queue_internal.check_each_key('group_key', group_keys, group_key, cardinality(payloads));
@@ -5863,11 +6784,31 @@ BEGIN
     END IF;
     -- One time for all: among equals the id decides, which follows the order of the array.
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
-    IF key IS NULL AND keys IS NULL AND after IS NULL THEN
+    IF batch IS NOT NULL AND key IS NULL AND keys IS NULL AND after IS NULL THEN
+        PERFORM queue_internal.lock_batches(ARRAY[batch]);
         RETURN QUERY
-        INSERT INTO queue.tasks AS t (queue, payload, priority, run_at, max_attempts, headers, group_key, backoff)
+        WITH new AS (
+            INSERT INTO queue.tasks AS t (
+                queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
+            SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
+                   push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff,
+                   push_many.kind, push_many.lease, push_many.timeout
+            FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
+            ORDER BY p.position
+            RETURNING t.id
+        ), joined AS (
+            INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
+            SELECT n.id, push_many.batch, 'batch' FROM new AS n
+        )
+        SELECT n.id FROM new AS n;
+        RETURN;
+    ELSIF key IS NULL AND keys IS NULL AND after IS NULL THEN
+        RETURN QUERY
+        INSERT INTO queue.tasks AS t (
+            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
         SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
-               push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff
+               push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff,
+               push_many.kind, push_many.lease, push_many.timeout
         FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
         ORDER BY p.position
         RETURNING t.id;
@@ -5875,17 +6816,31 @@ BEGIN
     END IF;
     keys := coalesce(keys, array_fill(key, ARRAY[cardinality(payloads)]));
     live := queue_internal.lock_before_push(
-        array_fill(queue, ARRAY[cardinality(keys)]), keys, on_duplicate, coalesce(after, '{}'));
+        array_fill(queue, ARRAY[cardinality(keys)]), keys, on_duplicate, coalesce(after, '{}') || array_remove(ARRAY[batch], NULL));
+    IF batch IS NOT NULL THEN
+        PERFORM queue_internal.lock_batches(ARRAY[batch]);
+        PERFORM queue_internal.check_no_cycle(batch, after);
+    END IF;
+    -- Made in one piece: the tasks are not pushed in their order.
+    ids := array_fill(NULL::bigint, ARRAY[cardinality(payloads)]);
     FOR one IN
         SELECT p.payload, p.key, coalesce(p.group_key, push_many.group_key) AS group_key, p.position
         FROM ROWS FROM (unnest(payloads), unnest(keys), unnest(group_keys))
              WITH ORDINALITY AS p (payload, key, group_key, position)
         ORDER BY p.key COLLATE "C", p.position
     LOOP
-        ids[one.position] := (queue_internal.push_linked(
+        SELECT p.id, p.pushed INTO pushed FROM queue_internal.push_linked(
             queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
-            after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, live)).id;
+            after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, live, kind,
+            lease, timeout) AS p;
+        ids[one.position] := pushed.id;
+        IF pushed.pushed THEN
+            added := added || pushed.id;
+        END IF;
     END LOOP;
+    IF batch IS NOT NULL THEN
+        PERFORM queue_internal.join_batch(batch, added);
+    END IF;
     RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, position) ORDER BY i.position;
 END
 $$;
@@ -5897,7 +6852,7 @@ producer''s right on the queue.
 - queue: name of the queue.
 - payloads: one JSON value for each task, at most 100000, none of them null.
 - priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from: as in queue.push, the same for all tasks.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch: as in queue.push, the same for all tasks.
 - keys: a key for each payload; an element may be null. Cannot be combined with key. Null means no keys.
 - group_keys: a group key for each payload; an element may be null. Cannot be combined with group_key. Null means no
   group keys.
@@ -5940,6 +6895,8 @@ DECLARE
     queues text[];
     keys   text[];
     after  bigint[] := '{}';
+    batches bigint[] := '{}';
+    pushed record;
     live   bigint[];
     ids    bigint[];
     one    record;
@@ -5949,30 +6906,44 @@ BEGIN
     FOR one IN SELECT t.* FROM queue_internal.given_tasks(tasks) AS t ORDER BY t.nth LOOP
         PERFORM queue_internal.check_task_options(
             one.queue, one.priority, one.run_at, one.delay, one.key, one.on_duplicate, one.group_key, one.max_attempts,
-            one.headers, one.after, one.backoff, one.key_ttl, one.on_predecessor_failure, one.key_ttl_from);
+            one.headers, one.after, one.backoff, one.key_ttl, one.on_predecessor_failure, one.key_ttl_from,
+            one.kind, one.lease, one.timeout, one.batch);
         PERFORM queue_internal.check_right('producer', one.queue);
         queues := queues || one.queue;
         keys := keys || CASE WHEN one.on_duplicate IN ('replace', 'reschedule') THEN one.key END;
         FOREACH other IN ARRAY coalesce(one.after, '{}') LOOP
             after := after || other;
         END LOOP;
+        batches := batches || one.batch;
     END LOOP;
     live := queue_internal.lock_before_push(
-        queues, keys, CASE WHEN cardinality(array_remove(keys, NULL)) > 0 THEN 'replace' ELSE 'skip' END, after);
+        queues, keys, CASE WHEN cardinality(array_remove(keys, NULL)) > 0 THEN 'replace' ELSE 'skip' END,
+        after || array_remove(batches, NULL));
+    PERFORM queue_internal.lock_batches(batches);
+    -- Made in one piece: the tasks are not pushed in their order.
+    ids := array_fill(NULL::bigint, ARRAY[jsonb_array_length(tasks)]);
     FOR one IN
-        SELECT t.* FROM queue_internal.given_tasks(tasks) AS t ORDER BY t.queue COLLATE "C", t.key COLLATE "C", t.nth
+        -- IS TRUE keeps the planner from joining: a hash table for all tasks tells which predecessors are live.
+        SELECT t.*, ARRAY(SELECT a.id FROM unnest(t.after) AS a (id) WHERE (a.id IN (SELECT unnest(live))) IS TRUE) AS locked
+        FROM queue_internal.given_tasks(tasks) AS t ORDER BY t.queue COLLATE "C", t.key COLLATE "C", t.nth
     LOOP
         one.run_at := coalesce(one.run_at, moment + coalesce(one.delay, '0'));
-        IF one.key IS NULL AND one.after IS NULL THEN
+        IF one.key IS NULL AND one.after IS NULL AND one.batch IS NULL THEN
             ids[one.nth] := queue.push(
                 queue => one.queue, payload => one.payload, priority => one.priority, run_at => one.run_at,
                 group_key => one.group_key, max_attempts => one.max_attempts, headers => one.headers,
-                backoff => one.backoff);
+                backoff => one.backoff, kind => one.kind, lease => one.lease, timeout => one.timeout);
         ELSE
-            ids[one.nth] := (queue_internal.push_linked(
+            PERFORM queue_internal.check_no_cycle(one.batch, one.after);
+            SELECT p.id, p.pushed INTO pushed FROM queue_internal.push_linked(
                 one.queue, one.payload, one.priority, one.run_at, one.key, one.on_duplicate, one.group_key,
                 one.max_attempts, one.headers, one.after, one.backoff,
-                queue_internal.stored_ttl(one.key_ttl, one.key_ttl_from), one.on_predecessor_failure, live)).id;
+                queue_internal.stored_ttl(one.key_ttl, one.key_ttl_from), one.on_predecessor_failure,
+                one.locked, one.kind, one.lease, one.timeout) AS p;
+            ids[one.nth] := pushed.id;
+            IF pushed.pushed AND one.batch IS NOT NULL THEN
+                PERFORM queue_internal.join_batch(one.batch, ARRAY[pushed.id]);
+            END IF;
         END IF;
     END LOOP;
     RETURN QUERY SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, nth) ORDER BY i.nth;
@@ -5987,15 +6958,14 @@ no rows. Needs the producer''s right on each of the queues.
   Their members have the names, meanings and defaults of the parameters of queue.push. Only queue is required. Times and
   intervals are strings, and after is an array. Null means the default, except that a payload of null is stored.
 
-Errors: as queue.push. 22023: a member is unknown or has the wrong type.';
+Errors: as queue.push. 22023: a member is unknown or has the wrong type; the message has its name and the position of the
+element, from 1.';
 
 CREATE FUNCTION queue_internal.check_tasks(tasks jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    members CONSTANT text[] :=
-        '{queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-          key_ttl, on_predecessor_failure, key_ttl_from}';
-    odd     text;
+    types CONSTANT jsonb := queue_internal.task_members();
+    odd   record;
 BEGIN
     IF tasks IS NULL THEN
         PERFORM queue_internal.raise_null('tasks');
@@ -6004,45 +6974,227 @@ BEGIN
     ELSIF jsonb_array_length(tasks) > 100000 THEN
         PERFORM queue_internal.raise_too_large('tasks', '100000 elements', jsonb_array_length(tasks) || ' elements');
     END IF;
-    SELECT jsonb_typeof(e.value) INTO odd FROM jsonb_array_elements(tasks) AS e (value)
-    WHERE jsonb_typeof(e.value) <> 'object' LIMIT 1;
+    SELECT e.nth, jsonb_typeof(e.value) AS type INTO odd FROM jsonb_array_elements(tasks) WITH ORDINALITY AS e (value, nth)
+    WHERE jsonb_typeof(e.value) <> 'object' ORDER BY e.nth LIMIT 1;
     IF FOUND THEN
-        PERFORM queue_internal.raise_invalid('tasks', 'must be an array of JSON objects', 'an array with an element of type ' || odd);
+        PERFORM queue_internal.raise_invalid(
+            'tasks', 'must be an array of JSON objects', format('an array whose element %s is of type %s', odd.nth, odd.type));
     END IF;
-    SELECT m.name INTO odd FROM jsonb_array_elements(tasks) AS e (value), jsonb_object_keys(e.value) AS m (name)
-    WHERE m.name <> ALL (members) LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION 'argument "tasks" has no member "%"', left(odd, 64)
+    -- Numbers that are no integers, and strings that are no times or intervals, are left to the conversion.
+    SELECT e.nth, m.name, v.type INTO odd
+    FROM jsonb_array_elements(tasks) WITH ORDINALITY AS e (value, nth), jsonb_object_keys(e.value) AS m (name),
+         LATERAL (SELECT e.value -> m.name, types ->> m.name) AS v (value, type)
+    WHERE CASE jsonb_typeof(v.value)
+              WHEN 'null' THEN v.type IS NULL
+              WHEN 'string' THEN coalesce(v.type NOT IN ('a string', 'a time', 'an interval', 'a value'), true)
+              WHEN 'number' THEN coalesce(v.type NOT IN ('an integer', 'a value'), true)
+              WHEN 'boolean' THEN coalesce(v.type <> 'a value', true)
+              WHEN 'object' THEN coalesce(v.type NOT IN ('an object', 'a value'), true)
+              WHEN 'array' THEN CASE WHEN v.type = 'an array of integers' THEN EXISTS (
+                  SELECT FROM jsonb_array_elements(v.value) AS i (value) WHERE jsonb_typeof(i.value) NOT IN ('number', 'null'))
+                  ELSE coalesce(v.type <> 'a value', true) END
+          END
+    ORDER BY e.nth, m.name LIMIT 1;
+    IF odd.type IS NOT NULL THEN
+        PERFORM queue_internal.raise_wrong_member(odd.nth, odd.name, odd.type);
+    ELSIF FOUND THEN
+        -- A long name may be part of a payload.
+        RAISE EXCEPTION 'element % of argument "tasks" has an unknown member%', odd.nth,
+                        CASE WHEN octet_length(odd.name) <= 64 THEN format(' "%s"', odd.name) ELSE '' END
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = format('The members are %s.', array_to_string(members, ', '));
+                  HINT = format('The members are %s.', (SELECT string_agg(k.name, ', ' ORDER BY k.name) FROM jsonb_object_keys(types) AS k (name)));
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_tasks IS 'Checks the shape of the argument of queue.push_tasks.';
 
+CREATE FUNCTION queue_internal.task_members() RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN '{"queue": "a string", "payload": "a value", "priority": "an integer", "run_at": "a time", "delay": "an interval",
+             "key": "a string", "on_duplicate": "a string", "group_key": "a string", "max_attempts": "an integer",
+             "headers": "an object", "after": "an array of integers", "backoff": "an object", "key_ttl": "an interval",
+             "on_predecessor_failure": "a string", "key_ttl_from": "a string", "kind": "a string", "lease": "an interval",
+             "timeout": "an interval", "batch": "an integer"}';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.task_members IS 'Returns the members of a task for queue.push_tasks, with their types.';
+
+CREATE FUNCTION queue_internal.raise_wrong_member(nth bigint, name text, type text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'member "%" of element % of argument "tasks" must be %', name, nth, type
+        USING ERRCODE = 'invalid_parameter_value';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_wrong_member IS 'Raises 22023, without the value, which may be part of a payload.';
+
 CREATE FUNCTION queue_internal.given_tasks(tasks jsonb)
 RETURNS TABLE (
     nth bigint, queue text, payload jsonb, priority integer, run_at timestamptz, delay interval, key text,
     on_duplicate text, group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb,
-    key_ttl interval, on_predecessor_failure text, key_ttl_from text)
+    key_ttl interval, on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval,
+    batch bigint)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- jsonb_to_record would make a payload of null into no payload.
     RETURN QUERY
     SELECT e.nth, t.queue, coalesce(e.value -> 'payload', '{}'), coalesce(t.priority, 0), t.run_at, t.delay, t.key,
            coalesce(t.on_duplicate, 'skip'), t.group_key, t.max_attempts, t.headers, t.after, t.backoff, t.key_ttl,
-           t.on_predecessor_failure, t.key_ttl_from
+           t.on_predecessor_failure, t.key_ttl_from, t.kind, t.lease, t.timeout, t.batch
     FROM jsonb_array_elements(tasks) WITH ORDINALITY AS e (value, nth),
          LATERAL jsonb_to_record(e.value) AS t (
              queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
              group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-             on_predecessor_failure text, key_ttl_from text);
+             on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval, batch bigint);
 EXCEPTION WHEN data_exception THEN
-    RAISE EXCEPTION 'argument "tasks" has a member of the wrong type'
-        USING ERRCODE = 'invalid_parameter_value', DETAIL = upper(left(SQLERRM, 1)) || substr(SQLERRM, 2) || '.';
+    -- Its message has the value.
+    PERFORM queue_internal.raise_inconvertible(tasks);
+    RAISE;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.given_tasks IS 'Returns the tasks that were passed to queue.push_tasks, one a row.';
+
+CREATE FUNCTION queue_internal.raise_inconvertible(tasks jsonb) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN
+        SELECT e.nth, m.name, m.type, e.value -> m.name AS value
+        FROM jsonb_array_elements(tasks) WITH ORDINALITY AS e (value, nth),
+             jsonb_each_text(queue_internal.task_members()) AS m (name, type)
+        WHERE e.value ? m.name AND m.type IN ('an integer', 'a time', 'an interval', 'an array of integers')
+        ORDER BY e.nth, m.name
+    LOOP
+        BEGIN
+            CASE one.type
+                WHEN 'an integer' THEN
+                    PERFORM CASE one.name WHEN 'batch' THEN (one.value #>> '{}')::bigint ELSE (one.value #>> '{}')::integer END;
+                WHEN 'a time' THEN PERFORM (one.value #>> '{}')::timestamptz;
+                WHEN 'an interval' THEN PERFORM (one.value #>> '{}')::interval;
+                ELSE PERFORM i.value::bigint FROM jsonb_array_elements_text(nullif(one.value, 'null')) AS i (value);
+            END CASE;
+        EXCEPTION WHEN data_exception THEN
+            PERFORM queue_internal.raise_wrong_member(one.nth, one.name, one.type);
+        END;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_inconvertible IS 'Raises 22023 for the first member that cannot be converted to its type.';
+-- queue.create_batch
+--
+--   Waits:    as queue.push
+--   Touches:  queue.tasks, queue_internal.batches (inserts)
+
+CREATE FUNCTION queue.create_batch(
+    queue        text,
+    payload      jsonb       DEFAULT '{}',
+    priority     integer     DEFAULT 0,
+    run_at       timestamptz DEFAULT NULL,
+    delay        interval    DEFAULT NULL,
+    key          text        DEFAULT NULL,
+    on_duplicate text        DEFAULT 'skip',
+    group_key    text        DEFAULT NULL,
+    max_attempts integer     DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    after        bigint[]    DEFAULT NULL,
+    backoff      jsonb       DEFAULT NULL,
+    key_ttl      interval    DEFAULT NULL,
+    on_predecessor_failure text DEFAULT NULL,
+    key_ttl_from text        DEFAULT NULL,
+    kind         text        DEFAULT NULL,
+    lease        interval    DEFAULT NULL,
+    timeout      interval    DEFAULT NULL,
+    batch        bigint      DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    live bigint[];
+    task record;
+BEGIN
+    PERFORM queue_internal.check_task_options(
+        queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+    IF payload IS NULL THEN
+        PERFORM queue_internal.raise_null('payload');
+    END IF;
+    PERFORM queue_internal.check_right('producer', queue);
+    IF after <> '{}' OR batch IS NOT NULL THEN
+        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || array_remove(ARRAY[batch], NULL));
+        PERFORM queue_internal.lock_batches(ARRAY[batch]);
+        PERFORM queue_internal.check_no_cycle(batch, after);
+    END IF;
+    SELECT p.id, p.pushed INTO task FROM queue_internal.push_linked(
+        queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
+        group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
+        on_predecessor_failure, live, kind, lease, timeout, is_callback => true) AS p;
+    IF task.pushed THEN
+        INSERT INTO queue_internal.batches (task_id, is_after) VALUES (task.id, coalesce(after <> '{}', false));
+        IF batch IS NOT NULL THEN
+            PERFORM queue_internal.join_batch(batch, ARRAY[task.id]);
+        END IF;
+    END IF;
+    RETURN task.id;
+END
+$$;
+COMMENT ON FUNCTION queue.create_batch IS
+'Creates a batch and returns its id. The arguments describe its callback: a task that waits until the batch is sealed and
+all tasks of the batch have ended. Its headers then have a member batch that counts them, such as {"batch": {"completed":
+98, "failed": 1, "cancelled": 1}}. The id of the batch is the id of the callback. If the key is taken, returns the id of the
+task that has it, as queue.push does. Needs the producer''s right on the queue.
+
+- queue: name of the queue of the callback. The tasks of the batch may be in any queues.
+- payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout: as in queue.push, for the callback.
+- batch: another batch, to which the callback is added as a task. Null means none.
+
+Errors: as queue.push.';
+-- queue.seal_batch
+--
+--   Waits:    for transactions that push into the batch
+--   Touches:  queue_internal.batches (updates), queue_internal.events (inserts)
+
+CREATE FUNCTION queue.seal_batch(batch bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    source  text;
+    at      timestamptz;
+    total   bigint;
+BEGIN
+    IF batch IS NULL THEN
+        PERFORM queue_internal.raise_null('batch');
+    END IF;
+    PERFORM queue_internal.check_batch(batch);
+    -- The callback, too, as in a push: whoever cancels it comes before or after.
+    SELECT t.queue INTO source FROM queue.tasks AS t
+    WHERE t.id = batch AND t.state = 'waiting' AND queue_internal.has_right('producer', t.queue) FOR KEY SHARE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_unknown_batch(batch);
+    END IF;
+    SELECT b.sealed_at INTO at FROM queue_internal.batches AS b WHERE b.task_id = batch FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_unknown_batch(batch);
+    ELSIF at IS NOT NULL THEN
+        RETURN;
+    END IF;
+    -- A new snapshot: the pushes that came first.
+    SELECT count(*) INTO total FROM queue_internal.dependencies AS d
+    WHERE d.task_id = batch AND d.on_failure = 'batch';
+    UPDATE queue_internal.batches AS b SET sealed_at = clock_timestamp(), members = total
+    WHERE b.task_id = batch;
+    INSERT INTO queue_internal.events (queue, task_id) VALUES (source, batch);
+END
+$$;
+COMMENT ON FUNCTION queue.seal_batch IS
+'Seals a batch: no more tasks can be pushed into it, and its callback is queued once all of its tasks have ended. Waits
+for transactions that are pushing into it. Does nothing if the batch is sealed already. Needs the producer''s right on the
+queue of the batch.
+
+- batch: the batch, as returned by queue.create_batch.
+
+Errors: QX007: the batch does not exist, its callback has been queued or cancelled already, or the caller has no right on
+its queue. 22004 or 22023: the argument is null or invalid.';
 -- queue.publish
 --
 --   Promise:  all of the tasks or none
@@ -6060,7 +7212,10 @@ CREATE FUNCTION queue.publish(
     on_duplicate text        DEFAULT 'skip',
     group_key    text        DEFAULT NULL,
     max_attempts integer     DEFAULT NULL,
-    headers      jsonb       DEFAULT NULL)
+    headers      jsonb       DEFAULT NULL,
+    kind         text        DEFAULT NULL,
+    lease        interval    DEFAULT NULL,
+    timeout      interval    DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -6070,7 +7225,8 @@ BEGIN
     PERFORM queue_internal.check_topic('topic', topic, false);
     PERFORM queue_internal.check_task_options(
         'default', priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers,
-        after => NULL, backoff => NULL, key_ttl => NULL, on_predecessor_failure => NULL);
+        after => NULL, backoff => NULL, key_ttl => NULL, on_predecessor_failure => NULL,
+        kind => kind, lease => lease, timeout => timeout);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
@@ -6090,13 +7246,15 @@ BEGIN
     END LOOP;
     IF key IS NOT NULL THEN
         RETURN QUERY SELECT * FROM queue_internal.publish_key(
-            targets, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers);
+            targets, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
+            timeout);
         RETURN;
     END IF;
     FOREACH target IN ARRAY targets LOOP
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
-            group_key => group_key, max_attempts => max_attempts, headers => headers);
+            group_key => group_key, max_attempts => max_attempts, headers => headers, kind => kind, lease => lease,
+            timeout => timeout);
     END LOOP;
 END
 $$;
@@ -6106,8 +7264,8 @@ what the pushes return: all of them or none. Returns no rows if no binding match
 caller has the producer''s right.
 
 - topic: words of letters, digits, _ and -, separated by dots; at most 255 bytes. Added to the headers as "topic".
-- payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers: as in queue.push, the same
-  for each queue.
+- payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout: as in
+  queue.push, the same for each queue.
 
 Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
 and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
@@ -6116,7 +7274,7 @@ and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid o
 -- others.
 CREATE FUNCTION queue_internal.publish_key(
     targets text[], payload jsonb, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
-    group_key text, max_attempts integer, headers jsonb)
+    group_key text, max_attempts integer, headers jsonb, kind text, lease interval, timeout interval)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 DECLARE
@@ -6128,7 +7286,7 @@ BEGIN
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
-            headers => headers);
+            headers => headers, kind => kind, lease => lease, timeout => timeout);
     END LOOP;
 EXCEPTION WHEN lock_not_available THEN
     RAISE EXCEPTION 'another transaction holds this key%', coalesce(format(' in queue "%s"', target), '')
@@ -6161,7 +7319,9 @@ BEGIN
     IF max_tasks IS NULL OR max_tasks NOT BETWEEN 1 AND 100000 OR worker IS NOT NULL THEN
         PERFORM queue_internal.check_claim(max_tasks, worker);
     END IF;
-    lease := queue_internal.checked_lease(lease, source.lease);
+    IF lease IS NOT NULL THEN
+        lease := queue_internal.checked_lease(lease, NULL);
+    END IF;
     IF source.paused_at IS NULL THEN
         RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker);
     END IF;
@@ -6173,7 +7333,8 @@ then run_at, then id. Returns no rows if no task can be claimed or the queue is 
 worker''s right on the queue.
 
 - lease: how long the caller has the tasks unless it extends the lease; more than 0, at most queue.max_lease. Null
-  (default) means the queue''s option lease.
+  (default) means the task''s own lease, or else the queue''s option. A task with a timeout is leased no longer than
+  that.
 - queue: name of the queue. Default "default".
 - max_tasks: largest number of tasks to claim, 1 to 100000. Default 1.
 - worker: name of the worker, 1 to 128 bytes, shown in queue.workers and in errors of the task. Null means none.
@@ -6200,7 +7361,7 @@ BEGIN
         PERFORM queue_internal.raise_invalid('queues', 'must not be empty');
     END IF;
     PERFORM queue_internal.check_claim(max_tasks, worker);
-    PERFORM queue_internal.checked_lease(lease, NULL);
+    lease := queue_internal.checked_lease(lease, NULL);
     FOREACH name IN ARRAY queues LOOP
         PERFORM queue_internal.check_name('queues', name);
         sources := sources || queue_internal.open_queue(name, 'worker');
@@ -6208,7 +7369,7 @@ BEGIN
     FOREACH source IN ARRAY sources LOOP
         IF source.paused_at IS NULL AND max_tasks > 0 THEN
             RETURN QUERY SELECT * FROM queue_internal.claim_from(
-                source, queue_internal.checked_lease(lease, source.lease), max_tasks, worker);
+                source, lease, max_tasks, worker);
             GET DIAGNOSTICS found = ROW_COUNT;
             max_tasks := max_tasks - found;
         END IF;
@@ -6219,7 +7380,7 @@ COMMENT ON FUNCTION queue.claim(interval, text[], integer, text) IS
 'Claims up to max_tasks due tasks from several queues, in the order given: from the second queue only what the first
 one does not have. Needs the worker''s right on each of the queues.
 
-- lease: as above. Null means the option lease of each queue.
+- lease: as above.
 - queues: names of the queues, at least one. Paused queues are skipped.
 - max_tasks: largest number of tasks to claim from all queues together, 1 to 100000. Default 1.
 - worker: name of the worker, 1 to 128 bytes. Null means none.
@@ -6325,9 +7486,10 @@ BEGIN
     ), archived AS (
         INSERT INTO queue.history (
             id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-            created_at, key, group_key, headers, payload, progress, errors, result)
+            created_at, key, group_key, kind, lease, timeout, headers, payload, progress, errors, result)
         SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
-               e.claimed_at, e.created_at, e.key, e.group_key, e.headers, e.payload, e.progress, e.errors, e.result
+               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.headers,
+               e.payload, e.progress, e.errors, e.result
         FROM ended AS e WHERE e.kept IS DISTINCT FROM false
     )
     SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
@@ -6405,8 +7567,8 @@ COMMENT ON FUNCTION queue.complete_and_claim(bigint, bigint, jsonb, interval, te
 neither. Needs the worker''s right on the queue of the task and on each of the queues.
 
 - id, token, result: as in queue.complete. Null as result means none.
-- lease, queues, worker, max_tasks: as in queue.claim for several queues. Null as lease means the option lease of each
-  queue. Default of max_tasks: 1.
+- lease, queues, worker, max_tasks: as in queue.claim for several queues. Null as lease means each task''s own lease,
+  or else the option lease of its queue. Default of max_tasks: 1.
 
 Errors: as queue.complete and queue.claim.';
 -- queue.complete_many_and_claim: a pool of handlers needs one transaction for each batch instead of two.
@@ -6592,7 +7754,7 @@ BEGIN
         RETURN;
     END IF;
     task.attempt := task.attempt - 1;
-    IF delay > '0' THEN
+    IF extract(epoch FROM delay) > 0 THEN
         task.run_at := clock_timestamp() + delay;
     END IF;
     PERFORM queue_internal.requeue(task);
@@ -6666,7 +7828,6 @@ AS $$
 DECLARE
     -- Null means all queues. Checked once and not for each task.
     allowed CONSTANT text[] := queue_internal.queues_with_right('worker');
-    longest CONSTANT interval := queue_internal.setting('max_lease', '7d');
     moment  timestamptz;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
@@ -6681,12 +7842,17 @@ BEGIN
     moment := clock_timestamp();
     FOR id, lease_until, cancel_requested IN
         UPDATE queue.tasks AS t
-        SET lease_until = moment + coalesce(
-                extend_many.lease, (SELECT least(q.lease, longest) FROM queue.queues AS q WHERE q.name = t.queue)),
+        SET lease_until = least(
+                moment + coalesce(extend_many.lease, queue_internal.checked_lease(NULL, coalesce(
+                    t.lease, (SELECT q.lease FROM queue.queues AS q WHERE q.name = t.queue)))),
+                queue_internal.timeout_at(t.claimed_at, coalesce(
+                    t.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = t.queue)))),
             progress = coalesce(g.progress, t.progress), updated_at = moment
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
         WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
           AND (allowed IS NULL OR t.queue = ANY (allowed))
+          AND coalesce(queue_internal.timeout_at(t.claimed_at, coalesce(
+              t.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = t.queue))) > moment, true)
         RETURNING t.id, t.lease_until, t.cancel_requested_at IS NOT NULL
     LOOP
         RETURN NEXT;
@@ -6694,12 +7860,13 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.extend_many IS
-'Extends many leases, as queue.extend. Returns a row for each task whose token is current; the others are left out and
-not changed. Empty arrays return no rows.
+'Extends many leases, as queue.extend. Returns a row for each task whose token is current and whose attempt has not
+timed out; the others are left out and not changed. Empty arrays return no rows.
 
 - ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
   100000.
-- lease: how long from now, the same for all. Null (default) means the option lease of each task''s queue.
+- lease: how long from now, the same for all. Null (default) means each task''s own lease, or else the option of
+  its queue.
 - progress: one JSON value for each task; a null element leaves the progress unchanged. Null (default) leaves all
   unchanged.
 
@@ -6732,10 +7899,11 @@ COMMENT ON FUNCTION queue.extend IS
 cancel_requested, whether the worker should stop and call queue.confirm_cancel. Needs the worker''s right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
-- lease: how long from now; more than 0, at most queue.max_lease. Null (default) means the queue''s option lease.
+- lease: how long from now; more than 0, at most queue.max_lease. Null (default) means the task''s own lease, or else
+  the queue''s option. The lease of a task with a timeout ends no later than that.
 - progress: any JSON value, shown by queue.get and passed to the next attempt. Null (default) leaves it unchanged.
 
-Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+Errors: QX001: the lease is no longer held, or the attempt has timed out. QX003: the task does not exist, or the caller has no right on its queue.
 22004, 22023 or 54000: an argument is null, invalid or too large.';
 -- queue.assert_lease
 --
@@ -6760,7 +7928,8 @@ $$;
 COMMENT ON FUNCTION queue.assert_lease IS
 'Raises an error unless the lease is current, and keeps it current until the transaction ends: the task is not requeued and
 not claimed by another worker, also if the lease expires meanwhile. Call it first in each transaction in which a worker
-writes and does not complete the task. Other calls for the task, such as a heartbeat from another connection, wait until
+writes and does not complete the task. A lease that has expired is current until another session requeues the task, as for
+queue.complete. Other calls for the task, such as a heartbeat from another connection, wait until
 the transaction ends. Needs the worker''s right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
@@ -6792,10 +7961,353 @@ the queue.
 
 Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
 QX005: its cancellation was not requested. 22004 or 22023: an argument is null or invalid.';
+-- queue.step
+--
+--   Promise:  the first value that is stored under a name stays, whichever attempt stores it
+--   Waits:    for a transaction that is working on the task
+--   Touches:  queue_internal.steps (inserts), queue.tasks (locks, as queue.assert_lease)
+
+CREATE FUNCTION queue.step(id bigint, token bigint, name text, value jsonb) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    earlier record;
+BEGIN
+    PERFORM queue_internal.check_step('name', name);
+    IF value IS NULL THEN
+        PERFORM queue_internal.raise_null('value');
+    END IF;
+    PERFORM queue.assert_lease(id, token);
+    SELECT s.stored, s.value INTO earlier FROM queue_internal.stored_step(id, 'step', name) AS s;
+    IF earlier.stored THEN
+        RETURN earlier.value;
+    END IF;
+    PERFORM queue_internal.store_step(id, 'step', name, value);
+    RETURN value;
+END
+$$;
+COMMENT ON FUNCTION queue.step IS
+'Stores the result of a step of a running task, and returns what is stored under that name. The first value stays: a later
+call, also of a later attempt, changes nothing and returns it. Call it in the transaction that makes the changes of the
+step: then these are made exactly once. The lease stays current until the transaction ends, as with queue.assert_lease.
+Steps are kept as long as the task: while it is live, a dead letter or in the history. Needs the worker''s right on the
+queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- name: the name of the step in this task, 1 to 512 bytes.
+- value: any JSON value. Pass the JSON null for a step without a result.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.steps
+--
+--   Touches:  queue_internal.steps, queue_internal.awaits (reads)
+
+CREATE FUNCTION queue.steps(id bigint)
+RETURNS TABLE (name text, value jsonb, stored_at timestamptz, kind text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    PERFORM queue_internal.check_id(id);
+    IF queue_internal.state_of(id, 'worker') IS NULL THEN
+        PERFORM queue_internal.raise_unknown_task(id);
+    END IF;
+    RETURN QUERY
+    SELECT s.name, s.value, s.stored_at, s.kind FROM queue_internal.steps AS s
+    WHERE s.task_id = steps.id ORDER BY s.number;
+    RETURN QUERY
+    SELECT coalesce(a.event, a.predecessor_id::text), NULL::jsonb, NULL::timestamptz,
+           CASE WHEN a.event IS NOT NULL THEN 'event' ELSE 'task' END
+    FROM queue_internal.awaits AS a JOIN queue.tasks AS t ON t.id = a.task_id AND t.token = a.token
+    WHERE a.task_id = steps.id;
+END
+$$;
+COMMENT ON FUNCTION queue.steps IS
+'Returns the steps of a task in the order in which they were stored, wherever the task is: the name, the value, stored_at,
+and the kind. The kind is step for queue.step; sleep for a queue.sleep with a name, whose value is the time; event and
+task for what queue.await_event and queue.await_task have returned, whose value is null if that timed out. A last row
+without stored_at is what the task waits for now. Needs the worker''s right on the queue.
+
+- id: the task.
+
+Errors: QX003: the task does not exist, or the caller has no right on its queue. 22004 or 22023: the argument is null or
+invalid.';
+-- queue.sleep
+--
+--   Waits:    as queue.release
+--   Touches:  queue.tasks (updates), queue_internal.steps (inserts)
+
+CREATE FUNCTION queue.sleep(id bigint, token bigint, until timestamptz) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task queue.tasks;
+BEGIN
+    IF until IS NULL THEN
+        PERFORM queue_internal.raise_null('until');
+    ELSIF NOT isfinite(until) THEN
+        PERFORM queue_internal.raise_invalid('until', 'must be finite', until::text);
+    END IF;
+    task := queue_internal.leased_task(id, token, false);
+    IF until <= clock_timestamp() THEN
+        RETURN true;
+    END IF;
+    PERFORM queue_internal.suspend(task, until);
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION queue.sleep(bigint, bigint, timestamptz) IS
+'Suspends a running task until a time: returns false, the lease has ended, and the attempt does not count. At that time the
+task can be claimed again, and the same call returns true. If the cancellation of the task was requested, or it was
+replaced, it is cancelled instead. Needs the worker''s right on the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- until: the time. If it has passed, the call returns true and does nothing.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004 or 22023: an argument is null or invalid.';
+
+CREATE FUNCTION queue.sleep(id bigint, token bigint, name text, duration interval) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+DECLARE
+    task    queue.tasks;
+    earlier record;
+    until   timestamptz;
+BEGIN
+    PERFORM queue_internal.check_step('name', name);
+    IF duration IS NULL THEN
+        PERFORM queue_internal.raise_null('duration');
+    END IF;
+    PERFORM queue_internal.check_delay('duration', duration);
+    task := queue_internal.leased_task(id, token, false);
+    SELECT s.stored, s.value INTO earlier FROM queue_internal.stored_step(id, 'sleep', name) AS s;
+    IF earlier.stored THEN
+        until := (earlier.value #>> '{}')::timestamptz;
+    ELSE
+        until := clock_timestamp() + duration;
+        PERFORM queue_internal.store_step(id, 'sleep', name, to_jsonb(until));
+    END IF;
+    IF until <= clock_timestamp() THEN
+        RETURN true;
+    END IF;
+    PERFORM queue_internal.suspend(task, until);
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION queue.sleep(bigint, bigint, text, interval) IS
+'Suspends a running task for some time. The time is counted from the first call with that name in this task, and stored
+like a step. Otherwise it does the same as with a time: it returns false if the task is suspended, and true once the time
+has passed. Needs the worker''s right on the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- name: the name of this sleep in the task, 1 to 512 bytes.
+- duration: how long, at most 100 years.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.await_event
+--
+--   Promise:  an event that was emitted before, during or after the call is never missed, and what was returned once for
+--             a task and an event is returned to all later attempts
+--   Waits:    as queue.release, and for a transaction that is emitting the event. Emissions of the event wait for the
+--             transaction of this call
+--   Touches:  queue.tasks (updates), queue_internal.emitted (locks, inserts), queue_internal.awaits, queue_internal.steps
+
+CREATE FUNCTION queue.await_event(id bigint, token bigint, event text, timeout interval DEFAULT NULL)
+RETURNS TABLE (arrived boolean, payload jsonb)
+LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    task    queue.tasks;
+    earlier record;
+    awaited queue_internal.awaits;
+    wanted  record;
+BEGIN
+    PERFORM queue_internal.check_step('event', event);
+    PERFORM queue_internal.check_delay('timeout', timeout);
+    task := queue_internal.leased_task(id, token, false);
+    SELECT s.stored, s.value INTO earlier FROM queue_internal.stored_step(id, 'event', event) AS s;
+    IF earlier.stored THEN
+        arrived := earlier.value IS NOT NULL;
+        payload := earlier.value;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    awaited := queue_internal.awaits_of(task, event, NULL, timeout);
+    SELECT l.emitted, l.payload INTO wanted FROM queue_internal.lock_event(awaited.queue, event) AS l;
+    IF wanted.emitted OR awaited.until <= clock_timestamp() THEN
+        PERFORM queue_internal.store_step(id, 'event', event, wanted.payload);
+        arrived := coalesce(wanted.emitted, false);
+        payload := wanted.payload;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    PERFORM queue_internal.suspend_for(task, awaited);
+END
+$$;
+COMMENT ON FUNCTION queue.await_event IS
+'Returns the payload of an event of the task''s queue, or suspends the running task until the event is emitted. Returns one
+row if the task can go on: arrived is true, with the payload, if the event was emitted; false, without one, if that timed
+out. Returns no row if the task was suspended: the lease has ended, and the attempt does not count. The task can be claimed
+again when the event is emitted or the timeout is over, and the same call then returns a row. All later attempts get the
+same row. If the cancellation of the task was requested, or it was replaced, it is cancelled instead of suspended. An
+emission of the event waits until the transaction of this call has ended. Needs the worker''s right on the queue.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- event: the name of the event, 1 to 512 bytes. Events belong to the queue in which the task first waits for them.
+- timeout: how long to wait, counted from the first call for this event, at most 100 years. Null (default) means for ever.
+
+Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
+22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.await_task
+--
+--   Promise:  as queue.await_event, for the end of another task
+--   Waits:    as queue.release, and for a transaction that is ending the other task. The end of that task waits for the
+--             transaction of this call, as for a push after it
+--   Touches:  queue.tasks (updates; locks the other task KEY SHARE, both in the order of ids), queue_internal.dependencies,
+--             queue_internal.awaits, queue_internal.steps
+
+CREATE FUNCTION queue.await_task(id bigint, token bigint, other bigint, timeout interval DEFAULT NULL)
+RETURNS TABLE (ended boolean, state text, result jsonb)
+LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    task    queue.tasks;
+    earlier record;
+    awaited queue_internal.awaits;
+BEGIN
+    IF other IS NULL THEN
+        PERFORM queue_internal.raise_null('other');
+    ELSIF other < 1 THEN
+        PERFORM queue_internal.raise_invalid('other', 'must be greater than zero', other::text);
+    ELSIF other = id THEN
+        PERFORM queue_internal.raise_invalid('other', 'must be another task');
+    END IF;
+    PERFORM queue_internal.check_delay('timeout', timeout);
+    PERFORM queue_internal.check_lease_holder(id, token);
+    IF other < id THEN
+        PERFORM queue_internal.lock_awaited(other);
+    END IF;
+    task := queue_internal.leased_task(id, token, false);
+    SELECT s.stored, s.value INTO earlier FROM queue_internal.stored_step(id, 'task', other::text) AS s;
+    IF earlier.stored THEN
+        ended := earlier.value IS NOT NULL;
+        state := earlier.value ->> 'state';
+        result := earlier.value -> 'result';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    awaited := queue_internal.awaits_of(task, NULL, other, timeout);
+    state := coalesce(awaited.outcome, (SELECT d.outcome FROM queue_internal.dependencies AS d
+                                        WHERE d.predecessor_id = other AND d.task_id = await_task.id));
+    IF state IS NULL AND NOT queue_internal.lock_awaited(other) THEN
+        state := queue_internal.state_of(other, 'any');
+        IF state NOT IN ('completed', 'cancelled', 'failed') THEN
+            -- It was put back from the dead letters meanwhile.
+            PERFORM queue_internal.lock_awaited(other);
+            state := NULL;
+        ELSIF state IS NULL THEN
+            -- It left no trace; or the caller has no right on its queue.
+            SELECT coalesce(o.outcome, 'purged') INTO state
+            FROM queue_internal.awaits AS a LEFT JOIN queue_internal.outcomes AS o ON o.task_id = other
+            WHERE a.task_id = await_task.id AND a.predecessor_id = other;
+            IF NOT FOUND THEN
+                PERFORM queue_internal.raise_unknown_task(other);
+            END IF;
+        END IF;
+    END IF;
+    IF state IS NULL AND (awaited.until <= clock_timestamp()) IS NOT TRUE THEN
+        PERFORM queue_internal.suspend_for(task, awaited);
+        RETURN;
+    END IF;
+    ended := state IS NOT NULL;
+    IF state = 'completed' THEN
+        SELECT h.result INTO result FROM queue.history AS h
+        WHERE h.id = other AND queue_internal.has_right('worker', h.queue);
+    END IF;
+    PERFORM queue_internal.store_step(
+        id, 'task', other::text,
+        CASE WHEN ended THEN jsonb_build_object('state', state)
+                             || CASE WHEN result IS NULL THEN '{}' ELSE jsonb_build_object('result', result) END END);
+    PERFORM queue_internal.delete_dependencies(id);
+    RETURN NEXT;
+END
+$$;
+COMMENT ON FUNCTION queue.await_task IS
+'Returns how another task ended, or suspends the running task until it has ended. Returns one row if the task can go on:
+ended is true, with the state (completed, failed, cancelled, or purged if it was deleted) and the result; or false, without
+these, if that timed out. Returns no row if the task was suspended, as queue.await_event does. All later attempts get the
+same row. A task that failed for good has ended, and one that will be retried has not. Two tasks that wait for each other
+wait for ever, unless one has a timeout. Needs the worker''s right on the queue of the task, and any right on the queue of
+the other one; without the worker''s right there, result is null.
+
+- id, token: the task and the token of its lease, as claim returned them.
+- other: the other task. Its result is null if its queue keeps no history.
+- timeout: how long to wait, counted from the first call for the other task, at most 100 years. Null (default) means for
+  ever.
+
+Errors: QX001: the lease is no longer held. QX003: one of the tasks does not exist, or the caller has no right on its
+queue. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+
+-- As a push locks its predecessors.
+CREATE FUNCTION queue_internal.lock_awaited(other bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    PERFORM FROM queue.tasks AS t WHERE t.id = other AND queue_internal.has_right('any', t.queue) FOR KEY SHARE;
+    RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_awaited IS 'Prevents the end of a task that another one is going to wait for; false if it is not live.';
+-- queue.emit
+--
+--   Promise:  tasks that wait for the event, or will, go on if and only if the transaction commits
+--   Waits:    for transactions that are emitting the same event, and for those in which tasks begin to wait for it
+--   Touches:  queue_internal.emitted (inserts or updates), queue_internal.events (inserts)
+
+CREATE FUNCTION queue.emit(queue text, event text, payload jsonb DEFAULT '{}') RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    -- The sweep finds the others.
+    most CONSTANT integer := 10000;
+BEGIN
+    PERFORM queue_internal.open_queue(queue, 'producer');
+    PERFORM queue_internal.check_step('event', event);
+    IF payload IS NULL THEN
+        PERFORM queue_internal.raise_null('payload');
+    END IF;
+    INSERT INTO queue_internal.emitted AS e (queue, event, payload, emitted_at)
+    VALUES (emit.queue, emit.event, emit.payload, clock_timestamp())
+    ON CONFLICT ON CONSTRAINT emitted_pkey
+    DO UPDATE SET payload = excluded.payload, emitted_at = excluded.emitted_at WHERE e.emitted_at IS NULL;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- A new snapshot: it shows the tasks whose transactions the statement above has waited for.
+    INSERT INTO queue_internal.events (queue, task_id)
+    SELECT o.queue, o.task_id
+    FROM (SELECT a.task_id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.task_id AND t.token = a.token) AS queue
+          FROM queue_internal.awaits AS a WHERE a.queue = emit.queue AND a.event = emit.event
+          ORDER BY a.task_id LIMIT most) AS o
+    WHERE o.queue IS NOT NULL;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue.emit IS
+'Emits an event of a queue: tasks of the queue that wait for it with queue.await_event can be claimed again, and those that
+ask for it later get it at once. Returns true. The first emission stays: a later one of the same name changes nothing and
+returns false. It counts once the transaction commits. The event is kept for queue.event_retention and as long as a task
+waits for it; after that, the name can be emitted again. Needs the producer''s right on the queue.
+
+- queue: name of the queue.
+- event: the name of the event, 1 to 512 bytes. Put an id into it: order 17 paid.
+- payload: any JSON value, which queue.await_event returns. Default {}.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null, invalid
+or too large.';
 -- queue.cancel
 --
 --   Waits:    for a transaction that is working on the task; if the task is not running, also for one that has pushed
---             after it
+--             after it; by key, also for one that is pushing a replacement of the running task
 --   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text
@@ -6831,34 +8343,48 @@ operator''s right on the queue.
 Errors: QX003: the task does not exist, or the caller has no right on its queue. QX005: it has finished already. 22004
 or 22023: the argument is null or invalid.';
 
--- The same for the task with a key. A task that ends or loses the key meanwhile was not the one to cancel.
+-- The same for the task with a key. The key may pass to another task while this waits for the lock on the task, or while
+-- a push that replaces a running task is open. So it locks the task, then the key, and starts again if another task has
+-- the key by then.
 CREATE FUNCTION queue.cancel(queue text, key text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    holder bigint;
-    task   queue.tasks;
+    holder  bigint;
+    is_live boolean;
+    task    queue.tasks;
 BEGIN
     PERFORM queue_internal.open_queue(queue, 'operator');
     IF key IS NULL THEN
         PERFORM queue_internal.raise_null('key');
     END IF;
     PERFORM queue_internal.check_key('key', key);
-    SELECT k.task_id INTO holder FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key;
-    SELECT t.* INTO task FROM queue.tasks AS t
-    WHERE t.id = holder AND t.queue = cancel.queue AND t.state = 'running'
-    FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
+    LOOP
+        SELECT k.task_id INTO holder FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key;
         SELECT t.* INTO task FROM queue.tasks AS t
-        WHERE t.id = holder AND t.queue = cancel.queue
-        FOR UPDATE;
-    END IF;
-    RETURN CASE WHEN FOUND THEN queue_internal.cancel_or_request(task) END;
+        WHERE t.id = holder AND t.queue = cancel.queue AND t.state = 'running'
+        FOR NO KEY UPDATE;
+        IF NOT FOUND THEN
+            SELECT t.* INTO task FROM queue.tasks AS t
+            WHERE t.id = holder AND t.queue = cancel.queue
+            FOR UPDATE;
+        END IF;
+        is_live := FOUND;
+        IF is_live THEN
+            PERFORM queue_internal.lock_key(queue, key, true);
+        END IF;
+        -- A new snapshot.
+        IF holder IS NOT DISTINCT FROM (
+            SELECT k.task_id FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key) THEN
+            RETURN CASE WHEN is_live THEN queue_internal.cancel_or_request(task) END;
+        END IF;
+    END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue.cancel(text, text) IS
 'Cancels the task of a queue that has this key, as queue.cancel(id) does, and returns its new state: cancelled or
-running. Returns null if no waiting, queued or running task has the key. If a running task is being replaced, the task
-that waits for its end has the key. Needs the operator''s right on the queue.
+running. Returns null if no waiting, queued or running task has the key. A task that ends or loses the key before it can
+be cancelled is left alone, and the task that has the key by then is cancelled instead. If a running task is being
+replaced, the task that waits for its end has the key. Needs the operator''s right on the queue.
 
 - queue: name of the queue.
 - key: the key, exactly as it was pushed.
@@ -6957,10 +8483,10 @@ BEGIN
         DELETE FROM queue_internal.outcomes AS o USING free AS f WHERE o.task_id = f.id
     )
     INSERT INTO queue.tasks (
-        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, headers, payload,
-        progress, errors)
+        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, kind, lease, timeout,
+        headers, payload, progress, errors)
     SELECT d.id, coalesce(to_queue, d.queue), d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key,
-           d.backoff, d.headers, d.payload, d.progress, d.errors
+           d.backoff, d.kind, d.lease, d.timeout, d.headers, d.payload, d.progress, d.errors
     FROM dead AS d ORDER BY d.id;
     GET DIAGNOSTICS revived = ROW_COUNT;
     RETURN revived;
@@ -7016,15 +8542,16 @@ BEGIN
     RETURN queue.push(
         queue => ended.queue, payload => ended.payload, priority => ended.priority, key => ended.key,
         on_duplicate => CASE WHEN ended.key IS NULL THEN 'skip' ELSE 'error' END, group_key => ended.group_key,
-        max_attempts => ended.max_attempts, headers => ended.headers, backoff => own.backoff,
+        max_attempts => ended.max_attempts, headers => ended.headers, kind => ended.kind,
+        lease => queue_internal.checked_lease(NULL, ended.lease), timeout => ended.timeout, backoff => own.backoff,
         key_ttl => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN - own.key_ttl ELSE own.key_ttl END,
         key_ttl_from => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN 'push' END);
 END
 $$;
 COMMENT ON FUNCTION queue.run_again IS
 'Pushes a new task like one that completed, failed or was cancelled, and returns the id of the new task. It has the same
-queue, payload, headers, priority, key, group key and max_attempts, those of a dead letter also its backoff and key_ttl,
-and is due at once. The task that ended stays in the history or among the dead letters; queue.retry puts a dead letter
+queue, payload, kind, headers, priority, key, group key, max_attempts, lease and timeout, those of a dead letter also its
+backoff and key_ttl, and is due at once. The task that ended stays in the history or among the dead letters; queue.retry puts a dead letter
 itself back. Needs the operator''s right on the queue.
 
 - id: the task that ended.
@@ -7210,7 +8737,7 @@ the queues.
 Errors: as for one queue.';
 -- queue.take
 --
---   Locks:    none while it waits, and no snapshot: see queue.wait
+--   Locks:    none while it waits, and no snapshot: see queue.wait. An empty transaction stays open
 --   Touches:  as queue.claim
 --   Why it has no SET clause, and no operators: see queue.maintain()
 
@@ -7231,7 +8758,8 @@ CREATE PROCEDURE queue.take(
     INOUT progress     jsonb       DEFAULT NULL,
     INOUT run_at       timestamptz DEFAULT NULL,
     INOUT created_at   timestamptz DEFAULT NULL,
-    INOUT lease_until  timestamptz DEFAULT NULL)
+    INOUT lease_until  timestamptz DEFAULT NULL,
+    INOUT kind         text        DEFAULT NULL)
 LANGUAGE plpgsql AS $$
 DECLARE
     deadline CONSTANT pg_catalog.timestamptz := queue_internal.wait_deadline(timeout);
@@ -7242,9 +8770,9 @@ BEGIN
     LOOP
         moment := pg_catalog.now();
         SELECT c.id, c.token, c.payload, c.headers, c.attempt, c.max_attempts, c.priority, c.key, c.group_key, c.progress,
-               c.run_at, c.created_at, c.lease_until
+               c.run_at, c.created_at, c.lease_until, c.kind
         INTO id, token, payload, headers, attempt, max_attempts, priority, key, group_key, progress,
-             run_at, created_at, lease_until
+             run_at, created_at, lease_until, kind
         FROM queue.claim(lease, queue, 1, worker) AS c;
         EXIT WHEN id IS NOT NULL OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) deadline;
         -- An interval of so many days counts as 100 years.
@@ -7260,20 +8788,22 @@ END
 $$;
 COMMENT ON PROCEDURE queue.take IS
 'Waits until a task of the queue can be claimed, as queue.wait does, and claims it, as queue.claim does: one round trip for
-each task. It tries again if another worker was quicker. If the timeout ends first, all results are null. Locks, snapshots
-and transaction blocks: as queue.wait. Needs the worker''s right on the queue.
+each task. It tries again if another worker was quicker. If the timeout ends first, all results are null. While it waits, it
+holds no snapshot and no lock, but keeps an empty transaction open. Transaction blocks: as queue.wait. Needs the worker''s
+right on the queue.
 
 - queue: name of the queue. Default "default".
 - lease: how long the caller has the task unless it extends the lease; more than 0, at most queue.max_lease. Null
-  (default) means the queue''s option lease.
+  (default) means the task''s own lease, or else the queue''s option.
 - timeout: how long to wait, at most 100 years. 0 returns at once. Default 30 seconds.
 - worker: name of the worker, 1 to 128 bytes, shown in queue.workers and in errors of the task. Null means none.
 - id, token, payload, headers, attempt, max_attempts, priority, key, group_key, progress, run_at, created_at,
-  lease_until: the results, as in queue.claimed_task; pass nothing.
+  lease_until, kind: the results, as in queue.claimed_task; pass nothing.
 
 Errors: as queue.claim and queue.wait.';
 -- queue.create
 --
+--   Waits:    for a transaction that creates or drops a queue of this name
 --   Touches:  queue.queues (inserts)
 
 CREATE FUNCTION queue.create(name text, options jsonb DEFAULT '{}', if_not_exists boolean DEFAULT false) RETURNS void
@@ -7287,19 +8817,17 @@ BEGIN
         PERFORM queue_internal.raise_null('if_not_exists');
     END IF;
     PERFORM queue_internal.check_right('operator', name);
-    IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = "create".name) THEN
-        RAISE unique_violation;
-    END IF;
-    INSERT INTO queue.queues (name) VALUES ("create".name);
-    PERFORM queue_internal.apply_options(name, options);
-EXCEPTION WHEN unique_violation THEN
-    IF if_not_exists THEN
+    -- Without an exception handler, which would take the error of a user's trigger for this one.
+    INSERT INTO queue.queues (name) VALUES ("create".name) ON CONFLICT ON CONSTRAINT queues_pkey DO NOTHING;
+    IF FOUND THEN
+        PERFORM queue_internal.apply_options(name, options);
+    ELSIF if_not_exists THEN
         RAISE NOTICE 'queue "%" already exists, skipping', name;
-        RETURN;
+    ELSE
+        RAISE EXCEPTION 'queue "%" already exists', name
+            USING ERRCODE = 'duplicate_object',
+                  HINT = format('Change its options with SELECT queue.configure(%L, ...).', name);
     END IF;
-    RAISE EXCEPTION 'queue "%" already exists', name
-        USING ERRCODE = 'duplicate_object',
-              HINT = format('Change its options with SELECT queue.configure(%L, ...).', name);
 END
 $$;
 COMMENT ON FUNCTION queue.create IS
@@ -7313,6 +8841,8 @@ COMMENT ON FUNCTION queue.create IS
 Options:
 
 - lease: how long a claim lasts that names no lease. Default "1 minute".
+- timeout: how long an attempt may take. Then it has failed with the error "timed out", and its lease cannot be
+  extended further. Default null: no limit.
 - max_attempts: number of attempts of a task, 1 to 10000. Default 20.
 - backoff: an object: kind (fixed, linear, exponential; default exponential), base (the delay after the first failure;
   default "1 second"), max (the longest delay; default "1 hour"), jitter (0 to 1, the largest fraction randomly
@@ -7412,12 +8942,16 @@ BEGIN
     IF force THEN
         DELETE FROM queue_internal.dependencies AS d USING queue.tasks AS t
         WHERE t.queue = "drop".name AND t.state = 'waiting' AND d.task_id = t.id;
+        DELETE FROM queue_internal.batches AS b USING queue.tasks AS t
+        WHERE t.queue = "drop".name AND t.state = 'waiting' AND b.task_id = t.id;
         PERFORM queue_internal.notify_dependents(ARRAY(
             SELECT t.id FROM queue.tasks AS t
             WHERE t.queue = "drop".name AND t.id IN (SELECT d.predecessor_id FROM queue_internal.dependencies AS d)),
             'purged');
     END IF;
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
+    -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.
+    DELETE FROM queue_internal.emitted AS e WHERE e.queue = "drop".name;
     -- Including keys that finished tasks keep for a time, which would refuse tasks of a later queue of that name.
     PERFORM FROM queue_internal.keys AS k WHERE k.queue = "drop".name ORDER BY k.key FOR UPDATE;
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
@@ -7428,7 +8962,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.drop IS
-'Drops a queue and its bindings. The history stays. Needs the operator''s right on the queue.
+'Drops a queue, its bindings and its emitted events. The history stays. Needs the operator''s right on the queue.
 
 - name: name of the queue.
 - force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait
@@ -7702,7 +9236,8 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - timezone: a name from pg_timezone_names, whose local time the expression uses. Default UTC.
 - options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
   them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
-  for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers.
+  for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
+  timeout.
 
 Errors: 42501: no right on the queue, or the name belongs to a schedule of another queue without it. QX002: the queue
 does not exist. 54000: the queue has 10000 schedules. 22004, 22023 or 54000: an argument or an option is null, invalid
@@ -8196,8 +9731,8 @@ $$;
 COMMENT ON PROCEDURE queue.maintain IS
 'Does one round of the background worker''s work, for databases without one: requeues tasks whose lease has expired,
 runs the schedules that are due, unblocks tasks that waited for a predecessor or their turn, creates and drops
-partitions of the history, and deletes old dead letters and keys. Call it once a minute, from pg_cron or another
-scheduler. Only the owner of the extension can call it, because it creates and drops tables.
+partitions of the history, and deletes old dead letters, keys, steps and events. Call it once a minute, from pg_cron or
+another scheduler. Only the owner of the extension can call it, because it creates and drops tables.
 
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 
@@ -8257,9 +9792,9 @@ COMMENT ON FUNCTION queue_internal.maintain_part IS
     'Does one transaction of a part of queue.maintain(); returns whether there may be more to do.';
 -- queue.health
 --
---   Touches:  queue.stats, queue.workers, queue.failing_schedules, queue.due_schedules, queue.engine_stats(), and views
---             and catalogs of the server (reads). Nothing else, because roles that may monitor have no right on the
---             tables nor in queue_internal
+--   Touches:  queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
+--             queue.engine_stats(), and views and catalogs of the server (reads). Nothing else, because roles that may
+--             monitor have no right on the tables nor in queue_internal
 
 CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
@@ -8377,6 +9912,18 @@ BEGIN
         IF NOT FOUND THEN
             RETURN QUERY SELECT 'events', 'ok', 'none is delayed', NULL;
         END IF;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'batches', 'warning',
+           format('queue %s: %s batches have not been sealed, the oldest, %s, for %s', to_json(b.queue), count(*),
+                  min(b.batch), date_trunc('second', max(b.age))),
+           format('Their callbacks wait until they are sealed: SELECT queue.seal_batch(%s). '
+                  'If a batch is not needed any longer: SELECT queue.cancel(%1$s).', min(b.batch))
+    FROM queue.batches AS b WHERE b.sealed_at IS NULL AND b.age > interval '1 day'
+    GROUP BY b.queue ORDER BY b.queue;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'batches', 'ok', 'none has been open for more than a day', NULL;
     END IF;
 
     RETURN QUERY
@@ -8626,6 +10173,8 @@ SELECT queue_internal.announce_extension();
 COMMENT ON TABLE queue.queues IS 'The queues and their options. Change them with queue.create() and queue.configure().';
 COMMENT ON COLUMN queue.queues.name IS 'The name of the queue, 1 to 128 bytes.';
 COMMENT ON COLUMN queue.queues.lease IS 'How long a claim lasts that names no lease.';
+COMMENT ON COLUMN queue.queues.timeout IS
+    'How long an attempt may take of a task that was pushed without a timeout of its own; null for no limit.';
 COMMENT ON COLUMN queue.queues.max_attempts IS 'Attempts of a task that was pushed without a number of its own.';
 COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the delay grows with each failure: fixed, linear or exponential.';
 COMMENT ON COLUMN queue.queues.backoff_base IS 'The delay after the first failure.';
@@ -8675,6 +10224,9 @@ COMMENT ON COLUMN queue.tasks.admission IS
     'other tasks.';
 COMMENT ON COLUMN queue.tasks.backoff IS
     'The parts of the backoff that were given by the push; null for the options of the queue.';
+COMMENT ON COLUMN queue.tasks.kind IS 'What sort of work it is, by which workers choose their code; null for none.';
+COMMENT ON COLUMN queue.tasks.lease IS 'How long a claim lasts that names no lease; null for the option of the queue.';
+COMMENT ON COLUMN queue.tasks.timeout IS 'How long an attempt may take; null for the option of the queue.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
@@ -8742,6 +10294,17 @@ COMMENT ON COLUMN queue.workers.running IS 'How many tasks of the queue the work
 COMMENT ON COLUMN queue.workers.working_since IS 'When the earliest of these attempts began.';
 COMMENT ON COLUMN queue.workers.next_lease_until IS 'When the first of these leases expires.';
 COMMENT ON COLUMN queue.workers.overdue IS 'How many of these leases have expired.';
+COMMENT ON VIEW queue.batches IS
+    'The batches whose callback still waits. Counting the tasks of a large batch takes time.';
+COMMENT ON COLUMN queue.batches.batch IS 'The id of the batch and of its callback.';
+COMMENT ON COLUMN queue.batches.queue IS 'The queue of the callback.';
+COMMENT ON COLUMN queue.batches.created_at IS 'When the batch was created.';
+COMMENT ON COLUMN queue.batches.age IS 'How long ago the batch was created.';
+COMMENT ON COLUMN queue.batches.sealed_at IS 'When the batch was sealed; null while tasks can be pushed into it.';
+COMMENT ON COLUMN queue.batches.unfinished IS 'How many of its tasks have not ended.';
+COMMENT ON COLUMN queue.batches.completed IS 'How many of its tasks completed.';
+COMMENT ON COLUMN queue.batches.failed IS 'How many of its tasks failed for good.';
+COMMENT ON COLUMN queue.batches.cancelled IS 'How many of its tasks were cancelled, purged or deleted.';
 COMMENT ON VIEW queue.failing_schedules IS
     'How many schedules of each queue could not push their last task, and since when.';
 COMMENT ON COLUMN queue.failing_schedules.queue IS 'The name of the queue.';
@@ -8784,9 +10347,13 @@ COMMENT ON COLUMN queue.rights.queue IS 'The queue that the right is for; null f
 
 COMMENT ON TABLE queue_internal.keys IS 'Which task has a key, and until when after it finished.';
 COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which predecessors, and how those ended.';
+COMMENT ON TABLE queue_internal.batches IS 'Which tasks are callbacks of batches, and which batches are sealed.';
 COMMENT ON TABLE queue_internal.outcomes IS 'Outcomes of tasks with dependents that were not notified when the task ended.';
 COMMENT ON TABLE queue_internal.events IS 'Hints to check a waiting task or a group; the next claim processes them.';
 COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
+COMMENT ON TABLE queue_internal.steps IS 'What tasks stored with queue.step(), and what they waited for and got.';
+COMMENT ON TABLE queue_internal.awaits IS 'Which event or which other task a suspended task waits for.';
+COMMENT ON TABLE queue_internal.emitted IS 'The events that were emitted, and those that tasks wait for.';
 COMMENT ON TABLE queue_internal.locks IS
     'Rows that are only locked, by the transaction that admits tasks of a group; each queue has its own.';
 COMMENT ON TABLE queue_internal.slots IS 'The slots of queues with max_running, and the task that last took each.';
@@ -8809,7 +10376,11 @@ SELECT pg_catalog.pg_extension_config_dump(
 -- Without events: the sweep leaves new ones.
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.keys', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.dependencies', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.batches', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.outcomes', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.steps', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.awaits', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.emitted', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.rate_buckets', '');
 -- Revokes all privileges from PUBLIC. Rights are granted by queue.grant_producer, grant_worker and grant_operator.
@@ -8821,7 +10392,7 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 -- policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
-GRANT SELECT ON queue.stats, queue.workers, queue.failing_schedules, queue.due_schedules TO pg_monitor;
+GRANT SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, and count only its queues.

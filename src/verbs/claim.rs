@@ -72,8 +72,7 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
         if transaction::has_own(queue.hash()) {
             return Err(Reason::OwnTasks);
         }
-        let lease = lease.unwrap_or(settings.lease);
-        if lease <= 0 {
+        if lease.is_none() && settings.lease <= 0 {
             return Err(Reason::Argument);
         }
         let table = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
@@ -110,7 +109,7 @@ struct Claim<'a> {
     queue: Queue<'a>,
     settings: Settings,
     table: pg_sys::Relation,
-    lease: i64,
+    lease: Option<i64>,
     worker: Option<pg_sys::Datum>,
     most: usize,
     granted: usize,

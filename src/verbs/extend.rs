@@ -12,7 +12,7 @@ use crate::heap::task::Task;
 use crate::heap::write::{self, Change};
 use crate::heap::{self, Use, tid};
 use crate::lanes::Queue;
-use crate::rights::{self, Kinds};
+use crate::rights::Kinds;
 use crate::settings;
 use crate::transaction;
 use pgrx::prelude::*;
@@ -37,18 +37,20 @@ pub unsafe fn extend(arguments: &Arguments) -> Result<Outcome, Reason> {
                     let mut row = Task::of(slot);
                     let running = row.runs_with(token);
                     let name = row.queue();
-                    let lease = match lease {
-                        _ if !rights::allow(Kinds::WORKER, name) => Err(Reason::Rights),
-                        Some(lease) => Ok(lease),
-                        None => queue::settings(&tables, name, Kinds::WORKER).map(|settings| settings.lease),
-                    };
+                    let settings = queue::settings(&tables, name, Kinds::WORKER);
+                    let lease = settings.map(|settings| {
+                        let lease = lease.unwrap_or_else(|| settings.lease_of(&row));
+                        (lease, settings.timeout_of(&row, row.long(task::CLAIMED_AT)))
+                    });
                     match lease {
                         _ if !running => Some(Err(Reason::Lease)),
                         Err(reason) => Some(Err(reason)),
-                        Ok(..=0) => Some(Err(Reason::Argument)),
-                        Ok(lease) => {
+                        Ok((..=0, _)) => Some(Err(Reason::Argument)),
+                        // SQL raises the error.
+                        Ok((_, timeout)) if timeout <= now() => Some(Err(Reason::Lease)),
+                        Ok((lease, timeout)) => {
                             let moment = now();
-                            let until = moment.saturating_add(lease);
+                            let until = moment.saturating_add(lease).min(timeout);
                             row.set(task::LEASE_UNTIL, until);
                             row.set(task::UPDATED_AT, moment);
                             if let Some(progress) = arguments.get(3) {

@@ -241,7 +241,7 @@ impl Finisher {
 
 /// The row of the history for a completed task.
 fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Row<{ history::COUNT }> {
-    const SAME: [(usize, usize); 16] = [
+    const SAME: [(usize, usize); 19] = [
         (history::ID, task::ID),
         (history::QUEUE, task::QUEUE),
         (history::PRIORITY, task::PRIORITY),
@@ -254,6 +254,9 @@ fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Ro
         (history::CREATED_AT, task::CREATED_AT),
         (history::KEY, task::KEY),
         (history::GROUP_KEY, task::GROUP_KEY),
+        (history::KIND, task::KIND),
+        (history::LEASE, task::LEASE),
+        (history::TIMEOUT, task::TIMEOUT),
         (history::HEADERS, task::HEADERS),
         (history::PAYLOAD, task::PAYLOAD),
         (history::PROGRESS, task::PROGRESS),

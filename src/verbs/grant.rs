@@ -26,7 +26,8 @@ pub struct Grant<'a> {
     pub queue: &'a Queue<'a>,
     pub settings: &'a Settings,
     pub table: pg_sys::Relation,
-    pub lease: i64,
+    /// The lease that the claim names.
+    pub lease: Option<i64>,
     pub worker: Option<pg_sys::Datum>,
     pub tokens: Range,
 }
@@ -93,7 +94,11 @@ impl Grant<'_> {
             }
             // SQL handles a task whose token is the largest.
             let token = self.tokens.after(row.long(task::TOKEN)).ok_or(Reason::Policy)?;
-            let until = moment.saturating_add(self.lease);
+            let lease = self.lease.unwrap_or_else(|| self.settings.lease_of(&row));
+            let until = moment.saturating_add(lease).min(self.settings.timeout_of(&row, moment));
+            if until <= moment {
+                return Err(Reason::Argument);
+            }
             row.set(task::STATE, text(b"running"));
             let attempt = row.int(task::ATTEMPT) + 1;
             row.set(task::ATTEMPT, attempt);
@@ -143,7 +148,7 @@ const CHANGED: &[usize] = &[
 ];
 
 /// The columns of queue.claimed_task.
-const CLAIMED: [usize; 14] = [
+const CLAIMED: [usize; 15] = [
     task::ID,
     task::TOKEN,
     task::QUEUE,
@@ -158,4 +163,5 @@ const CLAIMED: [usize; 14] = [
     task::RUN_AT,
     task::CREATED_AT,
     task::LEASE_UNTIL,
+    task::KIND,
 ];

@@ -11,11 +11,14 @@ use crate::heap::task::Task;
 use crate::heap::{self, Indexes, Tables, Use, write};
 use crate::lanes::{Item, Queue};
 use crate::rights::Kinds;
+use crate::settings;
 use crate::transaction;
 use pgrx::prelude::*;
 
 /// The longest delay, a hundred years, in microseconds.
 const LONGEST_DELAY: i64 = 100 * 365 * 86_400_000_000;
+/// The longest timeout, a year, in microseconds.
+const LONGEST_TIMEOUT: i64 = 365 * 86_400_000_000;
 
 /// The arguments, by number, of push and push_many; those up to `ON_PREDECESSOR_FAILURE` they have in common.
 pub(super) mod argument {
@@ -34,20 +37,26 @@ pub(super) mod argument {
     pub const KEY_TTL: usize = 12;
     pub const ON_PREDECESSOR_FAILURE: usize = 13;
     pub const PUSH_KEY_TTL_FROM: usize = 14;
+    /// The kind, the lease and the timeout follow one another.
+    pub const PUSH_KIND: usize = 15;
+    pub const PUSH_BATCH: usize = 18;
     pub const KEYS: usize = 14;
     pub const GROUP_KEYS: usize = 15;
     pub const PUSH_MANY_KEY_TTL_FROM: usize = 16;
+    pub const PUSH_MANY_KIND: usize = 17;
+    pub const PUSH_MANY_BATCH: usize = 20;
 }
 
 /// Serves the call, or returns why it falls back to SQL.
 pub unsafe fn push(arguments: &Arguments) -> Result<Outcome, Reason> {
-    if arguments.get(argument::PUSH_KEY_TTL_FROM).is_some() {
+    let unset = [argument::PUSH_KEY_TTL_FROM, argument::PUSH_BATCH];
+    if unset.iter().any(|number| arguments.get(*number).is_some()) {
         return Err(Reason::Policy);
     }
     // SAFETY: the arguments are where native.sql declares them.
     unsafe {
         let payload = arguments.needed(argument::PAYLOAD)?;
-        let mut pusher = Pusher::open(arguments)?;
+        let mut pusher = Pusher::open(arguments, argument::PUSH_KIND)?;
         let id = pusher.next(payload);
         pusher.store_one();
         Ok(Outcome::Served(pg_sys::Datum::from(id)))
@@ -62,10 +71,12 @@ pub(super) struct Pusher<'a> {
 }
 
 impl<'a> Pusher<'a> {
-    pub unsafe fn open(arguments: &'a Arguments) -> Result<Self, Reason> {
+    /// `kind` is the number of the argument kind.
+    pub unsafe fn open(arguments: &'a Arguments, kind: usize) -> Result<Self, Reason> {
         // SAFETY: the arguments are where native.sql declares them; the tables are eligible.
         unsafe {
-            let row = plain_row(arguments)?;
+            let mut row = plain_row(arguments)?;
+            set_own(&mut row, arguments, kind)?;
             let name = arguments.name(argument::QUEUE)?;
             let tables = heap::open(Use::Push)?;
             queue::settings(&tables, name, Kinds::PRODUCER)?;
@@ -147,6 +158,24 @@ unsafe fn plain_row(arguments: &Arguments) -> Result<Task, Reason> {
     row.set(task::TOKEN, 0);
     row.set(task::ADMISSION, 0);
     Ok(row)
+}
+
+/// Sets the kind, the lease and the timeout of a task.
+unsafe fn set_own(row: &mut Task, arguments: &Arguments, kind: usize) -> Result<(), Reason> {
+    let (lease, timeout) = (kind + 1, kind + 2);
+    if let Some(given) = arguments.get(kind) {
+        arguments.name(kind)?;
+        row.set(task::KIND, given);
+    }
+    if let Some(given) = arguments.get(lease) {
+        arguments.span(lease, settings::max_lease())?;
+        row.set(task::LEASE, given);
+    }
+    if let Some(given) = arguments.get(timeout) {
+        arguments.span(timeout, LONGEST_TIMEOUT)?;
+        row.set(task::TIMEOUT, given);
+    }
+    Ok(())
 }
 
 /// Whether a jsonb value is an object.

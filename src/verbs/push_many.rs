@@ -10,7 +10,8 @@ use pgrx::prelude::*;
 
 /// Serves the call, or returns why it falls back to SQL.
 pub unsafe fn push_many(arguments: &Arguments) -> Result<Outcome, Reason> {
-    let unset = [argument::KEYS, argument::GROUP_KEYS, argument::PUSH_MANY_KEY_TTL_FROM];
+    let unset =
+        [argument::KEYS, argument::GROUP_KEYS, argument::PUSH_MANY_KEY_TTL_FROM, argument::PUSH_MANY_BATCH];
     if unset.iter().any(|number| arguments.get(*number).is_some()) {
         return Err(Reason::Policy);
     }
@@ -20,7 +21,7 @@ pub unsafe fn push_many(arguments: &Arguments) -> Result<Outcome, Reason> {
         if payloads.len() > 100_000 {
             return Err(Reason::Argument);
         }
-        let mut pusher = Pusher::open(arguments)?;
+        let mut pusher = Pusher::open(arguments, argument::PUSH_MANY_KIND)?;
         let rows = Rows::new(arguments)?;
         let mut inserter: Option<Inserter> = None;
         for payload in payloads {

@@ -1,11 +1,12 @@
 //! The options of a queue that the native fast path needs.
 
-use crate::datum::text;
+use crate::datum::{microseconds, text};
 use crate::fallback::Reason;
 use crate::heap::Tables;
-use crate::heap::columns::{self, queue as column};
+use crate::heap::columns::{self, queue as column, task};
 use crate::heap::row::Row;
 use crate::heap::scan::{Compare, Condition, Scan, open_by_key};
+use crate::heap::task::Task;
 use crate::rights::{self, Kinds};
 use pgrx::prelude::*;
 
@@ -13,6 +14,8 @@ use pgrx::prelude::*;
 pub struct Settings {
     /// Its lease in microseconds; 0 if it has days or months, whose length varies.
     pub lease: i64,
+    /// How long an attempt of a task without its own timeout may take, in microseconds.
+    pub timeout: Option<i64>,
     /// The number of attempts of a task without its own.
     pub max_attempts: i32,
     /// Whether it is paused.
@@ -23,6 +26,22 @@ pub struct Settings {
     pub limited: bool,
     /// Whether finished tasks are kept.
     pub keep_history: bool,
+}
+
+impl Settings {
+    /// The lease of a task, in microseconds, for a call that names none.
+    pub fn lease_of(&self, row: &Task) -> i64 {
+        // SAFETY: the column is an interval.
+        let own = row.get(task::LEASE).map(|value| unsafe { microseconds(value) });
+        own.map_or(self.lease, |own| own.min(crate::settings::max_lease()))
+    }
+
+    /// When an attempt of a task that began at this time exceeds its timeout.
+    pub fn timeout_of(&self, row: &Task, began: i64) -> i64 {
+        // SAFETY: the column is an interval.
+        let own = row.get(task::TIMEOUT).map(|value| unsafe { microseconds(value) });
+        own.or(self.timeout).map_or(i64::MAX, |timeout| began.saturating_add(timeout))
+    }
 }
 
 /// Reads the options of a queue with the active snapshot. Fails unless the caller has this kind of right.
@@ -46,6 +65,7 @@ pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings,
                 lease: lease
                     .filter(|lease| lease.day == 0 && lease.month == 0)
                     .map_or(0, |lease| lease.time.min(crate::settings::max_lease())),
+                timeout: row.get(column::TIMEOUT).map(|value| microseconds(value)),
                 max_attempts: row.int(column::MAX_ATTEMPTS),
                 paused: row.get(column::PAUSED_AT).is_some(),
                 plain_to_claim: unset.iter().all(|column| row.get(*column).is_none())

@@ -3,8 +3,7 @@
 use super::installed::Installed;
 use super::{BATCH, FIND_LOST_EVENTS, PROCESS_EVENTS, Worker, core, microseconds};
 use crate::clock::now;
-use crate::settings;
-use crate::shared::QueueBits;
+use crate::shared::{AT_ONCE, QueueBits};
 use std::time::{Duration, Instant};
 
 /// The sweep for lost events takes at most one in so many parts of the time.
@@ -18,10 +17,10 @@ impl Worker {
     /// Creates the missing events for a piece of the tables.
     pub(super) fn find_lost_events(&mut self, _pushed: &QueueBits) -> Installed {
         if !self.sweeping {
-            if now() < self.next_lost {
+            if now() < self.next_turn() {
                 return Installed::Yes;
             }
-            self.next_lost = now().saturating_add(microseconds(settings::sweep_interval()));
+            self.turn_began = now();
             self.swept_for = Duration::ZERO;
             self.sweeping = true;
         }
@@ -42,8 +41,10 @@ impl Worker {
         if swept.turn_is_over {
             // After a long turn, the next one waits in proportion. If this one did not check everything, the next one
             // waits no longer than that.
-            let rested = now() + LOST_SHARE * microseconds(self.swept_for);
-            self.next_lost = if self.sweep_position.is_some() { rested } else { self.next_lost.max(rested) };
+            self.rests_until = now() + LOST_SHARE * microseconds(self.swept_for);
+            if self.sweep_position.is_some() {
+                self.turn_began = AT_ONCE;
+            }
         }
         self.more_events = true;
         Installed::Yes

@@ -40,9 +40,12 @@ export function render({ data: task }) {
   const facts = [
     ["queue", queueLink(task.queue)], ["attempts", `${task.attempt} of ${task.max_attempts ?? "?"}`],
     ["priority", count(task.priority)], ["token", count(task.token)],
+    ["kind", task.kind ? named(task.kind) : dim()],
     ["key", task.key ? named(task.key) : dim()],
     ["group", task.group ? named(task.group) : dim()],
     ["pushed", when(task.created, (time) => clock(time))], ["due", when(task.run_at, (time) => clock(time))],
+    ...(task.own_lease ? [["its lease", task.own_lease]] : []),
+    ...(task.timeout ? [["timeout", task.timeout]] : []),
     [live ? "age" : "from push to end", span((live ? now() : task.ended) - task.created)],
   ];
   return [

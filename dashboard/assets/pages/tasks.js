@@ -26,7 +26,7 @@ export function form(overview, page, { state, queue, text }) {
   return h("form", { "data-search": true, "data-keep": true, "data-page": page, "data-state": state || "", role: "search", class: "search" },
     h("input", {
       type: "search", name: "text", value: text || "", maxlength: 200, "aria-label": "Id, or text",
-      placeholder: hidden() ? "Id, key, group, worker or error" : "Id, key, group, worker, error, or text in the payload",
+      placeholder: hidden() ? "Id, kind, key, group, worker or error" : "Id, kind, key, group, worker, error, or text in the payload",
     }),
     h("select", { name: "queue", "aria-label": "Queue" }, h("option", { value: "" }, "every queue"),
       queues.map((name) => h("option", { value: name, selected: name === queue }, name))),
@@ -41,7 +41,7 @@ export function list(found, caption, { without = [], act = null } = {}) {
     ["Queue", (task) => queueLink(task.queue)],
     ["When", moment, "short"],
     ["Attempt", attempts, "number"],
-    ["Key or group", words],
+    ["Kind, key or group", words],
     ["Worker", (task) => (task.worker ? named(task.worker) : dim())],
     ["Last error", (task) => (task.error ? h("span", { class: "error", title: task.error }, task.error) : dim()), "wide"],
   ].filter(([name]) => !without.includes(name));
@@ -55,7 +55,7 @@ function attempts(task) {
 }
 
 function words(task) {
-  const both = [task.key && named(task.key), task.group && named(task.group, "grouped")].filter(Boolean);
+  const both = [task.kind && named(task.kind, "kind"), task.key && named(task.key), task.group && named(task.group, "grouped")].filter(Boolean);
   return both.length ? both : dim();
 }
 

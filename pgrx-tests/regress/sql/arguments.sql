@@ -12,9 +12,9 @@ $$;
 
 -- Names.
 SELECT pg_temp.calls('queue', ARRAY[
-    'queue.push(%s)', 'queue.try_push(%s)', 'queue.try_push(%s, key => ''k'')', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
+    'queue.push(%s)', 'queue.create_batch(%s)', 'queue.try_push(%s)', 'queue.try_push(%s, key => ''k'')', 'queue.push_many(%s, ARRAY[''1'']::jsonb[])', 'queue.push_many(%s, ''{}'')',
     'queue.claim(queue => %s)', 'queue.complete_and_claim(1, 1, queue => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', queue => %s)', 'queue.redrive(%s)',
-    'CALL queue.wait(%s)', 'CALL queue.take(%s)', 'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)', 'queue.cancel(%s, ''k'')'],
+    'CALL queue.wait(%s)', 'CALL queue.take(%s)', 'queue.bind(''a'', %s)', 'queue.unbind(''a'', %s)', 'queue.cancel(%s, ''k'')', 'queue.emit(%s, ''e'')'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 129)→54000', '''nowhere''→QX002']);
 SELECT pg_temp.calls('name', ARRAY[
     'queue.configure(%s, ''{}'')', 'queue.drop(%s)', 'queue.pause(%s)', 'queue.resume(%s)', 'queue.purge(%s)'],
@@ -53,12 +53,12 @@ SELECT pg_temp.calls('queue', ARRAY['queue.schedule(''fresh'', ''@daily'', %s)']
 -- Ids and tokens.
 SELECT pg_temp.calls('id', ARRAY[
     'queue.complete(%s, 1)', 'queue.complete_and_claim(%s, 1)', 'queue.fail(%s, 1, ''x'')', 'queue.release(%s, 1)',
-    'queue.extend(%s, 1)', 'queue.assert_lease(%s, 1)', 'queue.confirm_cancel(%s, 1)', 'queue.cancel(%s)', 'queue.end_lease(%s)', 'queue.retry(%s)', 'queue.run_again(%s)', 'queue.get(%s)',
+    'queue.extend(%s, 1)', 'queue.assert_lease(%s, 1)', 'queue.step(%s, 1, ''s'', ''1'')', 'queue.steps(%s)', 'queue.sleep(%s, 1, now())', 'queue.sleep(%s, 1, ''s'', ''0'')', 'queue.await_event(%s, 1, ''e'')', 'queue.await_task(%s, 1, 2)', 'queue.confirm_cancel(%s, 1)', 'queue.cancel(%s)', 'queue.end_lease(%s)', 'queue.retry(%s)', 'queue.run_again(%s)', 'queue.get(%s)',
     'CALL queue.wait_result(%s)'],
     ARRAY['NULL→22004', '0→22023', '-1→22023', '9223372036854775807→QX003']);
 SELECT pg_temp.calls('token', ARRAY[
     'queue.complete(1, %s)', 'queue.complete_and_claim(1, %s)', 'queue.fail(1, %s, ''x'')', 'queue.release(1, %s)',
-    'queue.extend(1, %s)', 'queue.assert_lease(1, %s)', 'queue.confirm_cancel(1, %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023']);
+    'queue.extend(1, %s)', 'queue.assert_lease(1, %s)', 'queue.step(1, %s, ''s'', ''1'')', 'queue.sleep(1, %s, now())', 'queue.sleep(1, %s, ''s'', ''0'')', 'queue.await_event(1, %s, ''e'')', 'queue.await_task(1, %s, 2)', 'queue.confirm_cancel(1, %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023']);
 
 -- Arrays.
 SELECT pg_temp.calls('ids', ARRAY['queue.complete_many(%s, ''{1}'')', 'queue.extend_many(%s, ''{1}'')', 'queue.complete_many_and_claim(%s, ''{1}'')', 'queue.fail_many(%s, ''{1}'', ''{x}'')', 'queue.release_many(%s, ''{1}'')'],
@@ -81,6 +81,16 @@ SELECT pg_temp.calls('lease', ARRAY[
     'queue.extend(1, 1, %s)', 'queue.extend_many(''{1}'', ''{1}'', %s)'],
     ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
 SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)', 'CALL queue.wait(timeout => %s)', 'CALL queue.take(timeout => %s)', 'CALL queue.wait(''{default}''::text[], %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
+SELECT pg_temp.calls('name', ARRAY['queue.step(1, 1, %s, ''1'')', 'queue.sleep(1, 1, %s, ''0'')'],
+    ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 513)→54000']);
+SELECT pg_temp.calls('event', ARRAY['queue.await_event(1, 1, %s)', 'queue.emit(''default'', %s)'],
+    ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 513)→54000']);
+SELECT pg_temp.calls('value', ARRAY['queue.step(1, 1, ''s'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('until', ARRAY['queue.sleep(1, 1, %s)'], ARRAY['NULL→22004', '''infinity''→22023', '''-infinity''→22023']);
+SELECT pg_temp.calls('duration', ARRAY['queue.sleep(1, 1, ''s'', %s)'], ARRAY['NULL→22004', '''-1 second''→22023', '''101 years''→54000']);
+SELECT pg_temp.calls('timeout', ARRAY['queue.await_event(1, 1, ''e'', %s)', 'queue.await_task(1, 1, 2, %s)'],
+    ARRAY['''-1 second''→22023', '''101 years''→54000']);
+SELECT pg_temp.calls('other', ARRAY['queue.await_task(1, 1, %s)'], ARRAY['NULL→22004', '0→22023', '1→22023']);
 SELECT pg_temp.calls('delay', ARRAY['queue.publish(''a'', delay => %s)', 'queue.push(''default'', delay => %s)', 'queue.push_many(''default'', ''{}'', delay => %s)', 'queue.release(1, 1, %s)', 'queue.release_many(''{}'', ''{}'', %s)'],
     ARRAY['''-1 s''→22023', '''-1 mon 29 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)', 'queue.release_many(''{}'', ''{}'', %s)'], ARRAY['NULL→22004']);
@@ -126,7 +136,10 @@ SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1
     ARRAY['''{}''→22023', '''{a,b}''→22023', '''{{a}}''→22023', '''{""}''→22023', 'ARRAY[repeat(''x'', 513)]→54000']);
 SELECT pg_temp.calls('keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], key => ''k'', keys => %s)'], ARRAY['''{a}''→22023']);
 SELECT pg_temp.calls('group_keys', ARRAY['queue.push_many(''default'', ARRAY[''1'']::jsonb[], group_key => ''k'', group_keys => %s)'], ARRAY['''{a}''→22023']);
-SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)', 'queue.try_push(''default'', %s)', 'queue.try_push(''default'', %s, key => ''k'')', 'queue.schedule(''fresh'', ''@daily'', ''default'', %s)', 'queue.publish(''a'', %s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('batch', ARRAY['queue.push(''default'', batch => %s)', 'queue.try_push(''default'', batch => %s)', 'queue.push_many(''default'', ''{1}'', batch => %s)', 'queue.create_batch(''default'', batch => %s)', 'queue.seal_batch(%s)'],
+    ARRAY['0→22023', '-1→22023', '999999→QX007']);
+SELECT pg_temp.calls('batch', ARRAY['queue.seal_batch(%s)'], ARRAY['NULL→22004']);
+SELECT pg_temp.calls('payload', ARRAY['queue.push(''default'', %s)', 'queue.try_push(''default'', %s)', 'queue.try_push(''default'', %s, key => ''k'')', 'queue.schedule(''fresh'', ''@daily'', ''default'', %s)', 'queue.publish(''a'', %s)', 'queue.emit(''default'', ''e'', %s)'], ARRAY['NULL→22004']);
 SELECT pg_temp.calls('runs', ARRAY['queue.schedule_preview(''@daily'', runs => %s)'], ARRAY['NULL→22004', '0→22023', '-1→22023', '10001→54000']);
 SELECT pg_temp.calls('delay', ARRAY['queue.push(''default'', run_at => now(), delay => %s)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('error', ARRAY['queue.fail(1, 1, %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 1048577)→54000']);
@@ -137,7 +150,7 @@ SELECT pg_temp.calls('errors', ARRAY['queue.fail_many(''{1}'', ''{1}'', %s)'], A
 SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s, true)', 'queue.fail_many(''{}'', ''{}'', ''{}'', %s, true)'], ARRAY['''1 s''→22023']);
 SELECT pg_temp.calls('force', ARRAY['queue.drop(''default'', %s)'], ARRAY['NULL→22004']);
 SELECT pg_temp.calls('tasks', ARRAY['queue.push_tasks(%s)'], ARRAY['NULL→22004', '''{}''→22023', '''1''→22023', '''[1]''→22023', '''[[]]''→22023', '''[{"queue": "default", "x": 1}]''→22023',
-    '''[{"queue": "default", "priority": "x"}]''→22023', '''[{"queue": "default", "run_at": "soon"}]''→22023', '''[{"queue": "default", "after": 1}]''→22023', 'to_jsonb(array_fill(1, ARRAY[100001]))→54000']);
+    '''[{"queue": "default", "priority": "x"}]''→22023', '''[{"queue": "default", "run_at": "soon"}]''→22023', '''[{"queue": "default", "after": 1}]''→22023', '''[{"queue": "default", "key": 1}]''→22023', 'to_jsonb(array_fill(1, ARRAY[100001]))→54000']);
 SELECT pg_temp.calls('queue', ARRAY['queue.push_tasks(%s)'], ARRAY['''[{}]''→22004', '''[{"queue": ""}]''→22023', '''[{"queue": "default"}, {"queue": "nowhere"}]''→QX002']);
 SELECT pg_temp.calls('after', ARRAY['queue.push_tasks(%s)'], ARRAY['''[{"queue": "default", "after": [null]}]''→22004', '''[{"queue": "default", "after": [0]}]''→22023', '''[{"queue": "default", "after": [9223372036854775807]}]''→QX003']);
 SELECT pg_temp.calls('key', ARRAY['queue.cancel(''default'', %s)'], ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 513)→54000']);
@@ -201,6 +214,7 @@ CREATE FUNCTION pg_temp.everything() RETURNS text LANGUAGE sql AS $$
         UNION ALL SELECT s::text FROM queue_internal.slots AS s UNION ALL SELECT s::text FROM queue_internal.rate_buckets AS s
         UNION ALL SELECT s::text FROM queue.schedules AS s
         UNION ALL SELECT b::text FROM queue.bindings AS b
+        UNION ALL SELECT s::text FROM queue_internal.steps AS s UNION ALL SELECT e::text FROM queue_internal.emitted AS e
         UNION ALL SELECT r.rolname || coalesce(p.polname, '') FROM pg_roles AS r LEFT JOIN pg_policy AS p ON r.oid = ANY (p.polroles)) AS all_of_it (line)
 $$;
 SELECT pg_temp.everything() AS before \gset

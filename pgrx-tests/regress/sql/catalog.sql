@@ -68,4 +68,4 @@ SELECT queue.engine_stats() IS NOT NULL AS loaded;
 SELECT name, context, unit, boot_val, min_val, max_val FROM pg_settings
 WHERE name LIKE 'queue.%' AND context <> 'postmaster' ORDER BY name;
 SELECT queue_internal.setting('max_lease', 'none') = '7d' AND queue_internal.setting('history_retention', 'none') = '7d'
-   AND queue_internal.setting('dead_letter_retention', 'none') = '30d' AND queue_internal.setting('history_ahead', 'none') = '3' AS same_defaults;
+   AND queue_internal.setting('dead_letter_retention', 'none') = '30d' AND queue_internal.setting('event_retention', 'none') = '7d' AND queue_internal.setting('history_ahead', 'none') = '3' AS same_defaults;

@@ -34,3 +34,15 @@ SELECT cancel_requested FROM queue.extend(:id, :fresh);
 BEGIN; SELECT queue.assert_lease(:id, :fresh); INSERT INTO effects VALUES ('assert_lease'); COMMIT;
 BEGIN; INSERT INTO effects VALUES ('complete'); SELECT queue.complete(:id, :fresh); COMMIT;
 SELECT * FROM effects;
+
+-- A lease that has expired is current until its end: until then the worker may write, extend it and complete the task.
+-- After its end it is not, although no other worker has the task yet.
+DELETE FROM effects;
+SELECT queue.push('default', '"late"') AS late \gset
+SELECT token FROM queue.claim('1 minute') \gset
+SELECT pg_temp.expire(:late);
+BEGIN; SELECT queue.assert_lease(:late, :token); INSERT INTO effects VALUES ('expired'); COMMIT;
+SELECT queue.reap();
+BEGIN; SELECT queue.assert_lease(:late, :token); INSERT INTO effects VALUES ('ended'); COMMIT;
+SELECT * FROM effects;
+SELECT split_part(pg_temp.refused(format('SELECT queue.assert_lease(%s, %s)', :late, :token)), E'\n', 2) AS refused;

@@ -133,6 +133,8 @@ SELECT statement, split_part(pg_temp.refused(replace(statement, ':taken', :'take
     $$SELECT queue.push('api')$$, $$SELECT queue.push_many('api', '{1}')$$,
     $$SELECT queue.complete(:taken, 1)$$, $$SELECT queue.fail(:taken, 1, 'x')$$, $$SELECT queue.release(:taken, 1)$$,
     $$SELECT queue.extend(:taken, 1)$$, $$SELECT queue.confirm_cancel(:taken, 1)$$,
+    $$SELECT queue.step(:taken, 1, 's', '1')$$, $$SELECT queue.steps(:taken)$$, $$SELECT queue.sleep(:taken, 1, now())$$,
+    $$SELECT queue.await_event(:taken, 1, 'e')$$, $$SELECT queue.await_task(:taken, 1, 1)$$, $$SELECT queue.emit('api', 'e')$$,
     $$SELECT queue.complete_and_claim(:taken, 1, queue => 'api')$$, $$CALL queue.wait('bank', '0')$$,
     $$INSERT INTO queue.tasks (queue) VALUES ('api')$$]) AS statement;
 -- Whether a key of another queue is taken makes no difference.
@@ -147,6 +149,22 @@ RESET ROLE;
 SELECT queue.push('default') AS hidden \gset
 SET ROLE mixed;
 SELECT split_part(pg_temp.refused(format('SELECT queue.push(%L, after => ARRAY[%s])', 'bank', :hidden)), E'\n', 1);
+RESET ROLE;
+-- A task can wait for tasks of the same queues, and gets the results of those that the role could work on.
+SELECT queue.push('api', '"flow"', priority => -1) AS flow, queue.push('api') AS own, queue.push('bank', priority => -1) AS other \gset
+SELECT queue.complete(id, token, '"seen"') FROM queue.claim('1 minute', 'bank');
+SET ROLE mixed;
+SELECT id, token FROM queue.claim('1 minute', 'api') \gset
+SELECT split_part(pg_temp.refused(format('SELECT queue.await_task(%s, %s, %s)', :id, :token, :hidden)), E'\n', 1) AS refused;
+SELECT split_part(pg_temp.refused(format('SELECT queue.await_task(%s, %s, 4711)', :id, :token)), E'\n', 1) AS refused;
+SELECT * FROM queue.await_task(:id, :token, :other);
+SELECT queue.emit('bank', 'e');
+SELECT * FROM queue.await_event(:id, :token, 'e', '0');
+SELECT * FROM queue.await_task(:id, :token, :own);
+SELECT kind, value FROM queue.steps(:id);
+SELECT queue.complete(id, token, '"done"') FROM queue.claim('1 minute', 'api', 9);
+SELECT id, token FROM queue.claim('1 minute', 'api') \gset
+SELECT * FROM queue.await_task(:id, :token, :own);
 RESET ROLE;
 -- A right for all queues of one kind adds nothing to a right of another kind.
 SELECT queue.grant_producer('mixed');

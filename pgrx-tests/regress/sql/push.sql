@@ -57,7 +57,17 @@ SELECT count(*) FROM queue.push_tasks(jsonb_build_array(
     jsonb_build_object('queue', 'mixed', 'key', 'b', 'payload', 'new', 'on_duplicate', 'replace')));
 SELECT key, state, payload FROM queue.tasks WHERE queue = 'mixed' ORDER BY key, id;
 SELECT split_part(pg_temp.refused(format('SELECT queue.push_tasks(%L)', tasks)), E'\n', 1) AS refused FROM (VALUES
-    (1, '[{"queue": "mixed"}, {"queue": "mixed", "priorty": 1}]'), (2, '[{"queue": "mixed"}, {"queue": "mixed", "priority": 1.5}]'),
-    (3, '[{"queue": "mixed"}, {"queue": "mixed", "key": "b", "on_duplicate": "error"}]'), (4, '[{"queue": "mixed"}, {"queue": "nowhere"}]')) AS v (nth, tasks) ORDER BY nth;
+    (1, '[{"queue": "mixed"}, {"queue": "mixed", "key": "b", "on_duplicate": "error"}]'), (2, '[{"queue": "mixed"}, {"queue": "nowhere"}]')) AS v (nth, tasks) ORDER BY nth;
+-- A member of another type is refused and not converted. The error has its name and the position of the element, and never its value.
+SELECT left(v.member, 22) AS member, v.value, refused
+FROM (VALUES
+    (1, 'queue', '1'), (2, 'key', '5'), (3, 'key', 'true'), (4, 'group_key', '{"secret": 1}'), (5, 'on_duplicate', '1'), (6, 'priority', '"1"'), (7, 'priority', '1.5'),
+    (8, 'priority', '1.0'), (9, 'priority', '5000000000'), (10, 'max_attempts', '"3"'), (11, 'run_at', '1700000000'), (12, 'run_at', '"secret"'), (13, 'delay', '60'),
+    (14, 'delay', '"secret"'), (15, 'key_ttl', '1'), (16, 'headers', '"secret"'), (17, 'backoff', '[]'), (18, 'after', '1'), (19, 'after', '["1"]'), (20, 'after', '[1.5]'),
+    (21, 'after', '[[1]]'), (22, 'on_predecessor_failure', '1'), (23, 'key_ttl_from', '{}'), (24, 'priorty', '1'), (25, repeat('secret', 11), 'null')) AS v (nth, member, value),
+LATERAL (SELECT split_part(pg_temp.refused(format('SELECT queue.push_tasks(%L)', format('[{"queue": "mixed"}, {"queue": "mixed", "%s": %s}, {"queue": "mixed"}]', v.member, v.value))), E'\n', 1)) AS r (refused)
+ORDER BY v.nth;
+SELECT count(*) FROM queue.push_tasks('[{"queue": "mixed", "payload": 1, "priority": null, "run_at": null, "delay": null, "key": null, "on_duplicate": null, "group_key": null,
+    "max_attempts": null, "headers": null, "after": null, "backoff": null, "key_ttl": null, "on_predecessor_failure": null, "key_ttl_from": null}]');
 SELECT count(*) FROM queue.tasks WHERE queue = 'mixed';
 SELECT count(*) FROM queue.push_tasks('[]');

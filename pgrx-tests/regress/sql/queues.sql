@@ -90,6 +90,17 @@ SELECT queue.create('again', '{"max_attempts": 9}', if_not_exists => true);
 SET client_min_messages = warning;
 SELECT max_attempts FROM queue.queues WHERE name = 'again';
 SELECT split_part(pg_temp.refused($$SELECT queue.create('again', if_not_exists => false)$$), E'\n', 1) AS refused;
+-- A unique violation of another table is not taken for a queue that exists.
+CREATE TABLE audit (name text PRIMARY KEY);
+INSERT INTO audit VALUES ('audited');
+CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN INSERT INTO public.audit VALUES (NEW.name); RETURN NULL; END $$;
+CREATE TRIGGER audit AFTER INSERT ON queue.queues FOR EACH ROW EXECUTE FUNCTION audit();
+SELECT split_part(pg_temp.refused($$SELECT queue.create('audited', if_not_exists => true)$$), E'\n', 1) AS refused;
+SELECT split_part(pg_temp.refused($$SELECT queue.create('audited')$$), E'\n', 1) AS refused;
+SELECT count(*) FROM queue.queues WHERE name = 'audited';
+DROP TRIGGER audit ON queue.queues;
+DROP TABLE audit;
+DROP FUNCTION audit();
 
 -- All queues at once.
 SELECT count(*) AS running FROM queue.queues WHERE paused_at IS NULL \gset

@@ -54,3 +54,25 @@ SELECT (queue.get(:done)).state AS done, (queue.get(:dead)).state AS dead, (queu
 SELECT ttl = '1 hour' AS same_key_ttl FROM queue_internal.keys WHERE task_id = :dead_2;
 SELECT split_part(pg_temp.refused(format('SELECT queue.run_again(%s)', :dead)), E'\n', 1) AS refused;
 SELECT pg_temp.refused(format('SELECT queue.run_again(%s)', :queued)) LIKE 'QX005: task % has not ended%The task is queued.%' AS refused;
+
+-- A completed task: all options that the history keeps. Its key is still taken for its key_ttl, and free afterwards.
+SELECT queue.push('again', '"kept"', priority => -2, key => 'kept', key_ttl => '1 hour', group_key => 'g2', max_attempts => 5, headers => '{"h": 2}') AS kept \gset
+SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'again');
+SELECT regexp_replace(split_part(pg_temp.refused(format('SELECT queue.run_again(%s)', :kept)), E'\n', 1), '[0-9]{4}-.*', '') AS refused;
+UPDATE queue_internal.keys SET expires_at = '-infinity' WHERE key = 'kept';
+SELECT queue.run_again(:kept) AS kept_2 \gset
+SELECT payload, priority, key, group_key, max_attempts, headers, state, attempt FROM queue.tasks WHERE id = :kept_2;
+SELECT split_part(pg_temp.refused(format('SELECT queue.run_again(%s)', :kept)), E'\n', 1) AS refused;
+SELECT state, payload FROM queue.all_tasks WHERE id = :kept;
+-- Predecessors have ended and are not waited for again, however they ended: of a completed task, and of a dead letter.
+SELECT queue.push('again', '"before"', priority => -3) AS before \gset
+SELECT queue.push('again', '"after"', priority => -3, after => ARRAY[:before]) AS after \gset
+SELECT queue.push('again', '"after a failure"', priority => -3, after => ARRAY[:before], on_predecessor_failure => 'fail') AS failed \gset
+SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'again');
+CALL queue.maintain();
+SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'again');
+SELECT queue.fail(id, token, 'x', permanent => true) FROM queue.claim('1 minute', 'again');
+SELECT (queue.get(:after)).state AS after, (queue.get(:failed)).state AS failed;
+SELECT queue.run_again(:after) AS after_2, queue.run_again(:failed) AS failed_2 \gset
+SELECT payload, state, priority FROM queue.tasks WHERE id IN (:after_2, :failed_2) ORDER BY id;
+SELECT count(*) AS dependencies FROM queue_internal.dependencies WHERE task_id IN (:after_2, :failed_2);

@@ -14,7 +14,7 @@ use super::load::{Load, QUEUES, SETUP};
 use super::random::Random;
 use super::scene::Scene;
 use super::{account, drain, observer, waiting};
-use crate::cluster::{bindir, home, major_version};
+use crate::cluster::{bindir, major_version, run_folder};
 use crate::{Cluster, Settings};
 
 /// How violations are shown at most.
@@ -110,7 +110,7 @@ impl Campaign {
         println!("  {options:?}");
         println!("  {} pause={:?}", self.load, self.pause);
         println!("  {}", self.settings.split_whitespace().collect::<Vec<_>>().join(" "));
-        let folder = home().join("run").join(&options.folder);
+        let folder = run_folder(&options.folder);
         let mut scene = self.stage(options, &folder);
         let mut verdict = Verdict {
             campaign: self.name,

@@ -6,8 +6,9 @@ use postgres::{Client, IsolationLevel};
 
 use crate::stalls;
 
-/// How long a finished task may leave rows behind, while they do not become fewer.
-const SOON: Duration = Duration::from_secs(5);
+/// How long a finished task may leave dependencies and events behind, while they do not become fewer: an event is postponed
+/// by ten seconds at most.
+const SOON: Duration = Duration::from_secs(15);
 
 /// A task that the sweep may have to find: it waits for a task whose end could not be written to the dependency's
 /// row, and left its outcome elsewhere, as designed.
@@ -92,13 +93,18 @@ pub fn reasons(client: &mut Client) -> Vec<String> {
     reasons
 }
 
-/// Rows that stay after their tasks ended. Dependencies may be left to the sweep.
+/// Rows that stay after their tasks ended. Dependencies may be left to the sweep; keys may not, nor to any later moment.
 pub fn left_behind(client: &mut Client) -> Vec<String> {
-    let query = "
+    let texts = |rows: Vec<postgres::Row>| rows.iter().take(20).map(|row| row.get(0)).collect();
+    let keys = "
         SELECT format('key %s of %s is held by task %s, which is over', k.key, k.queue, k.task_id)
         FROM queue_internal.keys AS k
-        WHERE k.expires_at IS NULL AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = k.task_id)
-        UNION ALL
+        WHERE k.expires_at IS NULL AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = k.task_id)";
+    let keys = client.query(keys, &[]).expect("which keys are held");
+    if !keys.is_empty() {
+        return texts(keys);
+    }
+    let query = "
         SELECT format('a dependency of task %s, which is over, on %s: %s', d.task_id, d.predecessor_id, d.outcome)
         FROM queue_internal.dependencies AS d WHERE NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = d.task_id)
         UNION ALL
@@ -114,7 +120,7 @@ pub fn left_behind(client: &mut Client) -> Vec<String> {
         let late = stalls::since(since) > SOON;
         if rows.is_empty() || late {
             sweep(client, false);
-            return rows.iter().take(20).map(|row| row.get(0)).collect();
+            return texts(rows);
         } else if !swept && stalls::since(since) > SOON / 5 {
             swept = true;
             sweep(client, true);

@@ -1,8 +1,8 @@
 //! Access control, mostly with requests that no browser would send.
 
-use crate::fill::{fill, id, run};
-use crate::program::{Dashboard, refused};
-use crate::{ENTER, browse, http, ids, start};
+use super::fill::{fill, id, run};
+use super::program::{Dashboard, refused};
+use super::{ENTER, browse, http, ids, start};
 
 #[test]
 fn requests_without_the_token_or_from_another_site_are_refused() {

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use base64::prelude::{BASE64_STANDARD, Engine};
-use queue_ext_tests::cluster::home;
+use queue_ext_tests::cluster::{home, run_folder};
 use queue_ext_tests::{SOON, eventually};
 use serde_json::{Value, json};
 
-use crate::http;
+use super::http;
 
 /// The key of an element in WebDriver.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -40,7 +40,7 @@ impl Browser {
     pub fn start(name: &str) -> Self {
         let installed = home().join("browser");
         assert!(installed.join(".done").exists(), "no browser: make {}/.done", installed.display());
-        let folder = home().join("run").join(format!("browser-{name}"));
+        let folder = run_folder(format!("browser-{name}"));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder");
         let fonts = folder.join("fonts.conf");

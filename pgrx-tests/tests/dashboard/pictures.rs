@@ -10,9 +10,9 @@ use postgres::Client;
 use queue_ext_tests::Cluster;
 use serde_json::json;
 
-use crate::browse;
-use crate::fill::{id, run};
-use crate::program::Dashboard;
+use super::browse;
+use super::fill::{id, run};
+use super::program::Dashboard;
 
 const SETUP: &str = "
     CREATE ROLE oncall LOGIN; SELECT queue.grant_operator('oncall');

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use queue_ext_tests::{Cluster, SOON, eventually};
 use serde_json::Value;
 
-use crate::http::{self, Answer};
+use super::http::{self, Answer};
 
 pub struct Dashboard {
     process: Child,

@@ -7,7 +7,7 @@ use std::fs;
 use postgres::Client;
 use queue_ext_tests::Cluster;
 
-use crate::pages::root;
+use super::pages::root;
 
 const HEAD: &str = "# Reference
 

@@ -6,7 +6,7 @@ use pulldown_cmark::{Event, Options, Parser, Tag};
 use queue_ext_tests::brief;
 use queue_ext_tests::cluster::home;
 
-use crate::pages::{pages, root};
+use super::pages::{pages, root};
 
 #[test]
 fn every_link_leads_somewhere() {

@@ -11,10 +11,10 @@ use std::ops::Range;
 use std::process::Command;
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag};
-use queue_ext_tests::cluster::{bindir, home};
+use queue_ext_tests::cluster::{bindir, run_folder};
 use queue_ext_tests::{Cluster, brief};
 
-use crate::pages::{Page, pages, root};
+use super::pages::{Page, pages, root};
 
 const STATEMENTS: [&str; 16] = [
     "ALTER", "BEGIN", "CALL", "COPY", "CREATE", "DELETE", "DO", "DROP", "GRANT", "INSERT", "LISTEN",
@@ -46,7 +46,7 @@ fn every_snippet_runs() {
     client
         .batch_execute("CREATE ROLE web; CREATE ROLE mailer; CREATE ROLE oncall")
         .expect("the roles of the pages");
-    let scripts = home().join("run/docs-scripts");
+    let scripts = run_folder("docs-scripts");
     let _ = fs::remove_dir_all(&scripts);
     let (mut failed, mut ran) = (Vec::new(), 0);
     for page in pages() {

@@ -189,6 +189,7 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
             "newer_than",
             "key",
             "group_key",
+            "kind",
             "worker",
             "error",
             "payload",
@@ -200,6 +201,8 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
         .boxed(),
         ("options", _) => object(&[
             "lease",
+            "timeout",
+            "kind",
             "max_attempts",
             "backoff",
             "max_running",
@@ -240,6 +243,10 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
                 "key_ttl",
                 "on_predecessor_failure",
                 "key_ttl_from",
+                "kind",
+                "lease",
+                "timeout",
+                "batch",
                 "x",
             ][..];
             let member = (select(names), json()).prop_map(|(name, value)| format!("\"{name}\": {value}"));
@@ -279,6 +286,7 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
             "7 days 1 us",
             "-1 s",
             "1 mon -30 days",
+            "40 years -14401 days",
             "100 years",
             "178000000 years",
             "-178000000 years",

@@ -5,10 +5,14 @@ use postgres::{Client, SimpleQueryMessage};
 /// Two queues, and a function that prints all rows without their times.
 pub const SETUP: &str = r#"
 SELECT queue.create('a', '{"backoff": {"base": "1 hour", "jitter": 0}, "max_attempts": 3}');
-SELECT queue.create('b', '{"backoff": {"base": "0"}, "keep_history": false}');
+SELECT queue.create('b', '{"backoff": {"base": "0"}, "keep_history": false, "timeout": "50 min"}');
 CREATE FUNCTION public.moment(t timestamptz) RETURNS text LANGUAGE sql AS $$
     SELECT CASE WHEN t < '2021-01-01' OR t > '2099-01-01' THEN t::text
                 WHEN t > clock_timestamp() THEN 'later' WHEN t IS NOT NULL THEN 'now' END
+$$;
+-- All leases and timeouts are multiples of ten minutes.
+CREATE FUNCTION public.ten_minutes(t timestamptz) RETURNS numeric LANGUAGE sql AS $$
+    SELECT round(extract(epoch FROM t - clock_timestamp()) / 600)
 $$;
 CREATE FUNCTION public.plain(errors jsonb) RETURNS jsonb LANGUAGE sql AS $$
     SELECT jsonb_agg(e - 'at' ORDER BY n) FROM jsonb_array_elements(errors) WITH ORDINALITY AS x (e, n)
@@ -33,17 +37,22 @@ CREATE FUNCTION public.everything() RETURNS SETOF text LANGUAGE sql AS $$
     -- No events: they are hints, and only what follows from them is the same.
     SELECT 'waits ' || to_jsonb(d)::text
     FROM (SELECT * FROM queue_internal.dependencies ORDER BY predecessor_id, task_id) AS d
+    UNION ALL
+    SELECT 'batch ' || (to_jsonb(b) - 'sealed_at')::text || (b.sealed_at IS NOT NULL)
+    FROM (SELECT * FROM queue_internal.batches ORDER BY task_id) AS b
 $$;
 CREATE FUNCTION public.reset() RETURNS bigint LANGUAGE sql AS $$
     DELETE FROM queue.tasks; DELETE FROM queue.history; DELETE FROM queue.dead_letters;
     DELETE FROM queue_internal.keys; DELETE FROM queue_internal.events; DELETE FROM queue_internal.dependencies;
+    DELETE FROM queue_internal.batches;
     UPDATE queue.queues SET paused_at = NULL WHERE paused_at IS NOT NULL;
     SELECT setval('queue.tasks_id_seq', 1, false)
 $$;
 "#;
 
 const CLAIMED: &str = "id, token, queue, payload, headers, attempt, max_attempts, priority, key, group_key, progress, \
-                       public.moment(run_at), created_at <= clock_timestamp(), lease_until > clock_timestamp()";
+                       public.moment(run_at), created_at <= clock_timestamp(), lease_until > clock_timestamp(), kind, \
+                       public.ten_minutes(lease_until)";
 
 /// splitmix64: small, and the same everywhere.
 struct Dice(u64);
@@ -97,6 +106,9 @@ impl<'a> History<'a> {
     /// Runs it, and returns the calls and their results.
     pub fn play(mut self) -> Vec<String> {
         self.client.simple_query("SELECT public.reset()").expect("reset");
+        if self.policies && self.dice.one_in(2) {
+            self.run("SELECT queue.create_batch('a', '\"callback\"')");
+        }
         for _ in 0..1 + self.dice.roll(3) {
             if self.dice.one_in(2) { self.push() } else { self.push_many() }
         }
@@ -160,6 +172,19 @@ impl<'a> History<'a> {
         if self.dice.one_in(6) {
             options += self.dice.pick(&[", max_attempts => 1", ", max_attempts => 2", ", max_attempts => 0"]);
         }
+        if self.dice.one_in(4) {
+            options += self.dice.pick(&[
+                ", kind => 'letter'",
+                ", kind => ''",
+                ", lease => '20 min'",
+                ", lease => '1 day'",
+                ", lease => '1 mon'",
+                ", timeout => '40 min'",
+                ", timeout => '1 day', kind => 'é'",
+                ", timeout => '0'",
+                ", lease => '3 hours', timeout => '1 mon -29 days'",
+            ]);
+        }
         if self.policies && self.dice.one_in(3) {
             options += self.dice.pick(&[
                 ", key => 'k'",
@@ -167,6 +192,8 @@ impl<'a> History<'a> {
                 ", group_key => 'g'",
                 ", after => ARRAY[1]::bigint[]",
                 ", backoff => '{\"base\": \"0\"}'",
+                ", batch => 1",
+                ", batch => 1, key => 'k'",
             ]);
         }
         options
@@ -272,13 +299,17 @@ impl<'a> History<'a> {
         let (id, token) = self.leased();
         let rest = self.dice.pick(&["", ", '2 hours'", ", '2 hours', '{\"p\": 1}'", ", NULL, '2'", ", '0'"]);
         self.run(&format!(
-            "SELECT lease_until > clock_timestamp(), cancel_requested FROM queue.extend({id}, {token}{rest})"
+            "SELECT lease_until > clock_timestamp(), cancel_requested,
+                    public.ten_minutes(lease_until) FROM queue.extend({id}, {token}{rest})"
         ));
     }
 
     fn other_verb(&mut self) {
         let id = 1 + self.dice.roll(12);
         let queue = self.queue();
+        if self.policies && self.dice.one_in(4) {
+            return self.run("SELECT queue.seal_batch(1)");
+        }
         match self.dice.roll(10) {
             0..3 => {
                 let (id, token) = self.given_up();

@@ -296,11 +296,12 @@ fn the_dependents_of_a_task_are_not_all_notified_in_one_transaction() {
     assert_eq!(number(&mut client, notified), 1000);
     assert_eq!(number(&mut client, "SELECT count(*) FROM queue_internal.events"), 1000);
     let waiting = "SELECT count(*) FROM queue.tasks WHERE state = 'waiting'";
+    let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).expect("the session").get(0);
     let mut longest = Duration::ZERO;
     eventually("all others are unblocked", 3 * SOON, || {
-        let started = Instant::now();
+        let (started, excuse) = (Instant::now(), Excuse::of(pid));
         run(&mut client, "SELECT queue_internal.process_all_events(1000)");
-        longest = longest.max(started.elapsed());
+        longest = longest.max(started.elapsed().saturating_sub(excuse.so_far()));
         number(&mut client, waiting) == 1
     });
     println!("the longest transaction took {longest:?}");

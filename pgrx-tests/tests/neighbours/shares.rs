@@ -128,8 +128,10 @@ fn a_role_that_waits_for_many_results_leaves_slots_for_others() {
     run(&mut client, "SELECT queue.grant_operator('many', 'm1'), queue.grant_operator('one', 'b')");
     let waiters: Vec<_> = (0..520)
         .map(|_| {
-            let (config, call) =
-                (cluster.config("postgres"), format!("CALL queue.wait_result({id}, '1 minute', NULL, NULL)"));
+            let (config, call) = (
+                cluster.config("postgres"),
+                format!("CALL queue.wait_result({id}, '10 minutes', NULL, NULL)"),
+            );
             std::thread::Builder::new().stack_size(128 * 1024).spawn(move || {
                 let mut client = config.clone().user("many").connect(NoTls).expect("connect");
                 drop(client.batch_execute(&call));
@@ -139,27 +141,31 @@ fn a_role_that_waits_for_many_results_leaves_slots_for_others() {
         .expect("threads");
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait_result(%' AND wait_event_type = 'Extension'";
     eventually("they wait", 2 * SOON, || number(&mut client, waiting) >= 500);
-    let mut late = Vec::new();
-    for _ in 0..10 {
-        let id = number(&mut one, "SELECT queue.push('b')");
-        let result = waiter(&cluster, "one", format!("CALL queue.wait_result({id}, '1 minute', NULL, NULL)"));
-        eventually("it sleeps", SOON, || {
-            let query = format!(
-                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait_result({id},%' AND wait_event_type = 'Extension'"
-            );
-            number(&mut client, &query) == 1
-        });
-        // Without a slot, its pauses have grown by now.
-        std::thread::sleep(Duration::from_millis(700));
-        run(&mut one, "SELECT queue.complete(id, token) FROM queue.claim('1 hour', 'b')");
-        let ended = Instant::now();
-        result.join().expect("the waiter");
-        late.push(ended.elapsed());
-    }
-    println!("results were known after {late:?}");
-    // Without a slot, some of ten would be within this as well.
-    late.sort();
-    assert!(late[7] < Duration::from_millis(60), "{late:?}");
+    // Without a slot, some of ten would be within this as well, and never eight. Whatever else the machine does can only make
+    // them longer.
+    let in_time = (0..5).any(|_| {
+        let mut late = Vec::new();
+        for _ in 0..10 {
+            let id = number(&mut one, "SELECT queue.push('b')");
+            let result = waiter(&cluster, "one", format!("CALL queue.wait_result({id}, '1 minute', NULL, NULL)"));
+            eventually("it sleeps", SOON, || {
+                let query = format!(
+                    "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL queue.wait_result({id},%' AND wait_event_type = 'Extension'"
+                );
+                number(&mut client, &query) == 1
+            });
+            // Without a slot, its pauses have grown by now.
+            std::thread::sleep(Duration::from_millis(700));
+            run(&mut one, "SELECT queue.complete(id, token) FROM queue.claim('1 hour', 'b')");
+            let ended = Instant::now();
+            result.join().expect("the waiter");
+            late.push(ended.elapsed());
+        }
+        println!("results were known after {late:?}");
+        late.sort();
+        late[7] < Duration::from_millis(60)
+    });
+    assert!(in_time, "three of ten were late, five times");
     run(&mut client, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'many'");
     waiters.into_iter().for_each(|waiter| waiter.join().expect("a waiter"));
 }

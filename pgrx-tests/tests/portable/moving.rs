@@ -20,6 +20,10 @@ const EVERYTHING: &str = "
     UNION ALL SELECT 'slot ' || to_jsonb(s)::text FROM queue_internal.slots AS s
     UNION ALL SELECT 'token ' || to_jsonb(s)::text FROM queue_internal.rate_buckets AS s
     UNION ALL SELECT 'dependency ' || to_jsonb(d)::text FROM queue_internal.dependencies AS d
+    UNION ALL SELECT 'step ' || to_jsonb(s)::text FROM queue_internal.steps AS s
+    UNION ALL SELECT 'await ' || to_jsonb(a)::text FROM queue_internal.awaits AS a
+    UNION ALL SELECT 'emitted ' || to_jsonb(e)::text FROM queue_internal.emitted AS e
+    UNION ALL SELECT 'batch ' || to_jsonb(b)::text FROM queue_internal.batches AS b
     UNION ALL SELECT 'day ' || p.name || p.attached FROM queue_internal.history_partitions() AS p
     UNION ALL SELECT 'sequence ' || s.last_value || s.is_called FROM queue.tasks_id_seq AS s
     ORDER BY 1";
@@ -27,10 +31,11 @@ const EVERYTHING: &str = "
 /// Rows in every table.
 const SOMETHING: &str = r#"
     SELECT queue.create('mail', '{"max_running": 5, "rate_limit": 100, "rate_period": "1 hour", "key_ttl": "1 day"}'),
-           queue.create('bare', '{"keep_history": false}'), queue.configure('default', '{"lease": "7 minutes"}');
+           queue.create('bare', '{"keep_history": false}'), queue.configure('default', '{"lease": "7 minutes", "timeout": "3 hours"}');
     SELECT queue.push('mail', '{"n": 1}', key => 'k1'), queue.push('mail', group_key => 'g'),
            queue.push('mail', group_key => 'g'), queue.push('default', delay => '1 hour'),
-           queue.push('default', to_jsonb(repeat('x', 20000)), priority => 3);
+           queue.push('default', to_jsonb(repeat('x', 20000)), priority => 3),
+           queue.push('bare', kind => 'letter', lease => '2 minutes', timeout => '1 hour');
     SELECT queue.push('mail', after => ARRAY[1, 2]);
     SELECT queue.claim('10 minutes', 'mail', 2);
     SELECT queue.complete(id, token, '{"done": true}') FROM queue.claim('10 minutes');
@@ -38,7 +43,12 @@ const SOMETHING: &str = r#"
     SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('10 minutes');
     SELECT queue.push('mail', key => 'k1', on_duplicate => 'replace');
     SELECT queue.extend(1, 1, '20 minutes');
-    SELECT queue.schedule('nightly', '30 2 * * *', 'mail', '{"k": 1}', 'Europe/Berlin'), queue.bind('a.#', 'mail')"#;
+    SELECT queue.schedule('nightly', '30 2 * * *', 'mail', '{"k": 1}', 'Europe/Berlin'), queue.bind('a.#', 'mail');
+    SELECT queue.create('flows'), queue.emit('flows', 'early'), queue.push('flows'), queue.push('flows');
+    SELECT queue.step(id, token, 's', '1'), queue.await_event(id, token, 'late') FROM queue.claim('10 minutes', 'flows');
+    SELECT queue.await_task(id, token, 1, '1 day') FROM queue.claim('10 minutes', 'flows');
+    SELECT queue.push('bare', delay => '1 hour', batch => queue.create_batch('bare'));
+    SELECT queue.seal_batch(max(batch)) FROM queue.batches"#;
 
 /// The rights, which are policies and privileges in the catalog.
 const GRANTS: &str = "SELECT queue.grant_worker('tenant', 'mail'), queue.grant_producer('producer'), queue.grant_operator('operator')";
@@ -178,7 +188,7 @@ fn moving_keeps_everything_and_leaves_the_catalog_of_a_fresh_install() {
     let stale = client.batch_execute("SELECT queue.complete(2, 2)").expect_err("not a token");
     assert_eq!(stale.code().map(|code| code.code()), Some("QX001"));
     let next: i64 = ask(&mut client, "SELECT queue.push('default')");
-    assert_eq!(next, 10, "ids go on");
+    assert_eq!(next, 15, "ids go on");
 
     additions_are_refused(&cluster, &mut client, "sql_only");
     let before = lines(&mut client, EVERYTHING);

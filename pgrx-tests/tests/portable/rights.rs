@@ -1,6 +1,6 @@
 //! Whose rights count in the SQL-only edition, which sees only the role of the session.
 
-use crate::{ask, started};
+use super::{ask, started};
 use postgres::NoTls;
 use queue_ext_tests::eventually;
 use std::time::Duration;

@@ -6,11 +6,11 @@
 //! those rows. Row locks, snapshots, the lane and the worker's rounds are not recorded and therefore free. The trace
 //! is accepted if some order of steps leads to its end.
 
-use crate::protocol::Protocol;
-use crate::rules::Rules;
-use crate::script::scenario;
-use crate::trace::{Commit, Trace};
-use crate::world::{Step, World};
+use super::protocol::Protocol;
+use super::rules::Rules;
+use super::script::scenario;
+use super::trace::{Commit, Trace};
+use super::world::{Step, World};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -95,7 +95,7 @@ pub fn accept(trace: &Trace, phases: Phases) -> Verdict {
         return Verdict::Undecided(trace.describe((0, 0)));
     }
     // The lane may have forgotten the queue, or know that it is empty.
-    let beginnings = [(0, true), (crate::lane::END, true), (crate::lane::END, false)];
+    let beginnings = [(0, true), (super::lane::END, true), (super::lane::END, false)];
     let beginnings = &beginnings[..if scenario.lane > 0 { 3 } else { 1 }];
     let (mut states, mut furthest) = (0, (0, 0));
     for &(switches, most) in phases {

@@ -1,12 +1,12 @@
 //! Whether a step of the model agrees with the recording: the answers of clients, and the commits.
 
-use crate::accept::{Place, Search};
-use crate::player::CUT;
-use crate::protocol::Protocol;
-use crate::rows::{Id, Key, Note, State, task};
-use crate::trace::{Asked, Call, Commit, End, Told, changes};
-use crate::wal::visible;
-use crate::world::{Step, World};
+use super::accept::{Place, Search};
+use super::player::CUT;
+use super::protocol::Protocol;
+use super::rows::{Id, Key, Note, State, task};
+use super::trace::{Asked, Call, Commit, End, Told, changes};
+use super::wal::visible;
+use super::world::{Step, World};
 
 impl Search<'_> {
     /// The commits that may be the next to become visible: that of the log, and where a session is about to commit, those

@@ -1,11 +1,11 @@
 //! The next steps of the model that the recording allows.
 
-use crate::accept::{Place, Search};
-use crate::player::CUT;
-use crate::rows::{Event, Key, Level, Row, State, tasks};
-use crate::scenario::Statement;
-use crate::trace::{Asked, End, Told};
-use crate::world::{Step, World};
+use super::accept::{Place, Search};
+use super::player::CUT;
+use super::rows::{Event, Key, Level, Row, State, tasks};
+use super::scenario::Statement;
+use super::trace::{Asked, End, Told};
+use super::world::{Step, World};
 
 impl Search<'_> {
     /// The possible actions of a client or the worker.

@@ -1,9 +1,9 @@
 //! Breaks a rule of the code on purpose: the model must not accept the resulting traces. PROTOCOL_TRACES="the end"
 //! prints the traces of the mutants whose names begin with that.
 
-use crate::accept::QUICK;
-use crate::record::Options;
-use crate::{STAGES, Server};
+use super::accept::QUICK;
+use super::record::Options;
+use super::{STAGES, Server};
 use std::time::{Duration, Instant};
 
 /// A function of the SQL implementation, the text to replace, and its replacement.
@@ -170,7 +170,7 @@ fn the_model_refuses_what_broken_code_does() {
         worker: mutant.opening.is_empty(),
         crash: mutant.crash,
         keeps_undone: mutant.keeps_undone,
-        ..crate::options()
+        ..super::options()
     };
     let mut first = 0;
     let mut accepted = Vec::new();

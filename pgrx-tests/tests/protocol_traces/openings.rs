@@ -1,9 +1,9 @@
 //! What one client does alone before a world begins, because random transactions seldom come to it. Each world has one of
 //! these now and then, and some mutants show in nothing else.
 
-use crate::player::Player;
-use crate::rows::Level;
-use crate::trace::Asked;
+use super::player::Player;
+use super::rows::Level;
+use super::trace::Asked;
 use std::sync::atomic::Ordering;
 
 /// A name, whether it takes a group, and what it does.

@@ -1,8 +1,8 @@
 //! A client of a recorded world: makes up transactions, and records the answers of the server.
 
-use crate::record::{Shared, TASKS};
-use crate::rows::Level;
-use crate::trace::{Asked, Call, Crash, End, Mark, Played, Told};
+use super::record::{Shared, TASKS};
+use super::rows::Level;
+use super::trace::{Asked, Call, Crash, End, Mark, Played, Told};
 use queue_ext_tests::torture::random::Random;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;

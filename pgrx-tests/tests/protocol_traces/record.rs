@@ -3,11 +3,11 @@
 //! A client does what a session of the model does: it ends the oldest task that it has claimed, and forgets it
 //! whatever the answer is. All transactions are blocks, so that each can record its transaction id.
 
-use crate::accept::Phases;
-use crate::openings::{OPENINGS, Opening};
-use crate::player::Player;
-use crate::rows::Level;
-use crate::trace::{Asked, Crash, Mark, Played, Shape, Told, Trace};
+use super::accept::Phases;
+use super::openings::{OPENINGS, Opening};
+use super::player::Player;
+use super::rows::Level;
+use super::trace::{Asked, Crash, Mark, Played, Shape, Told, Trace};
 use queue_ext_tests::torture::random::Random;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicUsize;

@@ -1,6 +1,6 @@
 //! A trace as a person reads it.
 
-use crate::trace::Trace;
+use super::trace::Trace;
 
 impl Trace {
     /// A readable report: the recording, and where no step of the model continues.
@@ -13,7 +13,7 @@ impl Trace {
             let played = &self.clients[at.client][usize::from(at.statement.0)];
             let what = match (played.calls.get(usize::from(at.statement.1)), at.begins) {
                 (Some(call), true) => {
-                    format!("{:?}, native: {}, {:?}", call.asked, played.native, played.level)
+                    format!("{:?}, native: {}, {:?}{}", call.asked, played.native, played.level, if played.asynchronous { ", asynchronous" } else { "" })
                 }
                 (Some(call), false) => format!("is told {:?}", call.told),
                 (None, true) => format!("{:?}, xid {:?}", played.end, played.xid),

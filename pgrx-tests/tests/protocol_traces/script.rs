@@ -1,9 +1,9 @@
 //! A trace as a case of the model: its clients with their statements.
 
-use crate::rows::Id;
-use crate::scenario::{Initial, Scenario, Script, Statement};
-use crate::trace::{Asked, Call, Played, RESERVE, Told, Trace};
-use crate::world::Faults;
+use super::rows::Id;
+use super::scenario::{Initial, Scenario, Script, Statement};
+use super::trace::{Asked, Call, Played, RESERVE, Told, Trace};
+use super::world::Faults;
 
 /// The world that the clients made up as they went.
 pub fn scenario(trace: &Trace) -> Scenario {

@@ -1,7 +1,7 @@
 //! The statements of a client of a recorded world, and the answers of the server.
 
-use crate::player::{CUT, Player};
-use crate::trace::{Asked, Told};
+use super::player::{CUT, Player};
+use super::trace::{Asked, Told};
 use postgres::error::SqlState;
 use std::time::Duration;
 

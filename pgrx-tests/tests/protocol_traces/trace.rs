@@ -1,6 +1,6 @@
 //! The recording of a small case: the statements and answers of its clients, and the commits of its transactions.
 
-use crate::rows::{Id, Key, Level, Row, Table, Token};
+use super::rows::{Id, Key, Level, Row, Table, Token};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The policies of a world's queue.

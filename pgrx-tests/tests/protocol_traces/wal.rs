@@ -4,8 +4,8 @@
 //! worker, and nothing of transactions that rolled back. Two commits without a common row may become visible in
 //! another order than that of the log; `accept.rs` allows for that.
 
-use crate::rows::{Admission, Id, Key, Outcome, Row, State, Table, Task};
-use crate::trace::{Commit, End, Played, Time, Trace};
+use super::rows::{Admission, Id, Key, Outcome, Row, State, Table, Task};
+use super::trace::{Commit, End, Played, Time, Trace};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A change of a row, and the task that it is about.
@@ -188,7 +188,7 @@ impl Log {
                 });
                 trace.leftovers |= leftovers(&tables[world]);
                 let table = modelled(&tables[world], trace);
-                let differ = crate::trace::changes(&last[world], &table);
+                let differ = super::trace::changes(&last[world], &table);
                 last[world] = table;
                 if !differ.is_empty() {
                     trace.commits.push(Commit { by, at: at.clone(), afterwards, rows, changes: differ });

@@ -1,6 +1,6 @@
 //! The caller's environment: deferred constraints, views, rights that change meanwhile, locked catalogs.
 
-use crate::{NO_WORKER, cluster, login, number, refusal, run};
+use super::{NO_WORKER, cluster, login, number, refusal, run};
 use postgres::Client;
 
 /// The SQLSTATE of a statement's error; nothing if it succeeds.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::{cluster, login, number, refusal, run};
+use super::{cluster, login, number, refusal, run};
 use postgres::Client;
 use postgres::types::{ToSql, Type};
 use queue_ext_tests::cluster::pg_config;

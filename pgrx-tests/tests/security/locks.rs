@@ -1,7 +1,7 @@
 //! PostgreSQL takes the lock of some commands before it checks the privilege. A command that is going to be refused
 //! must not wait for that lock, because every later session would wait behind it.
 
-use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
+use super::{NO_WORKER, attempt, cluster, column, login, number, run};
 use postgres::Client;
 use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 

@@ -1,8 +1,8 @@
 //! The library resolves the names in a command before PostgreSQL does (src/hooks/relations.rs). Whatever happens in between, and
 //! whatever the command is, it must not wait for a lock on a protected table, nor crash.
 
-use crate::locks::producer;
-use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
+use super::locks::producer;
+use super::{NO_WORKER, attempt, cluster, column, login, number, run};
 use queue_ext_tests::{SOON, eventually};
 
 /// While "tasks" is a table that another session of the role has dropped, but not committed.

@@ -1,6 +1,6 @@
 //! Names with unusual characters, and values that are too large.
 
-use crate::{NO_WORKER, attempt, cluster, number, run};
+use super::{NO_WORKER, attempt, cluster, number, run};
 use postgres::Client;
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
 //! Names: whatever schemas and temporary objects a caller or a database puts first, the extension finds its
 //! own. The traps count on a sequence, so that neither an error nor a rollback hides them.
 
-use crate::verbs::{Stock, VERBS, commits};
-use crate::{NO_WORKER, cluster, column, login, number, refusal, run};
+use super::verbs::{Stock, VERBS, commits};
+use super::{NO_WORKER, cluster, column, login, number, refusal, run};
 use postgres::Client;
 use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::verbs::Stock;
-use crate::{NO_WORKER, attempt, cluster, column, login, run};
+use super::verbs::Stock;
+use super::{NO_WORKER, attempt, cluster, column, login, run};
 use postgres::{Client, NoTls};
 use queue_ext_tests::cluster::major_version;
 use queue_ext_tests::edition::OWNER;
@@ -36,6 +36,7 @@ const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     ("queue.all_tasks",    "",       "",     "r",      ""),
     ("queue.stats",        "",       "",     "r",      "r"),
     ("queue.workers",      "",       "",     "r",      "r"),
+    ("queue.batches",      "",       "",     "r",      "r"),
     ("queue.failing_schedules", "",  "",     "r",      "r"),
     ("queue.due_schedules", "",      "",     "r",      "r"),
     ("queue.tasks_id_seq", "U",      "",     "U",      ""),
@@ -49,13 +50,13 @@ const COLUMNS: &[(&str, &str, &str, &str)] = &[
         "producer",
         "queue.tasks",
         "INSERT",
-        "backoff group_key headers key max_attempts payload priority queue run_at",
+        "backoff group_key headers key kind lease max_attempts payload priority queue run_at timeout",
     ),
     (
         "operator",
         "queue.tasks",
         "INSERT",
-        "backoff group_key headers key max_attempts payload priority queue run_at",
+        "backoff group_key headers key kind lease max_attempts payload priority queue run_at timeout",
     ),
 ];
 
@@ -274,11 +275,11 @@ fn the_functions_that_run_as_the_owner_are_those_that_the_docs_name() {
                     && !["has_right", "queues_with_right"].contains(&internal.as_str())
             });
             let owners = "SELECT count(*) FROM pg_proc WHERE prosecdef AND proname ~ '^(grant|revoke)_'";
-            assert_eq!(crate::number(&mut client, owners), 0);
+            assert_eq!(super::number(&mut client, owners), 0);
         }
         assert_eq!(definers, TRIGGERS, "{}", edition.name());
         let roles = "SELECT count(*) FROM pg_roles WHERE rolname ~ 'queue'";
-        assert_eq!(crate::number(&mut client, roles), 0, "it makes no role");
+        assert_eq!(super::number(&mut client, roles), 0, "it makes no role");
     }
 }
 

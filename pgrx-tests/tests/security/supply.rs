@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use queue_ext_tests::cluster::{home, pg_config};
+use queue_ext_tests::cluster::{home, pg_config, run_folder};
 use serde_json::Value;
 
 /// Runs pgrx-tests/lint.py; returns whether it found nothing, and its output.
@@ -84,8 +84,8 @@ fn no_setting_of_a_session_changes_the_literals_of_a_function() {
 #[test]
 fn pgspot_finds_what_is_wrong() {
     let script = fs::read_to_string(&scripts()[0]).expect("read the script");
-    let bad = home().join("run/security-bad.sql");
-    fs::create_dir_all(home().join("run")).expect("a folder");
+    let bad = run_folder("security-bad.sql");
+    fs::create_dir_all(bad.parent().expect("a folder")).expect("a folder");
     let mut wrong = format!(
         "{script}\nCREATE OR REPLACE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1';\n\
          CREATE SCHEMA IF NOT EXISTS queue_more;"

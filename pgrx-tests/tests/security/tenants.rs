@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::verbs::{Stock, VERBS, commits};
-use crate::{NO_WORKER, attempt, cluster, column, login, number, refusal, run};
+use super::verbs::{Stock, VERBS, commits};
+use super::{NO_WORKER, attempt, cluster, column, login, number, refusal, run};
 use postgres::Client;
 use queue_ext_tests::Cluster;
 use queue_ext_tests::cluster::major_version;

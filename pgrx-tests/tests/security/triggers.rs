@@ -1,7 +1,7 @@
 //! Triggers on the extension's tables: which ones the background worker and the functions fire, and as which role.
 
-use crate::worker::works;
-use crate::{NO_WORKER, attempt, cluster, column, login, number, run};
+use super::worker::works;
+use super::{NO_WORKER, attempt, cluster, column, login, number, run};
 use postgres::Client;
 use queue_ext_tests::{Cluster, SOON, eventually};
 

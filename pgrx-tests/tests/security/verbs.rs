@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{column, run};
+use super::{column, run};
 use postgres::Client;
 
 /// Name; roles that may call it besides the owner and superusers (Producer, Worker, Operator, pg_Monitor); a call. A
@@ -12,6 +12,8 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("try_push", "P O", "SELECT queue.try_push('QUEUE', '{}', key => 'k', group_key => 'g')"),
     ("push_many", "P O", "SELECT queue.push_many('QUEUE', '{1, 2}', keys => '{a, b}', after => '{QUEUED}')"),
     ("push_tasks", "P O", "SELECT queue.push_tasks('[{\"queue\": \"QUEUE\", \"key\": \"k\"}]')"),
+    ("create_batch", "P O", "SELECT queue.create_batch('QUEUE', key => 'k', after => '{QUEUED}')"),
+    ("seal_batch", "P O", "SELECT queue.seal_batch(BATCH)"),
     ("publish", "P O", "SELECT queue.publish('TOPIC')"),
     ("claim", "W O", "SELECT queue.claim('1 minute', 'QUEUE', 9, 'me')"),
     ("claim", "W O", "SELECT queue.claim('1 minute', ARRAY['QUEUE'], 9, 'me')"),
@@ -32,6 +34,13 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("extend_many", "W O", "SELECT queue.extend_many('{RUNNING}', '{1}', '1 minute')"),
     ("assert_lease", "W O", "SELECT queue.assert_lease(RUNNING, 1)"),
     ("confirm_cancel", "W O", "SELECT queue.confirm_cancel(ASKED, 1)"),
+    ("step", "W O", "SELECT queue.step(RUNNING, 1, 'first', '1')"),
+    ("steps", "W O", "SELECT queue.steps(RUNNING)"),
+    ("sleep", "W O", "SELECT queue.sleep(RUNNING, 1, '2100-01-01')"),
+    ("sleep", "W O", "SELECT queue.sleep(RUNNING, 1, 'nap', '1 hour')"),
+    ("await_event", "W O", "SELECT queue.await_event(RUNNING, 1, 'event')"),
+    ("await_task", "W O", "SELECT queue.await_task(RUNNING, 1, QUEUED, '1 hour')"),
+    ("emit", "P O", "SELECT queue.emit('QUEUE', 'event')"),
     ("wait", "W O", "CALL queue.wait('QUEUE', '0')"),
     ("wait", "W O", "CALL queue.wait(ARRAY['QUEUE'], '0')"),
     ("take", "W O", "CALL queue.take('QUEUE', '1 minute', '0')"),
@@ -106,6 +115,7 @@ pub struct Stock {
     asked: i64,
     dead: i64,
     waiting: i64,
+    batch: i64,
 }
 
 impl Stock {
@@ -122,6 +132,10 @@ impl Stock {
         let asked = push(", key => 'asked'");
         let queued = push(", key => 'queued', group_key => 'g', priority => 1");
         let waiting = push(&format!(", after => '{{{queued}}}'"));
+        let batch = client
+            .query_one(&format!("SELECT queue.create_batch('{queue}', '\"{marker}\"')"), &[])
+            .expect("create a batch")
+            .get(0);
         run(
             client,
             &format!(
@@ -131,7 +145,7 @@ impl Stock {
                  SELECT queue.bind('{queue}', '{queue}')"
             ),
         );
-        Self { queue: queue.to_owned(), queued, running, asked, dead, waiting }
+        Self { queue: queue.to_owned(), queued, running, asked, dead, waiting, batch }
     }
 
     /// One that does not exist, under a name of its own.
@@ -143,6 +157,7 @@ impl Stock {
             asked: 999_993,
             dead: 999_994,
             waiting: 999_995,
+            batch: 999_996,
         }
     }
 
@@ -153,6 +168,7 @@ impl Stock {
             .replace("ASKED", &self.asked.to_string())
             .replace("DEAD", &self.dead.to_string())
             .replace("WAITING", &self.waiting.to_string())
+            .replace("BATCH", &self.batch.to_string())
             .replace("SCHEDULE", &format!("at {}", self.queue))
             .replace("QUEUE", &self.queue)
             .replace("TOPIC", &self.queue)
@@ -164,6 +180,7 @@ impl Stock {
             .replace(&self.running.to_string(), "N")
             .replace(&self.asked.to_string(), "N")
             .replace(&self.dead.to_string(), "N")
+            .replace(&self.batch.to_string(), "N")
             .replace(&self.queue, "QUEUE")
     }
 }

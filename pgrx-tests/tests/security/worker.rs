@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::{attempt, cluster, column, login, number, refusal, run};
+use super::{attempt, cluster, column, login, number, refusal, run};
 use postgres::Client;
 use queue_ext_tests::{Cluster, SOON, eventually};
 
@@ -70,7 +70,7 @@ fn the_worker_evaluates_nothing_that_is_stored() {
     }
     store(
         &mut admin,
-        "UPDATE queue.queues SET lease = '178000000 years', backoff_base = '178000000 years', backoff_max = '178000000 years',
+        "UPDATE queue.queues SET lease = '178000000 years', timeout = '178000000 years', backoff_base = '178000000 years', backoff_max = '178000000 years',
                                  key_ttl = '178000000 years', ageing = '1 microsecond'",
     );
     let mut producer = login(&cluster, "producer");

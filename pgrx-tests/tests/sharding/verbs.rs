@@ -12,6 +12,7 @@ pub fn reach_the_shard_that_has_the_task(sharded: &Sharded) {
     spread(&mut client);
     one_home(&mut client);
     ends(&mut client);
+    many(&mut client);
     all_shards(&mut client);
     in_turn(&mut client);
     rights(sharded);
@@ -174,6 +175,76 @@ fn ends(client: &mut Client) {
         assert_eq!(next.is_some(), left > 0, "{left} are left");
         next.iter().for_each(|row| (id, token) = (row.get(0), row.get(1)));
     }
+}
+
+/// The functions for many tasks, and those for a key.
+fn many(client: &mut Client) {
+    run(client, "SELECT queue.create('many', '{\"max_attempts\": 1}')");
+    let text = |client: &mut Client, query: &str| -> Option<String> {
+        client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+    };
+    let try_push = "SELECT string_agg(pushed::text, ',') FROM queue.try_push('many', key => 'once')";
+    assert_eq!(text(client, try_push).as_deref(), Some("true"));
+    assert_eq!(text(client, try_push).as_deref(), Some("false"));
+    assert_eq!(text(client, "SELECT queue.cancel('many', 'once')").as_deref(), Some("cancelled"));
+    assert_eq!(text(client, "SELECT queue.cancel('many', 'once')"), None);
+    let ended = number(client, "SELECT id FROM queue.try_push('many')");
+    run(client, &format!("SELECT queue.cancel({ended})"));
+    let again = number(client, &format!("SELECT queue.run_again({ended})"));
+    assert!(again > ended && shard_of(again) == shard_of(ended));
+    run(client, &format!("SELECT queue.cancel({again})"));
+
+    // All of push_tasks is for one shard.
+    let payloads = "SELECT string_agg((queue.get(p.id)).payload::text, ',' ORDER BY p.nth)
+                    FROM queue.push_tasks('[{\"queue\": \"many\", \"payload\": 1, \"priority\": 5},
+                                            {\"queue\": \"many\", \"payload\": 2, \"key\": \"b\"},
+                                            {\"queue\": \"many\", \"payload\": 3, \"key\": \"b\"}]')
+                         WITH ORDINALITY AS p (id, nth)";
+    assert_eq!(text(client, payloads).as_deref(), Some("1,2,2"));
+    let keys: Vec<String> = (0..20).map(|n| format!("{{\"queue\": \"many\", \"key\": \"k{n}\"}}")).collect();
+    assert_eq!(refused(client, &format!("SELECT queue.push_tasks('[{}]')", keys.join(","))), "22023");
+    assert_eq!(refused(client, "SELECT queue.push_tasks('{}')"), "22023");
+    assert_eq!(refused(client, "SELECT queue.push_tasks('[{\"queue\": \"many\", \"key\": 1}]')"), "22023");
+    let left = "SELECT sum(queued + running)::bigint FROM queue.stats WHERE queue = 'many'";
+    assert_eq!(number(client, left), 2, "nothing was pushed");
+
+    run(client, "SELECT queue.push('many') FROM generate_series(1, 58)");
+    let mut held: (Vec<i64>, Vec<i64>) = Default::default();
+    while held.0.len() < 60 {
+        for row in client
+            .query("SELECT id, token FROM queue.claim(queue => 'many', max_tasks => 60)", &[])
+            .expect("claim")
+        {
+            held.0.push(row.get(0));
+            held.1.push(row.get(1));
+        }
+    }
+    let shards: BTreeSet<usize> = held.0.iter().map(|id| shard_of(*id)).collect();
+    assert_eq!(shards.len(), SHARDS);
+    let mut count = |query: &str, ids: &[i64], tokens: &[i64]| {
+        client.query(query, &[&ids, &tokens]).unwrap_or_else(|error| panic!("{query}: {error:?}")).len()
+    };
+    let (ids, tokens) = &held;
+    let extend = "SELECT * FROM queue.extend_many($1, $2, '1 hour', array_fill('1'::jsonb, ARRAY[60]))
+                  WHERE NOT cancel_requested AND lease_until > now() + interval '59 minutes'";
+    assert_eq!(count(extend, ids, tokens), 60);
+    let release = "SELECT queue.release_many($1, $2, '1 day')";
+    assert_eq!(count(release, &ids[..20], &tokens[..20]), 20);
+    assert_eq!(count(release, &ids[..20], &tokens[..20]), 0, "the tokens are stale");
+    let fail =
+        "SELECT * FROM queue.fail_many($1, $2, array_fill('no'::text, ARRAY[20])) WHERE state = 'failed'";
+    assert_eq!(count(fail, &ids[20..40], &tokens[20..40]), 20);
+    let complete = "SELECT * FROM queue.complete_many_and_claim($1, $2, queue => 'many', max_tasks => 5)";
+    assert_eq!(count(complete, &ids[40..], &tokens[40..]), 0, "all others are delayed");
+    let ends =
+        "SELECT sum(completed_last_hour)::text || ' ' || sum(failed_last_hour) || ' ' || sum(scheduled)
+                FROM queue.stats WHERE queue = 'many'";
+    assert_eq!(text(client, ends).as_deref(), Some("20 20 20"));
+
+    let queues = number(client, "SELECT queue.pause_all()");
+    assert!(queues > 2);
+    assert_eq!(number(client, "SELECT count(*) FROM queue.shard_stats WHERE NOT paused"), 0);
+    assert_eq!(number(client, "SELECT queue.resume_all()"), queues);
 }
 
 /// Calls for a queue go to all shards.

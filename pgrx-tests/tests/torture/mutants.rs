@@ -68,10 +68,10 @@ mutants! { seen:
         "SELECT pg_temp.mutate('queue_internal.archive', 'DELETE FROM queue.tasks AS t',
                                'UPDATE queue.tasks AS t SET state = ''queued'', lease_until = NULL')",
         "I12";
-    /// Extend does not check the token.
+    /// Extend does not check the token: a stale one is accepted, or makes the lease of another worker shorter.
     stale_extensions: "quiet",
         "SELECT pg_temp.mutate('queue_internal.extend_many', 'WHERE t.id = g.id AND t.token = g.token', 'WHERE t.id = g.id')",
-        "I7";
+        "I5 I7";
     /// A claim takes leased tasks.
     leases_ignored: "quiet",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 'AND t.lease_until <= moment', ''),
@@ -190,8 +190,8 @@ fn published_before_the_commit() {
     }
     let mutant = "
         CREATE EXTENSION dblink;
-        SELECT pg_temp.mutate('queue_internal.push', 'IF key IS NULL AND after IS NULL THEN', $$
-            IF key IS NULL AND after IS NULL AND group_key IS NULL THEN
+        SELECT pg_temp.mutate('queue_internal.push', 'ELSIF key IS NULL AND after IS NULL THEN', $$
+            ELSIF key IS NULL AND after IS NULL AND group_key IS NULL THEN
                 SELECT d.id INTO id FROM public.dblink(
                     format('host=%s user=postgres dbname=postgres', current_setting('unix_socket_directories')),
                     format('INSERT INTO queue.tasks (queue, payload) VALUES (%L, %L) RETURNING id', queue, payload))

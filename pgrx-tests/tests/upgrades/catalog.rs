@@ -6,7 +6,7 @@ use std::process::Command;
 
 use postgres::Client;
 use queue_ext_tests::brief;
-use queue_ext_tests::cluster::home;
+use queue_ext_tests::cluster::run_folder;
 
 use super::{ABOUT_SITE, NEXT, laboratory, project, read, releases, run, script, version};
 
@@ -78,7 +78,7 @@ fn a_release_has_its_checksum_and_a_way_to_the_next() {
 
 #[test]
 fn make_freeze_follows_the_sources_until_the_release_and_never_after() {
-    let root = home().join("run/upgrades-freeze");
+    let root = run_folder("upgrades-freeze");
     let _ = fs::remove_dir_all(&root);
     fs::create_dir_all(root.join("sql/releases")).expect("folders");
     let write = |path: &str, text: &str| fs::write(root.join(path), text).expect("write");
@@ -174,7 +174,7 @@ fn an_upgrade_creates_what_a_fresh_install_creates() {
         ("CREATE FUNCTION queue.stray() RETURNS void LANGUAGE sql AS ''", "queue.stray()"),
         ("ALTER EXTENSION queue_ext DROP VIEW queue.workers", "view queue.workers: is a member"),
         ("ALTER TABLE queue.tasks OWNER TO pg_monitor", "queue.tasks: owner"),
-        ("ALTER TABLE queue.queues RENAME COLUMN ageing TO age", "queue.queues column 15"),
+        ("ALTER TABLE queue.queues RENAME COLUMN ageing TO age", "queue.queues column 16"),
     ] {
         let found = upgrade(&(script(|_| false) + more));
         assert!(found.iter().any(|line| line.contains(seen)), "with {more}: {found:#?}");

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use queue_ext_tests::cluster::{bindir, home};
+use queue_ext_tests::cluster::{bindir, run_folder};
 use queue_ext_tests::{Cluster, Settings, estate};
 
 /// The programs of the servers to upgrade from: the earlier ones of `make test`, or this one if there are none.
@@ -20,7 +20,7 @@ fn sources() -> Vec<PathBuf> {
 #[test]
 fn pg_upgrade_keeps_what_is_in_flight() {
     for (n, programs) in sources().iter().enumerate() {
-        let folder = |side: &str| home().join("run").join(format!("upgrades-{side}-{n}"));
+        let folder = |side: &str| run_folder(format!("upgrades-{side}-{n}"));
         let settings = Settings { preload: true, extra: "queue.sweep_interval = '1s'" };
         let mut old = Cluster::create_of(programs, &folder("old"), &settings, &["--data-checksums"]);
         old.launch();

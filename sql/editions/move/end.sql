@@ -293,7 +293,8 @@ BEGIN
     IF pg_catalog.current_setting('queue_move.from') = 'native' THEN
         INSERT INTO queue_internal.settings (name, value)
         SELECT pg_catalog.split_part(s.name, '.', 2), pg_catalog.current_setting(s.name) FROM pg_catalog.pg_settings AS s
-        WHERE s.name IN ('queue.history_retention', 'queue.dead_letter_retention', 'queue.history_ahead', 'queue.max_lease')
+        WHERE s.name IN ('queue.history_retention', 'queue.dead_letter_retention', 'queue.event_retention',
+                         'queue.history_ahead', 'queue.max_lease')
           AND s.setting <> s.boot_val;
     ELSIF pg_catalog.current_setting('queue_move.to') = 'native' THEN
         PERFORM pg_temp.read_old('settings', 'SELECT s.name::text, s.value::text FROM queue_internal_before.settings AS s');

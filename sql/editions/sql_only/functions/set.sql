@@ -5,7 +5,8 @@
 CREATE FUNCTION queue.set(name text, value text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    names CONSTANT text[] := '{history_retention, dead_letter_retention, history_ahead, max_lease, poll_interval}';
+    names CONSTANT text[] := '{history_retention, dead_letter_retention, event_retention, history_ahead, max_lease,
+                              poll_interval}';
 BEGIN
     IF name IS NULL THEN
         PERFORM queue_internal.raise_null('name');
@@ -20,8 +21,9 @@ BEGIN
                 RAISE data_exception;
             END IF;
         -- A time that much later or earlier is still one that the server can store.
-        ELSIF extract(epoch FROM value::interval) <= 0 OR value::interval > '1000 years'
-              OR name = 'max_lease' AND value::interval < '1 minute' THEN
+        ELSIF extract(epoch FROM value::interval) <= 0
+              OR extract(epoch FROM value::interval) > extract(epoch FROM interval '1000 years')
+              OR name = 'max_lease' AND extract(epoch FROM value::interval) < 60 THEN
             RAISE data_exception;
         END IF;
     EXCEPTION WHEN data_exception THEN
@@ -37,8 +39,8 @@ $$;
 COMMENT ON FUNCTION queue.set IS
 'Changes a setting of this database. Only the owner of queue_ext can call it.
 
-- name: history_retention, dead_letter_retention, history_ahead, max_lease or poll_interval.
+- name: history_retention, dead_letter_retention, event_retention, history_ahead, max_lease or poll_interval.
 - value: for history_ahead a number of days, 1 to 365; else an interval of at most 1000 years, such as "7 days"; for
-  max_lease at least 1 minute; for the two retentions also -1, which means for ever. Null restores the default.
+  max_lease at least 1 minute; for the three retentions also -1, which means for ever. Null restores the default.
 
 Errors: 22004: the name is null. 22023: there is no such setting, or the value is invalid.';

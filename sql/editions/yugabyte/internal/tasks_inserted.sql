@@ -18,6 +18,13 @@ BEGIN
     ELSIF NOT (isfinite(NEW.created_at) AND isfinite(NEW.updated_at) AND isfinite(coalesce(NEW.lease_until, NEW.run_at))
                AND isfinite(coalesce(NEW.claimed_at, NEW.run_at)) AND isfinite(coalesce(NEW.cancel_requested_at, NEW.run_at))) THEN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF octet_length(NEW.kind) NOT BETWEEN 1 AND 128 THEN
+        PERFORM queue_internal.check_name('kind', NEW.kind);
+    -- 1000 years and 1 year in seconds. max_lease may have been lowered since the push.
+    ELSIF extract(epoch FROM NEW.lease) NOT BETWEEN 0.000001 AND 31557600000 THEN
+        PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', NEW.lease::text);
+    ELSIF extract(epoch FROM NEW.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
+        PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', NEW.timeout::text);
     ELSIF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = NEW.queue) THEN
         PERFORM queue_internal.raise_unknown_queue(NEW.queue);
     END IF;

@@ -1,0 +1,174 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- A task with three steps. The first attempt stores two of them and fails.
+SELECT queue.create('orders', '{"backoff": {"base": "0"}}');
+SELECT queue.push('orders', '{"order": 17}') AS id \gset
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT queue.step(:task, :token, 'reserve', '{"reservation": 5}');
+SELECT queue.step(:task, :token, 'charge', '"in progress"');
+SELECT queue.fail(:task, :token, 'the card reader is offline');
+-- The next attempt gets what is stored, whatever it passes.
+SELECT id AS task, token, attempt FROM queue.claim('1 minute', 'orders') \gset
+SELECT queue.step(:task, :token, 'reserve', '{"reservation": 6}');
+SELECT queue.step(:task, :token, 'charge', '"done"'), queue.step(:task, :token, 'ship', 'null');
+-- A worker that starts again can read all of them at once.
+SELECT name, value, kind, stored_at IS NOT NULL AS stored FROM queue.steps(:task);
+-- They stay with the task in the history. A lost lease stores nothing.
+SELECT queue.complete(:task, :token);
+SELECT name, value FROM queue.steps(:task);
+SELECT pg_temp.refused(format($$SELECT queue.step(%s, %s, 'late', '1')$$, :task, :token));
+SELECT pg_temp.refused($$SELECT queue.steps(4711)$$);
+
+-- Waiting for an event that was not emitted: no row. The task is suspended, without a lease, and no attempt is counted.
+SELECT queue.push('orders', '{"order": 18}') AS id \gset
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT * FROM queue.await_event(:task, :token, 'order 18 paid');
+SELECT state, attempt, lease_until, worker FROM queue.tasks WHERE id = :task;
+SELECT count(*) FROM queue.claim('1 minute', 'orders');
+SELECT name, value, kind, stored_at IS NOT NULL AS stored FROM queue.steps(:task);
+-- Its old token is refused.
+SELECT pg_temp.refused(format('SELECT queue.complete(%s, %s)', :task, :token));
+SELECT left(pg_temp.refused(format('SELECT queue.extend(%s, %s)', :task, :token)), 6) AS extend,
+       left(pg_temp.refused(format($$SELECT queue.fail(%s, %s, 'no')$$, :task, :token)), 6) AS fail,
+       left(pg_temp.refused(format($$SELECT queue.await_event(%s, %s, 'order 18 paid')$$, :task, :token)), 6) AS again;
+-- The event makes it claimable again. Only the first emission of a name counts.
+SELECT queue.emit('orders', 'order 18 paid', '{"amount": 30}');
+SELECT queue.emit('orders', 'order 18 paid', '{"amount": 40}');
+SELECT id AS task, token, attempt FROM queue.claim('1 minute', 'orders') \gset
+SELECT :attempt AS attempt;
+SELECT * FROM queue.await_event(:task, :token, 'order 18 paid');
+SELECT name, value, kind, stored_at IS NOT NULL AS stored FROM queue.steps(:task);
+-- Later attempts get the same, even after the event was forgotten.
+SELECT queue.fail(:task, :token, 'once more');
+DELETE FROM queue_internal.emitted;
+SELECT queue.emit('orders', 'order 18 paid', '"another"');
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT * FROM queue.await_event(:task, :token, 'order 18 paid');
+-- What was emitted before is returned at once. Events belong to a queue.
+SELECT queue.emit('orders', 'early'), queue.emit('default', 'elsewhere');
+SELECT * FROM queue.await_event(:task, :token, 'early');
+SELECT * FROM queue.await_event(:task, :token, 'elsewhere', '0');
+SELECT queue.complete(:task, :token);
+
+-- A timeout. Until then the task is scheduled, at a time that does not change with later calls.
+SELECT queue.push('orders', '{"order": 19}') AS id \gset
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT * FROM queue.await_event(:task, :token, 'order 19 paid', '3 days');
+SELECT state, run_at > now() + interval '2 days 23 hours' AS in_three_days FROM queue.get(:task);
+CALL queue.run_now_where(jsonb_build_object('ids', jsonb_build_array(:task)));
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT * FROM queue.await_event(:task, :token, 'order 19 paid', '100 days');
+SELECT state, run_at < now() + interval '3 days 1 hour' AS in_three_days FROM queue.get(:task);
+UPDATE queue_internal.awaits SET until = clock_timestamp();
+CALL queue.run_now_where(jsonb_build_object('ids', jsonb_build_array(:task)));
+SELECT id AS task, token, attempt FROM queue.claim('1 minute', 'orders') \gset
+SELECT * FROM queue.await_event(:task, :token, 'order 19 paid', '3 days');
+-- The timeout is final for this task.
+SELECT queue.emit('orders', 'order 19 paid', '"too late"');
+SELECT * FROM queue.await_event(:task, :token, 'order 19 paid');
+SELECT :attempt AS attempt, queue.complete(:task, :token);
+-- An event before the timeout ends the wait.
+SELECT queue.push('orders', '{"order": 20}') AS id \gset
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT * FROM queue.await_event(:task, :token, 'order 20 paid', '3 days');
+SELECT queue.emit('orders', 'order 20 paid', '"in time"');
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT * FROM queue.await_event(:task, :token, 'order 20 paid', '3 days');
+
+-- Sleeping until a time, and for a time that counts from the first call.
+SELECT queue.sleep(:task, :token, now() - interval '1 second') AS has_passed;
+SELECT queue.sleep(:task, :token, now() + interval '1 hour') AS has_passed;
+SELECT state, attempt FROM queue.get(:task);
+UPDATE queue.tasks SET run_at = clock_timestamp() WHERE id = :task;
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT queue.sleep(:task, :token, 'a week', '7 days') AS has_passed;
+UPDATE queue.tasks SET run_at = clock_timestamp() WHERE id = :task;
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT queue.sleep(:task, :token, 'a week', '0') AS has_passed;
+SELECT run_at > now() + interval '6 days' AS in_a_week FROM queue.get(:task);
+UPDATE queue_internal.steps SET value = to_jsonb(now()) WHERE kind = 'sleep';
+UPDATE queue.tasks SET run_at = clock_timestamp() WHERE id = :task;
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT queue.sleep(:task, :token, 'a week', '7 days') AS has_passed;
+SELECT queue.complete(:task, :token);
+
+-- Waiting for another task: until it has ended for good.
+SELECT queue.create('letters', '{"max_attempts": 2, "backoff": {"base": "0"}}');
+SELECT queue.push('orders') AS id \gset
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT queue.push('letters', '"first"') AS first, queue.push('letters', '"second"') AS second,
+       queue.push('letters', '"third"') AS third, queue.push('letters', '"fourth"') AS fourth \gset
+SELECT * FROM queue.await_task(:task, :token, :first);
+SELECT state FROM queue.get(:task);
+SELECT queue.complete(id, token, '{"pages": 3}') FROM queue.claim('1 minute', 'letters');
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT * FROM queue.await_task(:task, :token, :first);
+SELECT * FROM queue.await_task(:task, :token, :second, '1 day');
+SELECT queue.fail(id, token, 'no paper') FROM queue.claim('1 minute', 'letters');
+SELECT count(*) FROM queue.claim('1 minute', 'orders');
+SELECT queue.fail(id, token, 'no paper') FROM queue.claim('1 minute', 'letters');
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT * FROM queue.await_task(:task, :token, :second, '1 day');
+-- A timeout, and a task that was deleted.
+SELECT * FROM queue.await_task(:task, :token, :third, '0');
+SELECT * FROM queue.await_task(:task, :token, :fourth);
+SELECT queue.purge('letters');
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT * FROM queue.await_task(:task, :token, :fourth);
+SELECT pg_temp.refused(format('SELECT queue.await_task(%s, %s, 4711)', :task, :token));
+SELECT pg_temp.refused(format('SELECT queue.await_task(%s, %s, %1$s)', :task, :token));
+SELECT name = :first::text AS first, kind, value FROM queue.steps(:task);
+SELECT queue.complete(:task, :token);
+SELECT count(*) AS dependencies FROM queue_internal.dependencies;
+SELECT count(*) AS awaits FROM queue_internal.awaits;
+
+-- A suspended task can be cancelled. A running one whose cancellation was requested is cancelled instead of suspended.
+SELECT queue.push('orders') AS id, queue.push('orders') AS other \gset
+SELECT queue.sleep(id, token, now() + interval '1 day') FROM queue.claim('1 minute', 'orders');
+SELECT queue.cancel(:id);
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT queue.cancel(:task);
+SELECT * FROM queue.await_event(:task, :token, 'never');
+SELECT state FROM queue.get(:task);
+
+-- A dead letter that is put back continues with its steps. A task that is run again is a new one, without steps.
+SELECT queue.push('orders') AS id \gset
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT queue.step(:task, :token, 'reserve', '1');
+SELECT queue.fail(:task, :token, 'broken', permanent => true);
+SELECT name, value FROM queue.steps(:task);
+SELECT queue.run_again(:task) AS anew \gset
+SELECT count(*) FROM queue.steps(:anew);
+SELECT queue.cancel(:anew), queue.retry(:task);
+SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
+SELECT queue.step(:task, :token, 'reserve', '2'), queue.complete(:task, :token);
+
+-- Steps are deleted with their task, and old events too, unless a task waits for one.
+SELECT queue.push('orders') AS id \gset
+SELECT count(*) FROM queue.claim('1 minute', 'orders'), queue.await_event(id, token, 'awaited');
+UPDATE queue_internal.emitted SET created_at = created_at - interval '1 year', emitted_at = emitted_at - interval '1 year';
+DELETE FROM queue.history WHERE id = :task;
+SELECT pg_temp.refused(format('SELECT queue.steps(%s)', :task)) LIKE 'QX003%' AS gone;
+CALL queue.maintain();
+SELECT event FROM queue_internal.emitted;
+SELECT count(*) FROM queue_internal.steps WHERE task_id = :task;
+SELECT count(*) > 0 AS others FROM queue_internal.steps;
+-- A lost event of this kind is found by the sweep.
+SELECT queue.emit('orders', 'awaited');
+DELETE FROM queue_internal.events;
+CALL queue.maintain();
+SELECT count(*) FROM queue.claim('1 minute', 'orders'), queue.await_event(id, token, 'awaited') AS a WHERE a.arrived;
+
+-- A suspended task of a group keeps its place in it, and frees its slot.
+SELECT queue.create('limited', '{"max_running": 1}');
+SELECT queue.push('limited', '"a"', group_key => 'g') AS a, queue.push('limited', '"b"', group_key => 'g') AS b,
+       queue.push('limited', '"c"') AS c \gset
+SELECT c.payload, e.* FROM queue.claim('1 minute', 'limited') AS c LEFT JOIN LATERAL queue.await_event(c.id, c.token, 'go') AS e ON true;
+SELECT payload, queue.complete(id, token) FROM queue.claim('1 minute', 'limited', 9);
+SELECT queue.emit('limited', 'go', '"now"');
+SELECT c.payload, e.*, queue.complete(c.id, c.token)
+FROM queue.claim('1 minute', 'limited') AS c LEFT JOIN LATERAL queue.await_event(c.id, c.token, 'go') AS e ON true;
+SELECT payload, queue.complete(id, token) FROM queue.claim('1 minute', 'limited', 9);
+-- A queue that is dropped takes its events with it.
+SELECT queue.drop('limited'), count(*) FROM queue_internal.emitted WHERE queue = 'limited';
+SELECT count(*) FROM queue_internal.emitted WHERE queue = 'limited';

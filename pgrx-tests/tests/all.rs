@@ -1,0 +1,44 @@
+//! All suites, in one program: what they share is compiled and linked once. `pgrx-tests/run` starts it for each suite as a
+//! process of its own, which runs the tests of that module alone.
+
+mod altered;
+mod batches;
+mod clock;
+mod counters;
+mod crash;
+mod dashboard;
+mod docs;
+mod drivers;
+mod dump;
+mod encodings;
+mod events;
+mod examples;
+mod fuzz;
+mod health;
+mod injection;
+mod isolation;
+mod lane_model;
+mod lanes;
+mod lifecycle;
+mod metrics;
+mod native;
+mod neighbours;
+mod notify;
+mod operators;
+mod packages;
+mod policies;
+mod portable;
+mod protocol_model;
+mod protocol_traces;
+mod regress;
+mod schedules;
+mod security;
+mod sharding;
+mod steps;
+mod tokens;
+mod torture;
+mod tracing;
+mod upgrades;
+mod waiting;
+mod work;
+mod yugabyte;
