@@ -134,10 +134,7 @@ impl Cluster {
         let cluster =
             Self { folder, programs, postmaster: None, keep: false, clock: None, _lock: Some(lock) };
         let folder = cluster.folder();
-        if folder.join("data/postmaster.pid").exists() {
-            let _ =
-                cluster.command("pg_ctl").args(["-D", &cluster.data(), "-m", "immediate", "stop"]).output();
-        }
+        cluster.stop_at_once();
         for entry in fs::read_dir(folder).expect("read the cluster's folder").flatten() {
             let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
         }
@@ -300,6 +297,18 @@ impl Cluster {
         }
     }
 
+    /// Stops the server of this folder, if one runs. After a crash postmaster.pid has the number of a process that has ended,
+    /// and the system may have given the number to another server, which pg_ctl would stop. So this asks for the process in
+    /// that folder.
+    fn stop_at_once(&self) {
+        let data = self.data();
+        let file = fs::read_to_string(format!("{data}/postmaster.pid")).unwrap_or_default();
+        let folder_of = |pid: &str| fs::read_link(format!("/proc/{pid}/cwd")).ok();
+        if file.lines().next().is_some_and(|pid| folder_of(pid) == fs::canonicalize(&data).ok()) {
+            let _ = self.command("pg_ctl").args(["-D", &data, "-m", "immediate", "stop"]).output();
+        }
+    }
+
     /// Asks the server to stop once all its clients have left, and does not wait for that.
     pub fn begin_smart_stop(&self) {
         if let Some(postmaster) = &self.postmaster {
@@ -386,8 +395,8 @@ impl Drop for Cluster {
             let lines: Vec<&str> = log.lines().rev().take(30).collect();
             eprintln!("the end of {}, newest first:\n{}", self.log_path().display(), lines.join("\n"));
         }
+        self.stop_at_once();
         if let Some(mut child) = self.postmaster.take() {
-            let _ = self.command("pg_ctl").args(["-D", &self.data(), "-m", "immediate", "stop"]).output();
             let _ = child.wait();
         }
         if !std::thread::panicking() {

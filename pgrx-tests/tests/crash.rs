@@ -1,8 +1,9 @@
 //! Servers and workers that are killed in the middle of their work.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
-use queue_ext_tests::{Cluster, SOON, eventually, stalls};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually, stalls};
 
 /// How soon the worker is there after the server.
 const BACK_WITHIN: Duration = Duration::from_secs(5);
@@ -47,6 +48,19 @@ fn killed_worker_is_back_and_nothing_is_lost() {
     // Postgres restarts everything when a process that shares its memory is killed.
     eventually("the server notices", SOON, || cluster.log().contains("was terminated by signal 9"));
     all_is_well_after(&mut cluster);
+}
+
+#[test]
+fn a_crashed_server_whose_process_number_another_has_does_not_stop_it() {
+    let mut running = Cluster::start("crash-stranger");
+    let mut crashed = Cluster::start_with("crash-left-behind", &Settings::default());
+    crashed.keep();
+    crashed.kill_all();
+    let file = fs::read(format!("{}/postmaster.pid", running.data())).expect("read postmaster.pid");
+    fs::write(format!("{}/postmaster.pid", crashed.data()), file).expect("write postmaster.pid");
+    drop(crashed);
+    drop(Cluster::start_with("crash-left-behind", &Settings::default()));
+    running.await_worker("postgres");
 }
 
 #[test]
