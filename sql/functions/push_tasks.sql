@@ -52,7 +52,9 @@ BEGIN
                 group_key => one.group_key, max_attempts => one.max_attempts, headers => one.headers,
                 backoff => one.backoff, kind => one.kind, lease => one.lease, timeout => one.timeout);
         ELSE
-            PERFORM queue_internal.check_no_cycle(one.batch, one.after);
+            IF one.batch IS NOT NULL THEN
+                PERFORM queue_internal.check_no_cycle(one.batch, one.after);
+            END IF;
             SELECT p.id, p.pushed INTO pushed FROM queue_internal.push_linked(
                 one.queue, one.payload, one.priority, one.run_at, one.key, one.on_duplicate, one.group_key,
                 one.max_attempts, one.headers, one.after, one.backoff,

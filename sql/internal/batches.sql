@@ -65,8 +65,15 @@ COMMENT ON FUNCTION queue_internal.check_batch IS 'Checks the id of a batch; nul
 
 -- A task cannot wait for the batch that waits for it. Transactions that push at the same time do not see each other's
 -- tasks, so together they can still build a cycle (docs/batches.md).
+-- Why a generic plan: to plan this, Postgres reads the ends of the indexes, where the rows of the same transaction are
+-- not visible yet.
 CREATE FUNCTION queue_internal.check_no_cycle(batch bigint, after bigint[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 BEGIN
     -- Usually nothing waits for the callback, and so nothing that this task waits for does.
     IF after <> '{}' AND (batch = ANY (after) OR EXISTS (
