@@ -2287,8 +2287,15 @@ COMMENT ON FUNCTION queue_internal.check_batch IS 'Checks the id of a batch; nul
 
 -- A task cannot wait for the batch that waits for it. Transactions that push at the same time do not see each other's
 -- tasks, so together they can still build a cycle (docs/batches.md).
+-- Why a generic plan: to plan this, Postgres reads the ends of the indexes, where the rows of the same transaction are
+-- not visible yet.
 CREATE FUNCTION queue_internal.check_no_cycle(batch bigint, after bigint[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 BEGIN
     -- Usually nothing waits for the callback, and so nothing that this task waits for does.
     IF after <> '{}' AND (batch = ANY (after) OR EXISTS (
@@ -6934,7 +6941,9 @@ BEGIN
                 group_key => one.group_key, max_attempts => one.max_attempts, headers => one.headers,
                 backoff => one.backoff, kind => one.kind, lease => one.lease, timeout => one.timeout);
         ELSE
-            PERFORM queue_internal.check_no_cycle(one.batch, one.after);
+            IF one.batch IS NOT NULL THEN
+                PERFORM queue_internal.check_no_cycle(one.batch, one.after);
+            END IF;
             SELECT p.id, p.pushed INTO pushed FROM queue_internal.push_linked(
                 one.queue, one.payload, one.priority, one.run_at, one.key, one.on_duplicate, one.group_key,
                 one.max_attempts, one.headers, one.after, one.backoff,
