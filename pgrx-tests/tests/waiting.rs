@@ -262,6 +262,30 @@ fn sessions_are_woken_when_a_limit_or_group_allows_the_next_task() {
 }
 
 #[test]
+fn sessions_are_woken_when_a_task_is_delayed_that_had_the_last_slot() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start("waiting-delayed");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.create('limited', '{\"max_running\": 1}')");
+    run(&mut client, "CREATE TABLE held AS SELECT * FROM queue.claim()");
+    let delays = [
+        "SELECT queue.fail(id, token, 'later', '1 hour') FROM held",
+        "SELECT queue.release(id, token, '1 hour') FROM held",
+        "SELECT queue.fail_many(array_agg(id), array_agg(token), ARRAY['later'], '1 hour') FROM held",
+        "SELECT queue.release_many(array_agg(id), array_agg(token), '1 hour') FROM held",
+        "SELECT queue.sleep(id, token, 'nap', interval '1 hour') FROM held",
+        "SELECT queue.await_event(id, token, 'paid', '1 hour') FROM held",
+        "SELECT queue.await_event(id, token, 'paid') FROM held",
+    ];
+    for delay in delays {
+        run(&mut client, "SELECT queue.push('limited'), queue.push('limited')");
+        hold(&mut client, "limited");
+        told_after(&cluster, &mut client, "limited", delay);
+        run(&mut client, "SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running'");
+    }
+}
+
+#[test]
 fn a_free_rate_bucket_is_used_at_once() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-token");

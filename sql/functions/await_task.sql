@@ -46,6 +46,9 @@ BEGIN
             state := NULL;
         ELSIF state IS NULL THEN
             -- It left no trace; or the caller has no right on its queue.
+            IF queue_internal.is_recorded(other) THEN
+                PERFORM queue_internal.raise_unknown_task(other);
+            END IF;
             SELECT coalesce(o.outcome, 'purged') INTO state
             FROM queue_internal.awaits AS a LEFT JOIN queue_internal.outcomes AS o ON o.task_id = other
             WHERE a.task_id = await_task.id AND a.predecessor_id = other;
@@ -85,7 +88,7 @@ the other one; without the worker''s right there, result is null.
   ever.
 
 Errors: QX001: the lease is no longer held. QX003: one of the tasks does not exist, or the caller has no right on its
-queue. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+queue; or the other one had ended before the first call, in a queue that keeps no history. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- As a push locks its predecessors.
 CREATE FUNCTION queue_internal.lock_awaited(other bigint) RETURNS boolean

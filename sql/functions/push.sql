@@ -147,6 +147,10 @@ BEGIN
             END IF;
             pushed := true;
             RETURN;
+        ELSIF key IS NULL THEN
+            -- A trigger that the user added has suppressed it.
+            pushed := false;
+            RETURN;
         END IF;
         -- Null if the key is free now, or can be taken over.
         SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(task, on_duplicate) AS s;

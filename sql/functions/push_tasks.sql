@@ -6,7 +6,8 @@
 --   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
 
 CREATE FUNCTION queue.push_tasks(tasks jsonb) RETURNS SETOF bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- So much memory is not needed, but allowed: with less, millions of predecessors are not found in a hash table.
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET work_mem = '256MB' AS $$
 DECLARE
     -- One time for all: among equals the id decides.
     moment CONSTANT timestamptz := clock_timestamp();

@@ -16,6 +16,9 @@ BEGIN
     IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
         PERFORM queue_internal.cancel_now(task);
         RETURN;
+    ELSIF queue_internal.has_timed_out(task) THEN
+        PERFORM queue_internal.end_attempt(task, 'timed out', NULL, false);
+        RETURN;
     END IF;
     task.attempt := task.attempt - 1;
     IF extract(epoch FROM delay) > 0 THEN
@@ -26,7 +29,8 @@ END
 $$;
 COMMENT ON FUNCTION queue.release IS
 'Gives a task back without counting the attempt. If its cancellation was requested, or it was replaced, it is cancelled
-instead. Needs the worker''s right on the queue.
+instead. If its timeout has passed, the attempt counts: it has failed with the error "timed out". Needs the worker''s right
+on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
 - delay: how long until the task can be claimed again, at most 100 years. With 0 (default) it keeps its place in the

@@ -31,7 +31,7 @@ BEGIN
         id := queue.push(
             queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
             key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
-        pushed := true;
+        pushed := id IS NOT NULL;
         RETURN NEXT;
         RETURN;
     END IF;

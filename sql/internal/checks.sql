@@ -85,7 +85,9 @@ BEGIN
         PERFORM queue_internal.raise_invalid(argument, 'must be finite', delay::text);
     ELSIF extract(epoch FROM delay) < 0 THEN
         PERFORM queue_internal.raise_invalid(argument, 'must not be negative', delay::text);
-    ELSIF extract(epoch FROM delay) > extract(epoch FROM interval '100 years') THEN
+    -- Parts that cancel each other out are added to a time one after the other, and may leave its range on the way.
+    ELSIF greatest(extract(epoch FROM delay) / 31557600, abs(extract(year FROM delay)), abs(extract(day FROM delay)) / 365.25,
+                   abs(extract(hour FROM delay)) / 8766) > 100 THEN
         PERFORM queue_internal.raise_too_large(argument, '100 years', delay::text);
     END IF;
 END

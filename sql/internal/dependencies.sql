@@ -356,8 +356,10 @@ BEGIN
     IF NOT FOUND THEN
         IF EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = process_dependent.task_id) THEN
             RETURN false;
-        -- A dump that is being restored may still bring a task that has left no trace.
-        ELSIF queue_internal.outcome_of(process_dependent.task_id) IS NOT NULL THEN
+        -- A dump that is being restored may still bring a task that has left no trace. A dead letter that is put back asks
+        -- again how the task that it waited for has ended.
+        ELSIF queue_internal.outcome_of(process_dependent.task_id) IS NOT NULL
+              AND NOT EXISTS (SELECT FROM queue_internal.awaits AS a WHERE a.task_id = process_dependent.task_id) THEN
             PERFORM queue_internal.delete_dependencies(process_dependent.task_id);
         END IF;
         RETURN true;

@@ -90,14 +90,24 @@ BEGIN
         DELETE FROM queue_internal.batches AS b WHERE b.task_id = task.id;
     END IF;
     PERFORM queue_internal.notify_dependents(ARRAY[task.id], outcome);
-    IF task.state = 'running' AND EXISTS (
-        SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
-        PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
+    IF task.state = 'running' THEN
+        PERFORM queue_internal.announce_free_slot(task.queue);
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.on_task_end IS
     'Releases the key and the slot of a task that has ended, and leaves events for its group and its dependents.';
+
+CREATE FUNCTION queue_internal.announce_free_slot(queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = announce_free_slot.queue AND q.max_running IS NOT NULL) THEN
+        PERFORM queue_internal.announce_task(queue, clock_timestamp());
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.announce_free_slot IS
+    'Called when a task stops running: wakes workers of a queue with max_running, in which other tasks may wait for its slot.';
 
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -161,6 +171,10 @@ BEGIN
     IF task.group_key IS NOT NULL THEN
         PERFORM queue_internal.recheck_group(task);
     END IF;
+    -- A task that is due is announced itself.
+    IF task.run_at > clock_timestamp() THEN
+        PERFORM queue_internal.announce_free_slot(task.queue);
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.requeue IS
@@ -203,6 +217,17 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.move IS
     'Moves a task that is not running to another queue; false if its key is taken there.';
+
+CREATE FUNCTION queue_internal.has_timed_out(task queue.tasks) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN coalesce(queue_internal.timeout_at(task.claimed_at, coalesce(
+        task.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = task.queue)))
+        <= least(task.lease_until, clock_timestamp()), false);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_timed_out IS
+    'Returns whether the timeout of a running task has passed, rather than only its lease.';
 
 -- Ends a failed attempt: cancels the task if that was requested; else requeues it or moves it to the dead letters. A
 -- task that was replaced is cancelled instead of requeued. Without "wait" it returns null and does nothing if it

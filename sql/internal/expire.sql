@@ -73,8 +73,7 @@ BEGIN
         ORDER BY t.id
         FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        timed_out := coalesce(queue_internal.timeout_at(task.claimed_at, coalesce(
-            task.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = task.queue))) <= task.lease_until, false);
+        timed_out := queue_internal.has_timed_out(task);
         CONTINUE WHEN queue_internal.end_attempt(
             task, CASE WHEN timed_out THEN 'timed out' ELSE 'lease expired' END, CASE WHEN NOT timed_out THEN '0'::interval END,
             false, wait => false) IS NULL;

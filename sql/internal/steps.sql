@@ -44,7 +44,9 @@ BEGIN
     INSERT INTO queue_internal.steps (task_id, number, kind, name, value)
     VALUES (store_step.task_id, coalesce((SELECT s.number FROM queue_internal.steps AS s
                                           WHERE s.task_id = store_step.task_id ORDER BY s.number DESC LIMIT 1), 0) + 1,
-            store_step.kind, store_step.name, store_step.value);
+            store_step.kind, store_step.name, store_step.value)
+    -- At READ COMMITTED there is no conflict. A snapshot from before the other step raises 40001.
+    ON CONFLICT DO NOTHING;
     IF kind IN ('event', 'task') THEN
         DELETE FROM queue_internal.awaits AS a WHERE a.task_id = store_step.task_id;
     END IF;
@@ -61,12 +63,16 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.is_suspended IS 'Returns whether a task that does not run waits for an event or another task.';
 
--- The task is locked by leased_task(). Cancels it if that was requested or it was replaced, as a release does.
+-- The task is locked by leased_task(). Cancels it if that was requested or it was replaced, and fails the attempt if it has
+-- timed out, as a release does.
 CREATE FUNCTION queue_internal.suspend(task queue.tasks, until timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
         PERFORM queue_internal.cancel_now(task);
+        RETURN;
+    ELSIF queue_internal.has_timed_out(task) THEN
+        PERFORM queue_internal.end_attempt(task, 'timed out', NULL, false);
         RETURN;
     END IF;
     task.attempt := task.attempt - 1;
@@ -82,9 +88,7 @@ BEGIN
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
-    IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
-        PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
-    END IF;
+    PERFORM queue_internal.announce_free_slot(task.queue);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.suspend IS
@@ -115,6 +119,10 @@ COMMENT ON FUNCTION queue_internal.awaits_of IS 'Returns the row for what a task
 CREATE FUNCTION queue_internal.suspend_for(task queue.tasks, awaited queue_internal.awaits) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
+    IF queue_internal.has_timed_out(task) THEN
+        PERFORM queue_internal.suspend(task, awaited.until);
+        RETURN;
+    END IF;
     INSERT INTO queue_internal.awaits AS a (task_id, token, queue, event, predecessor_id, until)
     VALUES (awaited.task_id, awaited.token, awaited.queue, awaited.event, awaited.predecessor_id, awaited.until)
     ON CONFLICT ON CONSTRAINT awaits_pkey
@@ -217,6 +225,9 @@ BEGIN
                                  AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = l.task_id) IS NULL
                                  AND (SELECT d.id FROM queue.dead_letters AS d WHERE d.id = l.task_id) IS NULL
                                FOR UPDATE SKIP LOCKED);
+            IF FOUND THEN
+                PERFORM queue_internal.delete_dependencies(row.task_id);
+            END IF;
             CONTINUE;
         END IF;
         CONTINUE WHEN row.current <> row.token OR NOT row.waits;

@@ -149,12 +149,13 @@ BEGIN
         IF row.queue IS NULL THEN
             -- The dependency of a task that no longer waits. A task without a trace may still come from a dump, or
             -- may have come since the loop read its row.
-            IF queue_internal.outcome_of(row.task_id) IS NOT NULL
-               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting')
-                  -- It may wait for it again, or a dump may still bring what it waits for.
-                  AND (row.on_failure = 'continue' AND row.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE
-                  AND NOT EXISTS (SELECT FROM queue_internal.awaits AS a
-                                  WHERE a.task_id = row.task_id AND a.predecessor_id = row.predecessor_id) THEN
+            IF (queue_internal.outcome_of(row.task_id) IS NOT NULL
+                OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting')
+                   -- A dump may still bring what it waits for.
+                   AND (row.on_failure = 'continue' AND row.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE)
+               -- It may wait for it again, also after it was a dead letter. sweep_awaits does the rest.
+               AND NOT EXISTS (SELECT FROM queue_internal.awaits AS a
+                               WHERE a.task_id = row.task_id AND a.predecessor_id = row.predecessor_id) THEN
                 PERFORM queue_internal.delete_dependencies(row.task_id);
             END IF;
             CONTINUE;

@@ -900,7 +900,9 @@ BEGIN
         PERFORM queue_internal.raise_invalid(argument, 'must be finite', delay::text);
     ELSIF extract(epoch FROM delay) < 0 THEN
         PERFORM queue_internal.raise_invalid(argument, 'must not be negative', delay::text);
-    ELSIF extract(epoch FROM delay) > extract(epoch FROM interval '100 years') THEN
+    -- Parts that cancel each other out are added to a time one after the other, and may leave its range on the way.
+    ELSIF greatest(extract(epoch FROM delay) / 31557600, abs(extract(year FROM delay)), abs(extract(day FROM delay)) / 365.25,
+                   abs(extract(hour FROM delay)) / 8766) > 100 THEN
         PERFORM queue_internal.raise_too_large(argument, '100 years', delay::text);
     END IF;
 END
@@ -2140,8 +2142,10 @@ BEGIN
     IF NOT FOUND THEN
         IF EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = process_dependent.task_id) THEN
             RETURN false;
-        -- A dump that is being restored may still bring a task that has left no trace.
-        ELSIF queue_internal.outcome_of(process_dependent.task_id) IS NOT NULL THEN
+        -- A dump that is being restored may still bring a task that has left no trace. A dead letter that is put back asks
+        -- again how the task that it waited for has ended.
+        ELSIF queue_internal.outcome_of(process_dependent.task_id) IS NOT NULL
+              AND NOT EXISTS (SELECT FROM queue_internal.awaits AS a WHERE a.task_id = process_dependent.task_id) THEN
             PERFORM queue_internal.delete_dependencies(process_dependent.task_id);
         END IF;
         RETURN true;
@@ -2892,12 +2896,13 @@ BEGIN
         IF row.queue IS NULL THEN
             -- The dependency of a task that no longer waits. A task without a trace may still come from a dump, or
             -- may have come since the loop read its row.
-            IF queue_internal.outcome_of(row.task_id) IS NOT NULL
-               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting')
-                  -- It may wait for it again, or a dump may still bring what it waits for.
-                  AND (row.on_failure = 'continue' AND row.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE
-                  AND NOT EXISTS (SELECT FROM queue_internal.awaits AS a
-                                  WHERE a.task_id = row.task_id AND a.predecessor_id = row.predecessor_id) THEN
+            IF (queue_internal.outcome_of(row.task_id) IS NOT NULL
+                OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting')
+                   -- A dump may still bring what it waits for.
+                   AND (row.on_failure = 'continue' AND row.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE)
+               -- It may wait for it again, also after it was a dead letter. sweep_awaits does the rest.
+               AND NOT EXISTS (SELECT FROM queue_internal.awaits AS a
+                               WHERE a.task_id = row.task_id AND a.predecessor_id = row.predecessor_id) THEN
                 PERFORM queue_internal.delete_dependencies(row.task_id);
             END IF;
             CONTINUE;
@@ -3572,14 +3577,24 @@ BEGIN
         DELETE FROM queue_internal.batches AS b WHERE b.task_id = task.id;
     END IF;
     PERFORM queue_internal.notify_dependents(ARRAY[task.id], outcome);
-    IF task.state = 'running' AND EXISTS (
-        SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
-        PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
+    IF task.state = 'running' THEN
+        PERFORM queue_internal.announce_free_slot(task.queue);
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.on_task_end IS
     'Releases the key and the slot of a task that has ended, and leaves events for its group and its dependents.';
+
+CREATE FUNCTION queue_internal.announce_free_slot(queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = announce_free_slot.queue AND q.max_running IS NOT NULL) THEN
+        PERFORM queue_internal.announce_task(queue, clock_timestamp());
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.announce_free_slot IS
+    'Called when a task stops running: wakes workers of a queue with max_running, in which other tasks may wait for its slot.';
 
 CREATE FUNCTION queue_internal.cancel_now(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -3643,6 +3658,10 @@ BEGIN
     IF task.group_key IS NOT NULL THEN
         PERFORM queue_internal.recheck_group(task);
     END IF;
+    -- A task that is due is announced itself.
+    IF task.run_at > clock_timestamp() THEN
+        PERFORM queue_internal.announce_free_slot(task.queue);
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.requeue IS
@@ -3685,6 +3704,17 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.move IS
     'Moves a task that is not running to another queue; false if its key is taken there.';
+
+CREATE FUNCTION queue_internal.has_timed_out(task queue.tasks) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN coalesce(queue_internal.timeout_at(task.claimed_at, coalesce(
+        task.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = task.queue)))
+        <= least(task.lease_until, clock_timestamp()), false);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_timed_out IS
+    'Returns whether the timeout of a running task has passed, rather than only its lease.';
 
 -- Ends a failed attempt: cancels the task if that was requested; else requeues it or moves it to the dead letters. A
 -- task that was replaced is cancelled instead of requeued. Without "wait" it returns null and does nothing if it
@@ -3851,7 +3881,9 @@ BEGIN
     INSERT INTO queue_internal.steps (task_id, number, kind, name, value)
     VALUES (store_step.task_id, coalesce((SELECT s.number FROM queue_internal.steps AS s
                                           WHERE s.task_id = store_step.task_id ORDER BY s.number DESC LIMIT 1), 0) + 1,
-            store_step.kind, store_step.name, store_step.value);
+            store_step.kind, store_step.name, store_step.value)
+    -- At READ COMMITTED there is no conflict. A snapshot from before the other step raises 40001.
+    ON CONFLICT DO NOTHING;
     IF kind IN ('event', 'task') THEN
         DELETE FROM queue_internal.awaits AS a WHERE a.task_id = store_step.task_id;
     END IF;
@@ -3868,12 +3900,16 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.is_suspended IS 'Returns whether a task that does not run waits for an event or another task.';
 
--- The task is locked by leased_task(). Cancels it if that was requested or it was replaced, as a release does.
+-- The task is locked by leased_task(). Cancels it if that was requested or it was replaced, and fails the attempt if it has
+-- timed out, as a release does.
 CREATE FUNCTION queue_internal.suspend(task queue.tasks, until timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
         PERFORM queue_internal.cancel_now(task);
+        RETURN;
+    ELSIF queue_internal.has_timed_out(task) THEN
+        PERFORM queue_internal.end_attempt(task, 'timed out', NULL, false);
         RETURN;
     END IF;
     task.attempt := task.attempt - 1;
@@ -3889,9 +3925,7 @@ BEGIN
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
-    IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.max_running IS NOT NULL) THEN
-        PERFORM queue_internal.announce_task(task.queue, clock_timestamp());
-    END IF;
+    PERFORM queue_internal.announce_free_slot(task.queue);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.suspend IS
@@ -3922,6 +3956,10 @@ COMMENT ON FUNCTION queue_internal.awaits_of IS 'Returns the row for what a task
 CREATE FUNCTION queue_internal.suspend_for(task queue.tasks, awaited queue_internal.awaits) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
+    IF queue_internal.has_timed_out(task) THEN
+        PERFORM queue_internal.suspend(task, awaited.until);
+        RETURN;
+    END IF;
     INSERT INTO queue_internal.awaits AS a (task_id, token, queue, event, predecessor_id, until)
     VALUES (awaited.task_id, awaited.token, awaited.queue, awaited.event, awaited.predecessor_id, awaited.until)
     ON CONFLICT ON CONSTRAINT awaits_pkey
@@ -4024,6 +4062,9 @@ BEGIN
                                  AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = l.task_id) IS NULL
                                  AND (SELECT d.id FROM queue.dead_letters AS d WHERE d.id = l.task_id) IS NULL
                                FOR UPDATE SKIP LOCKED);
+            IF FOUND THEN
+                PERFORM queue_internal.delete_dependencies(row.task_id);
+            END IF;
             CONTINUE;
         END IF;
         CONTINUE WHEN row.current <> row.token OR NOT row.waits;
@@ -4587,8 +4628,7 @@ BEGIN
         ORDER BY t.id
         FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        timed_out := coalesce(queue_internal.timeout_at(task.claimed_at, coalesce(
-            task.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = task.queue))) <= task.lease_until, false);
+        timed_out := queue_internal.has_timed_out(task);
         CONTINUE WHEN queue_internal.end_attempt(
             task, CASE WHEN timed_out THEN 'timed out' ELSE 'lease expired' END, CASE WHEN NOT timed_out THEN '0'::interval END,
             false, wait => false) IS NULL;
@@ -6638,6 +6678,10 @@ BEGIN
             END IF;
             pushed := true;
             RETURN;
+        ELSIF key IS NULL THEN
+            -- A trigger that the user added has suppressed it.
+            pushed := false;
+            RETURN;
         END IF;
         -- Null if the key is free now, or can be taken over.
         SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(task, on_duplicate) AS s;
@@ -6704,7 +6748,7 @@ BEGIN
         id := queue.push(
             queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
             key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
-        pushed := true;
+        pushed := id IS NOT NULL;
         RETURN NEXT;
         RETURN;
     END IF;
@@ -6895,7 +6939,8 @@ COMMENT ON FUNCTION queue_internal.check_each_key IS 'Checks an array of keys th
 --   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
 
 CREATE FUNCTION queue.push_tasks(tasks jsonb) RETURNS SETOF bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- So much memory is not needed, but allowed: with less, millions of predecessors are not found in a hash table.
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET work_mem = '256MB' AS $$
 DECLARE
     -- One time for all: among equals the id decides.
     moment CONSTANT timestamptz := clock_timestamp();
@@ -7761,6 +7806,9 @@ BEGIN
     IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
         PERFORM queue_internal.cancel_now(task);
         RETURN;
+    ELSIF queue_internal.has_timed_out(task) THEN
+        PERFORM queue_internal.end_attempt(task, 'timed out', NULL, false);
+        RETURN;
     END IF;
     task.attempt := task.attempt - 1;
     IF extract(epoch FROM delay) > 0 THEN
@@ -7771,7 +7819,8 @@ END
 $$;
 COMMENT ON FUNCTION queue.release IS
 'Gives a task back without counting the attempt. If its cancellation was requested, or it was replaced, it is cancelled
-instead. Needs the worker''s right on the queue.
+instead. If its timeout has passed, the attempt counts: it has failed with the error "timed out". Needs the worker''s right
+on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
 - delay: how long until the task can be claimed again, at most 100 years. With 0 (default) it keeps its place in the
@@ -8212,6 +8261,9 @@ BEGIN
             state := NULL;
         ELSIF state IS NULL THEN
             -- It left no trace; or the caller has no right on its queue.
+            IF queue_internal.is_recorded(other) THEN
+                PERFORM queue_internal.raise_unknown_task(other);
+            END IF;
             SELECT coalesce(o.outcome, 'purged') INTO state
             FROM queue_internal.awaits AS a LEFT JOIN queue_internal.outcomes AS o ON o.task_id = other
             WHERE a.task_id = await_task.id AND a.predecessor_id = other;
@@ -8251,7 +8303,7 @@ the other one; without the worker''s right there, result is null.
   ever.
 
 Errors: QX001: the lease is no longer held. QX003: one of the tasks does not exist, or the caller has no right on its
-queue. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+queue; or the other one had ended before the first call, in a queue that keeps no history. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- As a push locks its predecessors.
 CREATE FUNCTION queue_internal.lock_awaited(other bigint) RETURNS boolean

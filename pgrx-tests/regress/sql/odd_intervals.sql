@@ -15,6 +15,9 @@ SELECT pg_temp.refused($$SELECT queue.create('odd', '{"ageing": "-1 year 361 day
 SELECT pg_temp.refused($$SELECT queue.create('odd', '{"backoff": {"max": "400 years -144001 days"}}')$$);
 SELECT pg_temp.refused($$SELECT queue.push('default', delay => '40000 years -14400001 days')$$);
 SELECT pg_temp.refused($$SELECT queue.push('default', key => 'k', key_ttl => '40000 years -14400001 days')$$);
+-- An hour long, but no time can be added to it: a task that completes must not fail because of its key.
+SELECT pg_temp.refused($$SELECT queue.push('default', key => 'k', key_ttl => '300000 years -109575000 days 1 hour')$$);
+SELECT pg_temp.refused($$SELECT queue.push('default', delay => '40000 years -350640000 hours')$$);
 SELECT pg_temp.refused($$CALL queue.cancel_where('{"older_than": "400000 years -144000001 days"}')$$);
 -- What is only odd in its form means its seconds.
 SELECT queue.push('default', lease => '1 month -29 days', timeout => '1 month -29 days -12 hours');

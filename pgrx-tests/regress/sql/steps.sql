@@ -172,3 +172,44 @@ SELECT payload, queue.complete(id, token) FROM queue.claim('1 minute', 'limited'
 -- A queue that is dropped takes its events with it.
 SELECT queue.drop('limited'), count(*) FROM queue_internal.emitted WHERE queue = 'limited';
 SELECT count(*) FROM queue_internal.emitted WHERE queue = 'limited';
+
+-- A dead letter that is put back still learns how the task has ended that it waited for, though that left no trace.
+SELECT queue.create('bare', '{"keep_history": false}');
+SELECT queue.push('orders') AS waiter, queue.push('bare') AS other \gset
+SELECT a.* FROM queue.claim('1 minute', 'orders'), queue.await_task(id, token, :other, '1 day') AS a;
+CALL queue.run_now_where(jsonb_build_object('ids', jsonb_build_array(:waiter)));
+SELECT queue.fail(id, token, 'broken', permanent => true) FROM queue.claim('1 minute', 'orders');
+SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'bare');
+CALL queue.maintain();
+SELECT queue.retry(:waiter);
+SELECT a.*, queue.complete(id, token) FROM queue.claim('1 minute', 'orders'), queue.await_task(id, token, :other, '1 day') AS a;
+
+-- Nothing stays of a suspended task that ends without a trace.
+SELECT queue.push('bare') AS waiter, queue.push('orders') AS other \gset
+SELECT a.* FROM queue.claim('1 minute', 'bare'), queue.await_task(id, token, :other, '1 day') AS a;
+SELECT queue.cancel(:waiter);
+CALL queue.maintain();
+SELECT count(*) AS dependencies, (SELECT count(*) FROM queue_internal.awaits WHERE task_id = :waiter) AS awaits
+FROM queue_internal.dependencies WHERE task_id = :waiter;
+
+-- To a role without a right on its queue the other task does not exist, whether it is live or was deleted. How it ended
+-- is what the task was told when it began to wait.
+SELECT queue.create('shared'), queue.create('private');
+CREATE ROLE steps_worker;
+SELECT queue.grant_worker('steps_worker', 'shared');
+SELECT queue.push('shared') AS waiter, queue.push('private') AS other \gset
+SELECT a.* FROM queue.claim('1 minute', 'shared'), queue.await_task(id, token, :other, '1 day') AS a;
+CALL queue.run_now_where(jsonb_build_object('ids', jsonb_build_array(:waiter)));
+SET ROLE steps_worker;
+SELECT id AS task, token FROM queue.claim('1 minute', 'shared') \gset
+SELECT pg_temp.refused(format('SELECT queue.await_task(%s, %s, %s)', :task, :token, :other)) LIKE 'QX003%' AS refused;
+SELECT count(*) FROM queue.steps(:task);
+RESET ROLE;
+SELECT queue.complete(id, token, '"secret"') FROM queue.claim('1 minute', 'private');
+SET ROLE steps_worker;
+SELECT * FROM queue.await_task(:task, :token, :other);
+SELECT queue.complete(:task, :token);
+RESET ROLE;
+SELECT queue.drop('shared'), queue.drop('private');
+DROP OWNED BY steps_worker;
+DROP ROLE steps_worker;

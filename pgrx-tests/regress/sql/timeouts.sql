@@ -82,6 +82,26 @@ SELECT queue.schedule('hourly', '@hourly', 'calls', options => '{"lease": "5 sec
 SELECT queue.run_schedule('hourly') AS run \gset
 SELECT timeout, lease FROM queue.get(:run);
 
+-- A worker that gives a task back, or suspends it, after its timeout has used up the attempt.
+SELECT queue.create('late', '{"timeout": "30 seconds", "max_attempts": 5, "backoff": {"base": "0"}}');
+SELECT queue.push('late') AS id \gset
+SELECT token FROM queue.claim(queue => 'late') \gset
+SELECT pg_temp.pass(:id, '1 minute');
+SELECT queue.release(:id, :token);
+SELECT token FROM queue.claim(queue => 'late') \gset
+SELECT pg_temp.pass(:id, '1 minute');
+SELECT count(*) FROM queue.release_many(ARRAY[:id]::bigint[], ARRAY[:token]::bigint[]);
+SELECT token FROM queue.claim(queue => 'late') \gset
+SELECT pg_temp.pass(:id, '1 minute');
+SELECT queue.sleep(:id, :token, 'nap', '1 day');
+SELECT token FROM queue.claim(queue => 'late') \gset
+SELECT pg_temp.pass(:id, '1 minute');
+SELECT * FROM queue.await_event(:id, :token, 'never', '1 day');
+SELECT token, attempt FROM queue.claim(queue => 'late') \gset
+SELECT pg_temp.pass(:id, '1 minute');
+SELECT * FROM queue.await_event(:id, :token, 'never', '1 day');
+SELECT state, attempt, (SELECT array_agg(e ->> 'error') FROM jsonb_array_elements(errors) AS e) AS errors FROM queue.get(:id);
+
 -- What is refused.
 SELECT pg_temp.refused($$SELECT queue.push('default', lease => '0')$$);
 SELECT pg_temp.refused($$SELECT queue.push('default', lease => '8 days')$$);

@@ -247,6 +247,19 @@ impl Player<'_> {
         self.leases.extend(leases);
     }
 
+    /// Takes up the leases again whose ends a crash has undone although they had been acknowledged: the session commits
+    /// asynchronously. The claims may have stayed, and then nobody else gets the tasks for an hour.
+    pub fn resume_undone(&mut self) {
+        let Some(crash) = self.world.crash.get() else { return };
+        let is_undone = |played: &&Played| {
+            !played.afterwards
+                && played.end == End::Commit
+                && played.xid.is_some_and(|xid| !crash.survived.contains(&xid))
+        };
+        let undone = self.played.iter().filter(is_undone).flat_map(Played::kept);
+        self.leases.extend(undone.filter_map(|call| call.asked.lease()));
+    }
+
     /// The tasks that were pushed and committed.
     pub fn known(&self) -> Vec<i64> {
         lock(&self.world.known).clone()

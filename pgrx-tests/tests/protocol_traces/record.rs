@@ -207,6 +207,7 @@ pub fn play(
 /// Ends the tasks that the clients hold, and then all others.
 fn drain(players: &mut [Player<'_>], patience: Duration) -> bool {
     for player in players.iter_mut() {
+        player.resume_undone();
         while !player.leases.is_empty() {
             player.transaction(Level::ReadCommitted, false, &mut |player| player.end_of_lease(true));
         }

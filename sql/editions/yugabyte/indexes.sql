@@ -19,6 +19,9 @@ COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task
 CREATE INDEX outcomes_rest ON queue_internal.outcomes (rest_queue, task_id) WHERE rest_after IS NOT NULL;
 COMMENT ON INDEX queue_internal.outcomes_rest IS 'Ended tasks with dependents that have not been notified.';
 
+CREATE INDEX awaits_event ON queue_internal.awaits (event, queue, task_id) WHERE event IS NOT NULL;
+COMMENT ON INDEX queue_internal.awaits_event IS 'The tasks that wait for an event.';
+
 -- There is no index on finished_at: all current writes would go to one tablet. Queries by time (retention, queue.stats)
 -- read the table.
 
