@@ -25,6 +25,12 @@ CREATE PROCEDURE queue_internal.try_commit(INOUT committed boolean)
 LANGUAGE c AS 'MODULE_PATHNAME', 'try_commit';
 COMMENT ON PROCEDURE queue_internal.try_commit IS 'Commits if the caller can; returns whether it did.';
 
+CREATE FUNCTION queue_internal.waiting_workers()
+RETURNS TABLE (worker text, queue text, since timestamptz)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'waiting_workers_wrapper';
+COMMENT ON FUNCTION queue_internal.waiting_workers IS
+    'Returns the sessions that wait for a task, each once for each of its queues.';
+
 CREATE FUNCTION queue.engine_stats() RETURNS jsonb
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'engine_stats_wrapper';
 COMMENT ON FUNCTION queue.engine_stats IS

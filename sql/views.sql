@@ -132,16 +132,19 @@ WHERE s.next_run_at <= now() AND s.last_error IS NULL AND s.paused_at IS NULL
 GROUP BY s.queue;
 
 CREATE VIEW queue.workers WITH (security_barrier) AS
-SELECT t.worker,
-       t.queue,
-       count(*) AS running,
-       min(t.claimed_at) AS working_since,
-       min(t.lease_until) AS next_lease_until,
-       count(*) FILTER (WHERE t.lease_until <= now()) AS overdue
-FROM queue.tasks AS t
-WHERE t.state = 'running'
-  AND coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
-GROUP BY t.worker, t.queue;
+SELECT w.worker,
+       w.queue,
+       count(w.lease_until) AS running,
+       min(w.claimed_at) AS working_since,
+       min(w.lease_until) AS next_lease_until,
+       count(*) FILTER (WHERE w.lease_until <= now()) AS overdue,
+       count(*) FILTER (WHERE w.waits) AS waiting,
+       min(w.since) AS waiting_since
+FROM (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NULL::timestamptz AS since
+      FROM queue.tasks AS t WHERE t.state = 'running'
+      UNION ALL SELECT i.worker, i.queue, NULL, NULL, true, i.since FROM queue_internal.waiting_workers() AS i) AS w
+WHERE coalesce(w.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
+GROUP BY w.worker, w.queue;
 
 -- The counts are columns of their own, so that a query which does not read them does not count.
 CREATE VIEW queue.batches WITH (security_barrier) AS

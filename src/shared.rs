@@ -4,12 +4,14 @@
 //! commit callbacks can use it, because nothing in here locks, allocates memory or raises an ERROR.
 
 mod database;
+mod idle_workers;
 mod queue_set;
 mod result_waiters;
 mod sleeper;
 mod token_base;
 
 pub use database::{Database, KEEP_OUT_MICROSECONDS};
+use idle_workers::IdleWorkers;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
 pub use queue_set::{QueueBits, contains, queue_bit, set_bit};
@@ -43,6 +45,8 @@ pub struct Shared {
     databases: Databases,
     /// The sessions that wait for the end of a task.
     pub results: ResultWaiters,
+    /// The names of the sessions that wait for a task.
+    pub idle: IdleWorkers,
 }
 
 // SAFETY: it consists of atomics, without pointers into the memory of a process.

@@ -12,6 +12,7 @@
 mod call;
 mod lists;
 mod sleep;
+mod workers;
 
 use crate::clock::now;
 use crate::datum::text_of;
@@ -45,7 +46,7 @@ pub fn retry_at(time: i64) {
     RETRY_AT.set(RETRY_AT.get().min(time));
 }
 
-/// `queue.wait(queue, timeout, INOUT ready)`. Without pgrx's guard, for the reason given in verbs.rs: the checks in SQL
+/// `queue.wait(queue, timeout, INOUT ready, worker)`. Without pgrx's guard, for the reason given in verbs.rs: the checks in SQL
 /// raise errors with their own SQLSTATEs, which jump over these frames; nothing in them has to be dropped.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn queue_wait(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
@@ -53,7 +54,7 @@ unsafe extern "C-unwind" fn queue_wait(fcinfo: pg_sys::FunctionCallInfo) -> pg_s
     unsafe { wait_for_task(fcinfo, false) }
 }
 
-/// `queue.wait(queues, timeout, INOUT ready)`.
+/// `queue.wait(queues, timeout, INOUT ready, worker)`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn queue_wait_any(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
     // SAFETY: called by Postgres as the procedure that wait.sql declares.

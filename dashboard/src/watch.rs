@@ -36,7 +36,7 @@ const QUEUES: &str = "
             FROM (SELECT * FROM queue.stats AS s ORDER BY s.queue LIMIT 2000) AS s), '[]'))";
 const WORKERS: &str = "
     SELECT coalesce(jsonb_agg(jsonb_build_object(
-        'worker', w.worker, 'queue', w.queue, 'running', w.running, 'overdue', w.overdue,
+        'worker', w.worker, 'queue', w.queue, 'running', w.running, 'overdue', w.overdue, 'waiting', w.waiting,
         'since', extract(epoch FROM w.working_since)::float8,
         'lease', extract(epoch FROM w.next_lease_until)::float8) ORDER BY w.worker, w.queue), '[]')
     FROM (SELECT * FROM queue.workers AS w ORDER BY w.worker, w.queue LIMIT 1000) AS w";

@@ -15,6 +15,8 @@ mod pgbouncer;
 mod steps;
 #[path = "waiting/vain.rs"]
 mod vain;
+#[path = "waiting/workers.rs"]
+mod workers;
 
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};

@@ -97,9 +97,18 @@ BEGIN
         PERFORM queue_internal.raise_invalid('max_tasks', 'must be greater than zero', max_tasks::text);
     ELSIF max_tasks > 100000 THEN
         PERFORM queue_internal.raise_too_large('max_tasks', '100000', max_tasks::text);
-    ELSIF worker IS NOT NULL THEN
+    END IF;
+    PERFORM queue_internal.check_worker(worker);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_claim IS 'Checks the arguments that both forms of claim have.';
+
+CREATE FUNCTION queue_internal.check_worker(worker text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF worker IS NOT NULL THEN
         PERFORM queue_internal.check_name('worker', worker);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_claim IS 'Checks the arguments that both forms of claim have.';
+COMMENT ON FUNCTION queue_internal.check_worker IS 'Checks the name of a worker: 1 to 128 bytes; null passes.';

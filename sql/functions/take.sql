@@ -40,7 +40,7 @@ BEGIN
         EXIT WHEN id IS NOT NULL OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) deadline;
         -- An interval of so many days counts as 100 years.
         CALL queue.wait(
-            queue, least(greatest(deadline OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp(), '0'), '36000 days'), ready);
+            queue, least(greatest(deadline OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp(), '0'), '36000 days'), ready, worker);
         EXIT WHEN ready IS NOT TRUE;
         -- In a transaction block wait returns at once, also if it has found the same task before. Elsewhere a second
         -- wait for it begins a new transaction.

@@ -165,7 +165,7 @@ BEGIN
             'queue.extend_many, queue.assert_lease, queue.confirm_cancel, queue.step, queue.steps,'
             'queue.sleep(bigint, bigint, timestamptz), queue.sleep(bigint, bigint, text, interval), queue.await_event,'
             'queue.await_task',
-            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean), queue.take'
+            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean, text), queue.wait(text[], interval, boolean, text), queue.take'
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',

@@ -12,17 +12,18 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.wait_deadline IS 'Checks the argument "timeout"; returns when the wait ends.';
 
-CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval) RETURNS timestamptz
+CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval, worker text) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.open_queue(queue, 'worker');
+    PERFORM queue_internal.check_worker(worker);
     RETURN queue_internal.wait_deadline(timeout);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_wait(text, interval) IS
+COMMENT ON FUNCTION queue_internal.check_wait(text, interval, text) IS
     'Checks the arguments of queue.wait() for one queue; returns when the wait ends.';
 
-CREATE FUNCTION queue_internal.check_wait(queues text[], timeout interval) RETURNS timestamptz
+CREATE FUNCTION queue_internal.check_wait(queues text[], timeout interval, worker text) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     name text;
@@ -35,10 +36,11 @@ BEGIN
         PERFORM queue_internal.check_name('queues', name);
         PERFORM queue_internal.open_queue(name, 'worker');
     END LOOP;
+    PERFORM queue_internal.check_worker(worker);
     RETURN queue_internal.wait_deadline(timeout);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_wait(text[], interval) IS
+COMMENT ON FUNCTION queue_internal.check_wait(text[], interval, text) IS
     'Checks the arguments of queue.wait() for several queues; returns when the wait ends.';
 
 CREATE FUNCTION queue_internal.check_wait_result(id bigint, timeout interval) RETURNS timestamptz

@@ -510,6 +510,12 @@ CREATE PROCEDURE queue_internal.try_commit(INOUT committed boolean)
 LANGUAGE c AS 'MODULE_PATHNAME', 'try_commit';
 COMMENT ON PROCEDURE queue_internal.try_commit IS 'Commits if the caller can; returns whether it did.';
 
+CREATE FUNCTION queue_internal.waiting_workers()
+RETURNS TABLE (worker text, queue text, since timestamptz)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'waiting_workers_wrapper';
+COMMENT ON FUNCTION queue_internal.waiting_workers IS
+    'Returns the sessions that wait for a task, each once for each of its queues.';
+
 CREATE FUNCTION queue.engine_stats() RETURNS jsonb
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'engine_stats_wrapper';
 COMMENT ON FUNCTION queue.engine_stats IS
@@ -6235,7 +6241,7 @@ BEGIN
             'queue.extend_many, queue.assert_lease, queue.confirm_cancel, queue.step, queue.steps,'
             'queue.sleep(bigint, bigint, timestamptz), queue.sleep(bigint, bigint, text, interval), queue.await_event,'
             'queue.await_task',
-            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean), queue.wait(text[], interval, boolean), queue.take'
+            'EXECUTE ON PROCEDURE queue.wait(text, interval, boolean, text), queue.wait(text[], interval, boolean, text), queue.take'
         ]
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',
@@ -6500,16 +6506,19 @@ WHERE s.next_run_at <= now() AND s.last_error IS NULL AND s.paused_at IS NULL
 GROUP BY s.queue;
 
 CREATE VIEW queue.workers WITH (security_barrier) AS
-SELECT t.worker,
-       t.queue,
-       count(*) AS running,
-       min(t.claimed_at) AS working_since,
-       min(t.lease_until) AS next_lease_until,
-       count(*) FILTER (WHERE t.lease_until <= now()) AS overdue
-FROM queue.tasks AS t
-WHERE t.state = 'running'
-  AND coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
-GROUP BY t.worker, t.queue;
+SELECT w.worker,
+       w.queue,
+       count(w.lease_until) AS running,
+       min(w.claimed_at) AS working_since,
+       min(w.lease_until) AS next_lease_until,
+       count(*) FILTER (WHERE w.lease_until <= now()) AS overdue,
+       count(*) FILTER (WHERE w.waits) AS waiting,
+       min(w.since) AS waiting_since
+FROM (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NULL::timestamptz AS since
+      FROM queue.tasks AS t WHERE t.state = 'running'
+      UNION ALL SELECT i.worker, i.queue, NULL, NULL, true, i.since FROM queue_internal.waiting_workers() AS i) AS w
+WHERE coalesce(w.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
+GROUP BY w.worker, w.queue;
 
 -- The counts are columns of their own, so that a query which does not read them does not count.
 CREATE VIEW queue.batches WITH (security_barrier) AS
@@ -7450,12 +7459,21 @@ BEGIN
         PERFORM queue_internal.raise_invalid('max_tasks', 'must be greater than zero', max_tasks::text);
     ELSIF max_tasks > 100000 THEN
         PERFORM queue_internal.raise_too_large('max_tasks', '100000', max_tasks::text);
-    ELSIF worker IS NOT NULL THEN
+    END IF;
+    PERFORM queue_internal.check_worker(worker);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_claim IS 'Checks the arguments that both forms of claim have.';
+
+CREATE FUNCTION queue_internal.check_worker(worker text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF worker IS NOT NULL THEN
         PERFORM queue_internal.check_name('worker', worker);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_claim IS 'Checks the arguments that both forms of claim have.';
+COMMENT ON FUNCTION queue_internal.check_worker IS 'Checks the name of a worker: 1 to 128 bytes; null passes.';
 -- queue.complete
 --
 --   Promise:  at most one completion of a task is ever accepted. A stale token raises an error, so that the changes
@@ -8677,17 +8695,18 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.wait_deadline IS 'Checks the argument "timeout"; returns when the wait ends.';
 
-CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval) RETURNS timestamptz
+CREATE FUNCTION queue_internal.check_wait(queue text, timeout interval, worker text) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.open_queue(queue, 'worker');
+    PERFORM queue_internal.check_worker(worker);
     RETURN queue_internal.wait_deadline(timeout);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_wait(text, interval) IS
+COMMENT ON FUNCTION queue_internal.check_wait(text, interval, text) IS
     'Checks the arguments of queue.wait() for one queue; returns when the wait ends.';
 
-CREATE FUNCTION queue_internal.check_wait(queues text[], timeout interval) RETURNS timestamptz
+CREATE FUNCTION queue_internal.check_wait(queues text[], timeout interval, worker text) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     name text;
@@ -8700,10 +8719,11 @@ BEGIN
         PERFORM queue_internal.check_name('queues', name);
         PERFORM queue_internal.open_queue(name, 'worker');
     END LOOP;
+    PERFORM queue_internal.check_worker(worker);
     RETURN queue_internal.wait_deadline(timeout);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.check_wait(text[], interval) IS
+COMMENT ON FUNCTION queue_internal.check_wait(text[], interval, text) IS
     'Checks the arguments of queue.wait() for several queues; returns when the wait ends.';
 
 CREATE FUNCTION queue_internal.check_wait_result(id bigint, timeout interval) RETURNS timestamptz
@@ -8767,9 +8787,10 @@ null, invalid or too large.';
 CREATE PROCEDURE queue.wait(
     queue       text     DEFAULT 'default',
     timeout     interval DEFAULT '30 seconds',
-    INOUT ready boolean  DEFAULT NULL)
+    INOUT ready boolean  DEFAULT NULL,
+    worker      text     DEFAULT NULL)
 LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait';
-COMMENT ON PROCEDURE queue.wait(text, interval, boolean) IS
+COMMENT ON PROCEDURE queue.wait(text, interval, boolean, text) IS
 'Waits until a task of the queue can be claimed, and sets ready to true; or until the timeout ends, and sets it to
 false. It claims nothing: another worker may be quicker, so queue.claim can return no rows afterwards. One new task
 wakes one waiting session. It holds no transaction, snapshot or lock. In a transaction block it does not wait but
@@ -8778,6 +8799,7 @@ returns at once, with a NOTICE. Needs the worker''s right on the queue.
 - queue: name of the queue. Default "default".
 - timeout: how long to wait, at most 100 years. 0 returns at once. Default 30 seconds.
 - ready: the result; pass nothing.
+- worker: name of the worker, 1 to 128 bytes, shown in queue.workers while it waits. Null (default) means none.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist, or was dropped meanwhile. 22004, 22023 or
 54000: an argument is null, invalid or too large.';
@@ -8786,14 +8808,15 @@ Errors: 42501: no right on the queue. QX002: the queue does not exist, or was dr
 CREATE PROCEDURE queue.wait(
     queues      text[],
     timeout     interval DEFAULT '30 seconds',
-    INOUT ready boolean  DEFAULT NULL)
+    INOUT ready boolean  DEFAULT NULL,
+    worker      text     DEFAULT NULL)
 LANGUAGE c AS 'MODULE_PATHNAME', 'queue_wait_any';
-COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
+COMMENT ON PROCEDURE queue.wait(text[], interval, boolean, text) IS
 'Waits until a task of any of the queues can be claimed, or until the timeout ends. Needs the worker''s right on each of
 the queues.
 
 - queues: names of the queues, at least one.
-- timeout, ready: as for one queue.
+- timeout, ready, worker: as for one queue.
 
 Errors: as for one queue.';
 -- queue.take
@@ -8838,7 +8861,7 @@ BEGIN
         EXIT WHEN id IS NOT NULL OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) deadline;
         -- An interval of so many days counts as 100 years.
         CALL queue.wait(
-            queue, least(greatest(deadline OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp(), '0'), '36000 days'), ready);
+            queue, least(greatest(deadline OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp(), '0'), '36000 days'), ready, worker);
         EXIT WHEN ready IS NOT TRUE;
         -- In a transaction block wait returns at once, also if it has found the same task before. Elsewhere a second
         -- wait for it begins a new transaction.
@@ -10348,13 +10371,16 @@ COMMENT ON COLUMN queue.stats.completed_last_hour IS 'Tasks that completed in th
 COMMENT ON COLUMN queue.stats.cancelled_last_hour IS 'Tasks that were cancelled in the last hour.';
 COMMENT ON COLUMN queue.stats.failed_last_hour IS 'Tasks that became dead letters in the last hour.';
 COMMENT ON COLUMN queue.stats.completed_per_second IS 'Tasks that completed, per second, over the last minute.';
-COMMENT ON VIEW queue.workers IS 'The leases of each worker in each queue.';
-COMMENT ON COLUMN queue.workers.worker IS 'The name that the worker passed to the claim; null if none.';
+COMMENT ON VIEW queue.workers IS
+    'The workers of each queue that hold leases or wait for a task. The SQL-only edition does not know who waits.';
+COMMENT ON COLUMN queue.workers.worker IS 'The name that the worker passed to claim, take or wait; null if none.';
 COMMENT ON COLUMN queue.workers.queue IS 'The name of the queue.';
 COMMENT ON COLUMN queue.workers.running IS 'How many tasks of the queue the worker has leased.';
 COMMENT ON COLUMN queue.workers.working_since IS 'When the earliest of these attempts began.';
 COMMENT ON COLUMN queue.workers.next_lease_until IS 'When the first of these leases expires.';
 COMMENT ON COLUMN queue.workers.overdue IS 'How many of these leases have expired.';
+COMMENT ON COLUMN queue.workers.waiting IS 'How many sessions wait for a task of the queue under that name.';
+COMMENT ON COLUMN queue.workers.waiting_since IS 'When the first of these began to wait.';
 COMMENT ON VIEW queue.batches IS
     'The batches whose callback still waits. Counting the tasks of a large batch takes time.';
 COMMENT ON COLUMN queue.batches.batch IS 'The id of the batch and of its callback.';
@@ -10456,9 +10482,9 @@ GRANT USAGE ON SCHEMA queue TO pg_monitor;
 GRANT SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
--- rights of that role alone, and count only its queues.
+-- rights of that role alone, and show only its queues.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
-    queue_internal.caller, queue_internal.counted TO PUBLIC;
+    queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers TO PUBLIC;
 -- Run as the owner for the role that inserts. No other role may attach them to a table.
 ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
 ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;

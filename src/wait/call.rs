@@ -1,6 +1,8 @@
 //! One CALL of a waiting procedure, and the functions in SQL that it uses.
 
 use super::{FIRST_PAUSE, LAST, RETRY_AT, longer};
+use crate::clock::now;
+use crate::datum::text_of;
 use crate::extension;
 use crate::rights;
 use crate::shared::NEVER;
@@ -14,6 +16,10 @@ pub struct Call {
     find: pg_sys::FmgrInfo,
     /// The first argument in the form for `find`.
     pub subject: pg_sys::NullableDatum,
+    /// The name of the worker, unless it waits for a result.
+    worker: pg_sys::NullableDatum,
+    /// When the CALL began.
+    pub began: i64,
     /// The memory of the CALL, which outlives its transactions.
     pub context: pg_sys::MemoryContext,
     /// The memory of one check.
@@ -35,14 +41,22 @@ pub struct Call {
 impl Call {
     /// Checks the arguments, in SQL; returns until when to wait.
     pub unsafe fn check_arguments(&mut self) -> i64 {
-        // SAFETY: `prepare` has found the function, which takes the first two arguments.
+        // SAFETY: `prepare` has found the function, which takes the first two arguments, and the name of a worker.
         unsafe {
             let arguments = (*self.fcinfo).args.as_slice(2);
+            let arguments = [arguments[0], arguments[1], self.worker];
             let entered = rights::enter(self.fcinfo);
-            let until = sql::call(&mut self.check, arguments).map_or(0, |until| until.value() as i64);
+            let count = if self.kind == Kind::Result { 2 } else { 3 };
+            let until = sql::call(&mut self.check, &arguments[..count]).map_or(0, |until| until.value() as i64);
             rights::leave(&entered);
             until
         }
+    }
+
+    /// The name of the worker, which SQL has checked.
+    pub unsafe fn worker(&self) -> Option<&[u8]> {
+        // SAFETY: a text, which lives as long as the CALL.
+        (!self.worker.isnull).then(|| unsafe { text_of(self.worker.value) })
     }
 
     /// Searches for what the call waits for, in SQL with a new snapshot.
@@ -139,8 +153,11 @@ pub enum Kind {
 pub unsafe extern "C-unwind" fn prepare(call: *mut Call, fcinfo: pg_sys::FunctionCallInfo, kind: Kind) {
     // SAFETY: catalog lookups; what is found lives in the memory of the CALL.
     unsafe {
-        let argument = (*fcinfo).args.as_slice(1)[0];
+        let arguments = (*fcinfo).args.as_slice(4);
+        let argument = arguments[0];
         (*call).fcinfo = fcinfo;
+        (*call).worker = arguments[3];
+        (*call).began = now();
         (*call).kind = kind;
         let context = pg_sys::CurrentMemoryContext;
         (*call).context = context;
@@ -177,7 +194,9 @@ unsafe fn find_functions(call: *mut Call) {
                 pg_sys::fmgr_info_cxt(found, info, context);
             }
         };
-        look_up(check, &[first, pg_sys::INTERVALOID], &raw mut (*call).check);
+        let types = [first, pg_sys::INTERVALOID, pg_sys::TEXTOID];
+        let count = if (*call).kind == Kind::Result { 2 } else { 3 };
+        look_up(check, &types[..count], &raw mut (*call).check);
         look_up(find, &[wanted], &raw mut (*call).find);
     }
 }

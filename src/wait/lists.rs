@@ -37,6 +37,9 @@ pub unsafe fn enter(call: &Call) -> Standing {
             let place = shared::get().map(|shared| shared.results.enter(call.subject.value.value() as i64));
             return place.map_or(Standing { new: false, everywhere: false }, Standing::from);
         }
+        if let Some(shared) = shared::get() {
+            shared.idle.enter(call.worker(), call.began);
+        }
         let mut standing = Standing { new: false, everywhere: true };
         let tables = if lanes::available() { heap::open(Use::Claim).ok() } else { None };
         let Some(tables) = tables else { return Standing { everywhere: false, ..standing } };
@@ -116,6 +119,7 @@ pub unsafe extern "C-unwind" fn leave(served: bool) {
 pub fn leave_lists(served: bool) {
     if let Some(shared) = shared::get() {
         shared.results.leave();
+        shared.idle.leave();
     }
     LISTS.with_borrow_mut(|lists| {
         // A session that waits for several queues may claim from any of them, even from one that has just got a task.

@@ -1,4 +1,4 @@
-// The workers that hold leases.
+// The workers that hold leases or wait for a task.
 
 import { h } from "../dom.js";
 import { dim, empty, heading, lease, link, named, number, part, queueLink, table } from "../parts.js";
@@ -12,16 +12,17 @@ export function render({ overview }) {
     ["Worker", (row) => (row.worker ? named(row.worker) : dim("without a name")), "main"],
     ["Queue", (row) => queueLink(row.queue)],
     ["Running", (row) => link("tasks", { state: "running", queue: row.queue, text: row.worker }, number(row.running)), "number"],
-    ["Longest", (row) => h("span", { title: "since its oldest claim" }, span(now() - row.since)), "number"],
+    ["Longest", (row) => row.since === null ? dim() : h("span", { title: "since its oldest claim" }, span(now() - row.since)), "number"],
     ["Next lease ends", (row) => lease(row.lease), "number"],
     ["Overdue", (row) => number(row.overdue, "bad"), "number"],
+    ["Waiting", (row) => h("span", { title: "sessions that wait for a task" }, number(row.waiting)), "number"],
   ];
   return [
     part(overview.workers, (rows) => [
       heading("Workers", h("span", { class: "dim" }, count(new Set(rows.map((row) => row.worker)).size))),
       rows.length ? table("Workers", columns, rows, (row) => JSON.stringify([row.worker, row.queue]))
-        : empty("No running tasks", "No worker has a lease. If tasks are due, the workers are down or the queues are paused."),
-      h("p", { class: "dim" }, "Only workers with a lease are shown, not those that wait for tasks."),
+        : empty("No workers", "No worker has a lease or waits for a task. If tasks are due, the workers are down or the queues are paused."),
+      h("p", { class: "dim" }, "A worker that polls is shown only while it has a lease; so is one that waits, in the SQL-only edition."),
     ]),
   ];
 }

@@ -70,6 +70,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("queue_internal.queues_with_right", "-PWOM*"),
     ("queue_internal.caller", "-PWOM*"),
     ("queue_internal.counted", "-PWOM*"),
+    ("queue_internal.waiting_workers", "-PWOM*"),
     // Procedures call these as their caller, because a procedure that commits cannot run as the owner.
     ("queue_internal.check_wait", "WO*"),
     ("queue_internal.check_wait_result", "WO*"),

@@ -163,6 +163,16 @@ COMMENT ON VIEW queue.maintained IS 'When queue.maintain() last ended.';
 COMMENT ON COLUMN queue.maintained.last_run_at IS 'When it ended; null if it has never run.';
 GRANT SELECT ON queue.maintained TO pg_monitor;
 
+CREATE FUNCTION queue_internal.waiting_workers()
+RETURNS TABLE (worker text, queue text, since timestamptz)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.waiting_workers IS
+    'Returns no rows: without the library, sessions that wait leave no trace.';
+
 CREATE FUNCTION queue.engine_stats() RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -8,15 +8,16 @@
 CREATE PROCEDURE queue.wait(
     queue       text     DEFAULT 'default',
     timeout     interval DEFAULT '30 seconds',
-    INOUT ready boolean  DEFAULT NULL)
+    INOUT ready boolean  DEFAULT NULL,
+    worker      text     DEFAULT NULL)
 LANGUAGE plpgsql AS $$
 BEGIN
     -- For errors that name this argument.
-    PERFORM queue_internal.check_wait(queue, timeout);
-    CALL queue.wait(ARRAY[queue], timeout, ready);
+    PERFORM queue_internal.check_wait(queue, timeout, worker);
+    CALL queue.wait(ARRAY[queue], timeout, ready, worker);
 END
 $$;
-COMMENT ON PROCEDURE queue.wait(text, interval, boolean) IS
+COMMENT ON PROCEDURE queue.wait(text, interval, boolean, text) IS
 'Waits until a task of the queue can be claimed, and sets ready to true; or until the timeout ends, and sets it to
 false. It claims nothing: another worker may be quicker, so queue.claim can return no rows afterwards. One new task
 wakes one waiting session. It holds no transaction for longer than poll_interval. Needs the worker''s right on the
@@ -25,6 +26,7 @@ queue.
 - queue: name of the queue. Default "default".
 - timeout: how long to wait, at most 100 years. 0 returns at once. Default 30 seconds.
 - ready: the result; pass nothing.
+- worker: name of the worker, 1 to 128 bytes. Here queue.workers does not show who waits. Null (default) means none.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist, or was dropped meanwhile. 2D000: in a
 transaction block, if it would have to wait. 22004, 22023 or 54000: an argument is null, invalid or too large.';
@@ -33,10 +35,11 @@ transaction block, if it would have to wait. 22004, 22023 or 54000: an argument 
 CREATE PROCEDURE queue.wait(
     queues      text[],
     timeout     interval DEFAULT '30 seconds',
-    INOUT ready boolean  DEFAULT NULL)
+    INOUT ready boolean  DEFAULT NULL,
+    worker      text     DEFAULT NULL)
 LANGUAGE plpgsql AS $$
 DECLARE
-    deadline pg_catalog.timestamptz := queue_internal.check_wait(queues, timeout);
+    deadline pg_catalog.timestamptz := queue_internal.check_wait(queues, timeout, worker);
     pause    double precision := queue_internal.first_pause(queues, deadline);
     first    bigint;
 BEGIN
@@ -51,19 +54,19 @@ BEGIN
         COMMIT;
         PERFORM pg_catalog.pg_sleep(pause);
         -- A queue may have been dropped.
-        PERFORM queue_internal.check_wait(queues, timeout);
+        PERFORM queue_internal.check_wait(queues, timeout, worker);
     END LOOP;
     IF ready THEN
         PERFORM pg_catalog.set_config('queue_wait.ready', pg_catalog.concat(first, ' ', pause), false);
     END IF;
 END
 $$;
-COMMENT ON PROCEDURE queue.wait(text[], interval, boolean) IS
+COMMENT ON PROCEDURE queue.wait(text[], interval, boolean, text) IS
 'Waits until a task of any of the queues can be claimed, or until the timeout ends. Needs the worker''s right on each of
 the queues.
 
 - queues: names of the queues, at least one.
-- timeout, ready: as for one queue.
+- timeout, ready, worker: as for one queue.
 
 Errors: as for one queue.';
 
