@@ -4,8 +4,8 @@ use super::*;
 use queue_ext_tests::{Edition, Worker};
 
 /// How often a worker may check in that time.
-const WATCHED: Duration = Duration::from_secs(2);
-const ROUNDS: u32 = 50;
+const WATCHED: Duration = Duration::from_secs(4);
+const ROUNDS: u32 = 40;
 /// A task that was locked for long is checked again after five seconds at most.
 const UNLOCKED: Duration = Duration::from_secs(9);
 
