@@ -199,6 +199,51 @@ fn one_lost_event_costs_a_sweep_interval_at_most() {
     }
 }
 
+/// No client claims or calls queue.maintain().
+#[test]
+fn the_worker_notices_that_the_head_of_a_group_or_a_predecessor_was_deleted_by_hand() {
+    for edition in editions().iter().copied().filter(|edition| *edition != Edition::SqlOnly) {
+        let cluster = cluster(edition, "by-hand");
+        let mut client = cluster.connect();
+        run(
+            &mut client,
+            "SELECT queue.create('running'), queue.create('admitted'), queue.create('first'), queue.create('then');
+             SELECT queue.push(q, to_jsonb(n), group_key => 'g') FROM unnest('{running,admitted}'::text[]) AS q, generate_series(1, 3) AS n;
+             SELECT queue.claim('1 hour', 'running');
+             SELECT queue.push('first');
+             SELECT queue.push('then', to_jsonb(way), after => ARRAY[id], on_predecessor_failure => way)
+             FROM queue.tasks, unnest('{continue,fail,cancel}'::text[]) AS way WHERE queue = 'first'",
+        );
+        let admitted = "SELECT string_agg(queue || ' ' || payload, ', ' ORDER BY queue) FROM queue.tasks
+                        WHERE group_key = 'g' AND admission = 1 AND state = 'queued'";
+        let admits = |expected: &str, client: &mut Client| {
+            eventually(expected, SOON, || {
+                let came: Option<String> = client.query_one(admitted, &[]).expect("look").get(0);
+                came.as_deref() == Some(expected)
+            });
+        };
+        admits("admitted 1", &mut client);
+        run(
+            &mut client,
+            "DELETE FROM queue.tasks WHERE group_key = 'g' AND payload = '1' OR queue = 'first'",
+        );
+        let started = Instant::now();
+        admits("admitted 2, running 2", &mut client);
+        let ways = "SELECT string_agg(way, ', ' ORDER BY way) FROM (
+                        SELECT format('%s is %s', payload, state) FROM queue.tasks WHERE queue = 'then'
+                        UNION ALL SELECT format('%s is dead', payload) FROM queue.dead_letters WHERE queue = 'then'
+                        UNION ALL SELECT format('%s is %s', payload, state) FROM queue.history WHERE queue = 'then'
+                    ) AS v (way)";
+        let expected = "\"cancel\" is cancelled, \"continue\" is queued, \"fail\" is dead";
+        eventually(expected, SOON, || {
+            client.query_one(ways, &[]).expect("look").get::<_, String>(0) == expected
+        });
+        let took = stalls::since(started);
+        println!("{}: {took:?}", edition.name());
+        assert!(took < 3 * (SWEEP + Duration::from_secs(1)), "{}: after {took:?}", edition.name());
+    }
+}
+
 #[test]
 fn a_shorter_sweep_interval_applies_to_the_wait_that_has_begun() {
     let settings = Settings { preload: true, extra: "queue.sweep_interval = 1h" };

@@ -10,6 +10,8 @@
 
 #[path = "protocol_traces/accept.rs"]
 mod accept;
+#[path = "protocol_traces/by_hand.rs"]
+mod by_hand;
 #[path = "protocol_model/claim.rs"]
 mod claim;
 #[path = "protocol_traces/compare.rs"]
@@ -269,7 +271,12 @@ impl Came {
         }
         // On a busy machine more happens at the same time, and now and then a trace has too many orders to try them all.
         let too_many = undecided.len() as u64 * 50 > worlds;
-        assert!(rejected.is_empty() && !too_many, "{} rejected, {} undecided", rejected.len(), undecided.len());
+        assert!(
+            rejected.is_empty() && !too_many,
+            "{} rejected, {} undecided",
+            rejected.len(),
+            undecided.len()
+        );
     }
 }
 
@@ -288,6 +295,7 @@ fn options() -> Options {
         opening: "",
         worker: true,
         crash: false,
+        kill_after: None,
         keeps_undone: false,
     }
 }
@@ -319,5 +327,20 @@ fn the_model_accepts_what_kill_9_leaves() {
     while total.kills < wanted && total.rejected.len() + total.undecided.len() < 10 {
         total.add(server.round(&mut first, 1, &options));
     }
+    total.report(&options, started);
+}
+
+#[test]
+fn an_acknowledged_end_that_kill_9_undoes_is_done_again() {
+    let server = Server::start("traces-undone", true);
+    let opening = openings::UNDONE_END.0;
+    let kill_after = Some(openings::UNTIL_UNDONE);
+    let options = Options { crash: true, opening, kill_after, shape: "plain", ..options() };
+    let (mut first, mut total, started) = (0, Came::default(), Instant::now());
+    // Now and then the server has written the commit nevertheless.
+    while total.undone == 0 && total.kills < 10 && total.rejected.is_empty() {
+        total.add(server.round(&mut first, 1, &options));
+    }
+    assert_ne!(total.undone, 0, "no end is undone in {} kills", total.kills);
     total.report(&options, started);
 }

@@ -92,6 +92,15 @@ CALL queue.move_where('{"queue": "old"}', 'young');
 SELECT queue.resume('young');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'young');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'young');
+-- If a younger one runs by then, it is the next.
+SELECT count(queue.push(q, to_jsonb(n || ' of ' || q), group_key => 'g')) FROM (VALUES (1, 'old'), (2, 'young'), (3, 'young')) AS v (n, q);
+SELECT id, token, payload FROM queue.claim('1 minute', 'young') \gset
+SELECT :'payload';
+CALL queue.move_where('{"queue": "old"}', 'young');
+SELECT count(*) FROM queue.claim('1 minute', 'young');
+SELECT queue.complete(:id, :token);
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'young');
+SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'young');
 
 -- With delayed_head 'pass', a delayed task that becomes due is next.
 SELECT queue.create('next', '{"delayed_head": "pass"}');

@@ -2,8 +2,8 @@
 
 use super::*;
 use fallible_iterator::FallibleIterator;
-use queue_ext_tests::{SOON, WOKEN, eventually, stalls};
-use std::time::Instant;
+use queue_ext_tests::{SOON, WOKEN, at_best, eventually, stalls};
+use std::time::{Duration, Instant};
 
 #[test]
 fn maintain_does_what_the_worker_would() {
@@ -172,6 +172,39 @@ fn wait_finds_a_task_within_a_pause_and_holds_no_snapshot_for_longer() {
     assert_eq!(ready, Some(true));
     // A pause, and a good deal for a busy machine; without looking it would be a minute.
     assert!(stalls::took(pushed, woken) < WOKEN);
+}
+
+#[test]
+fn wait_returns_within_a_pause_of_the_moment_at_which_a_rate_limit_lets_a_task_start() {
+    const PERIOD: Duration = Duration::from_secs(2);
+    const PAUSE: Duration = Duration::from_millis(100);
+    let cluster = started("rate");
+    let mut owner = as_owner(&cluster, "postgres");
+    let options = format!("{{\"rate_limit\": 1, \"rate_period\": \"{} s\"}}", PERIOD.as_secs());
+    owner
+        .batch_execute(&format!(
+            "SELECT queue.set('poll_interval', '{} ms'), queue.create('rate', '{options}');
+             SELECT queue.push('rate') FROM generate_series(1, 30)",
+            PAUSE.as_millis()
+        ))
+        .expect("a queue with a rate limit");
+    let late = "SELECT extract(epoch FROM clock_timestamp() - max(claimed_at))::float8 FROM queue.tasks WHERE state = 'running'";
+    let claim = |owner: &mut Client| {
+        let claimed = owner.query("SELECT queue.claim('1 hour', 'rate')", &[]).expect("claim").len();
+        assert_eq!(claimed, 1, "a task can start");
+    };
+    claim(&mut owner);
+    let late = at_best(2 * PAUSE, || {
+        assert!(ask::<bool>(&mut owner, "CALL queue.wait('rate')"));
+        let waited = Duration::from_secs_f64(ask(&mut owner, late));
+        // Pauses that only grow would have grown to almost a second.
+        let pause = "SELECT split_part(current_setting('queue_wait.ready'), ' ', 2)::float8";
+        assert_eq!(Duration::from_secs_f64(ask(&mut owner, pause)), PAUSE);
+        claim(&mut owner);
+        waited.checked_sub(PERIOD).expect("not before the limit lets it start")
+    });
+    println!("woken {late:?} after a task could start");
+    assert!(late < 2 * PAUSE, "{late:?}");
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub struct Past {
     pub lease: Option<Token>,
     /// How often a completion was accepted.
     pub completions: u8,
+    /// A crash may undo the completion, because its session commits asynchronously.
+    pub may_be_undone: bool,
     /// How it ended.
     pub outcome: Option<Outcome>,
     /// It once ended otherwise than completed, and perhaps came back.
@@ -126,10 +128,12 @@ impl Protocol {
                 if cancelled && self.scenario.predecessors(id).iter().all(done) {
                     world.broke(Broken::WronglyCancelled);
                 }
+                let asynchronous = self.is_asynchronous(world, session);
                 let past = world.past(id);
                 (past.outcome, past.lease) = (Some(outcome), None);
                 past.not_completed |= outcome != Outcome::Completed;
                 if outcome == Outcome::Completed {
+                    past.may_be_undone = asynchronous;
                     past.completions += 1;
                     if past.completions > 1 {
                         world.broke(Broken::CompletedTwice);

@@ -55,6 +55,11 @@ pub const fn repeatable(statements: &'static [Statement]) -> Script {
     Script { level: Level::RepeatableRead, statements, asynchronous: false }
 }
 
+/// A transaction whose commit does not wait for the disk.
+pub const fn asynchronous(statements: &'static [Statement]) -> Script {
+    Script { level: Level::ReadCommitted, statements, asynchronous: true }
+}
+
 /// A task that is there from the beginning.
 #[derive(Clone, Copy, Debug)]
 pub enum Initial {

@@ -129,7 +129,8 @@ impl Protocol {
         true
     }
 
-    fn is_asynchronous(&self, world: &World, session: usize) -> bool {
+    /// Whether the session's commits do not wait for the disk.
+    pub fn is_asynchronous(&self, world: &World, session: usize) -> bool {
         let (script, _) = world.sessions[session].position;
         let client = self.scenario.clients.get(session);
         client.and_then(|client| client.get(usize::from(script))).is_some_and(|script| script.asynchronous)
@@ -212,6 +213,9 @@ impl Protocol {
                 .filter(|token| row.is_some_and(|row| row.state == State::Running && row.token == *token));
             if row.is_some() {
                 past.outcome = None;
+                if past.may_be_undone {
+                    (past.completions, past.may_be_undone) = (0, false);
+                }
             }
         }
         let table = &world.committed;

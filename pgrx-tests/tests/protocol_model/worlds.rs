@@ -5,7 +5,7 @@ use super::scenario::Statement::{
     Cancel, Claim, Complete, Discard, Look, NativeClaim, Purge, Push, Release, ReleaseSavepoint, Retry,
     RollBackTo, Save,
 };
-use super::scenario::{Scenario, Script, committed, repeatable};
+use super::scenario::{Scenario, Script, asynchronous, committed, repeatable};
 use super::world::Faults;
 
 const NONE: Faults = Scenario::PLAIN.faults;
@@ -28,6 +28,13 @@ pub const LEASES: Scenario = Scenario {
 /// The same in SQL, where every claim is durable and there is no base for tokens.
 pub const DURABLE_LEASES: Scenario =
     Scenario { name: "durable leases", clients: &[WORK, WORK], lane: 0, durable_claims: true, ..LEASES };
+
+/// A session that commits asynchronously, so that a crash may undo a completion that was acknowledged.
+pub const LOST_ENDS: Scenario = Scenario {
+    name: "leases, asynchronous commits",
+    clients: &[&[asynchronous(&[NativeClaim]), asynchronous(&[Complete])], NATIVE_WORK],
+    ..LEASES
+};
 
 /// Two tasks that come in while two workers claim, and a lane with room for one; transactions that roll back.
 pub const LANE: Scenario = Scenario {
@@ -444,6 +451,7 @@ const BUSY_DEPENDENTS: Scenario = Scenario {
 pub const STANDARD: &[Scenario] = &[
     LEASES,
     DURABLE_LEASES,
+    LOST_ENDS,
     LANE,
     LANE_REPEATABLE,
     MIXED,

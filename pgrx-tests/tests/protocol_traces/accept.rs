@@ -59,8 +59,18 @@ pub struct Place {
     pub left: u128,
     /// Whether the crash lies behind.
     pub crashed: bool,
-    /// How many of the commits that were not flushed the crash leaves, if there are some that it undoes.
-    pub survive: Option<usize>,
+    /// The commits that the crash undoes, if there are some so far.
+    pub lost: Option<Lost>,
+}
+
+/// From the first commit on that a crash undoes, no later commit survives. But a commit that is in the log before it may
+/// become visible later, because its session still waits for the disk.
+#[derive(Clone, Copy, Hash)]
+pub struct Lost {
+    /// How many of the commits that were not flushed are before it.
+    pub survive: usize,
+    /// The sessions that were about to commit, a bit each.
+    pub before: u16,
 }
 
 pub struct Search<'a> {
@@ -72,6 +82,8 @@ pub struct Search<'a> {
     pub broken: bool,
     /// Whether a transaction may undo what it has written.
     pub patient: bool,
+    /// Whether the crash undid something, about which the log is silent.
+    pub loses: bool,
 }
 
 /// Searches for steps of the model that produce the trace.
@@ -86,7 +98,8 @@ pub fn accept(trace: &Trace, phases: Phases) -> Verdict {
         begun.push(next);
     }
     let protocol = Protocol { scenario, rules: Rules::ALL, wanted: None };
-    let mut search = Search { trace, protocol, begun, broken: false, patient: false };
+    let loses = trace.loses();
+    let mut search = Search { trace, protocol, begun, broken: false, patient: false, loses };
     if !trace.drained {
         let end = (trace.marks.len(), trace.commits.len());
         return Verdict::Rejected(format!("not all tasks came to their end: {}", trace.describe(end)));
@@ -128,16 +141,8 @@ struct Came {
 
 impl Search<'_> {
     fn from(&mut self, world: World, switches: u8, most: usize) -> Came {
-        let first = Place {
-            world,
-            mark: 0,
-            done: 0,
-            running: None,
-            switches,
-            left: 0,
-            crashed: false,
-            survive: None,
-        };
+        let first =
+            Place { world, mark: 0, done: 0, running: None, switches, left: 0, crashed: false, lost: None };
         let mut open = vec![first];
         let (mut seen, mut furthest) = (HashMap::new(), (0, 0));
         let mut states = 0;
@@ -150,7 +155,7 @@ impl Search<'_> {
             }
             let mut hasher = DefaultHasher::new();
             (&place.world, place.mark, place.done, place.running, place.left).hash(&mut hasher);
-            (place.crashed, place.survive).hash(&mut hasher);
+            (place.crashed, place.lost).hash(&mut hasher);
             let had = seen.entry(hasher.finish()).or_insert(None);
             if had.is_none_or(|had| had < place.switches) {
                 *had = Some(place.switches);
@@ -217,6 +222,18 @@ impl Search<'_> {
         next
     }
 
+    /// Whether commits may happen here that the log does not have, because the crash undoes them.
+    pub fn loses(&self, place: &Place) -> bool {
+        self.loses && !place.crashed
+    }
+
+    /// Whether the client has sent COMMIT or ROLLBACK for the transaction that it is at.
+    pub fn is_ending(&self, place: &Place, client: usize) -> bool {
+        let (transaction, _) = place.world.sessions[client].position;
+        let last = self.calls(client, transaction) as u8;
+        self.begun[place.mark][client].is_some_and(|begun| begun >= (transaction, last))
+    }
+
     /// Whether nothing is recorded from here on before the server is killed.
     fn is_doomed(&self, place: &Place) -> bool {
         !place.crashed && self.trace.crash.as_ref().is_some_and(|crash| crash.mark == place.mark)
@@ -229,7 +246,7 @@ impl Search<'_> {
             return None;
         }
         let mut place = place.clone();
-        self.protocol.crash(&mut place.world, place.survive.unwrap_or(usize::MAX));
+        self.protocol.crash(&mut place.world, place.lost.map_or(usize::MAX, |lost| lost.survive));
         for (session, played) in place.world.sessions.iter_mut().zip(&self.trace.clients) {
             let next = usize::from(session.position.0);
             if played.get(next).is_some_and(|played| !played.afterwards) {
@@ -237,7 +254,7 @@ impl Search<'_> {
                 session.step = if next + 1 < played.len() { Step::Start } else { Step::Done };
             }
         }
-        (place.crashed, place.survive, place.running) = (true, None, None);
+        (place.crashed, place.lost, place.running) = (true, None, None);
         Some(place)
     }
 }

@@ -1,6 +1,6 @@
 //! Whether a step of the model agrees with the recording: the answers of clients, and the commits.
 
-use super::accept::{Place, Search};
+use super::accept::{Lost, Place, Search};
 use super::player::CUT;
 use super::protocol::Protocol;
 use super::rows::{Id, Key, Note, State, task};
@@ -46,7 +46,7 @@ impl Search<'_> {
             if played.end != End::Commit || undone {
                 return true;
             }
-            if self.is_lost(Some(by)) {
+            if self.trace.is_lost(by) {
                 return true;
             }
             left.find(|commit| commit.by == Some(by))
@@ -55,13 +55,38 @@ impl Search<'_> {
         keys.all(|key| commit.is_some_and(|commit| commit.changes.contains_key(key)))
     }
 
-    /// Whether the transaction is not in the log though it may have committed, because a crash has undone it.
-    fn is_lost(&self, by: Option<(usize, u8)>) -> bool {
-        by.is_some_and(|(client, transaction)| {
-            let played = &self.trace.clients[client][usize::from(transaction)];
-            let before = self.trace.crash.is_some() && !played.afterwards;
-            before && !self.trace.commits.iter().any(|commit| commit.by == by)
-        })
+    /// The session has committed what the crash undoes: only one that does not wait for the disk can.
+    fn lose(&self, place: &Place, after: &mut Place, session: usize) -> bool {
+        let world = &place.world;
+        let survive = world.unflushed.len();
+        let is_committing = |other: &usize| {
+            let step = &world.sessions[*other].step;
+            *step == Step::Commit && (*other == world.worker() || self.is_ending(place, *other))
+        };
+        let others = (0..world.sessions.len()).filter(|other| *other != session);
+        let before = others.filter(is_committing).fold(0, |before, other| before | 1 << other);
+        after.lost = place.lost.or(Some(Lost { survive, before }));
+        self.protocol.is_asynchronous(world, session) && after.world.unflushed.len() > survive
+    }
+
+    /// The session has committed after one that the crash undoes, and the crash leaves what it wrote: it is before that
+    /// in the log.
+    fn come_before(&self, place: &Place, after: &mut Place, session: usize) -> bool {
+        let Some(lost) = after.lost.as_mut().filter(|lost| lost.before & 1 << session != 0) else {
+            return false;
+        };
+        lost.before &= !(1 << session);
+        let open = place.world.sessions[session].transaction.as_ref();
+        after.world.unflushed.clone_from(&place.world.unflushed);
+        for table in &mut after.world.unflushed {
+            for (key, row) in open.into_iter().flat_map(|open| &open.writes) {
+                match row {
+                    Some(row) => table.insert(*key, *row),
+                    None => table.remove(key),
+                };
+            }
+        }
+        true
     }
 
     /// One step of the model, if it is possible and goes with the recording.
@@ -99,22 +124,20 @@ impl Search<'_> {
         }
         let world = &mut place_after.world;
         if committing {
-            let unflushed = (place.world.unflushed.len(), world.unflushed.len());
-            // One that is flushed flushes those before it.
-            if place.survive.is_some() && unflushed.1 < unflushed.0 {
-                return None;
-            }
+            let flushes = world.unflushed.len() < place.world.unflushed.len();
             let (old, new) = (visible(&place.world.committed), visible(&world.committed));
             let changes = changes(&old, &new);
+            let by = (session != world.worker()).then_some((session, before.position.0));
+            if !changes.is_empty() && by.is_some_and(|by| self.trace.is_lost(by)) {
+                return self.lose(place, &mut place_after, session).then_some(place_after);
+            }
+            if place.lost.is_some()
+                && (flushes || !changes.is_empty())
+                && !self.come_before(place, &mut place_after, session)
+            {
+                return None;
+            }
             if !changes.is_empty() {
-                let by = (session != world.worker()).then_some((session, before.position.0));
-                if self.is_lost(by) {
-                    // Only what was not flushed can be.
-                    place_after.survive = place.survive.or(Some(unflushed.0));
-                    return (unflushed.1 > unflushed.0).then_some(place_after);
-                } else if place.survive.is_some() && !place.crashed {
-                    return None;
-                }
                 // The worker's commits are told apart by their order.
                 let (number, commit) = self.next_commits(place).find(|(_, commit)| commit.by == by)?;
                 let earlier = self.next_commits(place).take_while(|(other, _)| *other < number);

@@ -2,9 +2,9 @@
 
 use super::accept::{Place, Search};
 use super::player::CUT;
-use super::rows::{Event, Key, Level, Row, State, tasks};
+use super::rows::{Event, Id, Key, Level, Row, State, tasks};
 use super::scenario::Statement;
-use super::trace::{Asked, End, Told};
+use super::trace::{Asked, Call, End, Told};
 use super::world::{Step, World};
 
 impl Search<'_> {
@@ -37,9 +37,12 @@ impl Search<'_> {
         self.next_commits(place).any(|(_, commit)| commit.by.is_none())
     }
 
-    /// The time of a lease is over, at the next commit at the latest.
+    /// The time of a lease is over, at the next commit at the latest; if that may be one that the crash undoes, before the
+    /// crash.
     pub fn leases_end(&self, place: &Place, next: &mut Vec<Place>) {
-        let Some(latest) = self.next_commits(place).map(|(_, commit)| &commit.at).max() else { return };
+        let crash = self.trace.crash.as_ref().filter(|_| self.loses(place));
+        let next_commits = self.next_commits(place).map(|(_, commit)| &commit.at);
+        let Some(latest) = next_commits.chain(crash.map(|crash| &crash.at)).max() else { return };
         let world = &place.world;
         for (id, row) in tasks(&world.committed) {
             let until = self.trace.leases.get(&(id, row.token));
@@ -55,9 +58,11 @@ impl Search<'_> {
     }
 
     fn client(&mut self, place: &Place, client: usize, next: &mut Vec<Place>) {
-        let session = &place.world.sessions[client];
-        let (transaction, statement) = session.position;
+        let (transaction, statement) = place.world.sessions[client].position;
         let Some(played) = self.trace.clients[client].get(usize::from(transaction)) else { return };
+        let named = self.names_lease(place, client, played.calls.get(usize::from(statement)));
+        let place = named.as_ref().unwrap_or(place);
+        let session = &place.world.sessions[client];
         let ending = matches!(session.step, Step::Commit | Step::Publish);
         let statement = if ending { played.calls.len() as u8 } else { statement };
         if self.begun[place.mark][client].is_none_or(|begun| begun < (transaction, statement)) {
@@ -99,7 +104,7 @@ impl Search<'_> {
         }
         // A claim in SQL sweeps now and then, and ends leases that are over.
         if session.step == Step::Choose {
-            if self.trace.leftovers {
+            if self.has_leftovers(place) {
                 let mut place = place.clone();
                 place.world.sessions[client].step = Step::Sweep(None);
                 next.push(place);
@@ -130,6 +135,16 @@ impl Search<'_> {
             self.protocol.roll_back(&mut place.world, client);
             next.push(place);
         }
+    }
+
+    /// The statement ends the lease that it names. A client of the model would end the first one that it was given, but
+    /// this one knows those as well whose end a crash has undone.
+    fn names_lease(&self, place: &Place, client: usize, call: Option<&Call>) -> Option<Place> {
+        let (id, token) = call?.asked.lease().filter(|_| place.world.sessions[client].step == Step::Start)?;
+        let mut place = place.clone();
+        let number = self.trace.number_of(id).unwrap_or(Id::MAX);
+        place.world.sessions[client].leases = vec![(number, self.trace.modelled_token(token))];
+        Some(place)
     }
 
     /// Whether a push searches for a predecessor that is gone and left only an outcome.
@@ -163,7 +178,9 @@ impl Search<'_> {
             Step::Events(from) => {
                 let postponed = world.committed.iter().filter_map(|(key, row)| match (key, row) {
                     (Key::Event(number), Row::Event(event))
-                        if *number > from && place.left & bit(*number) != 0 && self.was_postponed(*event) =>
+                        if *number > from
+                            && place.left & bit(*number) != 0
+                            && self.was_postponed(place, *event) =>
                     {
                         Some(*number)
                     }
@@ -186,12 +203,18 @@ impl Search<'_> {
         variants
     }
 
-    fn was_postponed(&self, event: Event) -> bool {
-        self.trace.postponed.iter().any(|subject| match (event, subject) {
-            (Event::Dependent(number), Some(id)) => self.trace.number_of(*id) == Some(number),
-            (Event::Group, None) => true,
-            _ => false,
-        })
+    /// Whether a sweep may find something.
+    fn has_leftovers(&self, place: &Place) -> bool {
+        self.trace.leftovers || self.loses(place)
+    }
+
+    fn was_postponed(&self, place: &Place, event: Event) -> bool {
+        self.loses(place)
+            || self.trace.postponed.iter().any(|subject| match (event, subject) {
+                (Event::Dependent(number), Some(id)) => self.trace.number_of(*id) == Some(number),
+                (Event::Group, None) => true,
+                _ => false,
+            })
     }
 
     fn worker(&mut self, place: &Place, next: &mut Vec<Place>) {
@@ -205,7 +228,7 @@ impl Search<'_> {
                 self.protocol.begin_job(&mut place.world, Step::Events(0));
                 next.push(place);
             }
-            if self.trace.leftovers && self.worker_is_due(place) {
+            if self.has_leftovers(place) && self.worker_is_due(place) {
                 let mut place = place.clone();
                 self.protocol.begin_job(&mut place.world, Step::Sweep(None));
                 next.push(place);

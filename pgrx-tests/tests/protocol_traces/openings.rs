@@ -18,6 +18,12 @@ pub const OPENINGS: &[Opening] = &[
     ("savepoints within savepoints", false, savepoints_within_savepoints),
 ];
 
+/// For a server that is killed when nobody has anything to do but to end the tasks that are left.
+pub const UNDONE_END: Opening = ("an end is undone", false, an_end_is_undone);
+
+/// So many marks are recorded until the end has committed: two for each statement and each COMMIT.
+pub const UNTIL_UNDONE: usize = 12;
+
 const CLAIM: Asked = Asked::Claim { short: false };
 
 fn push(grouped: bool, after: &[i64]) -> Asked {
@@ -97,6 +103,16 @@ fn a_purge_beside_a_running_task(player: &mut Player<'_>) {
     player.does(&[CLAIM]);
     player.does(&[Asked::Purge]);
     player.ends(Asked::Complete);
+}
+
+/// The claim is on disk. The end, which comes when the opening is over, is acknowledged and is not.
+fn an_end_is_undone(player: &mut Player<'_>) {
+    player.asynchronous = false;
+    player.choose_path();
+    player.does(&[push(false, &[])]);
+    player.does(&[CLAIM]);
+    player.asynchronous = true;
+    player.choose_path();
 }
 
 /// Of the tasks, the first two stay.

@@ -23,6 +23,8 @@ pub struct Player<'a> {
     /// Of a hundred statements, so many have their session ended by the server.
     pub cuts: u64,
     pub leases: VecDeque<(i64, i64)>,
+    /// Whether the leases whose ends a crash has undone are among these.
+    pub resumed: bool,
     pub played: Vec<Played>,
 }
 
@@ -250,7 +252,8 @@ impl Player<'_> {
     /// Takes up the leases again whose ends a crash has undone although they had been acknowledged: the session commits
     /// asynchronously. The claims may have stayed, and then nobody else gets the tasks for an hour.
     pub fn resume_undone(&mut self) {
-        let Some(crash) = self.world.crash.get() else { return };
+        let Some(crash) = self.world.crash.get().filter(|_| !self.resumed) else { return };
+        self.resumed = true;
         let is_undone = |played: &&Played| {
             !played.afterwards
                 && played.end == End::Commit

@@ -4,7 +4,7 @@
 //! whatever the answer is. All transactions are blocks, so that each can record its transaction id.
 
 use super::accept::Phases;
-use super::openings::{OPENINGS, Opening};
+use super::openings::{OPENINGS, Opening, UNDONE_END};
 use super::player::Player;
 use super::rows::Level;
 use super::trace::{Asked, Crash, Mark, Played, Shape, Told, Trace};
@@ -71,6 +71,8 @@ pub struct Options {
     pub worker: bool,
     /// Whether the server is killed in each.
     pub crash: bool,
+    /// After how many marks; none: at random.
+    pub kill_after: Option<usize>,
     /// Whether ROLLBACK TO SAVEPOINT does nothing within another one.
     pub keeps_undone: bool,
     /// How long to search.
@@ -131,7 +133,7 @@ pub fn play(
         let any = &OPENINGS[random.roll(OPENINGS.len() as u64) as usize];
         (random.chance(20) && !options.crash).then_some(any).filter(suits)
     } else {
-        OPENINGS.iter().find(|opening| opening.0 == options.opening)
+        OPENINGS.iter().chain([&UNDONE_END]).find(|opening| opening.0 == options.opening)
     };
     let world = Shared {
         connect,
@@ -143,7 +145,7 @@ pub fn play(
         known: Mutex::default(),
         dead: Mutex::default(),
         pushed: AtomicUsize::new(0),
-        doom: options.crash.then(|| (random.between(4, 40) as usize, kill)),
+        doom: options.crash.then(|| (options.kill_after.unwrap_or(random.between(4, 40) as usize), kill)),
         crash: OnceLock::new(),
         keeps_undone: options.keeps_undone,
     };
@@ -162,6 +164,7 @@ pub fn play(
                 asynchronous: options.crash && asynchronous,
                 cuts: 0,
                 leases: VecDeque::new(),
+                resumed: false,
                 played: Vec::new(),
             };
             player.choose_path();
@@ -206,16 +209,16 @@ pub fn play(
 
 /// Ends the tasks that the clients hold, and then all others.
 fn drain(players: &mut [Player<'_>], patience: Duration) -> bool {
-    for player in players.iter_mut() {
-        player.resume_undone();
-        while !player.leases.is_empty() {
-            player.transaction(Level::ReadCommitted, false, &mut |player| player.end_of_lease(true));
-        }
-    }
     let started = Instant::now();
     let mut pause = 1;
-    let player = &mut players[0];
-    while started.elapsed() < patience && player.played.len() < 200 {
+    while started.elapsed() < patience && players[0].played.len() < 200 {
+        for player in players.iter_mut() {
+            player.resume_undone();
+            while !player.leases.is_empty() {
+                player.transaction(Level::ReadCommitted, false, &mut |player| player.end_of_lease(true));
+            }
+        }
+        let player = &mut players[0];
         if !player.is_left() {
             return true;
         }
@@ -229,9 +232,7 @@ fn drain(players: &mut [Player<'_>], patience: Duration) -> bool {
             }
             std::thread::sleep(Duration::from_millis(pause));
             pause = (pause * 2).min(100);
-            continue;
         }
-        player.transaction(Level::ReadCommitted, false, &mut |player| player.end_of_lease(true));
     }
     false
 }

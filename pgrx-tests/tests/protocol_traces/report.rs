@@ -13,7 +13,13 @@ impl Trace {
             let played = &self.clients[at.client][usize::from(at.statement.0)];
             let what = match (played.calls.get(usize::from(at.statement.1)), at.begins) {
                 (Some(call), true) => {
-                    format!("{:?}, native: {}, {:?}{}", call.asked, played.native, played.level, if played.asynchronous { ", asynchronous" } else { "" })
+                    format!(
+                        "{:?}, native: {}, {:?}{}",
+                        call.asked,
+                        played.native,
+                        played.level,
+                        if played.asynchronous { ", asynchronous" } else { "" }
+                    )
                 }
                 (Some(call), false) => format!("is told {:?}", call.told),
                 (None, true) => format!("{:?}, xid {:?}", played.end, played.xid),

@@ -194,6 +194,39 @@ impl Trace {
         self.marks.len() + self.commits.iter().map(|commit| commit.rows).sum::<usize>()
     }
 
+    /// Whether a client's transaction from before the crash is not in the log, though its session may have committed it.
+    pub fn is_lost(&self, (client, transaction): (usize, u8)) -> bool {
+        let before = self.crash.is_some() && !self.clients[client][usize::from(transaction)].afterwards;
+        before && !self.commits.iter().any(|commit| commit.by == Some((client, transaction)))
+    }
+
+    /// The log does not have the leases of claims that a crash has undone. The short ones are over at that time.
+    pub fn end_lost_leases(&mut self) {
+        let Some(at) = self.crash.as_ref().map(|crash| crash.at.clone()) else { return };
+        let calls = self.clients.iter().flatten().flat_map(|played| &played.calls);
+        let short: Vec<_> = calls
+            .filter_map(|call| match (&call.asked, &call.told) {
+                (Asked::Claim { short: true }, Told::Claimed(lease)) => *lease,
+                _ => None,
+            })
+            .collect();
+        for (id, token) in short {
+            let lease = (self.number_of(id).unwrap_or(Id::MAX), self.modelled_token(token));
+            self.leases.entry(lease).or_insert_with(|| at.clone());
+        }
+    }
+
+    /// Whether the crash may have undone a commit that others saw. The log does not have what it wrote.
+    pub fn loses(&self) -> bool {
+        (0..self.clients.len()).any(|client| {
+            (0..).zip(&self.clients[client]).any(|(transaction, played)| {
+                played.asynchronous
+                    && matches!(played.end, End::Commit | End::Crashed)
+                    && self.is_lost((client, transaction))
+            })
+        })
+    }
+
     /// The number of a task in the model. They are in the order of ids.
     pub fn number_of(&self, id: i64) -> Option<u8> {
         self.ids.binary_search(&id).ok().map(|place| place as u8)

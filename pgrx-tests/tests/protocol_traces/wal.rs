@@ -200,6 +200,7 @@ impl Log {
             let number = trace.number_of(*id).unwrap_or(Id::MAX);
             trace.leases.insert((number, trace.modelled_token(*token)), until.clone());
         }
+        traces.iter_mut().for_each(Trace::end_lost_leases);
         for subject in &self.postponed {
             match subject {
                 Subject::Task(id) => {

@@ -4,8 +4,8 @@ use super::*;
 use queue_ext_tests::{Edition, Worker};
 
 /// How often a worker may check in that time.
-const WATCHED: Duration = Duration::from_secs(2);
-const ROUNDS: u32 = 50;
+const WATCHED: Duration = Duration::from_secs(4);
+const ROUNDS: u32 = 40;
 /// A task that was locked for long is checked again after five seconds at most.
 const UNLOCKED: Duration = Duration::from_secs(9);
 
@@ -25,32 +25,84 @@ fn claim_and_wait(client: &mut Client, queue: &str, time: Duration) -> (u32, boo
     (rounds, false)
 }
 
-/// The locked task: its queue, how it was created, and the transaction that stays open.
-const LOCKED: &[(&str, &str, &str)] = &[
-    ("plain", "SELECT queue.push('plain')", "SELECT queue.claim(queue => 'plain')"),
-    ("row", "SELECT queue.push('row')", "SELECT FROM queue.tasks WHERE queue = 'row' FOR UPDATE"),
-    ("limited", "SELECT queue.push('limited')", "SELECT queue.claim(queue => 'limited')"),
-    (
-        "lease",
-        "SELECT queue.push('lease'); SELECT queue.claim('1 ms', 'lease')",
-        "SELECT FROM queue.tasks WHERE queue = 'lease' FOR UPDATE",
-    ),
-    (
-        "event",
-        "SELECT queue.push('event', group_key => 'g'), queue.push('event', group_key => 'g');
-         SELECT queue.claim(queue => 'event')",
-        "INSERT INTO queue_internal.events (queue, group_key) VALUES ('event', 'g');
-         COMMIT; BEGIN; SELECT FROM queue_internal.events WHERE queue = 'event' FOR UPDATE;
-         SELECT FROM queue.tasks WHERE queue = 'event' FOR UPDATE",
-    ),
+/// A locked task.
+struct Locked {
+    queue: &'static str,
+    /// How the task is created.
+    prepare: &'static str,
+    /// The transaction that stays open.
+    lock: &'static str,
+    /// What happens after that.
+    then: &'static str,
+    /// How the transaction ends. Afterwards the task can be claimed.
+    unlock: &'static str,
+}
+
+const PLAIN: Locked = Locked {
+    queue: "plain",
+    prepare: "SELECT queue.push('plain')",
+    lock: "SELECT queue.claim(queue => 'plain')",
+    then: "",
+    unlock: "ROLLBACK",
+};
+
+const LOCKED: &[Locked] = &[
+    PLAIN,
+    Locked {
+        queue: "row",
+        prepare: "SELECT queue.push('row')",
+        lock: "SELECT FROM queue.tasks WHERE queue = 'row' FOR UPDATE",
+        ..PLAIN
+    },
+    Locked {
+        queue: "limited",
+        prepare: "SELECT queue.push('limited')",
+        lock: "SELECT queue.claim(queue => 'limited')",
+        ..PLAIN
+    },
+    Locked {
+        queue: "lease",
+        prepare: "SELECT queue.push('lease'); SELECT queue.claim('1 ms', 'lease')",
+        lock: "SELECT FROM queue.tasks WHERE queue = 'lease' FOR UPDATE",
+        ..PLAIN
+    },
+    Locked {
+        queue: "event",
+        prepare: "SELECT queue.push('event', group_key => 'g'), queue.push('event', group_key => 'g');
+                  SELECT queue.claim(queue => 'event')",
+        lock: "INSERT INTO queue_internal.events (queue, group_key) VALUES ('event', 'g');
+               COMMIT; BEGIN; SELECT FROM queue_internal.events WHERE queue = 'event' FOR UPDATE;
+               SELECT FROM queue.tasks WHERE queue = 'event' FOR UPDATE",
+        unlock: "SELECT queue.complete(id, token) FROM queue.tasks WHERE queue = 'event' AND state = 'running'; COMMIT",
+        ..PLAIN
+    },
     // One predecessor has ended, and another transaction is ending the other one.
-    (
-        "dependent",
-        "SELECT queue.create('predecessor');
-         SELECT queue.push('dependent', after => ARRAY[queue.push('predecessor'), queue.push('predecessor')]);
-         COMMIT; SELECT queue.complete(id, token) FROM queue.claim(queue => 'predecessor')",
-        "SELECT queue.complete(id, token) FROM queue.claim(queue => 'predecessor')",
-    ),
+    Locked {
+        queue: "dependent",
+        prepare: "SELECT queue.create('predecessor');
+                  SELECT queue.push('dependent', after => ARRAY[queue.push('predecessor'), queue.push('predecessor')]);
+                  COMMIT; SELECT queue.complete(id, token) FROM queue.claim(queue => 'predecessor')",
+        lock: "SELECT queue.complete(id, token) FROM queue.claim(queue => 'predecessor')",
+        unlock: "COMMIT",
+        ..PLAIN
+    },
+    // The only predecessor was locked when the task was pushed.
+    Locked {
+        queue: "later",
+        prepare: "SELECT queue.create('claimed'); SELECT queue.push('claimed')",
+        lock: "SELECT queue.claim(queue => 'claimed')",
+        then: "SELECT queue.push('later', after => ARRAY(SELECT id FROM queue.tasks WHERE queue = 'claimed'))",
+        unlock: "SELECT queue.complete(id, token) FROM queue.tasks WHERE queue = 'claimed'; COMMIT",
+        ..PLAIN
+    },
+    // The predecessor has ended, and the task that waited for it is locked.
+    Locked {
+        queue: "waiting",
+        prepare: "SELECT queue.create('ended'); SELECT queue.push('waiting', after => ARRAY[queue.push('ended')])",
+        lock: "SELECT FROM queue.tasks WHERE queue = 'waiting' FOR UPDATE",
+        then: "SELECT queue.complete(id, token) FROM queue.claim(queue => 'ended')",
+        ..PLAIN
+    },
 ];
 
 #[test]
@@ -68,11 +120,12 @@ fn meets_locks(edition: Edition) {
     edition.install(&cluster, "postgres");
     let mut client = cluster.connect();
     run(&mut client, "SELECT queue.create('limited', '{\"max_running\": 2}')");
-    for (queue, prepare, lock) in LOCKED {
+    for Locked { queue, prepare, lock, then, unlock } in LOCKED {
         run(&mut client, &format!("SELECT queue.create('{queue}') WHERE '{queue}' <> 'limited'"));
         run(&mut client, prepare);
         let mut holder = cluster.connect();
         run(&mut holder, &format!("BEGIN; {lock}"));
+        run(&mut client, then);
         let (rounds, found) = claim_and_wait(&mut client, queue, WATCHED);
         println!("{}, {queue}: {rounds} rounds in {WATCHED:?}", edition.name());
         assert!(!found && rounds < ROUNDS, "{}, {queue}: {rounds} rounds, {found}", edition.name());
@@ -85,9 +138,7 @@ fn meets_locks(edition: Edition) {
         });
         assert!(claim_and_wait(&mut client, queue, WOKEN).1, "{}, {queue}: a new task", edition.name());
         pushing.join().expect("push");
-        run(&mut holder, if *queue == "dependent" { "COMMIT" } else { "ROLLBACK" });
-        if *queue != "event" {
-            assert!(claim_and_wait(&mut client, queue, UNLOCKED).1, "{}, {queue}: unlocked", edition.name());
-        }
+        run(&mut holder, unlock);
+        assert!(claim_and_wait(&mut client, queue, UNLOCKED).1, "{}, {queue}: unlocked", edition.name());
     }
 }
