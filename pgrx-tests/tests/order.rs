@@ -246,7 +246,8 @@ impl<'a> Shop<'a> {
             Store(name) => format!("store {name}"),
             Suspended(_) => String::new(),
         };
-        lock.execute("SELECT pg_advisory_xact_lock(hashtext($1))", &[&name]).expect("lock");
+        let locked = lock.query_one("SELECT pg_backend_pid(), pg_advisory_xact_lock(hashtext($1))", &[&name]);
+        let holder: i32 = locked.expect("lock").get(0);
         let order = self.order(webhook);
         if let Suspended(PAYMENT) = point {
             order.due.set(false);
@@ -257,9 +258,8 @@ impl<'a> Shop<'a> {
         self.until("the worker comes to the point", &order, || match point {
             Suspended(event) => self.waits_for(&order, event),
             _ => self.ask(
-                "SELECT EXISTS (SELECT FROM pg_stat_activity
-                                WHERE usename = $1 AND datname = current_database() AND wait_event_type = 'Lock')",
-                &[&CLERK],
+                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE usename = $1 AND $2 = ANY (pg_blocking_pids(pid)))",
+                &[&CLERK, &holder],
             ),
         });
         drop(worker);
