@@ -25,6 +25,7 @@ mod native;
 mod neighbours;
 mod notify;
 mod operators;
+mod order;
 mod packages;
 mod policies;
 mod portable;

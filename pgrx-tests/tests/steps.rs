@@ -169,12 +169,18 @@ fn kill_all_the_time(edition: Edition, flows: i64) {
             });
         });
         scope.spawn(move || {
+            // Kills only after something was done: on a slow machine, workers would never get to the end of a step.
+            let mut seen = 0;
             persist(config, over, |client| {
-                client.batch_execute(
-                    "DELETE FROM queue_internal.events;
-                     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                     WHERE application_name LIKE 'worker %' ORDER BY random() LIMIT 1",
-                )?;
+                client.batch_execute("DELETE FROM queue_internal.events")?;
+                let effects: i64 = client.query_one("SELECT count(*) FROM public.effects", &[])?.get(0);
+                if effects > seen {
+                    seen = effects;
+                    client.batch_execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                         WHERE application_name LIKE 'worker %' ORDER BY random() LIMIT 1",
+                    )?;
+                }
                 std::thread::sleep(Duration::from_millis(100));
                 Ok(())
             });

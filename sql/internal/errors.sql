@@ -164,6 +164,8 @@ BEGIN
         USING ERRCODE = 'QX001', DETAIL = fact,
               HINT = 'Stop working on this task. ' || CASE
                   WHEN live.state = 'running' AND live.token = raise_lease_lost.token THEN 'Push such tasks with a longer timeout.'
+                  WHEN live.state IN ('queued', 'waiting') THEN
+                      'Claim with a longer lease, or call queue.extend() in time. A suspended task has to be claimed again.'
                   ELSE 'Claim with a longer lease, or call queue.extend() in time.' END;
 END
 $$;

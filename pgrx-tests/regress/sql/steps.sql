@@ -78,6 +78,7 @@ SELECT * FROM queue.await_event(:task, :token, 'order 20 paid', '3 days');
 -- Sleeping until a time, and for a time that counts from the first call.
 SELECT queue.sleep(:task, :token, now() - interval '1 second') AS has_passed;
 SELECT queue.sleep(:task, :token, now() + interval '1 hour') AS has_passed;
+SELECT pg_temp.refused(format('SELECT queue.complete(%s, %s)', :task, :token));
 SELECT state, attempt FROM queue.get(:task);
 UPDATE queue.tasks SET run_at = clock_timestamp() WHERE id = :task;
 SELECT id AS task, token FROM queue.claim('1 minute', 'orders') \gset
