@@ -38,6 +38,10 @@ CREATE INDEX history_default_finished_at ON queue.history_default
     USING brin (finished_at) WITH (pages_per_range = 32);
 COMMENT ON INDEX queue.history_default_finished_at IS 'Finds the tasks that finished in an interval.';
 
+-- retire_group_starts: the starts that count no longer.
+CREATE INDEX group_starts_expiry ON queue_internal.group_starts (expires_at);
+COMMENT ON INDEX queue_internal.group_starts_expiry IS 'Finds the starts of groups that count no longer.';
+
 -- fire_schedules: the schedules that became due since the last call.
 CREATE INDEX schedules_next_run_at ON queue.schedules (next_run_at) WHERE paused_at IS NULL;
 COMMENT ON INDEX queue.schedules_next_run_at IS 'Finds the schedules that are due.';

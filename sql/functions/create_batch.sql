@@ -22,6 +22,7 @@ CREATE FUNCTION queue.create_batch(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -31,7 +32,7 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
@@ -44,7 +45,7 @@ BEGIN
     SELECT p.id, p.pushed INTO task FROM queue_internal.push_linked(
         queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
         group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-        on_predecessor_failure, live, kind, lease, timeout, is_callback => true) AS p;
+        on_predecessor_failure, live, kind, lease, timeout, weight, is_callback => true) AS p;
     IF task.pushed THEN
         INSERT INTO queue_internal.batches (task_id, is_after) VALUES (task.id, coalesce(after <> '{}', false));
         IF batch IS NOT NULL THEN
@@ -62,7 +63,7 @@ task that has it, as queue.push does. Needs the producer''s right on the queue.
 
 - queue: name of the queue of the callback. The tasks of the batch may be in any queues.
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout: as in queue.push, for the callback.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight: as in queue.push, for the callback.
 - batch: another batch, to which the callback is added as a task. Null means none.
 
 Errors: as queue.push.';

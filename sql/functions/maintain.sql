@@ -23,7 +23,7 @@ BEGIN
     rest := queue_internal.maintain_schedules(NULL);
     COMMIT AND CHAIN;
     FOREACH part IN ARRAY ARRAY[
-        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'schedules'
+        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
     ] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
@@ -99,6 +99,7 @@ BEGIN
         WHEN 'history' THEN RETURN queue_internal.retire_history(1000);
         WHEN 'dead letters' THEN RETURN queue_internal.retire_dead_letters(1000);
         WHEN 'keys' THEN RETURN queue_internal.retire_keys(1000);
+        WHEN 'starts' THEN RETURN queue_internal.retire_group_starts(1000);
     END CASE;
     RETURN false;
 EXCEPTION WHEN OTHERS THEN

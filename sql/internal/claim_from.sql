@@ -41,6 +41,9 @@ DECLARE
     start     CONSTANT integer := CASE WHEN buckets > 1 THEN floor(random() * buckets) ELSE 0 END;
     in_bucket integer;
     fresh     boolean := false;
+    -- The first task that is heavier than others: see rates.sql.
+    heavy     bigint;
+    reserve   integer := 0;
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -114,6 +117,15 @@ BEGIN
             WHILE level IS NOT NULL LOOP
                 again := false;
                 IF head <= until THEN
+                    IF source.rate_limit IS NOT NULL AND heavy IS NULL THEN
+                        SELECT f.id, f.weight INTO heavy, reserve FROM (
+                            SELECT t.id, t.weight FROM queue.tasks AS t
+                            WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
+                              AND t.priority = level AND t.admission < 2
+                              AND t.run_at >= head AND t.run_at <= until AND t.state = 'queued'
+                            ORDER BY t.run_at, t.id LIMIT 1) AS f
+                        WHERE f.weight > 1;
+                    END IF;
                     FOR candidate IN
                         SELECT t.* FROM queue.tasks AS t
                         WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
@@ -170,8 +182,14 @@ BEGIN
                             started := clock_timestamp();
                         END IF;
                         IF limited THEN
-                            started := queue_internal.take_capacity(source, candidate.id, new_token);
+                            started := queue_internal.take_capacity(
+                                source, candidate.id, new_token, candidate.weight,
+                                CASE WHEN candidate.id <> heavy THEN reserve ELSE 0 END);
                             EXIT walk WHEN started IS NULL;
+                            heavy := nullif(heavy, candidate.id);
+                        END IF;
+                        IF source.group_rate_limit IS NOT NULL AND candidate.group_key IS NOT NULL THEN
+                            PERFORM queue_internal.record_group_start(source, candidate, started);
                         END IF;
                         leased := usual;
                         IF candidate.lease IS NOT NULL AND lease IS NULL THEN

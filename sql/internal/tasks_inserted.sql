@@ -20,6 +20,7 @@ BEGIN
        -- 1000 years and 1 year in seconds. queue.max_lease may have been lowered since the push.
        OR extract(epoch FROM i.lease) NOT BETWEEN 0.000001 AND 31557600000
        OR extract(epoch FROM i.timeout) NOT BETWEEN 0.000001 AND 31557600
+       OR i.weight NOT BETWEEN 1 AND 1000000
     LIMIT 1;
     IF NOT isfinite(misfit.run_at) THEN
         PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
@@ -35,6 +36,8 @@ BEGIN
         PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', misfit.lease::text);
     ELSIF extract(epoch FROM misfit.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
         PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', misfit.timeout::text);
+    ELSIF misfit.weight NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', misfit.weight::text);
     ELSIF FOUND THEN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;

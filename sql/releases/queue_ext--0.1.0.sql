@@ -30,6 +30,7 @@ COMMENT ON SCHEMA queue_internal IS
 --   locks               rows to lock
 --   slots               which tasks occupy the slots of a queue with max_running
 --   rate_buckets        the rate buckets of a queue with a rate limit
+--   group_starts        which tasks of groups started, in a queue with a rate limit per group
 --   token_mark          how far fencing tokens have been handed out
 --   steps               what tasks stored, and what they waited for and got
 --   awaits              what suspended tasks wait for
@@ -53,6 +54,7 @@ CREATE TABLE queue.queues (
     max_running           integer,
     max_running_per_group integer     NOT NULL DEFAULT 1,
     rate_limit            integer,
+    group_rate_limit      integer,
     rate_period           interval,
     delayed_head          text        NOT NULL DEFAULT 'block',
     fair_groups           boolean     NOT NULL DEFAULT false,
@@ -69,8 +71,8 @@ CREATE TABLE queue.queues (
         backoff_kind IN ('fixed', 'linear', 'exponential')
         AND backoff_base >= '0' AND backoff_max >= '0' AND backoff_jitter BETWEEN 0 AND 1),
     CONSTRAINT queues_limits_check CHECK (
-        max_running > 0 AND max_running_per_group > 0 AND rate_limit > 0 AND rate_period > '0'
-        AND (rate_limit IS NULL) = (rate_period IS NULL)),
+        max_running > 0 AND max_running_per_group > 0 AND rate_limit > 0 AND group_rate_limit > 0 AND rate_period > '0'
+        AND (coalesce(rate_limit, group_rate_limit) IS NULL) = (rate_period IS NULL)),
     CONSTRAINT queues_policies_check CHECK (
         delayed_head IN ('block', 'pass') AND ageing > '0' AND key_ttl > '0'
         AND on_predecessor_failure IN ('fail', 'cancel', 'continue'))
@@ -110,6 +112,7 @@ CREATE TABLE queue.tasks (
     kind                text COLLATE "C",
     lease               interval,
     timeout             interval,
+    weight              integer     NOT NULL DEFAULT 1,
     headers             jsonb,
     payload             jsonb       NOT NULL DEFAULT '{}',
     progress            jsonb,
@@ -150,6 +153,7 @@ CREATE TABLE queue.history (
     kind         text COLLATE "C",
     lease        interval,
     timeout      interval,
+    weight       integer     NOT NULL DEFAULT 1,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
@@ -183,12 +187,14 @@ CREATE TABLE queue.dead_letters (
     kind         text COLLATE "C",
     lease        interval,
     timeout      interval,
+    weight       integer     NOT NULL DEFAULT 1,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
     errors       jsonb,
     key_ttl      interval,
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
+    CONSTRAINT dead_letters_weight_check CHECK (weight BETWEEN 1 AND 1000000),
     CONSTRAINT dead_letters_times_check CHECK (
         isfinite(failed_at) AND isfinite(run_at) AND isfinite(created_at) AND isfinite(coalesce(claimed_at, run_at)))
 );
@@ -314,6 +320,20 @@ CREATE TABLE queue_internal.rate_buckets (
     capacity integer       NOT NULL,
     taken    timestamptz[] NOT NULL DEFAULT '{}',
     CONSTRAINT rate_buckets_pkey PRIMARY KEY (queue, bucket, version)
+);
+
+-- The starts of tasks of groups in a queue with group_rate_limit, which count until they are rate_period old. They are
+-- deleted some time after "expires_at", so that groups that are idle leave nothing.
+CREATE TABLE queue_internal.group_starts (
+    queue      text COLLATE "C" NOT NULL,
+    group_key  text COLLATE "C" NOT NULL,
+    started_at timestamptz NOT NULL,
+    task_id    bigint      NOT NULL,
+    weight     integer     NOT NULL,
+    expires_at timestamptz NOT NULL,
+    CONSTRAINT group_starts_pkey PRIMARY KEY (queue, group_key, started_at, task_id),
+    CONSTRAINT group_starts_check CHECK (
+        weight BETWEEN 1 AND 1000000 AND isfinite(started_at) AND isfinite(expires_at))
 );
 
 -- One row, from which the first token of a claim is computed (src/tokens.rs, internal/token_base.sql). A worker writes
@@ -470,6 +490,10 @@ COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that finished tasks keep fo
 CREATE INDEX history_default_finished_at ON queue.history_default
     USING brin (finished_at) WITH (pages_per_range = 32);
 COMMENT ON INDEX queue.history_default_finished_at IS 'Finds the tasks that finished in an interval.';
+
+-- retire_group_starts: the starts that count no longer.
+CREATE INDEX group_starts_expiry ON queue_internal.group_starts (expires_at);
+COMMENT ON INDEX queue_internal.group_starts_expiry IS 'Finds the starts of groups that count no longer.';
 
 -- fire_schedules: the schedules that became due since the last call.
 CREATE INDEX schedules_next_run_at ON queue.schedules (next_run_at) WHERE paused_at IS NULL;
@@ -960,7 +984,7 @@ CREATE FUNCTION queue_internal.check_task_options(
     queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text, key_ttl_from text DEFAULT NULL, kind text DEFAULT NULL, lease interval DEFAULT NULL,
-    timeout interval DEFAULT NULL, batch bigint DEFAULT NULL)
+    timeout interval DEFAULT NULL, weight integer DEFAULT 1, batch bigint DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -997,6 +1021,9 @@ BEGIN
     END IF;
     IF batch IS NOT NULL THEN
         PERFORM queue_internal.check_batch(batch);
+    END IF;
+    IF weight IS DISTINCT FROM 1 THEN
+        PERFORM queue_internal.check_weight(queue, group_key, weight);
     END IF;
     IF kind IS NOT NULL AND octet_length(kind) NOT BETWEEN 1 AND 128 THEN
         PERFORM queue_internal.check_name('kind', kind);
@@ -1072,6 +1099,31 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_times IS 'Checks the lease and the timeout of a task, which may be null.';
+
+-- The limits of a queue are only for those who may push to it. "queue" is null if there may be several.
+CREATE FUNCTION queue_internal.check_weight(queue text, group_key text, weight integer) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues;
+BEGIN
+    IF weight IS NULL THEN
+        PERFORM queue_internal.raise_null('weight');
+    ELSIF weight < 1 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be greater than zero', weight::text);
+    ELSIF weight > 1000000 THEN
+        PERFORM queue_internal.raise_too_large('weight', '1000000', weight::text);
+    END IF;
+    SELECT q.* INTO source FROM queue.queues AS q
+    WHERE q.name = check_weight.queue AND queue_internal.has_right('producer', q.name);
+    IF weight > source.rate_limit THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must not be greater than the "rate_limit" of the queue', weight::text);
+    ELSIF weight > source.group_rate_limit AND group_key IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid(
+            'weight', 'must not be greater than the "group_rate_limit" of the queue', weight::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_weight IS 'Checks the weight of a task against its bounds and the limits of its queue.';
 -- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It
 -- does not run for other tasks, nor for those of a dump, which restores keys and admissions as well
 -- (tasks_inserted.sql).
@@ -1213,6 +1265,7 @@ BEGIN
        -- 1000 years and 1 year in seconds. queue.max_lease may have been lowered since the push.
        OR extract(epoch FROM i.lease) NOT BETWEEN 0.000001 AND 31557600000
        OR extract(epoch FROM i.timeout) NOT BETWEEN 0.000001 AND 31557600
+       OR i.weight NOT BETWEEN 1 AND 1000000
     LIMIT 1;
     IF NOT isfinite(misfit.run_at) THEN
         PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
@@ -1228,6 +1281,8 @@ BEGIN
         PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', misfit.lease::text);
     ELSIF extract(epoch FROM misfit.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
         PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', misfit.timeout::text);
+    ELSIF misfit.weight NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', misfit.weight::text);
     ELSIF FOUND THEN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -1505,8 +1560,11 @@ BEGIN
     IF on_duplicate = 'replace' THEN
         UPDATE queue.tasks AS t
         SET payload = pushed.payload, kind = pushed.kind, lease = pushed.lease, timeout = pushed.timeout,
-            headers = pushed.headers, priority = pushed.priority
-        WHERE t.id = holder.task_id;
+            weight = pushed.weight, headers = pushed.headers, priority = pushed.priority,
+            -- It was admitted with its old weight (rates.sql).
+            admission = CASE WHEN t.admission = 1 AND t.weight <> pushed.weight THEN 2 ELSE t.admission END
+        WHERE t.id = holder.task_id
+        RETURNING t.admission INTO pushed.admission;
     END IF;
     id := holder.task_id;
     pushed.id := id;
@@ -1541,6 +1599,8 @@ COMMENT ON FUNCTION queue_internal.retire_keys IS
 --   event; the claim that processes it admits as many as the limit allows (admission 1), the smallest id first. So at
 --   most "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
 --   comes later, by a retry or from another queue, takes the place of an admitted one that does not run yet.
+--
+--   A group can also have a rate limit (rates.sql), which decides together with max_running_per_group.
 --
 --   Where a delayed task does not hold up its group (delayed_head), it is open (admission 0) until it becomes due.
 --
@@ -1593,9 +1653,11 @@ CREATE TRIGGER queue_created AFTER INSERT ON queue.queues
     FOR EACH ROW EXECUTE FUNCTION queue_internal.queue_created();
 COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new queue''s groups.';
 
--- Returns how many tasks of a group are admitted, how many of those do not run yet, and the last of these.
+-- Returns how many tasks of a group are admitted, how many of those do not run yet, and the last of these. "used" is what
+-- they and the starts of the last period take of the rate limit of the group, null if it has none. One query, because a
+-- task that starts meanwhile must be counted once.
 CREATE FUNCTION queue_internal.admitted_of(
-    source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint)
+    source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint, OUT used bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -1607,19 +1669,26 @@ AS $$
 DECLARE
     -- In a variable, because the planner would see that it is below 2 and use tasks_order.
     is_admitted CONSTANT smallint := 1;
+    since       CONSTANT timestamptz := clock_timestamp() - source.rate_period;
 BEGIN
-    SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued')
-    INTO admitted, ready, latest
+    SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued'),
+           CASE WHEN source.group_rate_limit IS NOT NULL THEN
+               coalesce(sum(least(t.weight, source.group_rate_limit)) FILTER (WHERE t.state = 'queued'), 0)
+               + (SELECT coalesce(sum(s.weight), 0) FROM queue_internal.group_starts AS s
+                  WHERE s.queue = source.name AND s.group_key = admitted_of.group_key
+                    AND s.started_at > since AND s.started_at < since + 2 * source.rate_period) END
+    INTO admitted, ready, latest, used
     FROM queue.tasks AS t
     WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.admission = is_admitted;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted.';
+COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted, and what they take of its rate limit.';
 
--- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing.
+-- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing. "not_before" is
+-- when the rate limit will allow the next task, null if that is not what it waits for.
 CREATE FUNCTION queue_internal.next_admission(
-    source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint,
-    OUT admit bigint, OUT withdraw bigint)
+    source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint, used bigint,
+    OUT admit bigint, OUT withdraw bigint, OUT not_before timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -1635,21 +1704,21 @@ DECLARE
     blocking   CONSTANT boolean := source.delayed_head = 'block';
     first      record;
 BEGIN
-    IF admitted > source.max_running_per_group THEN
+    IF admitted > source.max_running_per_group OR used > source.group_rate_limit AND ready > 0 THEN
         withdraw := latest;
         RETURN;
     END IF;
     -- Checks the first thousand of the open tasks, which are not due yet. A claim meets the others when they become
     -- due (block_due_tasks). Both are read in the order of tasks_group, because the index on ids has the tasks of all
     -- queues.
-    SELECT w.id, w.state INTO first FROM (
-        (SELECT t.id, t.state FROM queue.tasks AS t
+    SELECT w.id, w.state, w.weight INTO first FROM (
+        (SELECT t.id, t.state, t.weight FROM queue.tasks AS t
          WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
            AND (t.state = 'queued' OR blocking)
          ORDER BY t.admission, t.id LIMIT 1)
         UNION ALL
-        (SELECT o.id, o.state FROM (
-             SELECT t.id, t.state, t.run_at FROM queue.tasks AS t
+        (SELECT o.id, o.state, o.weight FROM (
+             SELECT t.id, t.state, t.weight, t.run_at FROM queue.tasks AS t
              WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission <= is_open
              ORDER BY t.admission, t.id LIMIT 1000) AS o
          WHERE o.state = 'queued' AND (blocking OR o.run_at <= clock_timestamp())
@@ -1659,10 +1728,14 @@ BEGIN
         RETURN;
     ELSIF first.state = 'queued' AND admitted < source.max_running_per_group
           -- Fair: one task of each group is in the order, and the next joins at its end.
-          AND NOT (source.fair_groups AND ready > 0) THEN
+          AND NOT (source.fair_groups AND ready > 0)
+          AND (used + least(first.weight, source.group_rate_limit) > source.group_rate_limit) IS NOT TRUE THEN
         admit := first.id;
     ELSIF latest > first.id THEN
         withdraw := latest;
+    ELSIF first.state = 'queued' AND admitted < source.max_running_per_group AND source.group_rate_limit IS NOT NULL THEN
+        not_before := queue_internal.group_free_at(
+            source, group_key, used + least(first.weight, source.group_rate_limit) - source.group_rate_limit);
     END IF;
     -- Otherwise the limit is reached; or the first task still waits for its predecessors, and blocks the others as a
     -- delayed one does.
@@ -1690,10 +1763,10 @@ BEGIN
     IF NOT queue_internal.lock_group(source.name, group_key) THEN
         RETURN false;
     END IF;
-    SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+    SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
     LOOP
-        SELECT s.admit, s.withdraw INTO step
-        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest) AS s;
+        SELECT s.* INTO step
+        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest, now.used) AS s;
         IF step.withdraw IS NOT NULL THEN
             UPDATE queue.tasks AS t SET admission = 2
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
@@ -1703,7 +1776,7 @@ BEGIN
             IF NOT FOUND THEN
                 RETURN false;
             END IF;
-            SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+            SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
         ELSIF step.admit IS NOT NULL THEN
             UPDATE queue.tasks AS t
             SET admission = CASE WHEN pass AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
@@ -1720,8 +1793,12 @@ BEGIN
             PERFORM queue_internal.move_scan_start_back(next);
             now.admitted := now.admitted + next.admission;
             now.ready := now.ready + next.admission;
+            now.used := now.used + next.admission * least(next.weight, source.group_rate_limit);
             now.latest := CASE WHEN next.admission = 1 THEN greatest(now.latest, next.id) ELSE now.latest END;
         ELSE
+            IF step.not_before IS NOT NULL THEN
+                PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
+            END IF;
             RETURN true;
         END IF;
         IF clock_timestamp() >= until THEN
@@ -1768,16 +1845,20 @@ $$;
 COMMENT ON FUNCTION queue_internal.block_due_tasks IS 'Blocks the due tasks of a group until it is their turn.';
 
 -- Called when a task of a group is requeued or gets another run_at: a task behind it may run first, or it may run
--- before others. If the option of the queue says so, a delayed task lets the others pass.
+-- before others. If the option of the queue says so, a delayed task lets the others pass. The rate limit of a group allows
+-- a task that ran one more start only when it admits it again.
 CREATE FUNCTION queue_internal.recheck_group(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF task.group_key IS NULL THEN
         RETURN;
-    ELSIF task.admission = 1 AND task.run_at > clock_timestamp() THEN
-        UPDATE queue.tasks AS t SET admission = 0
-        WHERE t.id = task.id AND EXISTS (
-            SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.delayed_head = 'pass');
+    ELSIF task.admission = 1 THEN
+        UPDATE queue.tasks AS t
+        SET admission = CASE WHEN q.delayed_head = 'pass' AND task.run_at > clock_timestamp() THEN 0 ELSE 2 END
+        FROM queue.queues AS q
+        WHERE t.id = task.id AND q.name = task.queue
+          AND (q.delayed_head = 'pass' AND task.run_at > clock_timestamp()
+               OR q.group_rate_limit IS NOT NULL AND task.state = 'running');
     END IF;
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
@@ -2650,6 +2731,8 @@ BEGIN
     ELSE
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
                      WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
+                       -- Not one that is for a later time (rates.sql).
+                       AND (e.due_at <= event.due_at OR e.tries > 0)
                      LIMIT 100 FOR UPDATE SKIP LOCKED);
         done := queue_internal.admit_next(source, event.group_key, until);
     END IF;
@@ -2813,6 +2896,7 @@ BEGIN
             FROM queue_internal.sweep_emitted(pos.event_queue, pos.event, rows) AS e;
             pos.emitted_pending := pos.event IS NOT NULL AND (pos.is_first_turn OR pos.emitted_pending);
         END IF;
+        PERFORM queue_internal.retire_group_starts(10000);
         pos.queue := '';
         -- Forget queues that are gone.
         pos.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(pos.groups) AS g
@@ -2974,7 +3058,9 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     -- In a variable, because a volatile function cannot be an index condition. No event is postponed for that long.
-    longest CONSTANT timestamptz := clock_timestamp() + interval '11 seconds';
+    longest CONSTANT timestamptz :=
+        clock_timestamp() + greatest(interval '11 seconds', source.rate_period + interval '1 second');
+    step    record;
 BEGIN
     IF group_key IS NULL THEN
         -- The clock has been set back.
@@ -2996,13 +3082,19 @@ BEGIN
         WHERE t.queue = source.name AND t.group_key > sweep_groups.group_key ORDER BY t.group_key LIMIT 1;
         EXIT WHEN group_key IS NULL;
         checked := checked + 1;
-        INSERT INTO queue_internal.events (queue, group_key)
-        SELECT source.name, sweep_groups.group_key
+        SELECT s.* INTO step
         FROM queue_internal.admitted_of(source, sweep_groups.group_key) AS a,
-             LATERAL queue_internal.next_admission(source, sweep_groups.group_key, a.admitted, a.ready, a.latest) AS s
-        WHERE (s.admit IS NOT NULL OR s.withdraw IS NOT NULL)
-          AND NOT EXISTS (SELECT FROM queue_internal.events AS e
-                          WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key);
+             LATERAL queue_internal.next_admission(
+                 source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used) AS s;
+        IF step.not_before IS NOT NULL THEN
+            PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
+        ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
+            INSERT INTO queue_internal.events (queue, group_key)
+            SELECT source.name, sweep_groups.group_key
+            WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e
+                              WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key
+                                AND (e.due_at <= clock_timestamp() OR e.tries > 0));
+        END IF;
     END LOOP;
 END
 $$;
@@ -3101,15 +3193,289 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep_part IS
     'Leaves events for changes without one, for a small part of a queue, once a second in a session.';
+-- How many tasks may start in a period: of a queue (rate_limit), and of each of its groups (group_rate_limit).
+--
+--   A task counts with its weight. If its weight is larger than the limit, which can be so after the limit was lowered, it
+--   counts as the whole limit, because it could never start otherwise.
+--
+--   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.rate_buckets). A
+--   start uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more
+--   tasks start. A task with a larger weight uses up several at once. Tasks behind it leave it enough of them, or it might
+--   wait for ever while each start that comes back goes to a lighter task.
+--
+--   group_rate_limit: each start of a task of a group is a row of queue_internal.group_starts. A task is admitted in its
+--   group (groups.sql) only if its weight, the starts of the last period, and the weights of the tasks that are admitted
+--   but do not run yet, together do not exceed the limit. By the time it starts, the starts before it can only have
+--   become fewer. So the limit is exact although a start writes a new row and locks none. Until the rate allows the next
+--   task, the group is blocked, so that no claim meets its tasks, and has an event that is due at that time. A task that
+--   is requeued has to be admitted again (recheck_group).
+--
+--   Times that lie more than a period in the future were written before the clock was set back, and do not count.
+
+-- Returns when each bucket next has a start, or since when it has one. Reads only.
+CREATE FUNCTION queue_internal.rate_bucket_times(
+    source queue.queues, until timestamptz, wanted integer,
+    OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    buckets CONSTANT integer := least(source.rate_limit, 64);
+    start   CONSTANT integer := floor(random() * buckets);
+    horizon CONSTANT timestamptz := clock_timestamp() + source.rate_period;
+BEGIN
+    RETURN QUERY
+    SELECT newest.bucket, newest.version, due.at
+    FROM generate_series(start, start + buckets - 1) AS i,
+         LATERAL (SELECT s.bucket, s.version, s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
+                  FROM queue_internal.rate_buckets AS s
+                  WHERE s.queue = source.name AND s.bucket = 1 + i % buckets
+                  ORDER BY s.version DESC LIMIT 1) AS newest,
+         LATERAL (SELECT CASE WHEN newest.blocking < horizon THEN newest.blocking + source.rate_period
+                              ELSE '-infinity' END AS at) AS due
+    WHERE due.at <= until
+    LIMIT wanted;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.rate_bucket_times IS
+    'Returns up to so many rate buckets of a queue that have a start by the time given.';
+
+-- Returns all starts of the buckets that are available by a time, one row for each. Reads only.
+CREATE FUNCTION queue_internal.starts_until(
+    source queue.queues, until timestamptz, OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    horizon CONSTANT timestamptz := clock_timestamp() + source.rate_period;
+BEGIN
+    RETURN QUERY
+    SELECT newest.bucket, newest.version, due.at
+    FROM generate_series(1, least(source.rate_limit, 64)) AS i,
+         LATERAL (SELECT s.bucket, s.version, s.capacity, s.taken FROM queue_internal.rate_buckets AS s
+                  WHERE s.queue = source.name AND s.bucket = i ORDER BY s.version DESC LIMIT 1) AS newest,
+         generate_series(1, newest.capacity) AS n,
+         LATERAL (SELECT newest.taken[cardinality(newest.taken) - newest.capacity + n] AS at) AS blocking,
+         LATERAL (SELECT CASE WHEN blocking.at < horizon THEN blocking.at + source.rate_period
+                              ELSE '-infinity' END AS at) AS due
+    WHERE due.at <= until;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.starts_until IS
+    'Returns the starts of a queue''s rate buckets that are available by the time given, one a row.';
+
+CREATE FUNCTION queue_internal.starts_at(source queue.queues, weight integer) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF weight = 1 THEN
+        RETURN (SELECT min(b.free_at) FROM queue_internal.rate_bucket_times(source, 'infinity', NULL) AS b);
+    END IF;
+    RETURN (SELECT s.free_at FROM queue_internal.starts_until(source, 'infinity') AS s
+            ORDER BY s.free_at OFFSET least(weight, source.rate_limit) - 1 LIMIT 1);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.starts_at IS
+    'Returns when a task of this weight can start by a queue''s rate limit, or since when.';
+
+CREATE FUNCTION queue_internal.announce_start(source queue.queues, weight integer DEFAULT 1) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.announce_task(source.name, queue_internal.starts_at(source, weight));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.announce_start IS
+    'Announces when the rate limit of a queue next allows a task of this weight to start.';
+
+CREATE FUNCTION queue_internal.lock_bucket(source queue.queues, bucket integer, version bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    PERFORM FROM queue_internal.rate_buckets AS s
+    WHERE s.queue = source.name AND s.bucket = lock_bucket.bucket AND s.version = lock_bucket.version
+    FOR UPDATE SKIP LOCKED;
+    RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_bucket IS
+    'Locks a version of a rate bucket; false if another transaction has it locked or has changed the bucket.';
+
+CREATE FUNCTION queue_internal.use_bucket(
+    source queue.queues, bucket integer, version bigint, starts integer, moment timestamptz)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    UPDATE queue_internal.rate_buckets AS s
+    SET version = s.version + 1,
+        taken = ARRAY(SELECT u.at FROM unnest(s.taken) WITH ORDINALITY AS u (at, position)
+                      WHERE u.at > moment - source.rate_period AND u.at < moment + source.rate_period
+                      ORDER BY u.position) || array_fill(moment, ARRAY[starts])
+    WHERE s.queue = source.name AND s.bucket = use_bucket.bucket AND s.version = use_bucket.version;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.use_bucket IS 'Uses so many starts of a rate bucket that is locked.';
+
+-- Returns when the start was taken; null if there is none. "reserve" is the weight of a task that comes first.
+CREATE FUNCTION queue_internal.take_start(source queue.queues, weight integer, reserve integer) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wanted integer;
+    free   record;
+    moment timestamptz;
+BEGIN
+    IF weight > 1 OR reserve > 0 THEN
+        RETURN queue_internal.take_starts(source, weight, reserve);
+    END IF;
+    FOREACH wanted IN ARRAY ARRAY[2, 64] LOOP
+        FOR free IN
+            SELECT b.bucket, b.version FROM queue_internal.rate_bucket_times(source, clock_timestamp(), wanted) AS b
+        LOOP
+            IF queue_internal.lock_bucket(source, free.bucket, free.version) THEN
+                moment := clock_timestamp();
+                PERFORM queue_internal.use_bucket(source, free.bucket, free.version, 1, moment);
+                RETURN moment;
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_start IS
+    'Takes a start from a queue''s rate buckets; returns when, or null if there is none.';
+
+-- All starts are taken at the same time, after all buckets are locked. The handler releases the locks of a part of them.
+CREATE FUNCTION queue_internal.take_starts(source queue.queues, weight integer, reserve integer) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wanted  integer := least(weight, source.rate_limit);
+    until   timestamptz := clock_timestamp();
+    buckets jsonb := '{}';
+    free    record;
+    moment  timestamptz;
+BEGIN
+    -- If both together exceed the limit, the task behind can start once the queue has started nothing for a period and a
+    -- second: then another transaction has the first task locked, and does not claim it.
+    IF wanted + reserve > source.rate_limit THEN
+        reserve := source.rate_limit - wanted;
+        until := until - interval '1 second';
+    END IF;
+    IF (SELECT count(*) FROM queue_internal.starts_until(source, until)) < wanted + reserve THEN
+        RETURN NULL;
+    END IF;
+    FOR free IN
+        SELECT s.bucket, s.version, count(*)::integer AS starts FROM queue_internal.starts_until(source, until) AS s
+        GROUP BY s.bucket, s.version ORDER BY random()
+    LOOP
+        IF queue_internal.lock_bucket(source, free.bucket, free.version) THEN
+            free.starts := least(free.starts, wanted);
+            buckets := buckets || jsonb_build_object(free.bucket, jsonb_build_array(free.version, free.starts));
+            wanted := wanted - free.starts;
+            EXIT WHEN wanted = 0;
+        END IF;
+    END LOOP;
+    IF wanted > 0 THEN
+        RAISE lock_not_available;
+    END IF;
+    moment := clock_timestamp();
+    PERFORM queue_internal.use_bucket(source, b.key::integer, (b.value ->> 0)::bigint, (b.value ->> 1)::integer, moment)
+    FROM jsonb_each(buckets) AS b;
+    RETURN moment;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_starts IS
+    'Takes as many starts from a queue''s rate buckets as a task weighs, if others are left; returns when, or null.';
+
+-- Returns when enough starts of a group will have come back; null if that takes more than all of them.
+CREATE FUNCTION queue_internal.group_free_at(source queue.queues, group_key text, wanted bigint) RETURNS timestamptz
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    since CONSTANT timestamptz := clock_timestamp() - source.rate_period;
+BEGIN
+    RETURN (SELECT min(c.started_at) FROM (
+                SELECT s.started_at, sum(s.weight) OVER (ORDER BY s.started_at) AS weight
+                FROM queue_internal.group_starts AS s
+                WHERE s.queue = source.name AND s.group_key = group_free_at.group_key
+                  AND s.started_at > since AND s.started_at < since + 2 * source.rate_period) AS c
+            WHERE c.weight >= wanted) + source.rate_period;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.group_free_at IS
+    'Returns when starts of this weight of a group will have come back.';
+
+-- If several tasks of a group can run at a time, the next one may have to wait for this start to come back, and nothing
+-- else would have the group checked then. Otherwise it waits for the end of this task, which leaves an event.
+CREATE FUNCTION queue_internal.record_group_start(source queue.queues, task queue.tasks, started timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    back CONSTANT timestamptz := started + source.rate_period;
+BEGIN
+    INSERT INTO queue_internal.group_starts (queue, group_key, started_at, task_id, weight, expires_at)
+    VALUES (source.name, task.group_key, started, task.id, task.weight, back);
+    IF source.max_running_per_group > 1 THEN
+        INSERT INTO queue_internal.events (queue, group_key, due_at) VALUES (source.name, task.group_key, back);
+        PERFORM queue_internal.announce_task(source.name, back);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.record_group_start IS 'Counts the start of a task against the rate limit of its group.';
+
+-- Has a group checked at a time in the future, unless an event does so already.
+CREATE FUNCTION queue_internal.recheck_group_at(source queue.queues, group_key text, moment timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM queue_internal.events AS e
+                   WHERE e.queue = source.name AND e.group_key = recheck_group_at.group_key
+                     AND e.tries = 0 AND e.due_at > clock_timestamp() AND e.due_at <= moment) THEN
+        INSERT INTO queue_internal.events (queue, group_key, due_at)
+        VALUES (source.name, recheck_group_at.group_key, moment);
+        PERFORM queue_internal.announce_task(source.name, moment);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.recheck_group_at IS 'Leaves an event for a group that is due at a time.';
+
+CREATE FUNCTION queue_internal.retire_group_starts(max_starts integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    -- In a variable, because a volatile function is no condition for an index.
+    moment CONSTANT timestamptz := clock_timestamp();
+    retired bigint;
+BEGIN
+    WITH expired AS MATERIALIZED (
+        SELECT s.queue, s.group_key, s.started_at, s.task_id FROM queue_internal.group_starts AS s
+        WHERE s.expires_at <= moment ORDER BY s.expires_at LIMIT max_starts FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM queue_internal.group_starts AS s USING expired AS e
+    WHERE s.queue = e.queue AND s.group_key = e.group_key AND s.started_at = e.started_at AND s.task_id = e.task_id;
+    GET DIAGNOSTICS retired = ROW_COUNT;
+    RETURN retired >= max_starts;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_group_starts IS
+    'Deletes starts of groups that count no longer; returns whether there may be more.';
 -- How many tasks of a queue may run at a time, and how many may start in a period.
 --
 --   max_running: the queue has that many slots (queue_internal.slots). A task needs a slot to start. A slot is free if
 --   the task that is written in it no longer runs with the token that is written in it. So each end of a task frees its
 --   slot by itself, at the commit, exactly once.
 --
---   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.rate_buckets). A
---   start uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more
---   tasks start.
+--   rate_limit: see rates.sql.
 --
 --   Concurrent claims take different slots and buckets, and none waits for another. All of it is part of the caller's
 --   transaction: a claim that rolls back has taken nothing.
@@ -3180,13 +3546,16 @@ COMMENT ON FUNCTION queue_internal.take_slot IS
     'Takes a slot for a task and returns its number; null if none is free.';
 
 -- Takes what a task needs to start: a slot, and a start from a rate bucket. Returns the time of the start, or null if
--- the task may not start. Gives a slot without a start back, or the task would later have two.
-CREATE FUNCTION queue_internal.take_capacity(source queue.queues, task_id bigint, token bigint)
+-- the task may not start. Gives a slot without a start back, or the task would later have two. "reserve" is the weight of
+-- a task that comes first (take_start).
+CREATE FUNCTION queue_internal.take_capacity(
+    source queue.queues, task_id bigint, token bigint, weight integer, reserve integer)
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     free_slot integer;
     started   timestamptz;
+    later     timestamptz;
 BEGIN
     IF source.max_running IS NOT NULL THEN
         free_slot := queue_internal.take_slot(source, task_id, token);
@@ -3196,8 +3565,13 @@ BEGIN
         started := clock_timestamp();
     END IF;
     IF source.rate_limit IS NOT NULL THEN
-        started := queue_internal.take_start(source);
+        started := queue_internal.take_start(source, weight, reserve);
         IF started IS NULL THEN
+            -- Unless it only met the locks of others.
+            later := queue_internal.starts_at(source, weight + reserve);
+            IF later > clock_timestamp() THEN
+                PERFORM queue_internal.announce_task(source.name, later);
+            END IF;
             UPDATE queue_internal.slots AS s SET task_id = NULL
             WHERE s.queue = source.name AND s.slot = free_slot AND s.task_id = take_capacity.task_id;
         END IF;
@@ -3207,82 +3581,6 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.take_capacity IS
     'Takes a slot and a start for a task; returns when it starts, or null if it may not.';
-
--- Returns when each bucket next has a start, or since when it has one. A time more than a period in the future was
--- written before the clock was set back, and does not count. Reads only.
-CREATE FUNCTION queue_internal.rate_bucket_times(
-    source queue.queues, until timestamptz, wanted integer,
-    OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
-RETURNS SETOF record
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
-AS $$
-DECLARE
-    buckets CONSTANT integer := least(source.rate_limit, 64);
-    start   CONSTANT integer := floor(random() * buckets);
-    horizon CONSTANT timestamptz := clock_timestamp() + source.rate_period;
-BEGIN
-    RETURN QUERY
-    SELECT newest.bucket, newest.version, due.at
-    FROM generate_series(start, start + buckets - 1) AS i,
-         LATERAL (SELECT s.bucket, s.version, s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
-                  FROM queue_internal.rate_buckets AS s
-                  WHERE s.queue = source.name AND s.bucket = 1 + i % buckets
-                  ORDER BY s.version DESC LIMIT 1) AS newest,
-         LATERAL (SELECT CASE WHEN newest.blocking < horizon THEN newest.blocking + source.rate_period
-                              ELSE '-infinity' END AS at) AS due
-    WHERE due.at <= until
-    LIMIT wanted;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.rate_bucket_times IS
-    'Returns up to so many rate buckets of a queue that have a start by the time given.';
-
--- Returns when the start was taken; null if there is none.
-CREATE FUNCTION queue_internal.take_start(source queue.queues) RETURNS timestamptz
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    wanted integer;
-    free   record;
-    held   queue_internal.rate_buckets;
-    moment timestamptz;
-BEGIN
-    FOREACH wanted IN ARRAY ARRAY[2, 64] LOOP
-        FOR free IN
-            SELECT b.bucket, b.version FROM queue_internal.rate_bucket_times(source, clock_timestamp(), wanted) AS b
-        LOOP
-            SELECT s.* INTO held FROM queue_internal.rate_buckets AS s
-            WHERE s.queue = source.name AND s.bucket = free.bucket AND s.version = free.version
-            FOR UPDATE SKIP LOCKED;
-            CONTINUE WHEN NOT FOUND;
-            moment := clock_timestamp();
-            UPDATE queue_internal.rate_buckets AS s
-            SET version = s.version + 1,
-                taken = ARRAY(SELECT u.at FROM unnest(held.taken) WITH ORDINALITY AS u (at, position)
-                              WHERE u.at > moment - source.rate_period AND u.at < moment + source.rate_period
-                              ORDER BY u.position) || moment
-            WHERE s.queue = source.name AND s.bucket = held.bucket AND s.version = held.version;
-            RETURN moment;
-        END LOOP;
-    END LOOP;
-    RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.take_start IS
-    'Takes a start from a queue''s rate buckets; returns when, or null if there is none.';
-
-CREATE FUNCTION queue_internal.announce_start(source queue.queues) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM queue_internal.announce_task(source.name, min(b.free_at))
-    FROM queue_internal.rate_bucket_times(source, 'infinity', NULL) AS b;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.announce_start IS 'Announces when a rate bucket of a queue next has a start.';
 
 -- Whether a claim would end the expired attempt of a task that occupies a slot. Reads only.
 CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean
@@ -3546,10 +3844,10 @@ BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.history (
         id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, kind, lease, timeout, headers, payload, progress, errors, result)
+        created_at, key, group_key, kind, lease, timeout, weight, headers, payload, progress, errors, result)
     SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-           task.kind, task.lease, task.timeout, task.headers, task.payload, task.progress, task.errors, archive.result
+           task.kind, task.lease, task.timeout, task.weight, task.headers, task.payload, task.progress, task.errors, archive.result
     WHERE kept IS DISTINCT FROM false;
     -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
@@ -3636,11 +3934,11 @@ BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.dead_letters (
         id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, backoff, kind, lease, timeout, headers, payload, progress, errors, key_ttl)
+        created_at, key, group_key, backoff, kind, lease, timeout, weight, headers, payload, progress, errors, key_ttl)
     VALUES (
         task.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
         task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
-        task.kind, task.lease, task.timeout, task.headers, task.payload, task.progress, task.errors,
+        task.kind, task.lease, task.timeout, task.weight, task.headers, task.payload, task.progress, task.errors,
         (SELECT k.ttl FROM queue_internal.keys AS k
          WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id));
     PERFORM queue_internal.on_task_end(task, 'failed');
@@ -4308,6 +4606,9 @@ DECLARE
     start     CONSTANT integer := CASE WHEN buckets > 1 THEN floor(random() * buckets) ELSE 0 END;
     in_bucket integer;
     fresh     boolean := false;
+    -- The first task that is heavier than others: see rates.sql.
+    heavy     bigint;
+    reserve   integer := 0;
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -4381,6 +4682,15 @@ BEGIN
             WHILE level IS NOT NULL LOOP
                 again := false;
                 IF head <= until THEN
+                    IF source.rate_limit IS NOT NULL AND heavy IS NULL THEN
+                        SELECT f.id, f.weight INTO heavy, reserve FROM (
+                            SELECT t.id, t.weight FROM queue.tasks AS t
+                            WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
+                              AND t.priority = level AND t.admission < 2
+                              AND t.run_at >= head AND t.run_at <= until AND t.state = 'queued'
+                            ORDER BY t.run_at, t.id LIMIT 1) AS f
+                        WHERE f.weight > 1;
+                    END IF;
                     FOR candidate IN
                         SELECT t.* FROM queue.tasks AS t
                         WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
@@ -4437,8 +4747,14 @@ BEGIN
                             started := clock_timestamp();
                         END IF;
                         IF limited THEN
-                            started := queue_internal.take_capacity(source, candidate.id, new_token);
+                            started := queue_internal.take_capacity(
+                                source, candidate.id, new_token, candidate.weight,
+                                CASE WHEN candidate.id <> heavy THEN reserve ELSE 0 END);
                             EXIT walk WHEN started IS NULL;
+                            heavy := nullif(heavy, candidate.id);
+                        END IF;
+                        IF source.group_rate_limit IS NOT NULL AND candidate.group_key IS NOT NULL THEN
+                            PERFORM queue_internal.record_group_start(source, candidate, started);
                         END IF;
                         leased := usual;
                         IF candidate.lease IS NOT NULL AND lease IS NULL THEN
@@ -4513,7 +4829,9 @@ DECLARE
     source queue.queues;
     level  integer;
     first  bigint;
+    ahead  record;
 BEGIN
+    <<queues>>
     FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL
                     AND queue_internal.has_right('worker', q.name)
     LOOP
@@ -4534,13 +4852,18 @@ BEGIN
             SELECT f.level INTO level
             FROM queue_internal.first_task(in_bucket, source.name, -2147483648, '-infinity', false) AS f;
             WHILE level IS NOT NULL LOOP
-                SELECT t.id INTO first FROM queue.tasks AS t
+                SELECT t.id, t.state, t.weight INTO ahead FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = level
                   AND t.admission < 2 AND t.run_at <= moment
                   AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
                 ORDER BY t.run_at, t.id LIMIT 1;
-                IF FOUND THEN
-                    RETURN first;
+                IF FOUND AND ahead.weight > 1 AND ahead.state = 'queued' AND source.rate_limit IS NOT NULL
+                   AND queue_internal.starts_at(source, ahead.weight) > moment THEN
+                    -- Lighter tasks behind it do not start before it.
+                    PERFORM queue_internal.announce_start(source, ahead.weight);
+                    CONTINUE queues;
+                ELSIF FOUND THEN
+                    RETURN ahead.id;
                 END IF;
                 SELECT t.priority INTO level FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
@@ -5082,7 +5405,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     valid   CONSTANT text :=
         'lease, timeout, max_attempts, backoff, max_running, max_running_per_group, delayed_head, fair_groups, '
-        'rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure, keep_history';
+        'rate_limit, group_rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure, keep_history';
     changed queue.queues;
     fresh   queue.queues;
     option  text;
@@ -5120,6 +5443,8 @@ BEGIN
                     queue_internal.boolean_option(option, value), fresh.fair_groups);
             WHEN 'rate_limit' THEN
                 changed.rate_limit := queue_internal.number_option(option, value, 1, 10000, true);
+            WHEN 'group_rate_limit' THEN
+                changed.group_rate_limit := queue_internal.number_option(option, value, 1, 10000, true);
             WHEN 'rate_period' THEN
                 changed.rate_period := queue_internal.interval_option(option, value, false);
             WHEN 'ageing' THEN
@@ -5139,9 +5464,9 @@ BEGIN
                           HINT = format('The options are %s.', valid);
         END CASE;
     END LOOP;
-    IF (changed.rate_limit IS NULL) <> (changed.rate_period IS NULL) THEN
+    IF (coalesce(changed.rate_limit, changed.group_rate_limit) IS NULL) <> (changed.rate_period IS NULL) THEN
         PERFORM queue_internal.raise_invalid(
-            'options', 'must have both or neither of "rate_limit" and "rate_period"');
+            'options', 'must have "rate_period" together with "rate_limit" or "group_rate_limit", or none of them');
     END IF;
     UPDATE queue.queues AS q
     SET lease = changed.lease, timeout = changed.timeout, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
@@ -5149,7 +5474,7 @@ BEGIN
         backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter,
         max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,
         delayed_head = changed.delayed_head, fair_groups = changed.fair_groups,
-        rate_limit = changed.rate_limit, rate_period = changed.rate_period, ageing = changed.ageing,
+        rate_limit = changed.rate_limit, group_rate_limit = changed.group_rate_limit, rate_period = changed.rate_period, ageing = changed.ageing,
         key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure
     WHERE q.name = apply_options.name;
     PERFORM queue_internal.policies_changed(changed, options);
@@ -5165,15 +5490,17 @@ BEGIN
         PERFORM queue_internal.provide_limits(source);
         PERFORM queue_internal.announce_task(source.name, clock_timestamp());
     END IF;
-    IF options ?| '{max_running_per_group, delayed_head, fair_groups}' THEN
+    IF options ?| '{max_running_per_group, delayed_head, fair_groups, group_rate_limit, rate_period}' THEN
         WITH locked AS MATERIALIZED (
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
               AND (source.delayed_head = 'pass' AND l.admission = 1 AND l.run_at > clock_timestamp()
-                   OR source.delayed_head = 'block' AND l.admission = 0)
+                   OR source.delayed_head = 'block' AND l.admission = 0
+                   -- They are admitted again under the new rate limit of their group.
+                   OR source.group_rate_limit IS NOT NULL AND l.admission = 1)
             ORDER BY l.id FOR NO KEY UPDATE
         )
-        UPDATE queue.tasks AS t SET admission = CASE source.delayed_head WHEN 'pass' THEN 0 ELSE 2 END
+        UPDATE queue.tasks AS t SET admission = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 2 END
         FROM locked AS l WHERE t.id = l.id;
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
@@ -5406,6 +5733,8 @@ BEGIN
                 PERFORM queue_internal.number_option(option, value, -2147483648, 2147483647, true);
             WHEN 'max_attempts' THEN
                 PERFORM queue_internal.number_option(option, value, 1, 10000, true);
+            WHEN 'weight' THEN
+                PERFORM queue_internal.number_option(option, value, 1, 1000000, true);
             WHEN 'delay' THEN
                 PERFORM queue_internal.interval_option(option, value, true);
             WHEN 'lease', 'timeout' THEN
@@ -5422,7 +5751,7 @@ BEGIN
                 RAISE EXCEPTION 'argument "options" has no option "%"', left(option, 64)
                     USING ERRCODE = 'invalid_parameter_value',
                           HINT = 'The options are missed_runs, priority, delay, key, on_duplicate, group_key, '
-                                 'max_attempts, headers, kind, lease, timeout.';
+                                 'max_attempts, headers, kind, lease, timeout, weight.';
         END CASE;
     END LOOP;
     -- Refuses now what a push would refuse.
@@ -5431,7 +5760,8 @@ BEGIN
         on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'), group_key => options ->> 'group_key',
         max_attempts => NULL, headers => NULL, after => NULL, backoff => NULL, key_ttl => NULL,
         on_predecessor_failure => NULL, kind => options ->> 'kind', lease => (options ->> 'lease')::interval,
-        timeout => (options ->> 'timeout')::interval);
+        timeout => (options ->> 'timeout')::interval,
+        weight => coalesce((options ->> 'weight')::numeric::integer, 1));
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_schedule_options IS 'Checks the options of a schedule.';
@@ -5699,6 +6029,7 @@ BEGIN
         kind => options ->> 'kind',
         lease => queue_internal.checked_lease(NULL, (options ->> 'lease')::interval),
         timeout => (options ->> 'timeout')::interval,
+        weight => coalesce((options ->> 'weight')::numeric::integer, 1),
         headers => coalesce(options -> 'headers', '{}')
                    || jsonb_build_object('schedule', plan.name, 'scheduled_for', run_utc));
 END
@@ -6218,7 +6549,7 @@ BEGIN
     ] || CASE kind
         WHEN 'producer' THEN ARRAY[
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
-            'lease, timeout) ON queue.tasks',
+            'lease, timeout, weight) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
             'EXECUTE ON FUNCTION queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish, '
             'queue.create_batch, queue.seal_batch, queue.emit'
@@ -6240,7 +6571,7 @@ BEGIN
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
-            'lease, timeout) ON queue.tasks',
+            'lease, timeout, weight) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
             'SELECT ON queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings',
             'SELECT ON ' || views,
@@ -6377,18 +6708,18 @@ COMMENT ON FUNCTION queue_internal.counted IS
 CREATE VIEW queue.all_tasks AS
 SELECT t.id, t.queue, t.state, t.priority, t.run_at, t.attempt, t.max_attempts, t.token, t.lease_until,
        t.worker, t.claimed_at, t.created_at, t.updated_at, t.cancel_requested_at,
-       NULL::timestamptz AS finished_at, t.key, t.group_key, t.kind, t.lease, t.timeout, t.headers, t.payload, t.progress, t.errors,
+       NULL::timestamptz AS finished_at, t.key, t.group_key, t.kind, t.lease, t.timeout, t.weight, t.headers, t.payload, t.progress, t.errors,
        NULL::jsonb AS result
 FROM queue.tasks AS t
 UNION ALL
 SELECT d.id, d.queue, 'failed', d.priority, d.run_at, d.attempt, d.max_attempts, d.token, NULL,
        d.worker, d.claimed_at, d.created_at, d.failed_at, NULL,
-       d.failed_at, d.key, d.group_key, d.kind, d.lease, d.timeout, d.headers, d.payload, d.progress, d.errors, NULL
+       d.failed_at, d.key, d.group_key, d.kind, d.lease, d.timeout, d.weight, d.headers, d.payload, d.progress, d.errors, NULL
 FROM queue.dead_letters AS d
 UNION ALL
 SELECT h.id, h.queue, h.state, h.priority, h.run_at, h.attempt, h.max_attempts, h.token, NULL,
        h.worker, h.claimed_at, h.created_at, h.finished_at, NULL,
-       h.finished_at, h.key, h.group_key, h.kind, h.lease, h.timeout, h.headers, h.payload, h.progress, h.errors, h.result
+       h.finished_at, h.key, h.group_key, h.kind, h.lease, h.timeout, h.weight, h.headers, h.payload, h.progress, h.errors, h.result
 FROM queue.history AS h;
 
 DO $$
@@ -6556,6 +6887,7 @@ CREATE FUNCTION queue.push(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6564,7 +6896,7 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
@@ -6573,12 +6905,12 @@ BEGIN
     IF batch IS NOT NULL THEN
         RETURN (queue_internal.push_into_batch(
             queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout)).id;
+            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout, weight)).id;
     ELSIF key IS NULL AND after IS NULL THEN
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
+            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout, weight)
         VALUES (push.queue, push.payload, push.priority, push.run_at, push.max_attempts, push.headers,
-                push.group_key, push.backoff, push.kind, push.lease, push.timeout)
+                push.group_key, push.backoff, push.kind, push.lease, push.timeout, push.weight)
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
@@ -6587,7 +6919,7 @@ BEGIN
         queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
             queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout)).id;
+        kind, lease, timeout, weight)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -6601,7 +6933,7 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - delay: the same as an interval from now, at most 100 years. Cannot be combined with run_at. Null means no delay.
 - key: at most one waiting, queued or running task of the queue has this key, of up to 512 bytes. Null means no key.
 - on_duplicate: what to do if the key is taken. skip (default): add nothing. replace: give that task the new payload,
-  kind, lease, timeout, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
+  kind, lease, timeout, weight, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
   give it the new run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not
   changed.
 - group_key: tasks of a queue with the same group key run in order, max_running_per_group at a time. At most 512
@@ -6623,6 +6955,8 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
   option.
 - timeout: how long an attempt may take; more than 0, at most a year. Then the attempt has failed with the error "timed
   out", and its lease cannot be extended further. Null means the queue''s option.
+- weight: how much of rate_limit and group_rate_limit the task takes when it starts, from 1 to the smaller of these limits.
+  Default 1.
 - batch: the batch, as returned by queue.create_batch, to which the task is added if it is new. Needs the producer''s
   right on the queue of the batch too. Null means no batch.
 
@@ -6636,7 +6970,7 @@ or 54000: an argument is null, invalid or too large.';
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, live bigint[], kind text, lease interval, timeout interval,
+    on_predecessor_failure text, live bigint[], kind text, lease interval, timeout interval, weight integer,
     is_callback boolean DEFAULT false, OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -6654,12 +6988,13 @@ BEGIN
     task.kind := kind;
     task.lease := lease;
     task.timeout := timeout;
+    task.weight := weight;
     LOOP
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, state)
+            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, weight, state)
         VALUES (push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
                 push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
-                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout,
+                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout, push_linked.weight,
                 CASE WHEN waits OR is_callback OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
         RETURNING t.id INTO id;
         IF FOUND THEN
@@ -6697,7 +7032,7 @@ COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key 
 CREATE FUNCTION queue_internal.push_into_batch(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval,
+    on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval, weight integer,
     OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -6708,7 +7043,7 @@ BEGIN
     PERFORM queue_internal.check_no_cycle(batch, after);
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-        on_predecessor_failure, live, kind, lease, timeout) AS p;
+        on_predecessor_failure, live, kind, lease, timeout, weight) AS p;
     IF pushed THEN
         PERFORM queue_internal.join_batch(batch, ARRAY[id]);
     END IF;
@@ -6740,6 +7075,7 @@ CREATE FUNCTION queue.try_push(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS TABLE (id bigint, pushed boolean)
 LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
@@ -6747,14 +7083,14 @@ BEGIN
     IF key IS NULL THEN
         id := queue.push(
             queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+            key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch);
         pushed := id IS NOT NULL;
         RETURN NEXT;
         RETURN;
     END IF;
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
@@ -6763,7 +7099,7 @@ BEGIN
         RETURN QUERY SELECT p.id, p.pushed FROM queue_internal.push_into_batch(
             queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
             group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-            on_predecessor_failure, batch, kind, lease, timeout) AS p;
+            on_predecessor_failure, batch, kind, lease, timeout, weight) AS p;
         RETURN;
     END IF;
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
@@ -6772,7 +7108,7 @@ BEGIN
         on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
             queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout) AS p;
+        kind, lease, timeout, weight) AS p;
     RETURN NEXT;
 END
 $$;
@@ -6781,7 +7117,7 @@ COMMENT ON FUNCTION queue.try_push IS
 false if another task has the key and no task was added. Needs the producer''s right on the queue.
 
 - queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch: as in queue.push.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch: as in queue.push.
 
 Errors: as queue.push.';
 -- queue.push_many
@@ -6812,6 +7148,7 @@ CREATE FUNCTION queue.push_many(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -6824,8 +7161,8 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, coalesce(key, CASE WHEN keys IS NOT NULL THEN 'one of keys' END),
-        on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from,
-        kind, lease, timeout, batch);
+        on_duplicate, coalesce(group_key, CASE WHEN group_keys IS NOT NULL THEN 'one of group_keys' END), max_attempts,
+        headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch);
     PERFORM queue_internal.check_array('payloads', payloads);
     PERFORM queue_internal.check_each_key('key', keys, key, cardinality(payloads));
     PERFORM queue_internal.check_each_key('group_key', group_keys, group_key, cardinality(payloads));
@@ -6840,10 +7177,10 @@ BEGIN
         RETURN QUERY
         WITH new AS (
             INSERT INTO queue.tasks AS t (
-                queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
+                queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout, weight)
             SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
                    push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff,
-                   push_many.kind, push_many.lease, push_many.timeout
+                   push_many.kind, push_many.lease, push_many.timeout, push_many.weight
             FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
             ORDER BY p.position
             RETURNING t.id
@@ -6856,10 +7193,10 @@ BEGIN
     ELSIF key IS NULL AND keys IS NULL AND after IS NULL THEN
         RETURN QUERY
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
+            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout, weight)
         SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
                push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff,
-               push_many.kind, push_many.lease, push_many.timeout
+               push_many.kind, push_many.lease, push_many.timeout, push_many.weight
         FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
         ORDER BY p.position
         RETURNING t.id;
@@ -6883,7 +7220,7 @@ BEGIN
         SELECT p.id, p.pushed INTO pushed FROM queue_internal.push_linked(
             queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
             after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, live, kind,
-            lease, timeout) AS p;
+            lease, timeout, weight) AS p;
         ids[one.position] := pushed.id;
         IF pushed.pushed THEN
             added := added || pushed.id;
@@ -6903,7 +7240,7 @@ producer''s right on the queue.
 - queue: name of the queue.
 - payloads: one JSON value for each task, at most 100000, none of them null.
 - priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch: as in queue.push, the same for all tasks.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch: as in queue.push, the same for all tasks.
 - keys: a key for each payload; an element may be null. Cannot be combined with key. Null means no keys.
 - group_keys: a group key for each payload; an element may be null. Cannot be combined with group_key. Null means no
   group keys.
@@ -6959,7 +7296,7 @@ BEGIN
         PERFORM queue_internal.check_task_options(
             one.queue, one.priority, one.run_at, one.delay, one.key, one.on_duplicate, one.group_key, one.max_attempts,
             one.headers, one.after, one.backoff, one.key_ttl, one.on_predecessor_failure, one.key_ttl_from,
-            one.kind, one.lease, one.timeout, one.batch);
+            one.kind, one.lease, one.timeout, one.weight, one.batch);
         PERFORM queue_internal.check_right('producer', one.queue);
         queues := queues || one.queue;
         keys := keys || CASE WHEN one.on_duplicate IN ('replace', 'reschedule') THEN one.key END;
@@ -6984,7 +7321,7 @@ BEGIN
             ids[one.nth] := queue.push(
                 queue => one.queue, payload => one.payload, priority => one.priority, run_at => one.run_at,
                 group_key => one.group_key, max_attempts => one.max_attempts, headers => one.headers,
-                backoff => one.backoff, kind => one.kind, lease => one.lease, timeout => one.timeout);
+                backoff => one.backoff, kind => one.kind, lease => one.lease, timeout => one.timeout, weight => one.weight);
         ELSE
             IF one.batch IS NOT NULL THEN
                 PERFORM queue_internal.check_no_cycle(one.batch, one.after);
@@ -6993,7 +7330,7 @@ BEGIN
                 one.queue, one.payload, one.priority, one.run_at, one.key, one.on_duplicate, one.group_key,
                 one.max_attempts, one.headers, one.after, one.backoff,
                 queue_internal.stored_ttl(one.key_ttl, one.key_ttl_from), one.on_predecessor_failure,
-                one.locked, one.kind, one.lease, one.timeout) AS p;
+                one.locked, one.kind, one.lease, one.timeout, one.weight) AS p;
             ids[one.nth] := pushed.id;
             IF pushed.pushed AND one.batch IS NOT NULL THEN
                 PERFORM queue_internal.join_batch(one.batch, ARRAY[pushed.id]);
@@ -7069,7 +7406,7 @@ BEGIN
              "key": "a string", "on_duplicate": "a string", "group_key": "a string", "max_attempts": "an integer",
              "headers": "an object", "after": "an array of integers", "backoff": "an object", "key_ttl": "an interval",
              "on_predecessor_failure": "a string", "key_ttl_from": "a string", "kind": "a string", "lease": "an interval",
-             "timeout": "an interval", "batch": "an integer"}';
+             "timeout": "an interval", "weight": "an integer", "batch": "an integer"}';
 END
 $$;
 COMMENT ON FUNCTION queue_internal.task_members IS 'Returns the members of a task for queue.push_tasks, with their types.';
@@ -7087,7 +7424,7 @@ CREATE FUNCTION queue_internal.given_tasks(tasks jsonb)
 RETURNS TABLE (
     nth bigint, queue text, payload jsonb, priority integer, run_at timestamptz, delay interval, key text,
     on_duplicate text, group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb,
-    key_ttl interval, on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval,
+    key_ttl interval, on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval, weight integer,
     batch bigint)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -7095,12 +7432,13 @@ BEGIN
     RETURN QUERY
     SELECT e.nth, t.queue, coalesce(e.value -> 'payload', '{}'), coalesce(t.priority, 0), t.run_at, t.delay, t.key,
            coalesce(t.on_duplicate, 'skip'), t.group_key, t.max_attempts, t.headers, t.after, t.backoff, t.key_ttl,
-           t.on_predecessor_failure, t.key_ttl_from, t.kind, t.lease, t.timeout, t.batch
+           t.on_predecessor_failure, t.key_ttl_from, t.kind, t.lease, t.timeout,
+           coalesce(t.weight, 1), t.batch
     FROM jsonb_array_elements(tasks) WITH ORDINALITY AS e (value, nth),
          LATERAL jsonb_to_record(e.value) AS t (
              queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
              group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-             on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval, batch bigint);
+             on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval, weight integer, batch bigint);
 EXCEPTION WHEN data_exception THEN
     -- Its message has the value.
     PERFORM queue_internal.raise_inconvertible(tasks);
@@ -7160,6 +7498,7 @@ CREATE FUNCTION queue.create_batch(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -7169,7 +7508,7 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
@@ -7182,7 +7521,7 @@ BEGIN
     SELECT p.id, p.pushed INTO task FROM queue_internal.push_linked(
         queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
         group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-        on_predecessor_failure, live, kind, lease, timeout, is_callback => true) AS p;
+        on_predecessor_failure, live, kind, lease, timeout, weight, is_callback => true) AS p;
     IF task.pushed THEN
         INSERT INTO queue_internal.batches (task_id, is_after) VALUES (task.id, coalesce(after <> '{}', false));
         IF batch IS NOT NULL THEN
@@ -7200,7 +7539,7 @@ task that has it, as queue.push does. Needs the producer''s right on the queue.
 
 - queue: name of the queue of the callback. The tasks of the batch may be in any queues.
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout: as in queue.push, for the callback.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight: as in queue.push, for the callback.
 - batch: another batch, to which the callback is added as a task. Null means none.
 
 Errors: as queue.push.';
@@ -7269,7 +7608,8 @@ CREATE FUNCTION queue.publish(
     headers      jsonb       DEFAULT NULL,
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
-    timeout      interval    DEFAULT NULL)
+    timeout      interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -7281,6 +7621,7 @@ BEGIN
         'default', priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers,
         after => NULL, backoff => NULL, key_ttl => NULL, on_predecessor_failure => NULL,
         kind => kind, lease => lease, timeout => timeout);
+    PERFORM queue_internal.check_weight(NULL, group_key, weight);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
@@ -7301,14 +7642,14 @@ BEGIN
     IF key IS NOT NULL THEN
         RETURN QUERY SELECT * FROM queue_internal.publish_key(
             targets, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
-            timeout);
+            timeout, weight);
         RETURN;
     END IF;
     FOREACH target IN ARRAY targets LOOP
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             group_key => group_key, max_attempts => max_attempts, headers => headers, kind => kind, lease => lease,
-            timeout => timeout);
+            timeout => timeout, weight => weight);
     END LOOP;
 END
 $$;
@@ -7318,8 +7659,8 @@ what the pushes return: all of them or none. Returns no rows if no binding match
 caller has the producer''s right.
 
 - topic: words of letters, digits, _ and -, separated by dots; at most 255 bytes. Added to the headers as "topic".
-- payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout: as in
-  queue.push, the same for each queue.
+- payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout,
+  weight: as in queue.push, the same for each queue.
 
 Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
 and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
@@ -7328,7 +7669,7 @@ and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid o
 -- others.
 CREATE FUNCTION queue_internal.publish_key(
     targets text[], payload jsonb, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
-    group_key text, max_attempts integer, headers jsonb, kind text, lease interval, timeout interval)
+    group_key text, max_attempts integer, headers jsonb, kind text, lease interval, timeout interval, weight integer)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 DECLARE
@@ -7340,7 +7681,7 @@ BEGIN
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
-            headers => headers, kind => kind, lease => lease, timeout => timeout);
+            headers => headers, kind => kind, lease => lease, timeout => timeout, weight => weight);
     END LOOP;
 EXCEPTION WHEN lock_not_available THEN
     RAISE EXCEPTION 'another transaction holds this key%', coalesce(format(' in queue "%s"', target), '')
@@ -7540,9 +7881,9 @@ BEGIN
     ), archived AS (
         INSERT INTO queue.history (
             id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-            created_at, key, group_key, kind, lease, timeout, headers, payload, progress, errors, result)
+            created_at, key, group_key, kind, lease, timeout, weight, headers, payload, progress, errors, result)
         SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
-               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.headers,
+               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.weight, e.headers,
                e.payload, e.progress, e.errors, e.result
         FROM ended AS e WHERE e.kept IS DISTINCT FROM false
     )
@@ -8544,10 +8885,10 @@ BEGIN
         DELETE FROM queue_internal.outcomes AS o USING free AS f WHERE o.task_id = f.id
     )
     INSERT INTO queue.tasks (
-        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, kind, lease, timeout,
+        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, kind, lease, timeout, weight,
         headers, payload, progress, errors)
     SELECT d.id, coalesce(to_queue, d.queue), d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key,
-           d.backoff, d.kind, d.lease, d.timeout, d.headers, d.payload, d.progress, d.errors
+           d.backoff, d.kind, d.lease, d.timeout, d.weight, d.headers, d.payload, d.progress, d.errors
     FROM dead AS d ORDER BY d.id;
     GET DIAGNOSTICS revived = ROW_COUNT;
     RETURN revived;
@@ -8604,14 +8945,14 @@ BEGIN
         queue => ended.queue, payload => ended.payload, priority => ended.priority, key => ended.key,
         on_duplicate => CASE WHEN ended.key IS NULL THEN 'skip' ELSE 'error' END, group_key => ended.group_key,
         max_attempts => ended.max_attempts, headers => ended.headers, kind => ended.kind,
-        lease => queue_internal.checked_lease(NULL, ended.lease), timeout => ended.timeout, backoff => own.backoff,
+        lease => queue_internal.checked_lease(NULL, ended.lease), timeout => ended.timeout, weight => ended.weight, backoff => own.backoff,
         key_ttl => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN - own.key_ttl ELSE own.key_ttl END,
         key_ttl_from => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN 'push' END);
 END
 $$;
 COMMENT ON FUNCTION queue.run_again IS
 'Pushes a new task like one that completed, failed or was cancelled, and returns the id of the new task. It has the same
-queue, payload, kind, headers, priority, key, group key, max_attempts, lease and timeout, those of a dead letter also its
+queue, payload, kind, headers, priority, key, group key, max_attempts, lease, timeout and weight, those of a dead letter also its
 backoff and key_ttl, and is due at once. The task that ended stays in the history or among the dead letters; queue.retry puts a dead letter
 itself back. Needs the operator''s right on the queue.
 
@@ -8912,8 +9253,9 @@ Options:
 - max_running_per_group: how many tasks of a group may run at a time, 1 to 10000. Default 1.
 - delayed_head: block (default) or pass: whether the tasks of a group wait while their first one is delayed.
 - fair_groups: true lets the groups take turns. Default false.
-- rate_limit, rate_period: how many tasks may start in any such period, 1 to 10000. Both or neither. Default null: no
-  limit.
+- rate_limit: how many tasks may start in any rate_period, 1 to 10000. Default null: no limit.
+- group_rate_limit: how many tasks of a group may start in any rate_period, 1 to 10000. Default null: no limit.
+- rate_period: the period of these two limits. Needed with each of them, and not allowed without. Default null.
 - ageing: the waiting time that counts as one step of priority. Default null: none.
 - key_ttl: how long a completed or cancelled task keeps its key. Default null: not at all.
 - on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or
@@ -8992,6 +9334,7 @@ BEGIN
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = "drop".name;
+    DELETE FROM queue_internal.group_starts AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF NOT force AND (EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
                       OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name)) THEN
@@ -9298,7 +9641,7 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
   them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
   for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
-  timeout.
+  timeout, weight.
 
 Errors: 42501: no right on the queue, or the name belongs to a schedule of another queue without it. QX002: the queue
 does not exist. 54000: the queue has 10000 schedules. 22004, 22023 or 54000: an argument or an option is null, invalid
@@ -9766,7 +10109,7 @@ BEGIN
     rest := queue_internal.maintain_schedules(NULL);
     COMMIT AND CHAIN;
     FOREACH part IN ARRAY ARRAY[
-        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'schedules'
+        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
     ] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
@@ -9842,6 +10185,7 @@ BEGIN
         WHEN 'history' THEN RETURN queue_internal.retire_history(1000);
         WHEN 'dead letters' THEN RETURN queue_internal.retire_dead_letters(1000);
         WHEN 'keys' THEN RETURN queue_internal.retire_keys(1000);
+        WHEN 'starts' THEN RETURN queue_internal.retire_group_starts(1000);
     END CASE;
     RETURN false;
 EXCEPTION WHEN OTHERS THEN
@@ -10165,8 +10509,9 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'event_announced';
 COMMENT ON FUNCTION queue_internal.event_announced IS
     'Announces to the lane of a queue that it has events to process.';
 
+-- An event for a later time is announced for that time (recheck_group_at).
 CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
-    FOR EACH ROW EXECUTE FUNCTION queue_internal.event_announced();
+    FOR EACH ROW WHEN (NEW.due_at = '-infinity') EXECUTE FUNCTION queue_internal.event_announced();
 COMMENT ON TRIGGER event_announced ON queue_internal.events IS
     'Announces to the lane of a queue that it has events to process.';
 
@@ -10247,7 +10592,9 @@ COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time;
 COMMENT ON COLUMN queue.queues.max_running_per_group IS
     'How many tasks of a group may run at a time. At 1 they run in the order of their ids.';
 COMMENT ON COLUMN queue.queues.rate_limit IS 'How many tasks may start in any rate_period; null for no limit.';
-COMMENT ON COLUMN queue.queues.rate_period IS 'The period of rate_limit.';
+COMMENT ON COLUMN queue.queues.group_rate_limit IS
+    'How many tasks of a group may start in any rate_period; null for no limit.';
+COMMENT ON COLUMN queue.queues.rate_period IS 'The period of rate_limit and group_rate_limit.';
 COMMENT ON COLUMN queue.queues.delayed_head IS
     'What happens while the first task of a group is delayed: block makes the others wait, pass lets them run first.';
 COMMENT ON COLUMN queue.queues.fair_groups IS 'Whether the groups take turns, one task each.';
@@ -10288,6 +10635,7 @@ COMMENT ON COLUMN queue.tasks.backoff IS
 COMMENT ON COLUMN queue.tasks.kind IS 'What sort of work it is, by which workers choose their code; null for none.';
 COMMENT ON COLUMN queue.tasks.lease IS 'How long a claim lasts that names no lease; null for the option of the queue.';
 COMMENT ON COLUMN queue.tasks.timeout IS 'How long an attempt may take; null for the option of the queue.';
+COMMENT ON COLUMN queue.tasks.weight IS 'How much of rate_limit and group_rate_limit a start of the task takes.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
@@ -10421,6 +10769,7 @@ COMMENT ON TABLE queue_internal.slots IS 'The slots of queues with max_running, 
 COMMENT ON TABLE queue_internal.token_mark IS
     'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';
 COMMENT ON TABLE queue_internal.rate_buckets IS 'The rate buckets of queues with a rate limit: when tasks started.';
+COMMENT ON TABLE queue_internal.group_starts IS 'When tasks of groups started, in queues with a rate limit per group.';
 -- What pg_dump must save although the tables belong to the extension. The daily partitions are created later, belong
 -- only to their table, and are dumped like other tables.
 
@@ -10444,6 +10793,7 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.awaits', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.emitted', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.rate_buckets', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.group_starts', '');
 -- Revokes all privileges from PUBLIC. Rights are granted by queue.grant_producer, grant_worker and grant_operator.
 -- Views without payloads are for monitoring.
 

@@ -241,7 +241,7 @@ impl Finisher {
 
 /// The row of the history for a completed task.
 fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Row<{ history::COUNT }> {
-    const SAME: [(usize, usize); 19] = [
+    const SAME: [(usize, usize); 20] = [
         (history::ID, task::ID),
         (history::QUEUE, task::QUEUE),
         (history::PRIORITY, task::PRIORITY),
@@ -257,6 +257,7 @@ fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Ro
         (history::KIND, task::KIND),
         (history::LEASE, task::LEASE),
         (history::TIMEOUT, task::TIMEOUT),
+        (history::WEIGHT, task::WEIGHT),
         (history::HEADERS, task::HEADERS),
         (history::PAYLOAD, task::PAYLOAD),
         (history::PROGRESS, task::PROGRESS),

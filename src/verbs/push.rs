@@ -19,6 +19,8 @@ use pgrx::prelude::*;
 const LONGEST_DELAY: i64 = 100 * 365 * 86_400_000_000;
 /// The longest timeout, a year, in microseconds.
 const LONGEST_TIMEOUT: i64 = 365 * 86_400_000_000;
+/// The largest weight.
+const LARGEST_WEIGHT: i32 = 1_000_000;
 
 /// The arguments, by number, of push and push_many; those up to `ON_PREDECESSOR_FAILURE` they have in common.
 pub(super) mod argument {
@@ -37,14 +39,14 @@ pub(super) mod argument {
     pub const KEY_TTL: usize = 12;
     pub const ON_PREDECESSOR_FAILURE: usize = 13;
     pub const PUSH_KEY_TTL_FROM: usize = 14;
-    /// The kind, the lease and the timeout follow one another.
+    /// The kind, the lease, the timeout and the weight follow one another.
     pub const PUSH_KIND: usize = 15;
-    pub const PUSH_BATCH: usize = 18;
+    pub const PUSH_BATCH: usize = 19;
     pub const KEYS: usize = 14;
     pub const GROUP_KEYS: usize = 15;
     pub const PUSH_MANY_KEY_TTL_FROM: usize = 16;
     pub const PUSH_MANY_KIND: usize = 17;
-    pub const PUSH_MANY_BATCH: usize = 20;
+    pub const PUSH_MANY_BATCH: usize = 21;
 }
 
 /// Serves the call, or returns why it falls back to SQL.
@@ -79,7 +81,10 @@ impl<'a> Pusher<'a> {
             set_own(&mut row, arguments, kind)?;
             let name = arguments.name(argument::QUEUE)?;
             let tables = heap::open(Use::Push)?;
-            queue::settings(&tables, name, Kinds::PRODUCER)?;
+            let settings = queue::settings(&tables, name, Kinds::PRODUCER)?;
+            if row.int(task::WEIGHT) > settings.rate_limit.unwrap_or(i32::MAX) {
+                return Err(Reason::Argument);
+            }
             Ok(Self { tables, queue: Queue::new(tables.tasks, name), row })
         }
     }
@@ -160,9 +165,9 @@ unsafe fn plain_row(arguments: &Arguments) -> Result<Task, Reason> {
     Ok(row)
 }
 
-/// Sets the kind, the lease and the timeout of a task.
+/// Sets the kind, the lease, the timeout and the weight of a task.
 unsafe fn set_own(row: &mut Task, arguments: &Arguments, kind: usize) -> Result<(), Reason> {
-    let (lease, timeout) = (kind + 1, kind + 2);
+    let (lease, timeout, weight) = (kind + 1, kind + 2, kind + 3);
     if let Some(given) = arguments.get(kind) {
         arguments.name(kind)?;
         row.set(task::KIND, given);
@@ -175,6 +180,11 @@ unsafe fn set_own(row: &mut Task, arguments: &Arguments, kind: usize) -> Result<
         arguments.span(timeout, LONGEST_TIMEOUT)?;
         row.set(task::TIMEOUT, given);
     }
+    let given = arguments.needed(weight)?;
+    if !(1..=LARGEST_WEIGHT).contains(&(given.value() as i32)) {
+        return Err(Reason::Argument);
+    }
+    row.set(task::WEIGHT, given);
     Ok(())
 }
 

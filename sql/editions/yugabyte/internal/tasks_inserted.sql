@@ -25,6 +25,8 @@ BEGIN
         PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', NEW.lease::text);
     ELSIF extract(epoch FROM NEW.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
         PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', NEW.timeout::text);
+    ELSIF NEW.weight NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', NEW.weight::text);
     ELSIF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = NEW.queue) THEN
         PERFORM queue_internal.raise_unknown_queue(NEW.queue);
     END IF;
