@@ -13,7 +13,7 @@ const TASK: &str = "
         'state', CASE WHEN g.state = 'queued' AND g.run_at > clock_timestamp() THEN 'scheduled' ELSE g.state END,
         'max_attempts', coalesce(g.max_attempts, (SELECT q.max_attempts FROM queue.queues AS q WHERE q.name = g.queue)),
         'worker', g.worker, 'kind', g.kind, 'key', g.key, 'group', g.group_key,
-        'own_lease', g.lease::text,
+        'own_lease', g.lease::text, 'weight', g.weight,
         'timeout', coalesce(g.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = g.queue))::text,
         'created', extract(epoch FROM g.created_at)::float8, 'run_at', extract(epoch FROM g.run_at)::float8,
         'claimed', extract(epoch FROM g.claimed_at)::float8, 'lease', extract(epoch FROM g.lease_until)::float8,

@@ -210,6 +210,8 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
             "delayed_head",
             "fair_groups",
             "rate_limit",
+            "group_rate_limit",
+            "weight",
             "rate_period",
             "ageing",
             "key_ttl",
@@ -246,6 +248,7 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
                 "kind",
                 "lease",
                 "timeout",
+                "weight",
                 "batch",
                 "x",
             ][..];

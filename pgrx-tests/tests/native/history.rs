@@ -183,6 +183,10 @@ impl<'a> History<'a> {
                 ", timeout => '1 day', kind => 'é'",
                 ", timeout => '0'",
                 ", lease => '3 hours', timeout => '1 mon -29 days'",
+                ", weight => 3",
+                ", weight => 7, kind => 'letter'",
+                ", weight => 0",
+                ", weight => 1000001",
             ]);
         }
         if self.policies && self.dice.one_in(3) {
