@@ -328,7 +328,7 @@ fn a_rate_per_group_that_is_not_reached_costs_little_more_than_groups() {
     let mut times = [Duration::ZERO; 2];
     for _ in 0..3 {
         for (queue, time) in ["free", "rated"].into_iter().zip(&mut times) {
-            push(&mut client, queue, 4000, 100);
+            push(&mut client, queue, 500, 50);
             *time += time_to_drain(&cluster, queue);
         }
     }

@@ -266,7 +266,7 @@ fn the_next_of_a_group_is_found_without_reading_tasks_of_other_queues() {
     let mut client = cluster.connect();
     run(
         &mut client,
-        "BEGIN; SELECT s.* FROM queue.queues AS q, queue_internal.next_admission(q, 'h', 0, 0, NULL) AS s WHERE q.name = 'b'",
+        "BEGIN; SELECT s.* FROM queue.queues AS q, queue_internal.next_admission(q, 'h', 0, 0, NULL, NULL) AS s WHERE q.name = 'b'",
     );
     let reads = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = 'queue.tasks'::regclass";
     let reads = number(&mut client, reads);
