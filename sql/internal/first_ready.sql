@@ -43,7 +43,8 @@ BEGIN
                 SELECT t.id INTO first FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = level
                   AND t.admission < 2 AND t.run_at <= moment
-                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                  AND (t.state = 'queued' AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
+                       OR t.state = 'running' AND t.lease_until <= moment)
                 ORDER BY t.run_at, t.id LIMIT 1;
                 IF FOUND THEN
                     RETURN first;

@@ -182,7 +182,7 @@ BEGIN
     IF on_duplicate = 'replace' THEN
         UPDATE queue.tasks AS t
         SET payload = pushed.payload, kind = pushed.kind, lease = pushed.lease, timeout = pushed.timeout,
-            headers = pushed.headers, priority = pushed.priority
+            start_by = pushed.start_by, headers = pushed.headers, priority = pushed.priority
         WHERE t.id = holder.task_id;
     END IF;
     id := holder.task_id;

@@ -16,6 +16,10 @@ pub struct Settings {
     pub lease: i64,
     /// How long an attempt of a task without its own timeout may take, in microseconds.
     pub timeout: Option<i64>,
+    /// The start deadline of a task without its own, in microseconds from its push.
+    pub ttl: Option<i64>,
+    /// The largest number of queued tasks.
+    pub max_queued: Option<i32>,
     /// The number of attempts of a task without its own.
     pub max_attempts: i32,
     /// Whether it is paused.
@@ -66,6 +70,8 @@ pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings,
                     .filter(|lease| lease.day == 0 && lease.month == 0)
                     .map_or(0, |lease| lease.time.min(crate::settings::max_lease())),
                 timeout: row.get(column::TIMEOUT).map(|value| microseconds(value)),
+                ttl: row.get(column::TTL).map(|value| microseconds(value)),
+                max_queued: row.get(column::MAX_QUEUED).map(|value| value.value() as i32),
                 max_attempts: row.int(column::MAX_ATTEMPTS),
                 paused: row.get(column::PAUSED_AT).is_some(),
                 plain_to_claim: unset.iter().all(|column| row.get(*column).is_none())

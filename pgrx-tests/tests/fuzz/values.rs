@@ -202,6 +202,9 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
         ("options", _) => object(&[
             "lease",
             "timeout",
+            "ttl",
+            "on_expired",
+            "max_queued",
             "kind",
             "max_attempts",
             "backoff",
@@ -246,6 +249,8 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
                 "kind",
                 "lease",
                 "timeout",
+                "start_by",
+                "ttl",
                 "batch",
                 "x",
             ][..];
