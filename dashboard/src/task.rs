@@ -15,6 +15,7 @@ const TASK: &str = "
         'worker', g.worker, 'kind', g.kind, 'key', g.key, 'group', g.group_key,
         'own_lease', g.lease::text, 'weight', g.weight,
         'timeout', coalesce(g.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = g.queue))::text,
+        'start_by', extract(epoch FROM g.start_by)::float8,
         'created', extract(epoch FROM g.created_at)::float8, 'run_at', extract(epoch FROM g.run_at)::float8,
         'claimed', extract(epoch FROM g.claimed_at)::float8, 'lease', extract(epoch FROM g.lease_until)::float8,
         'cancel_requested', extract(epoch FROM g.cancel_requested_at)::float8,

@@ -100,7 +100,8 @@ fn policies_continue_where_they_were() {
              SELECT queue.push('keyed', '\"kept\"', key => 'kept');
              SELECT queue.complete(id, token) FROM queue.claim('1 day', 'keyed');
              SELECT queue.push('keyed', '\"live\"', key => 'live', key_ttl => '3 days', kind => 'letter', lease => '2 days',
-                               timeout => '3 days', weight => 4);
+                               timeout => '3 days', weight => 4, start_by => '2100-01-01');
+             SELECT queue.push('keyed', '\"late\"', start_by => '2020-01-01');
              SELECT queue.push('ordered', to_jsonb('g' || n), group_key => 'g') FROM generate_series(1, 3) AS n;
              SELECT queue.push('ordered', to_jsonb('h' || n), group_key => 'h') FROM generate_series(1, 2) AS n;
              SELECT queue.claim('1 day', 'ordered');
@@ -151,13 +152,14 @@ fn policies_continue_where_they_were() {
             assert_eq!(error.code().map(|code| code.code()), Some("QX004"), "{way}, {key}");
         }
         assert_eq!(await_claim(&mut client, "keyed"), ["live"], "{way}");
-        // Its kind, its lease, its timeout and its weight.
-        let own = "SELECT (kind, lease, timeout, weight)::text FROM queue.tasks WHERE payload = '\"live\"'";
-        assert_eq!(
-            client.query_one(own, &[]).expect("the task").get::<_, String>(0),
-            "(letter,\"2 days\",\"3 days\",4)",
-            "{way}"
-        );
+        // Its kind, its lease, its timeout its weight and its start deadline.
+        let own =
+            "SELECT (kind, lease, timeout, weight, start_by = '2100-01-01')::text FROM queue.tasks WHERE payload = '\"live\"'";
+        assert_eq!(client.query_one(own, &[]).expect("the task").get::<_, String>(0), "(letter,\"2 days\",\"3 days\",4,t)", "{way}");
+        eventually("the late one ends", SOON, || {
+            let late = "SELECT count(*) FROM queue.dead_letters WHERE payload = '\"late\"' AND start_by = '2020-01-01'";
+            client.query_one(late, &[]).expect("count").get::<_, i64>(0) == 1
+        });
         complete(&mut client, "live");
         let held =
             "SELECT expires_at > now() + interval '2 days' FROM queue_internal.keys WHERE key = 'live'";

@@ -40,6 +40,11 @@ Options:
 - lease: how long a claim lasts that names no lease. Default "1 minute".
 - timeout: how long an attempt may take. Then it has failed with the error "timed out", and its lease cannot be
   extended further. Default null: no limit.
+- ttl: the start deadline of a task that is pushed without one, as an interval from its push. Default null: none.
+- on_expired: dead (default) or cancel: whether a task that was not started by its deadline becomes a dead letter or is
+  cancelled.
+- max_queued: how many queued tasks the queue may have, scheduled and blocked ones included. Beyond that, pushes raise
+  QX006. Approximate by what is pushed at the same moment. 1 to 2147483647. Default null: no limit.
 - max_attempts: number of attempts of a task, 1 to 10000. Default 20.
 - backoff: an object: kind (fixed, linear, exponential; default exponential), base (the delay after the first failure;
   default "1 second"), max (the longest delay; default "1 hour"), jitter (0 to 1, the largest fraction randomly

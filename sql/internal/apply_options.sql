@@ -8,8 +8,9 @@ CREATE FUNCTION queue_internal.apply_options(name text, options jsonb) RETURNS v
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     valid   CONSTANT text :=
-        'lease, timeout, max_attempts, backoff, max_running, max_running_per_group, delayed_head, fair_groups, '
-        'rate_limit, group_rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure, keep_history';
+        'lease, timeout, ttl, on_expired, max_queued, max_attempts, backoff, max_running, max_running_per_group, '
+        'delayed_head, fair_groups, rate_limit, group_rate_limit, rate_period, ageing, '
+        'key_ttl, on_predecessor_failure, keep_history';
     changed queue.queues;
     fresh   queue.queues;
     option  text;
@@ -29,6 +30,13 @@ BEGIN
                 END IF;
             WHEN 'timeout' THEN
                 changed.timeout := queue_internal.interval_option(option, value, false);
+            WHEN 'ttl' THEN
+                changed.ttl := queue_internal.interval_option(option, value, false);
+            WHEN 'on_expired' THEN
+                changed.on_expired := coalesce(
+                    queue_internal.choice_option(option, value, '{dead, cancel}'), fresh.on_expired);
+            WHEN 'max_queued' THEN
+                changed.max_queued := queue_internal.number_option(option, value, 1, 2147483647, true);
             WHEN 'max_attempts' THEN
                 changed.max_attempts := coalesce(
                     queue_internal.number_option(option, value, 1, 10000, true), fresh.max_attempts);
@@ -73,7 +81,8 @@ BEGIN
             'options', 'must have "rate_period" together with "rate_limit" or "group_rate_limit", or none of them');
     END IF;
     UPDATE queue.queues AS q
-    SET lease = changed.lease, timeout = changed.timeout, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
+    SET lease = changed.lease, timeout = changed.timeout, ttl = changed.ttl, on_expired = changed.on_expired,
+        max_queued = changed.max_queued, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
         backoff_kind = changed.backoff_kind, backoff_base = changed.backoff_base,
         backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter,
         max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,

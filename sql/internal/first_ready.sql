@@ -45,7 +45,8 @@ BEGIN
                 SELECT t.id, t.state, t.weight INTO ahead FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = level
                   AND t.admission < 2 AND t.run_at <= moment
-                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                  AND (t.state = 'queued' AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
+                       OR t.state = 'running' AND t.lease_until <= moment)
                 ORDER BY t.run_at, t.id LIMIT 1;
                 IF FOUND AND ahead.weight > 1 AND ahead.state = 'queued' AND source.rate_limit IS NOT NULL
                    AND queue_internal.starts_at(source, ahead.weight) > moment THEN

@@ -7,7 +7,8 @@ CREATE FUNCTION queue_internal.check_task_options(
     queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text, key_ttl_from text DEFAULT NULL, kind text DEFAULT NULL, lease interval DEFAULT NULL,
-    timeout interval DEFAULT NULL, weight integer DEFAULT 1, batch bigint DEFAULT NULL)
+    timeout interval DEFAULT NULL, start_by timestamptz DEFAULT NULL, ttl interval DEFAULT NULL, weight integer DEFAULT 1,
+    batch bigint DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -52,6 +53,9 @@ BEGIN
         PERFORM queue_internal.check_name('kind', kind);
     ELSIF lease IS NOT NULL OR timeout IS NOT NULL THEN
         PERFORM queue_internal.check_times(lease, timeout);
+    END IF;
+    IF start_by IS NOT NULL OR ttl IS NOT NULL THEN
+        PERFORM queue_internal.check_deadline(start_by, ttl);
     END IF;
 END
 $$;

@@ -45,6 +45,9 @@ CREATE TABLE queue.queues (
     name                  text COLLATE "C" NOT NULL PRIMARY KEY,
     lease                 interval    NOT NULL DEFAULT '1 minute',
     timeout               interval,
+    ttl                   interval,
+    on_expired            text        NOT NULL DEFAULT 'dead',
+    max_queued            integer,
     max_attempts          integer     NOT NULL DEFAULT 20,
     backoff_kind          text        NOT NULL DEFAULT 'exponential',
     backoff_base          interval    NOT NULL DEFAULT '1 second',
@@ -66,6 +69,8 @@ CREATE TABLE queue.queues (
     CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
     CONSTRAINT queues_lease_check CHECK (extract(epoch FROM lease) > 0),
     CONSTRAINT queues_timeout_check CHECK (extract(epoch FROM timeout) > 0),
+    CONSTRAINT queues_deadlines_check CHECK (extract(epoch FROM ttl) > 0 AND on_expired IN ('dead', 'cancel')),
+    CONSTRAINT queues_max_queued_check CHECK (max_queued > 0),
     CONSTRAINT queues_max_attempts_check CHECK (max_attempts > 0),
     CONSTRAINT queues_backoff_check CHECK (
         backoff_kind IN ('fixed', 'linear', 'exponential')
@@ -112,6 +117,7 @@ CREATE TABLE queue.tasks (
     kind                text COLLATE "C",
     lease               interval,
     timeout             interval,
+    start_by            timestamptz,
     weight              integer     NOT NULL DEFAULT 1,
     headers             jsonb,
     payload             jsonb       NOT NULL DEFAULT '{}',
@@ -153,6 +159,7 @@ CREATE TABLE queue.history (
     kind         text COLLATE "C",
     lease        interval,
     timeout      interval,
+    start_by     timestamptz,
     weight       integer     NOT NULL DEFAULT 1,
     headers      jsonb,
     payload      jsonb       NOT NULL,
@@ -187,6 +194,7 @@ CREATE TABLE queue.dead_letters (
     kind         text COLLATE "C",
     lease        interval,
     timeout      interval,
+    start_by     timestamptz,
     weight       integer     NOT NULL DEFAULT 1,
     headers      jsonb,
     payload      jsonb       NOT NULL,
@@ -463,6 +471,10 @@ COMMENT ON INDEX queue.tasks_order IS
 CREATE INDEX tasks_group ON queue.tasks (queue, group_key, admission, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: the admitted, the open and the blocked ones.';
 
+-- expire_unstarted: the tasks that have to be started next, and those that were not. Tasks without a deadline are not in it.
+CREATE INDEX tasks_start_by ON queue.tasks (start_by, id) WHERE start_by IS NOT NULL;
+COMMENT ON INDEX queue.tasks_start_by IS 'The tasks with a start deadline. Holds no column that a claim changes.';
+
 -- process_events: all events of a group, or of a task, at once.
 CREATE INDEX events_group ON queue_internal.events (queue, group_key, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue_internal.events_group IS 'The events of a group.';
@@ -561,6 +573,18 @@ CREATE FUNCTION queue_internal.id_bound(after bigint, entries integer) RETURNS b
 LANGUAGE c STABLE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'id_bound_wrapper';
 COMMENT ON FUNCTION queue_internal.id_bound IS
     'Returns the id of the n-th index entry after another id; null if there are fewer, or that is unknown.';
+
+CREATE FUNCTION queue_internal.deadline_bound(after timestamptz, after_id bigint, entries integer)
+RETURNS TABLE (start_by timestamptz, id bigint)
+LANGUAGE c STABLE STRICT PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'deadline_bound_wrapper';
+COMMENT ON FUNCTION queue_internal.deadline_bound IS
+    'Returns the start deadline and id of the n-th index entry after another one; no row if there are fewer, or that is '
+    'unknown.';
+
+CREATE FUNCTION queue_internal.known_depth(queue text) RETURNS bigint
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'known_depth_wrapper';
+COMMENT ON FUNCTION queue_internal.known_depth IS
+    'Returns how many queued tasks the counters of a queue show, and this transaction has added; null if unknown.';
 
 -- Rights (internal/rights.sql). They are kept in memory until queue.rights or a role changes.
 
@@ -731,6 +755,19 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_duplicate_key IS 'Raises QX004.';
+
+CREATE FUNCTION queue_internal.raise_queue_full(source queue.queues, depth bigint, more bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'queue "%" is full', source.name
+        USING ERRCODE = 'QX006',
+              DETAIL = format('The number of queued tasks is %s, the number of tasks to add is %s, and "max_queued" is %s.',
+                              CASE WHEN depth > source.max_queued THEN 'more than ' || source.max_queued ELSE depth::text END,
+                              more, source.max_queued),
+              HINT = 'Push again when workers have finished some, or raise the option "max_queued" with queue.configure().';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_queue_full IS 'Raises QX006.';
 
 CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, kind text, rule text, hint text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -984,7 +1021,8 @@ CREATE FUNCTION queue_internal.check_task_options(
     queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text, key_ttl_from text DEFAULT NULL, kind text DEFAULT NULL, lease interval DEFAULT NULL,
-    timeout interval DEFAULT NULL, weight integer DEFAULT 1, batch bigint DEFAULT NULL)
+    timeout interval DEFAULT NULL, start_by timestamptz DEFAULT NULL, ttl interval DEFAULT NULL, weight integer DEFAULT 1,
+    batch bigint DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -1029,6 +1067,9 @@ BEGIN
         PERFORM queue_internal.check_name('kind', kind);
     ELSIF lease IS NOT NULL OR timeout IS NOT NULL THEN
         PERFORM queue_internal.check_times(lease, timeout);
+    END IF;
+    IF start_by IS NOT NULL OR ttl IS NOT NULL THEN
+        PERFORM queue_internal.check_deadline(start_by, ttl);
     END IF;
 END
 $$;
@@ -1245,15 +1286,17 @@ ALTER TABLE queue.bindings ADD CONSTRAINT bindings_pattern_check
     CHECK (queue_internal.is_topic_regex(topic_regex, topic_pattern));
 -- The trigger for every way into queue.tasks: push, a plain INSERT, COPY.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group with blocked
---   tasks.
---   Errors:   QX002 no such queue; 22023 for an invalid column in a plain INSERT
+--   Refuses tasks of unknown and full queues and tasks that could never run, gives tasks without a start deadline that of
+--   their queue, and leaves an event for each group with blocked tasks. A task with errors is a dead letter that is put
+--   back: that is never refused, and gives it no deadline.
+--   Errors:   QX002 no such queue; QX006 the queue is full; 22023 for an invalid column in a plain INSERT
 --   Why a statement trigger: one lookup of the queues for a million rows.
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     arrival record;
+    source  queue.queues;
     misfit  record;
 BEGIN
     SELECT i.* INTO misfit FROM inserted AS i
@@ -1265,6 +1308,7 @@ BEGIN
        -- 1000 years and 1 year in seconds. queue.max_lease may have been lowered since the push.
        OR extract(epoch FROM i.lease) NOT BETWEEN 0.000001 AND 31557600000
        OR extract(epoch FROM i.timeout) NOT BETWEEN 0.000001 AND 31557600
+       OR NOT isfinite(i.start_by)
        OR i.weight NOT BETWEEN 1 AND 1000000
     LIMIT 1;
     IF NOT isfinite(misfit.run_at) THEN
@@ -1281,6 +1325,8 @@ BEGIN
         PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', misfit.lease::text);
     ELSIF extract(epoch FROM misfit.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
         PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', misfit.timeout::text);
+    ELSIF NOT isfinite(misfit.start_by) THEN
+        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', misfit.start_by::text);
     ELSIF misfit.weight NOT BETWEEN 1 AND 1000000 THEN
         PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', misfit.weight::text);
     ELSIF FOUND THEN
@@ -1289,11 +1335,23 @@ BEGIN
     PERFORM queue_internal.check_backoff(b.backoff)
     FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;
     FOR arrival IN
-        SELECT i.queue, bool_or(i.admission = 2) AS blocked
+        SELECT i.queue, bool_or(i.admission = 2) AS blocked, count(*) FILTER (WHERE i.errors IS NULL) AS fresh,
+               count(*) FILTER (WHERE i.errors IS NULL AND i.state = 'queued') AS queued,
+               bool_or(i.errors IS NULL AND i.token = 0 AND i.start_by IS NULL) AS undated
         FROM inserted AS i GROUP BY i.queue
     LOOP
-        IF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = arrival.queue) THEN
-            PERFORM queue_internal.raise_unknown_queue(arrival.queue);
+        IF TG_NARGS = 0 THEN
+            SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = arrival.queue;
+            IF NOT FOUND THEN
+                PERFORM queue_internal.raise_unknown_queue(arrival.queue);
+            ELSIF source.max_queued IS NOT NULL AND arrival.fresh > 0 THEN
+                PERFORM queue_internal.check_depth(source, arrival.fresh, arrival.queued);
+            END IF;
+            IF source.ttl IS NOT NULL AND arrival.undated THEN
+                PERFORM queue_internal.set_start_by(source, ARRAY(
+                    SELECT i.id FROM inserted AS i
+                    WHERE i.queue = arrival.queue AND i.errors IS NULL AND i.token = 0 AND i.start_by IS NULL));
+            END IF;
         END IF;
         IF arrival.blocked THEN
             INSERT INTO queue_internal.events (queue, group_key)
@@ -1305,7 +1363,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.tasks_inserted IS
-    'Refuses tasks of unknown queues, and leaves an event for each group with blocked tasks.';
+    'Refuses tasks of unknown and full queues, and leaves an event for each group with blocked tasks.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
@@ -1560,7 +1618,7 @@ BEGIN
     IF on_duplicate = 'replace' THEN
         UPDATE queue.tasks AS t
         SET payload = pushed.payload, kind = pushed.kind, lease = pushed.lease, timeout = pushed.timeout,
-            weight = pushed.weight, headers = pushed.headers, priority = pushed.priority,
+            start_by = pushed.start_by, weight = pushed.weight, headers = pushed.headers, priority = pushed.priority,
             -- It was admitted with its old weight (rates.sql).
             admission = CASE WHEN t.admission = 1 AND t.weight <> pushed.weight THEN 2 ELSE t.admission END
         WHERE t.id = holder.task_id
@@ -3844,10 +3902,12 @@ BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.history (
         id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, kind, lease, timeout, weight, headers, payload, progress, errors, result)
+        created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
+        result)
     SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-           task.kind, task.lease, task.timeout, task.weight, task.headers, task.payload, task.progress, task.errors, archive.result
+           task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress, task.errors,
+           archive.result
     WHERE kept IS DISTINCT FROM false;
     -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
@@ -3934,11 +3994,12 @@ BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.dead_letters (
         id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, backoff, kind, lease, timeout, weight, headers, payload, progress, errors, key_ttl)
+        created_at, key, group_key, backoff, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
+        key_ttl)
     VALUES (
         task.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
         task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
-        task.kind, task.lease, task.timeout, task.weight, task.headers, task.payload, task.progress, task.errors,
+        task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress, task.errors,
         (SELECT k.ttl FROM queue_internal.keys AS k
          WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id));
     PERFORM queue_internal.on_task_end(task, 'failed');
@@ -4530,6 +4591,89 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.open_queue IS
     'Returns the row of a queue; raises if the caller has no such right or the queue does not exist.';
+-- The depth of a queue: how many of its tasks are queued, scheduled and blocked ones included. "max_queued" bounds it.
+--
+--   Natively the counters behind queue.stats know the depth (known_depth). Otherwise it is counted, up to the bound, in the
+--   indexes on the order and on groups.
+--   Cost:     a session that has counted more than a hundred tasks uses the number for twenty times as long as counting
+--             took, up to a minute, and adds what it inserts itself. So pushes to a queue with a million tasks spend a
+--             twentieth of their time on counting. It is kept in a setting, as the scan start
+--   Exact:    but for that, and for what other transactions push or claim at the same moment. No push waits for another
+
+-- A call adds "more" tasks. The statement has inserted "inserted" of them already, which are queued.
+CREATE FUNCTION queue_internal.check_depth(source queue.queues, more bigint, inserted bigint DEFAULT 0) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    depth CONSTANT bigint :=
+        coalesce(queue_internal.known_depth(source.name), queue_internal.depth_in_session(source, inserted)) - inserted;
+BEGIN
+    IF depth + more > source.max_queued THEN
+        PERFORM queue_internal.raise_queue_full(source, depth, more);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_depth IS 'Raises QX006 if a queue with max_queued would have more tasks than that.';
+
+CREATE FUNCTION queue_internal.depth_in_session(source queue.queues, inserted bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+DECLARE
+    name    CONSTANT text := 'queue_depth.q' || md5(source.name);
+    begun   CONSTANT timestamptz := clock_timestamp();
+    longest CONSTANT interval := '1 minute';
+    -- The depth, and until when it is used.
+    kept    text[] := nullif(current_setting(name, true), '');
+    depth   bigint;
+    until   timestamptz;
+BEGIN
+    IF kept[2]::timestamptz BETWEEN begun AND begun + longest THEN
+        depth := kept[1]::bigint + inserted;
+        until := kept[2];
+    ELSE
+        depth := queue_internal.count_depth(source);
+        until := begun + least(20 * (clock_timestamp() - begun), longest);
+    END IF;
+    IF depth > 100 AND (inserted > 0 OR kept[2]::timestamptz IS DISTINCT FROM until) THEN
+        PERFORM set_config(name, ARRAY[depth::text, until::text]::text, false);
+    END IF;
+    RETURN depth;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.depth_in_session IS
+    'Counts the queued tasks of a queue, or returns what this session has counted a moment ago.';
+
+CREATE FUNCTION queue_internal.count_depth(source queue.queues) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    -- In a variable, as in admitted_of.
+    is_blocked CONSTANT smallint := 2;
+    most       CONSTANT bigint := source.max_queued::bigint + 1;
+    depth      bigint := 0;
+    more       bigint;
+BEGIN
+    FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
+        SELECT count(*) INTO more FROM (
+            SELECT FROM queue.tasks AS t
+            WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
+              AND t.state = 'queued'
+            LIMIT most - depth) AS u;
+        depth := depth + more;
+    END LOOP;
+    SELECT count(*) INTO more FROM (
+        SELECT FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.group_key IS NOT NULL AND t.admission = is_blocked AND t.state = 'queued'
+        LIMIT most - depth) AS u;
+    RETURN depth + more;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.count_depth IS
+    'Counts the queued tasks of a queue in its indexes, up to one more than max_queued.';
 -- The first task in the order of a bucket, whatever its state: its priority and its run_at.
 --
 --   Tasks before the level and the head given are not read (scan_start.sql). "fresh" is for editions that remember
@@ -4574,8 +4718,8 @@ COMMENT ON FUNCTION queue_internal.move_scan_start_back IS
 --   reads the scheduled tasks behind them. The search for the next priority also returns its first task: the dead index
 --   entries of finished tasks, which precede it until the next vacuum, are read once and not twice. A claim that has
 --   read many of them sets the scan start for the next ones (scan_start.sql).
---   An expired task is found at its own place in the order and ended like any attempt, so claims need no reaper. One
---   claim ends about 256 attempts and spends about a second on it. It leaves the others to the next claim.
+--   A task whose lease has expired, or whose start deadline has passed, is found at its own place in the order and ended,
+--   so claims need no reaper. One claim ends about 256 of them and spends about a second on it. It leaves the others to the next claim.
 --
 --   Events are processed first, because they can admit tasks that come next. The scan itself can leave events: when it
 --   finds a task that has to be blocked in its group, or claims the only admitted task of a group. Then it scans again.
@@ -4688,6 +4832,7 @@ BEGIN
                             WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
                               AND t.priority = level AND t.admission < 2
                               AND t.run_at >= head AND t.run_at <= until AND t.state = 'queued'
+                              AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
                             ORDER BY t.run_at, t.id LIMIT 1) AS f
                         WHERE f.weight > 1;
                     END IF;
@@ -4696,13 +4841,14 @@ BEGIN
                         WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
                           AND t.priority = level AND t.admission < 2
                           AND t.run_at >= head AND t.run_at <= until
-                          AND (t.state = 'queued'
-                               OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
+                          AND (t.state = 'queued' AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
+                               OR ending AND t.id <> ALL (stuck)
+                                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment))
                         ORDER BY t.run_at, t.id
                         LIMIT max_tasks - granted
                         FOR NO KEY UPDATE SKIP LOCKED
                     LOOP
-                        IF candidate.state = 'running' THEN
+                        IF candidate.state = 'running' OR candidate.token = 0 AND candidate.start_by <= moment THEN
                             CONTINUE WHEN NOT ending;
                             ended := ended + 1;
                             ending := ended < 256 AND clock_timestamp() < begun + interval '1 second';
@@ -4711,7 +4857,8 @@ BEGIN
                             END IF;
                             -- Usually it can be claimed now, at its old place.
                             SELECT t.* INTO candidate FROM queue.tasks AS t
-                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.admission < 2 AND t.run_at <= until;
+                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.admission < 2 AND t.run_at <= until
+                              AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE;
                             IF NOT FOUND THEN
                                 -- It has ended, and other tasks may have waited for that.
                                 more := true;
@@ -4752,6 +4899,12 @@ BEGIN
                                 CASE WHEN candidate.id <> heavy THEN reserve ELSE 0 END);
                             EXIT walk WHEN started IS NULL;
                             heavy := nullif(heavy, candidate.id);
+                        END IF;
+                        IF candidate.token = 0 AND candidate.start_by <= started THEN
+                            -- Its start deadline has passed since the scan began.
+                            moment := started;
+                            again := true;
+                            CONTINUE;
                         END IF;
                         IF source.group_rate_limit IS NOT NULL AND candidate.group_key IS NOT NULL THEN
                             PERFORM queue_internal.record_group_start(source, candidate, started);
@@ -4855,7 +5008,8 @@ BEGIN
                 SELECT t.id, t.state, t.weight INTO ahead FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = level
                   AND t.admission < 2 AND t.run_at <= moment
-                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                  AND (t.state = 'queued' AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
+                       OR t.state = 'running' AND t.lease_until <= moment)
                 ORDER BY t.run_at, t.id LIMIT 1;
                 IF FOUND AND ahead.weight > 1 AND ahead.state = 'queued' AND source.rate_limit IS NOT NULL
                    AND queue_internal.starts_at(source, ahead.weight) > moment THEN
@@ -4878,7 +5032,8 @@ COMMENT ON FUNCTION queue_internal.first_ready IS
     'Returns the id of the first task that can be claimed from any of the queues; null if there is none.';
 -- queue_internal.expire(ids, patience)
 --
---   Ends the attempts of those of the tasks whose lease has expired. Returns how many; which tasks still run, with the
+--   Ends the attempts of those of the tasks whose lease has expired, and the tasks whose start deadline has passed
+--   (deadlines.sql). Returns how many; which tasks still run, with the
 --   ends of their leases; and which could not be ended, if any. A task still runs if another transaction has it locked,
 --   or has extended or claimed it. A transaction that has pushed after a task prevents its end, but not that it is
 --   requeued.
@@ -4919,11 +5074,14 @@ BEGIN
                     NULL;
                 WHEN OTHERS THEN
                     failed := failed || task_id;
-                    SELECT t.queue, CASE WHEN isfinite(t.lease_until)
-                                         THEN extract(epoch FROM started - t.lease_until)::bigint END AS overdue
+                    SELECT t.queue, t.lease_until IS NULL AS unstarted,
+                           CASE WHEN isfinite(coalesce(t.lease_until, t.start_by))
+                                THEN extract(epoch FROM started - coalesce(t.lease_until, t.start_by))::bigint END AS overdue
                     INTO stuck FROM queue.tasks AS t WHERE t.id = task_id;
                     IF coalesce(stuck.overdue % 3600, 0) < 60 AND queue_internal.may_log('lease', stuck.queue) THEN
-                        RAISE WARNING 'the lease of task % expired, but its attempt cannot be ended: %', task_id, SQLERRM;
+                        RAISE WARNING '% of task % expired, but % cannot be ended: %',
+                            CASE WHEN stuck.unstarted THEN 'the start deadline' ELSE 'the lease' END, task_id,
+                            CASE WHEN stuck.unstarted THEN 'it' ELSE 'its attempt' END, SQLERRM;
                     END IF;
             END;
         END LOOP;
@@ -4935,7 +5093,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.expire IS
-    'Ends attempts whose lease has expired, of the tasks given; returns how many, and which it could not end.';
+    'Ends attempts whose lease has expired, and tasks whose start deadline has passed, of the tasks given; returns how '
+    'many, and which it could not end.';
 
 CREATE FUNCTION queue_internal.end_expired(ids bigint[], until timestamptz, OUT ended bigint, OUT rest bigint[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4947,14 +5106,20 @@ BEGIN
     rest := '{}';
     FOR task IN
         SELECT t.* FROM queue.tasks AS t
-        WHERE t.id = ANY (ids) AND t.state = 'running' AND t.lease_until <= clock_timestamp()
+        WHERE t.id = ANY (ids)
+          AND (t.state = 'running' AND t.lease_until <= clock_timestamp()
+               OR t.state <> 'running' AND t.token = 0 AND t.start_by <= clock_timestamp())
         ORDER BY t.id
         FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        timed_out := queue_internal.has_timed_out(task);
-        CONTINUE WHEN queue_internal.end_attempt(
-            task, CASE WHEN timed_out THEN 'timed out' ELSE 'lease expired' END, CASE WHEN NOT timed_out THEN '0'::interval END,
-            false, wait => false) IS NULL;
+        IF task.state = 'running' THEN
+            timed_out := queue_internal.has_timed_out(task);
+            CONTINUE WHEN queue_internal.end_attempt(
+                task, CASE WHEN timed_out THEN 'timed out' ELSE 'lease expired' END,
+                CASE WHEN NOT timed_out THEN '0'::interval END, false, wait => false) IS NULL;
+        ELSE
+            CONTINUE WHEN NOT queue_internal.end_unstarted(task);
+        END IF;
         ended := ended + 1;
         IF clock_timestamp() > until THEN
             rest := ARRAY(SELECT u.id FROM unnest(ids) AS u (id) WHERE u.id > task.id);
@@ -4964,7 +5129,134 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_expired IS
-    'Ends attempts whose lease has expired, until a time; returns how many, and the tasks that it did not come to.';
+    'Ends attempts whose lease has expired, and tasks that were not started, until a time; returns how many, and the tasks that it did not come to.';
+-- Start deadlines: a task whose first attempt has not begun by "start_by" is not started any more.
+--
+--   A claim raises the token of a task, and nothing lowers it. So a task with the token 0 has never been started. After its
+--   first claim the deadline has no effect, also if the task is retried, released or suspended.
+--   Promise:  no claim starts a task whose deadline has passed, by the server's clock. Claims check each row (claim_from,
+--             and natively src/verbs/grant.rs)
+--   Promise:  a task whose deadline has passed ends, whatever it waits for: the background worker sleeps until the next
+--             deadline; queue.maintain(), queue.reap() and claims in SQL end it too. If it is locked, a later call does
+--   Index:    tasks_start_by, which holds only tasks with a deadline
+
+CREATE FUNCTION queue_internal.check_deadline(start_by timestamptz, ttl interval) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF start_by IS NOT NULL AND ttl IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid('ttl', 'cannot be combined with "start_by"', ttl::text);
+    ELSIF NOT isfinite(start_by) THEN
+        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', start_by::text);
+    END IF;
+    PERFORM queue_internal.check_delay('ttl', ttl);
+    IF extract(epoch FROM ttl) = 0 THEN
+        PERFORM queue_internal.raise_invalid('ttl', 'must be greater than zero', ttl::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_deadline IS 'Checks the start deadline of a task, which may be null.';
+
+CREATE FUNCTION queue_internal.start_deadline(source queue.queues, start_by timestamptz, ttl interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(start_by, clock_timestamp() + make_interval(secs => extract(epoch FROM coalesce(ttl, source.ttl))::float8));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.start_deadline IS
+    'Returns by when a task that is pushed now has to be started; null for no deadline.';
+
+-- For tasks that were not inserted by a push.
+CREATE FUNCTION queue_internal.set_start_by(source queue.queues, ids bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    UPDATE queue.tasks AS t SET start_by = queue_internal.start_deadline(source, NULL, NULL) WHERE t.id = ANY (ids);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.set_start_by IS 'Gives new tasks the start deadline of their queue.';
+
+-- The task is locked FOR NO KEY UPDATE. Returns false if another transaction has pushed after it or has its key locked, or
+-- if a dump has brought it before its queue.
+CREATE FUNCTION queue_internal.end_unstarted(task queue.tasks) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    manner CONSTANT text := (SELECT q.on_expired FROM queue.queues AS q WHERE q.name = task.queue);
+BEGIN
+    IF manner IS NULL OR task.key IS NOT NULL AND NOT queue_internal.lock_key(task.queue, task.key, false)
+       OR NOT queue_internal.lock_to_end(task.id, false) THEN
+        RETURN false;
+    END IF;
+    task.errors := queue_internal.with_error(task, 'expired');
+    IF manner = 'cancel' THEN
+        PERFORM queue_internal.cancel_now(task);
+    ELSE
+        PERFORM queue_internal.move_to_dead_letters(task);
+    END IF;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.end_unstarted IS
+    'Ends a task whose start deadline has passed, as the queue says; false if it could not.';
+
+-- Ends up to "max_tasks" tasks whose start deadline has passed, null for all, those that had to be started first before
+-- others, and returns when the next deadline is.
+--   Pieces:   continues after the deadline "since" and the id "since_id", and reads natively only so many index entries.
+--             "last" and "last_id" are where to continue; null if no deadline up to "until" is left. Tasks that could not
+--             be ended are passed over, until a call begins at the start
+CREATE FUNCTION queue_internal.expire_unstarted(
+    max_tasks integer, since timestamptz DEFAULT '-infinity', since_id bigint DEFAULT 0, max_entries integer DEFAULT NULL,
+    OUT expired bigint, OUT next_start_by timestamptz, OUT until timestamptz, OUT last timestamptz, OUT last_id bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    bound record;
+    late  bigint[];
+    ended record;
+BEGIN
+    until := clock_timestamp();
+    SELECT b.start_by, b.id INTO bound FROM queue_internal.deadline_bound(since, since_id, max_entries) AS b;
+    SELECT array_agg(t.id), max(t.start_by), max(t.id) FILTER (WHERE t.nth = max_tasks)
+    INTO late, last, last_id
+    FROM (SELECT l.id, l.start_by, row_number() OVER (ORDER BY l.start_by, l.id) AS nth
+          FROM (SELECT s.id, s.start_by FROM queue.tasks AS s
+                WHERE (s.start_by, s.id) > (since, since_id) AND s.start_by <= until
+                  AND (s.start_by, s.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
+                  AND s.token = 0 AND s.state <> 'running'
+                ORDER BY s.start_by, s.id LIMIT max_tasks) AS l) AS t;
+    IF last_id IS NULL THEN
+        -- There are no more, at least up to the bound.
+        last := CASE WHEN bound.start_by <= until THEN bound.start_by END;
+        last_id := CASE WHEN last IS NOT NULL THEN bound.id END;
+    END IF;
+    expired := 0;
+    IF late IS NOT NULL THEN
+        SELECT * INTO ended FROM queue_internal.expire(late, CASE WHEN max_entries IS NOT NULL THEN interval '50 ms' END);
+        expired := ended.expired;
+        IF ended.rest <> '{}' THEN
+            -- The next call does the rest of the piece.
+            last := since;
+            last_id := since_id;
+        END IF;
+    END IF;
+    IF last IS NULL THEN
+        -- If only tasks that have ended follow, the last of their index entries.
+        SELECT b.start_by, b.id INTO bound
+        FROM queue_internal.deadline_bound(until, 9223372036854775807, max_entries) AS b;
+        SELECT t.start_by INTO next_start_by FROM queue.tasks AS t
+        WHERE t.start_by > until
+          AND (t.start_by, t.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
+        ORDER BY t.start_by, t.id LIMIT 1;
+        next_start_by := coalesce(next_start_by, bound.start_by);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.expire_unstarted IS
+    'Ends tasks whose start deadline has passed; returns how many, the next deadline, and where to continue.';
 -- queue_internal.reap(max_tasks, after, max_rows)
 --
 --   Ends up to "max_tasks" attempts whose lease has expired, those that expired last first, and returns when the next
@@ -5404,8 +5696,9 @@ CREATE FUNCTION queue_internal.apply_options(name text, options jsonb) RETURNS v
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     valid   CONSTANT text :=
-        'lease, timeout, max_attempts, backoff, max_running, max_running_per_group, delayed_head, fair_groups, '
-        'rate_limit, group_rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure, keep_history';
+        'lease, timeout, ttl, on_expired, max_queued, max_attempts, backoff, max_running, max_running_per_group, '
+        'delayed_head, fair_groups, rate_limit, group_rate_limit, rate_period, ageing, '
+        'key_ttl, on_predecessor_failure, keep_history';
     changed queue.queues;
     fresh   queue.queues;
     option  text;
@@ -5425,6 +5718,13 @@ BEGIN
                 END IF;
             WHEN 'timeout' THEN
                 changed.timeout := queue_internal.interval_option(option, value, false);
+            WHEN 'ttl' THEN
+                changed.ttl := queue_internal.interval_option(option, value, false);
+            WHEN 'on_expired' THEN
+                changed.on_expired := coalesce(
+                    queue_internal.choice_option(option, value, '{dead, cancel}'), fresh.on_expired);
+            WHEN 'max_queued' THEN
+                changed.max_queued := queue_internal.number_option(option, value, 1, 2147483647, true);
             WHEN 'max_attempts' THEN
                 changed.max_attempts := coalesce(
                     queue_internal.number_option(option, value, 1, 10000, true), fresh.max_attempts);
@@ -5469,7 +5769,8 @@ BEGIN
             'options', 'must have "rate_period" together with "rate_limit" or "group_rate_limit", or none of them');
     END IF;
     UPDATE queue.queues AS q
-    SET lease = changed.lease, timeout = changed.timeout, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
+    SET lease = changed.lease, timeout = changed.timeout, ttl = changed.ttl, on_expired = changed.on_expired,
+        max_queued = changed.max_queued, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
         backoff_kind = changed.backoff_kind, backoff_base = changed.backoff_base,
         backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter,
         max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,
@@ -5737,7 +6038,7 @@ BEGIN
                 PERFORM queue_internal.number_option(option, value, 1, 1000000, true);
             WHEN 'delay' THEN
                 PERFORM queue_internal.interval_option(option, value, true);
-            WHEN 'lease', 'timeout' THEN
+            WHEN 'lease', 'timeout', 'ttl' THEN
                 PERFORM queue_internal.interval_option(option, value, false);
             WHEN 'key', 'on_duplicate', 'group_key', 'kind' THEN
                 IF jsonb_typeof(value) NOT IN ('string', 'null') THEN
@@ -5751,7 +6052,7 @@ BEGIN
                 RAISE EXCEPTION 'argument "options" has no option "%"', left(option, 64)
                     USING ERRCODE = 'invalid_parameter_value',
                           HINT = 'The options are missed_runs, priority, delay, key, on_duplicate, group_key, '
-                                 'max_attempts, headers, kind, lease, timeout, weight.';
+                                 'max_attempts, headers, kind, lease, timeout, ttl, weight.';
         END CASE;
     END LOOP;
     -- Refuses now what a push would refuse.
@@ -5760,7 +6061,7 @@ BEGIN
         on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'), group_key => options ->> 'group_key',
         max_attempts => NULL, headers => NULL, after => NULL, backoff => NULL, key_ttl => NULL,
         on_predecessor_failure => NULL, kind => options ->> 'kind', lease => (options ->> 'lease')::interval,
-        timeout => (options ->> 'timeout')::interval,
+        timeout => (options ->> 'timeout')::interval, ttl => (options ->> 'ttl')::interval,
         weight => coalesce((options ->> 'weight')::numeric::integer, 1));
 END
 $$;
@@ -6029,6 +6330,7 @@ BEGIN
         kind => options ->> 'kind',
         lease => queue_internal.checked_lease(NULL, (options ->> 'lease')::interval),
         timeout => (options ->> 'timeout')::interval,
+        ttl => (options ->> 'ttl')::interval,
         weight => coalesce((options ->> 'weight')::numeric::integer, 1),
         headers => coalesce(options -> 'headers', '{}')
                    || jsonb_build_object('schedule', plan.name, 'scheduled_for', run_utc));
@@ -6549,7 +6851,7 @@ BEGIN
     ] || CASE kind
         WHEN 'producer' THEN ARRAY[
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
-            'lease, timeout, weight) ON queue.tasks',
+            'lease, timeout, start_by, weight) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
             'EXECUTE ON FUNCTION queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish, '
             'queue.create_batch, queue.seal_batch, queue.emit'
@@ -6571,7 +6873,7 @@ BEGIN
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
-            'lease, timeout, weight) ON queue.tasks',
+            'lease, timeout, start_by, weight) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
             'SELECT ON queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings',
             'SELECT ON ' || views,
@@ -6708,18 +7010,18 @@ COMMENT ON FUNCTION queue_internal.counted IS
 CREATE VIEW queue.all_tasks AS
 SELECT t.id, t.queue, t.state, t.priority, t.run_at, t.attempt, t.max_attempts, t.token, t.lease_until,
        t.worker, t.claimed_at, t.created_at, t.updated_at, t.cancel_requested_at,
-       NULL::timestamptz AS finished_at, t.key, t.group_key, t.kind, t.lease, t.timeout, t.weight, t.headers, t.payload, t.progress, t.errors,
+       NULL::timestamptz AS finished_at, t.key, t.group_key, t.kind, t.lease, t.timeout, t.start_by, t.weight, t.headers, t.payload, t.progress, t.errors,
        NULL::jsonb AS result
 FROM queue.tasks AS t
 UNION ALL
 SELECT d.id, d.queue, 'failed', d.priority, d.run_at, d.attempt, d.max_attempts, d.token, NULL,
        d.worker, d.claimed_at, d.created_at, d.failed_at, NULL,
-       d.failed_at, d.key, d.group_key, d.kind, d.lease, d.timeout, d.weight, d.headers, d.payload, d.progress, d.errors, NULL
+       d.failed_at, d.key, d.group_key, d.kind, d.lease, d.timeout, d.start_by, d.weight, d.headers, d.payload, d.progress, d.errors, NULL
 FROM queue.dead_letters AS d
 UNION ALL
 SELECT h.id, h.queue, h.state, h.priority, h.run_at, h.attempt, h.max_attempts, h.token, NULL,
        h.worker, h.claimed_at, h.created_at, h.finished_at, NULL,
-       h.finished_at, h.key, h.group_key, h.kind, h.lease, h.timeout, h.weight, h.headers, h.payload, h.progress, h.errors, h.result
+       h.finished_at, h.key, h.group_key, h.kind, h.lease, h.timeout, h.start_by, h.weight, h.headers, h.payload, h.progress, h.errors, h.result
 FROM queue.history AS h;
 
 DO $$
@@ -6760,7 +7062,8 @@ live AS (
            count(*) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at > now()) AS scheduled,
            count(*) FILTER (WHERE t.state = 'waiting') AS waiting,
            count(*) FILTER (WHERE t.state = 'running') AS running,
-           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()) AS oldest_due_at
+           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()
+                                 AND (t.start_by <= now() AND t.token = 0) IS NOT TRUE) AS oldest_due_at
     FROM queue.tasks AS t
     WHERE EXISTS (SELECT FROM uncounted) AND t.queue IN (SELECT u.name FROM uncounted AS u)
     GROUP BY t.queue
@@ -6887,30 +7190,39 @@ CREATE FUNCTION queue.push(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
     weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    id bigint;
+    source queue.queues;
+    id     bigint;
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
-    PERFORM queue_internal.check_right('producer', queue);
+    source := queue_internal.open_queue(queue, 'producer');
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
+    start_by := queue_internal.start_deadline(source, start_by, ttl);
     IF batch IS NOT NULL THEN
         RETURN (queue_internal.push_into_batch(
             queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout, weight)).id;
+            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout,
+            start_by, weight)).id;
     ELSIF key IS NULL AND after IS NULL THEN
+        IF source.max_queued IS NOT NULL THEN
+            PERFORM queue_internal.check_depth(source, 1);
+        END IF;
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout, weight)
+            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout,
+            start_by, weight)
         VALUES (push.queue, push.payload, push.priority, push.run_at, push.max_attempts, push.headers,
-                push.group_key, push.backoff, push.kind, push.lease, push.timeout, push.weight)
+                push.group_key, push.backoff, push.kind, push.lease, push.timeout, push.start_by, push.weight)
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
@@ -6919,7 +7231,7 @@ BEGIN
         queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
             queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout, weight)).id;
+        kind, lease, timeout, start_by, weight)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -6933,7 +7245,7 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - delay: the same as an interval from now, at most 100 years. Cannot be combined with run_at. Null means no delay.
 - key: at most one waiting, queued or running task of the queue has this key, of up to 512 bytes. Null means no key.
 - on_duplicate: what to do if the key is taken. skip (default): add nothing. replace: give that task the new payload,
-  kind, lease, timeout, weight, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
+  kind, lease, timeout, start deadline, weight, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
   give it the new run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not
   changed.
 - group_key: tasks of a queue with the same group key run in order, max_running_per_group at a time. At most 512
@@ -6955,13 +7267,18 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
   option.
 - timeout: how long an attempt may take; more than 0, at most a year. Then the attempt has failed with the error "timed
   out", and its lease cannot be extended further. Null means the queue''s option.
+- start_by: the start deadline: a task whose first attempt has not begun by then is not started any more. It becomes a dead
+  letter with the error "expired", or is cancelled, as the queue''s option on_expired says. Also if it is scheduled for
+  later, or waits for other tasks. Null means no deadline.
+- ttl: the same as an interval from now, more than 0, at most 100 years. Cannot be combined with start_by. Null means the
+  queue''s option.
 - weight: how much of rate_limit and group_rate_limit the task takes when it starts, from 1 to the smaller of these limits.
   Default 1.
 - batch: the batch, as returned by queue.create_batch, to which the task is added if it is new. Needs the producer''s
   right on the queue of the batch too. Null means no batch.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
-the key is taken and on_duplicate is error. QX007: the batch does not exist. QX008: the batch is sealed. 22004, 22023
+the key is taken and on_duplicate is error. QX006: the queue is full. QX007: the batch does not exist. QX008: the batch is sealed. 22004, 22023
 or 54000: an argument is null, invalid or too large.';
 
 -- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
@@ -6970,7 +7287,7 @@ or 54000: an argument is null, invalid or too large.';
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, live bigint[], kind text, lease interval, timeout interval, weight integer,
+    on_predecessor_failure text, live bigint[], kind text, lease interval, timeout interval, start_by timestamptz, weight integer,
     is_callback boolean DEFAULT false, OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -6988,13 +7305,15 @@ BEGIN
     task.kind := kind;
     task.lease := lease;
     task.timeout := timeout;
+    task.start_by := start_by;
     task.weight := weight;
     LOOP
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, weight, state)
+            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, start_by, weight,
+            state)
         VALUES (push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
                 push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
-                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout, push_linked.weight,
+                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout, push_linked.start_by, push_linked.weight,
                 CASE WHEN waits OR is_callback OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
         RETURNING t.id INTO id;
         IF FOUND THEN
@@ -7032,7 +7351,7 @@ COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key 
 CREATE FUNCTION queue_internal.push_into_batch(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval, weight integer,
+    on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval, start_by timestamptz, weight integer,
     OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -7043,7 +7362,7 @@ BEGIN
     PERFORM queue_internal.check_no_cycle(batch, after);
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-        on_predecessor_failure, live, kind, lease, timeout, weight) AS p;
+        on_predecessor_failure, live, kind, lease, timeout, start_by, weight) AS p;
     IF pushed THEN
         PERFORM queue_internal.join_batch(batch, ARRAY[id]);
     END IF;
@@ -7075,31 +7394,36 @@ CREATE FUNCTION queue.try_push(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
     weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS TABLE (id bigint, pushed boolean)
 LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues;
 BEGIN
     IF key IS NULL THEN
         id := queue.push(
             queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch);
+            key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
         pushed := id IS NOT NULL;
         RETURN NEXT;
         RETURN;
     END IF;
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
-    PERFORM queue_internal.check_right('producer', queue);
+    source := queue_internal.open_queue(queue, 'producer');
+    start_by := queue_internal.start_deadline(source, start_by, ttl);
     IF batch IS NOT NULL THEN
         RETURN QUERY SELECT p.id, p.pushed FROM queue_internal.push_into_batch(
             queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
             group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-            on_predecessor_failure, batch, kind, lease, timeout, weight) AS p;
+            on_predecessor_failure, batch, kind, lease, timeout, start_by, weight) AS p;
         RETURN;
     END IF;
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
@@ -7108,7 +7432,7 @@ BEGIN
         on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
             queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout, weight) AS p;
+        kind, lease, timeout, start_by, weight) AS p;
     RETURN NEXT;
 END
 $$;
@@ -7117,7 +7441,7 @@ COMMENT ON FUNCTION queue.try_push IS
 false if another task has the key and no task was added. Needs the producer''s right on the queue.
 
 - queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch: as in queue.push.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch: as in queue.push.
 
 Errors: as queue.push.';
 -- queue.push_many
@@ -7148,11 +7472,14 @@ CREATE FUNCTION queue.push_many(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
     weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    source  queue.queues;
     ids     bigint[];
     added   bigint[];
     live    bigint[];
@@ -7162,25 +7489,28 @@ BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, coalesce(key, CASE WHEN keys IS NOT NULL THEN 'one of keys' END),
         on_duplicate, coalesce(group_key, CASE WHEN group_keys IS NOT NULL THEN 'one of group_keys' END), max_attempts,
-        headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch);
+        headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight,
+        batch);
     PERFORM queue_internal.check_array('payloads', payloads);
     PERFORM queue_internal.check_each_key('key', keys, key, cardinality(payloads));
     PERFORM queue_internal.check_each_key('group_key', group_keys, group_key, cardinality(payloads));
-    PERFORM queue_internal.check_right('producer', queue);
-    IF payloads = '{}' THEN
-        PERFORM queue_internal.open_queue(queue, 'producer');
-    END IF;
+    source := queue_internal.open_queue(queue, 'producer');
     -- One time for all: among equals the id decides, which follows the order of the array.
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
+    start_by := queue_internal.start_deadline(source, start_by, ttl);
+    IF source.max_queued IS NOT NULL AND key IS NULL AND keys IS NULL AND after IS NULL THEN
+        PERFORM queue_internal.check_depth(source, cardinality(payloads));
+    END IF;
     IF batch IS NOT NULL AND key IS NULL AND keys IS NULL AND after IS NULL THEN
         PERFORM queue_internal.lock_batches(ARRAY[batch]);
         RETURN QUERY
         WITH new AS (
             INSERT INTO queue.tasks AS t (
-                queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout, weight)
+                queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout,
+                start_by, weight)
             SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
                    push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff,
-                   push_many.kind, push_many.lease, push_many.timeout, push_many.weight
+                   push_many.kind, push_many.lease, push_many.timeout, push_many.start_by, push_many.weight
             FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
             ORDER BY p.position
             RETURNING t.id
@@ -7193,10 +7523,10 @@ BEGIN
     ELSIF key IS NULL AND keys IS NULL AND after IS NULL THEN
         RETURN QUERY
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout, weight)
+            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout, start_by, weight)
         SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
                push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff,
-               push_many.kind, push_many.lease, push_many.timeout, push_many.weight
+               push_many.kind, push_many.lease, push_many.timeout, push_many.start_by, push_many.weight
         FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
         ORDER BY p.position
         RETURNING t.id;
@@ -7220,7 +7550,7 @@ BEGIN
         SELECT p.id, p.pushed INTO pushed FROM queue_internal.push_linked(
             queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
             after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, live, kind,
-            lease, timeout, weight) AS p;
+            lease, timeout, start_by, weight) AS p;
         ids[one.position] := pushed.id;
         IF pushed.pushed THEN
             added := added || pushed.id;
@@ -7240,7 +7570,7 @@ producer''s right on the queue.
 - queue: name of the queue.
 - payloads: one JSON value for each task, at most 100000, none of them null.
 - priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch: as in queue.push, the same for all tasks.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch: as in queue.push, the same for all tasks.
 - keys: a key for each payload; an element may be null. Cannot be combined with key. Null means no keys.
 - group_keys: a group key for each payload; an element may be null. Cannot be combined with group_key. Null means no
   group keys.
@@ -7296,7 +7626,7 @@ BEGIN
         PERFORM queue_internal.check_task_options(
             one.queue, one.priority, one.run_at, one.delay, one.key, one.on_duplicate, one.group_key, one.max_attempts,
             one.headers, one.after, one.backoff, one.key_ttl, one.on_predecessor_failure, one.key_ttl_from,
-            one.kind, one.lease, one.timeout, one.weight, one.batch);
+            one.kind, one.lease, one.timeout, one.start_by, one.ttl, one.weight, one.batch);
         PERFORM queue_internal.check_right('producer', one.queue);
         queues := queues || one.queue;
         keys := keys || CASE WHEN one.on_duplicate IN ('replace', 'reschedule') THEN one.key END;
@@ -7321,7 +7651,8 @@ BEGIN
             ids[one.nth] := queue.push(
                 queue => one.queue, payload => one.payload, priority => one.priority, run_at => one.run_at,
                 group_key => one.group_key, max_attempts => one.max_attempts, headers => one.headers,
-                backoff => one.backoff, kind => one.kind, lease => one.lease, timeout => one.timeout, weight => one.weight);
+                backoff => one.backoff, kind => one.kind, lease => one.lease, timeout => one.timeout,
+                start_by => one.start_by, ttl => one.ttl, weight => one.weight);
         ELSE
             IF one.batch IS NOT NULL THEN
                 PERFORM queue_internal.check_no_cycle(one.batch, one.after);
@@ -7330,7 +7661,9 @@ BEGIN
                 one.queue, one.payload, one.priority, one.run_at, one.key, one.on_duplicate, one.group_key,
                 one.max_attempts, one.headers, one.after, one.backoff,
                 queue_internal.stored_ttl(one.key_ttl, one.key_ttl_from), one.on_predecessor_failure,
-                one.locked, one.kind, one.lease, one.timeout, one.weight) AS p;
+                one.locked, one.kind, one.lease, one.timeout,
+                queue_internal.start_deadline(queue_internal.open_queue(one.queue, 'producer'), one.start_by, one.ttl),
+                one.weight) AS p;
             ids[one.nth] := pushed.id;
             IF pushed.pushed AND one.batch IS NOT NULL THEN
                 PERFORM queue_internal.join_batch(one.batch, ARRAY[pushed.id]);
@@ -7406,7 +7739,8 @@ BEGIN
              "key": "a string", "on_duplicate": "a string", "group_key": "a string", "max_attempts": "an integer",
              "headers": "an object", "after": "an array of integers", "backoff": "an object", "key_ttl": "an interval",
              "on_predecessor_failure": "a string", "key_ttl_from": "a string", "kind": "a string", "lease": "an interval",
-             "timeout": "an interval", "weight": "an integer", "batch": "an integer"}';
+             "timeout": "an interval", "start_by": "a time", "ttl": "an interval",
+             "weight": "an integer", "batch": "an integer"}';
 END
 $$;
 COMMENT ON FUNCTION queue_internal.task_members IS 'Returns the members of a task for queue.push_tasks, with their types.';
@@ -7424,21 +7758,22 @@ CREATE FUNCTION queue_internal.given_tasks(tasks jsonb)
 RETURNS TABLE (
     nth bigint, queue text, payload jsonb, priority integer, run_at timestamptz, delay interval, key text,
     on_duplicate text, group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb,
-    key_ttl interval, on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval, weight integer,
-    batch bigint)
+    key_ttl interval, on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval,
+    start_by timestamptz, ttl interval, weight integer, batch bigint)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- jsonb_to_record would make a payload of null into no payload.
     RETURN QUERY
     SELECT e.nth, t.queue, coalesce(e.value -> 'payload', '{}'), coalesce(t.priority, 0), t.run_at, t.delay, t.key,
            coalesce(t.on_duplicate, 'skip'), t.group_key, t.max_attempts, t.headers, t.after, t.backoff, t.key_ttl,
-           t.on_predecessor_failure, t.key_ttl_from, t.kind, t.lease, t.timeout,
+           t.on_predecessor_failure, t.key_ttl_from, t.kind, t.lease, t.timeout, t.start_by, t.ttl,
            coalesce(t.weight, 1), t.batch
     FROM jsonb_array_elements(tasks) WITH ORDINALITY AS e (value, nth),
          LATERAL jsonb_to_record(e.value) AS t (
              queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
              group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-             on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval, weight integer, batch bigint);
+             on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval, start_by timestamptz,
+             ttl interval, weight integer, batch bigint);
 EXCEPTION WHEN data_exception THEN
     -- Its message has the value.
     PERFORM queue_internal.raise_inconvertible(tasks);
@@ -7498,21 +7833,24 @@ CREATE FUNCTION queue.create_batch(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
     weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    source queue.queues;
     live bigint[];
     task record;
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
-    PERFORM queue_internal.check_right('producer', queue);
+    source := queue_internal.open_queue(queue, 'producer');
     IF after <> '{}' OR batch IS NOT NULL THEN
         live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || array_remove(ARRAY[batch], NULL));
         PERFORM queue_internal.lock_batches(ARRAY[batch]);
@@ -7521,7 +7859,8 @@ BEGIN
     SELECT p.id, p.pushed INTO task FROM queue_internal.push_linked(
         queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
         group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-        on_predecessor_failure, live, kind, lease, timeout, weight, is_callback => true) AS p;
+        on_predecessor_failure, live, kind, lease, timeout, queue_internal.start_deadline(source, start_by, ttl), weight,
+        is_callback => true) AS p;
     IF task.pushed THEN
         INSERT INTO queue_internal.batches (task_id, is_after) VALUES (task.id, coalesce(after <> '{}', false));
         IF batch IS NOT NULL THEN
@@ -7539,7 +7878,8 @@ task that has it, as queue.push does. Needs the producer''s right on the queue.
 
 - queue: name of the queue of the callback. The tasks of the batch may be in any queues.
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, weight: as in queue.push, for the callback.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight: as in queue.push, for the callback. A start deadline
+  also ends a callback that still waits for the batch.
 - batch: another batch, to which the callback is added as a task. Null means none.
 
 Errors: as queue.push.';
@@ -7609,6 +7949,8 @@ CREATE FUNCTION queue.publish(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
     weight       integer     DEFAULT 1)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -7620,7 +7962,7 @@ BEGIN
     PERFORM queue_internal.check_task_options(
         'default', priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers,
         after => NULL, backoff => NULL, key_ttl => NULL, on_predecessor_failure => NULL,
-        kind => kind, lease => lease, timeout => timeout);
+        kind => kind, lease => lease, timeout => timeout, start_by => start_by, ttl => ttl);
     PERFORM queue_internal.check_weight(NULL, group_key, weight);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
@@ -7642,14 +7984,14 @@ BEGIN
     IF key IS NOT NULL THEN
         RETURN QUERY SELECT * FROM queue_internal.publish_key(
             targets, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
-            timeout, weight);
+            timeout, start_by, ttl, weight);
         RETURN;
     END IF;
     FOREACH target IN ARRAY targets LOOP
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             group_key => group_key, max_attempts => max_attempts, headers => headers, kind => kind, lease => lease,
-            timeout => timeout, weight => weight);
+            timeout => timeout, start_by => start_by, ttl => ttl, weight => weight);
     END LOOP;
 END
 $$;
@@ -7660,16 +8002,17 @@ caller has the producer''s right.
 
 - topic: words of letters, digits, _ and -, separated by dots; at most 255 bytes. Added to the headers as "topic".
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout,
-  weight: as in queue.push, the same for each queue.
+  start_by, ttl, weight: as in queue.push, the same for each queue.
 
 Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
-and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+and on_duplicate is error. QX006: one of the queues is full. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- With a lock_timeout, so that a transaction that holds the key in one queue does not hold up publishers for the
 -- others.
 CREATE FUNCTION queue_internal.publish_key(
     targets text[], payload jsonb, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
-    group_key text, max_attempts integer, headers jsonb, kind text, lease interval, timeout interval, weight integer)
+    group_key text, max_attempts integer, headers jsonb, kind text, lease interval, timeout interval,
+    start_by timestamptz, ttl interval, weight integer)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 DECLARE
@@ -7681,7 +8024,7 @@ BEGIN
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
-            headers => headers, kind => kind, lease => lease, timeout => timeout, weight => weight);
+            headers => headers, kind => kind, lease => lease, timeout => timeout, start_by => start_by, ttl => ttl, weight => weight);
     END LOOP;
 EXCEPTION WHEN lock_not_available THEN
     RAISE EXCEPTION 'another transaction holds this key%', coalesce(format(' in queue "%s"', target), '')
@@ -7881,9 +8224,9 @@ BEGIN
     ), archived AS (
         INSERT INTO queue.history (
             id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-            created_at, key, group_key, kind, lease, timeout, weight, headers, payload, progress, errors, result)
+            created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
         SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
-               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.weight, e.headers,
+               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
                e.payload, e.progress, e.errors, e.result
         FROM ended AS e WHERE e.kept IS DISTINCT FROM false
     )
@@ -8852,7 +9195,8 @@ END
 $$;
 COMMENT ON FUNCTION queue.retry IS
 'Puts a dead letter back into its queue and returns its new state, queued. The task is due at once, and its attempts
-start again from 0. It keeps its id and its errors, and its token continues to grow. Needs the operator''s right on the
+start again from 0. It keeps its id and its errors, and its token continues to grow. It has no start deadline any
+more. Needs the operator''s right on the
 queue.
 
 - id: the task.
@@ -8969,12 +9313,12 @@ CREATE FUNCTION queue.reap() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_right('operator', NULL);
-    RETURN (SELECT r.reaped FROM queue_internal.reap(9223372036854775807) AS r);
+    RETURN (queue_internal.reap(9223372036854775807)).reaped + (queue_internal.expire_unstarted(NULL)).expired;
 END
 $$;
 COMMENT ON FUNCTION queue.reap IS
-'Requeues every task whose lease has expired, or moves it to the dead letters if its attempts are used up. Returns how
-many leases had expired. The background worker and queue.maintain do the same, and claims take over expired leases by
+'Requeues every task whose lease has expired, or moves it to the dead letters if its attempts are used up, and ends every
+task that was not started by its deadline. Returns how many tasks it changed. The background worker and queue.maintain do the same, and claims take over expired leases by
 themselves. Needs the operator''s right on all queues.
 
 Errors: 42501: no right on all queues.';
@@ -9245,6 +9589,11 @@ Options:
 - lease: how long a claim lasts that names no lease. Default "1 minute".
 - timeout: how long an attempt may take. Then it has failed with the error "timed out", and its lease cannot be
   extended further. Default null: no limit.
+- ttl: the start deadline of a task that is pushed without one, as an interval from its push. Default null: none.
+- on_expired: dead (default) or cancel: whether a task that was not started by its deadline becomes a dead letter or is
+  cancelled.
+- max_queued: how many queued tasks the queue may have, scheduled and blocked ones included. Beyond that, pushes raise
+  QX006. Approximate by what is pushed at the same moment. 1 to 2147483647. Default null: no limit.
 - max_attempts: number of attempts of a task, 1 to 10000. Default 20.
 - backoff: an object: kind (fixed, linear, exponential; default exponential), base (the delay after the first failure;
   default "1 second"), max (the longest delay; default "1 hour"), jitter (0 to 1, the largest fraction randomly
@@ -10109,7 +10458,7 @@ BEGIN
     rest := queue_internal.maintain_schedules(NULL);
     COMMIT AND CHAIN;
     FOREACH part IN ARRAY ARRAY[
-        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
+        'leases', 'deadlines', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
     ] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
@@ -10134,9 +10483,9 @@ END
 $$;
 COMMENT ON PROCEDURE queue.maintain IS
 'Does one round of the background worker''s work, for databases without one: requeues tasks whose lease has expired,
-runs the schedules that are due, unblocks tasks that waited for a predecessor or their turn, creates and drops
-partitions of the history, and deletes old dead letters, keys, steps and events. Call it once a minute, from pg_cron or
-another scheduler. Only the owner of the extension can call it, because it creates and drops tables.
+ends tasks that were not started by their deadline, runs the schedules that are due, unblocks tasks that waited for a
+predecessor or their turn, creates and drops partitions of the history, and deletes old dead letters, keys, steps and
+events. Call it once a minute, from pg_cron or another scheduler. Only the owner of the extension can call it, because it creates and drops tables.
 
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 
@@ -10177,6 +10526,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' A
 BEGIN
     CASE part
         WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
+        WHEN 'deadlines' THEN RETURN (queue_internal.expire_unstarted(1000)).expired >= 1000;
         WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).last IS NOT NULL;
         -- Before the sweep, which would leave an event for each.
         WHEN 'dependents' THEN RETURN queue_internal.notify_rests() > 0;
@@ -10581,6 +10931,12 @@ COMMENT ON COLUMN queue.queues.name IS 'The name of the queue, 1 to 128 bytes.';
 COMMENT ON COLUMN queue.queues.lease IS 'How long a claim lasts that names no lease.';
 COMMENT ON COLUMN queue.queues.timeout IS
     'How long an attempt may take of a task that was pushed without a timeout of its own; null for no limit.';
+COMMENT ON COLUMN queue.queues.ttl IS
+    'The start deadline of a task that was pushed without one, as an interval from its push; null for none.';
+COMMENT ON COLUMN queue.queues.on_expired IS
+    'What happens to a task that was not started by its deadline: dead makes it a dead letter, cancel cancels it.';
+COMMENT ON COLUMN queue.queues.max_queued IS
+    'How many queued tasks the queue may have before pushes are refused; null for no limit.';
 COMMENT ON COLUMN queue.queues.max_attempts IS 'Attempts of a task that was pushed without a number of its own.';
 COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the delay grows with each failure: fixed, linear or exponential.';
 COMMENT ON COLUMN queue.queues.backoff_base IS 'The delay after the first failure.';
@@ -10635,6 +10991,8 @@ COMMENT ON COLUMN queue.tasks.backoff IS
 COMMENT ON COLUMN queue.tasks.kind IS 'What sort of work it is, by which workers choose their code; null for none.';
 COMMENT ON COLUMN queue.tasks.lease IS 'How long a claim lasts that names no lease; null for the option of the queue.';
 COMMENT ON COLUMN queue.tasks.timeout IS 'How long an attempt may take; null for the option of the queue.';
+COMMENT ON COLUMN queue.tasks.start_by IS
+    'The start deadline: a task whose first attempt has not begun by then is not started any more; null for none.';
 COMMENT ON COLUMN queue.tasks.weight IS 'How much of rate_limit and group_rate_limit a start of the task takes.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';

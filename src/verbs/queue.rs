@@ -16,6 +16,10 @@ pub struct Settings {
     pub lease: i64,
     /// How long an attempt of a task without its own timeout may take, in microseconds.
     pub timeout: Option<i64>,
+    /// The start deadline of a task without its own, in microseconds from its push.
+    pub ttl: Option<i64>,
+    /// The largest number of queued tasks.
+    pub max_queued: Option<i32>,
     /// How much weight may start in a period.
     pub rate_limit: Option<i32>,
     /// The number of attempts of a task without its own.
@@ -68,6 +72,8 @@ pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings,
                     .filter(|lease| lease.day == 0 && lease.month == 0)
                     .map_or(0, |lease| lease.time.min(crate::settings::max_lease())),
                 timeout: row.get(column::TIMEOUT).map(|value| microseconds(value)),
+                ttl: row.get(column::TTL).map(|value| microseconds(value)),
+                max_queued: row.get(column::MAX_QUEUED).map(|value| value.value() as i32),
                 rate_limit: row.get(column::RATE_LIMIT).map(|limit| limit.value() as i32),
                 max_attempts: row.int(column::MAX_ATTEMPTS),
                 paused: row.get(column::PAUSED_AT).is_some(),

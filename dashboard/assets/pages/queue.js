@@ -17,8 +17,10 @@ export async function load({ name }) {
 }
 
 const OPTIONS = [
-  ["lease", "lease"], ["timeout", "timeout"], ["max_attempts", "attempts"], ["max_running", "running at most"],
-  ["max_running_per_group", "running of a group"], ["rate_limit", "starts at most"], ["group_rate_limit", "starts of a group at most"], ["ageing", "ageing"],
+  ["lease", "lease"], ["timeout", "timeout"], ["ttl", "time to start"], ["on_expired", "if not started in time"],
+  ["max_queued", "queued at most"], ["max_attempts", "attempts"], ["max_running", "running at most"],
+  ["max_running_per_group", "running of a group"], ["rate_limit", "starts at most"],
+  ["group_rate_limit", "starts of a group at most"], ["ageing", "ageing"],
   ["key_ttl", "keys held for"], ["delayed_head", "delayed head"], ["on_predecessor_failure", "if a predecessor fails"],
 ];
 

@@ -100,6 +100,12 @@ SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)', 'queue.release_ma
 SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s)', 'queue.fail_many(''{}'', ''{}'', ''{}'', %s)'], ARRAY['''-1 s''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('run_at', ARRAY['queue.publish(''a'', run_at => %s)', 'queue.push(''default'', run_at => %s)', 'queue.push_many(''default'', ''{}'', run_at => %s)'],
     ARRAY['''infinity''→22023', '''-infinity''→22023']);
+SELECT pg_temp.calls('start_by', ARRAY['queue.publish(''a'', start_by => %s)', 'queue.push(''default'', start_by => %s)', 'queue.push_many(''default'', ''{}'', start_by => %s)'],
+    ARRAY['''infinity''→22023', '''-infinity''→22023']);
+SELECT pg_temp.calls('ttl', ARRAY['queue.publish(''a'', ttl => %s)', 'queue.push(''default'', ttl => %s)', 'queue.push_many(''default'', ''{}'', ttl => %s)', 'queue.push(''default'', start_by => now(), ttl => %s)'],
+    ARRAY['''0''→22023', '''-1 s''→22023', '''-24 mons 721 days''→22023']);
+SELECT pg_temp.calls('ttl', ARRAY['queue.publish(''a'', ttl => %s)', 'queue.push(''default'', ttl => %s)', 'queue.push_many(''default'', ''{}'', ttl => %s)'],
+    ARRAY['''1000 years''→54000']);
 SELECT pg_temp.calls('cron', ARRAY['queue.schedule(''fresh'', %s, ''default'')', 'queue.schedule_preview(%s)'],
     ARRAY['NULL→22004', '''''→22023', '''* * *''→22023', '''60 * * * *''→22023', '''0 0 30 2 *''→22023', 'repeat(''*'', 257)→54000']);
 SELECT pg_temp.calls('timezone', ARRAY['queue.schedule(''fresh'', ''@daily'', ''default'', timezone => %s)', 'queue.schedule_preview(''@daily'', %s)'],
@@ -171,6 +177,7 @@ FROM unnest(ARRAY['create(''fresh''', 'configure(''default''']) AS f, (VALUES
     ('max_running', '0', '22023'), ('max_running', '10001', '22023'), ('max_running', '"3"', '22023'), ('max_running_per_group', '0', '22023'), ('max_running_per_group', '0.5', '22023'),
     ('rate_limit', '0', '22023'), ('rate_limit', '10001', '22023'), ('group_rate_limit', '0', '22023'), ('group_rate_limit', '10001', '22023'), ('rate_period', '"0"', '22023'), ('rate_period', '60', '22023'), ('rate_period', '"2 years"', '54000'),
     ('delayed_head', '"jump"', '22023'), ('delayed_head', '1', '22023'), ('fair_groups', '"yes"', '22023'), ('ageing', '"0"', '22023'), ('ageing', '10', '22023'),
+    ('ttl', '"0"', '22023'), ('ttl', '"2 years"', '54000'), ('on_expired', '"drop"', '22023'), ('max_queued', '0', '22023'), ('max_queued', '3000000000', '22023'),
     ('key_ttl', '"0"', '22023'), ('key_ttl', '[]', '22023'), ('on_predecessor_failure', '"ignore"', '22023'), ('on_predecessor_failure', '{}', '22023'),
     ('keep_history', '1', '22023'), ('keep_history', '"yes"', '22023'), ('backoff', '1', '22023'), ('backoff', '[]', '22023')) AS v (part, value, code);
 INSERT INTO cases

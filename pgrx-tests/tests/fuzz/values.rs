@@ -202,6 +202,9 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
         ("options", _) => object(&[
             "lease",
             "timeout",
+            "ttl",
+            "on_expired",
+            "max_queued",
             "kind",
             "max_attempts",
             "backoff",
@@ -248,6 +251,8 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
                 "kind",
                 "lease",
                 "timeout",
+                "start_by",
+                "ttl",
                 "weight",
                 "batch",
                 "x",
