@@ -225,7 +225,7 @@ impl<'a> History<'a> {
         if self.dice.one_in(2) {
             self.lease(&format!("SELECT {CLAIMED} FROM queue.claim('1 hour', '{queue}', 1000) ORDER BY id"));
         }
-        self.run("SELECT queue.reap()");
+        self.run("SELECT queue.reap() >= 0 AS reaped");
     }
 
     fn push_many(&mut self) {
