@@ -187,10 +187,13 @@ impl<'a> History<'a> {
                 ", lease => '3 hours', timeout => '1 mon -29 days'",
             ]);
         }
-        if self.dice.one_in(5) {
+        if self.dice.one_in(8) {
             options += self.dice.pick(&[
                 ", ttl => '20 min'",
+                ", ttl => '20 min'",
+                ", ttl => '1 hour'",
                 ", ttl => '1 mon'",
+                ", start_by => now() + '20 min'::interval",
                 ", ttl => '0'",
                 ", start_by => now() + '40 min'::interval",
                 ", start_by => 'infinity'",
