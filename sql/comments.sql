@@ -5,6 +5,12 @@ COMMENT ON COLUMN queue.queues.name IS 'The name of the queue, 1 to 128 bytes.';
 COMMENT ON COLUMN queue.queues.lease IS 'How long a claim lasts that names no lease.';
 COMMENT ON COLUMN queue.queues.timeout IS
     'How long an attempt may take of a task that was pushed without a timeout of its own; null for no limit.';
+COMMENT ON COLUMN queue.queues.ttl IS
+    'The start deadline of a task that was pushed without one, as an interval from its push; null for none.';
+COMMENT ON COLUMN queue.queues.on_expired IS
+    'What happens to a task that was not started by its deadline: dead makes it a dead letter, cancel cancels it.';
+COMMENT ON COLUMN queue.queues.max_queued IS
+    'How many queued tasks the queue may have before pushes are refused; null for no limit.';
 COMMENT ON COLUMN queue.queues.max_attempts IS 'Attempts of a task that was pushed without a number of its own.';
 COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the delay grows with each failure: fixed, linear or exponential.';
 COMMENT ON COLUMN queue.queues.backoff_base IS 'The delay after the first failure.';
@@ -16,7 +22,9 @@ COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time;
 COMMENT ON COLUMN queue.queues.max_running_per_group IS
     'How many tasks of a group may run at a time. At 1 they run in the order of their ids.';
 COMMENT ON COLUMN queue.queues.rate_limit IS 'How many tasks may start in any rate_period; null for no limit.';
-COMMENT ON COLUMN queue.queues.rate_period IS 'The period of rate_limit.';
+COMMENT ON COLUMN queue.queues.group_rate_limit IS
+    'How many tasks of a group may start in any rate_period; null for no limit.';
+COMMENT ON COLUMN queue.queues.rate_period IS 'The period of rate_limit and group_rate_limit.';
 COMMENT ON COLUMN queue.queues.delayed_head IS
     'What happens while the first task of a group is delayed: block makes the others wait, pass lets them run first.';
 COMMENT ON COLUMN queue.queues.fair_groups IS 'Whether the groups take turns, one task each.';
@@ -57,6 +65,9 @@ COMMENT ON COLUMN queue.tasks.backoff IS
 COMMENT ON COLUMN queue.tasks.kind IS 'What sort of work it is, by which workers choose their code; null for none.';
 COMMENT ON COLUMN queue.tasks.lease IS 'How long a claim lasts that names no lease; null for the option of the queue.';
 COMMENT ON COLUMN queue.tasks.timeout IS 'How long an attempt may take; null for the option of the queue.';
+COMMENT ON COLUMN queue.tasks.start_by IS
+    'The start deadline: a task whose first attempt has not begun by then is not started any more; null for none.';
+COMMENT ON COLUMN queue.tasks.weight IS 'How much of rate_limit and group_rate_limit a start of the task takes.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
@@ -193,3 +204,4 @@ COMMENT ON TABLE queue_internal.slots IS 'The slots of queues with max_running, 
 COMMENT ON TABLE queue_internal.token_mark IS
     'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';
 COMMENT ON TABLE queue_internal.rate_buckets IS 'The rate buckets of queues with a rate limit: when tasks started.';
+COMMENT ON TABLE queue_internal.group_starts IS 'When tasks of groups started, in queues with a rate limit per group.';

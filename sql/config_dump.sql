@@ -21,3 +21,4 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.awaits', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.emitted', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.rate_buckets', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.group_starts', '');

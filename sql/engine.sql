@@ -59,6 +59,18 @@ LANGUAGE c STABLE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'id_bound_wrapper
 COMMENT ON FUNCTION queue_internal.id_bound IS
     'Returns the id of the n-th index entry after another id; null if there are fewer, or that is unknown.';
 
+CREATE FUNCTION queue_internal.deadline_bound(after timestamptz, after_id bigint, entries integer)
+RETURNS TABLE (start_by timestamptz, id bigint)
+LANGUAGE c STABLE STRICT PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'deadline_bound_wrapper';
+COMMENT ON FUNCTION queue_internal.deadline_bound IS
+    'Returns the start deadline and id of the n-th index entry after another one; no row if there are fewer, or that is '
+    'unknown.';
+
+CREATE FUNCTION queue_internal.known_depth(queue text) RETURNS bigint
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'known_depth_wrapper';
+COMMENT ON FUNCTION queue_internal.known_depth IS
+    'Returns how many queued tasks the counters of a queue show, and this transaction has added; null if unknown.';
+
 -- Rights (internal/rights.sql). They are kept in memory until queue.rights or a role changes.
 
 CREATE FUNCTION queue_internal.caller() RETURNS name

@@ -10,6 +10,10 @@ COMMENT ON INDEX queue.tasks_order IS
 CREATE INDEX tasks_group ON queue.tasks (queue, group_key, admission, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: the admitted, the open and the blocked ones.';
 
+-- expire_unstarted: the tasks that have to be started next, and those that were not. Tasks without a deadline are not in it.
+CREATE INDEX tasks_start_by ON queue.tasks (start_by, id) WHERE start_by IS NOT NULL;
+COMMENT ON INDEX queue.tasks_start_by IS 'The tasks with a start deadline. Holds no column that a claim changes.';
+
 -- process_events: all events of a group, or of a task, at once.
 CREATE INDEX events_group ON queue_internal.events (queue, group_key, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue_internal.events_group IS 'The events of a group.';
@@ -37,6 +41,10 @@ COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that finished tasks keep fo
 CREATE INDEX history_default_finished_at ON queue.history_default
     USING brin (finished_at) WITH (pages_per_range = 32);
 COMMENT ON INDEX queue.history_default_finished_at IS 'Finds the tasks that finished in an interval.';
+
+-- retire_group_starts: the starts that count no longer.
+CREATE INDEX group_starts_expiry ON queue_internal.group_starts (expires_at);
+COMMENT ON INDEX queue_internal.group_starts_expiry IS 'Finds the starts of groups that count no longer.';
 
 -- fire_schedules: the schedules that became due since the last call.
 CREATE INDEX schedules_next_run_at ON queue.schedules (next_run_at) WHERE paused_at IS NULL;

@@ -69,8 +69,9 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'event_announced';
 COMMENT ON FUNCTION queue_internal.event_announced IS
     'Announces to the lane of a queue that it has events to process.';
 
+-- An event for a later time is announced for that time (recheck_group_at).
 CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
-    FOR EACH ROW EXECUTE FUNCTION queue_internal.event_announced();
+    FOR EACH ROW WHEN (NEW.due_at = '-infinity') EXECUTE FUNCTION queue_internal.event_announced();
 COMMENT ON TRIGGER event_announced ON queue_internal.events IS
     'Announces to the lane of a queue that it has events to process.';
 

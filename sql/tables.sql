@@ -18,6 +18,7 @@
 --   locks               rows to lock
 --   slots               which tasks occupy the slots of a queue with max_running
 --   rate_buckets        the rate buckets of a queue with a rate limit
+--   group_starts        which tasks of groups started, in a queue with a rate limit per group
 --   token_mark          how far fencing tokens have been handed out
 --   steps               what tasks stored, and what they waited for and got
 --   awaits              what suspended tasks wait for
@@ -32,6 +33,9 @@ CREATE TABLE queue.queues (
     name                  text COLLATE "C" NOT NULL PRIMARY KEY,
     lease                 interval    NOT NULL DEFAULT '1 minute',
     timeout               interval,
+    ttl                   interval,
+    on_expired            text        NOT NULL DEFAULT 'dead',
+    max_queued            integer,
     max_attempts          integer     NOT NULL DEFAULT 20,
     backoff_kind          text        NOT NULL DEFAULT 'exponential',
     backoff_base          interval    NOT NULL DEFAULT '1 second',
@@ -41,6 +45,7 @@ CREATE TABLE queue.queues (
     max_running           integer,
     max_running_per_group integer     NOT NULL DEFAULT 1,
     rate_limit            integer,
+    group_rate_limit      integer,
     rate_period           interval,
     delayed_head          text        NOT NULL DEFAULT 'block',
     fair_groups           boolean     NOT NULL DEFAULT false,
@@ -52,13 +57,15 @@ CREATE TABLE queue.queues (
     CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
     CONSTRAINT queues_lease_check CHECK (extract(epoch FROM lease) > 0),
     CONSTRAINT queues_timeout_check CHECK (extract(epoch FROM timeout) > 0),
+    CONSTRAINT queues_deadlines_check CHECK (extract(epoch FROM ttl) > 0 AND on_expired IN ('dead', 'cancel')),
+    CONSTRAINT queues_max_queued_check CHECK (max_queued > 0),
     CONSTRAINT queues_max_attempts_check CHECK (max_attempts > 0),
     CONSTRAINT queues_backoff_check CHECK (
         backoff_kind IN ('fixed', 'linear', 'exponential')
         AND backoff_base >= '0' AND backoff_max >= '0' AND backoff_jitter BETWEEN 0 AND 1),
     CONSTRAINT queues_limits_check CHECK (
-        max_running > 0 AND max_running_per_group > 0 AND rate_limit > 0 AND rate_period > '0'
-        AND (rate_limit IS NULL) = (rate_period IS NULL)),
+        max_running > 0 AND max_running_per_group > 0 AND rate_limit > 0 AND group_rate_limit > 0 AND rate_period > '0'
+        AND (coalesce(rate_limit, group_rate_limit) IS NULL) = (rate_period IS NULL)),
     CONSTRAINT queues_policies_check CHECK (
         delayed_head IN ('block', 'pass') AND ageing > '0' AND key_ttl > '0'
         AND on_predecessor_failure IN ('fail', 'cancel', 'continue'))
@@ -98,6 +105,8 @@ CREATE TABLE queue.tasks (
     kind                text COLLATE "C",
     lease               interval,
     timeout             interval,
+    start_by            timestamptz,
+    weight              integer     NOT NULL DEFAULT 1,
     headers             jsonb,
     payload             jsonb       NOT NULL DEFAULT '{}',
     progress            jsonb,
@@ -138,6 +147,8 @@ CREATE TABLE queue.history (
     kind         text COLLATE "C",
     lease        interval,
     timeout      interval,
+    start_by     timestamptz,
+    weight       integer     NOT NULL DEFAULT 1,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
@@ -171,12 +182,15 @@ CREATE TABLE queue.dead_letters (
     kind         text COLLATE "C",
     lease        interval,
     timeout      interval,
+    start_by     timestamptz,
+    weight       integer     NOT NULL DEFAULT 1,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
     errors       jsonb,
     key_ttl      interval,
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
+    CONSTRAINT dead_letters_weight_check CHECK (weight BETWEEN 1 AND 1000000),
     CONSTRAINT dead_letters_times_check CHECK (
         isfinite(failed_at) AND isfinite(run_at) AND isfinite(created_at) AND isfinite(coalesce(claimed_at, run_at)))
 );
@@ -302,6 +316,20 @@ CREATE TABLE queue_internal.rate_buckets (
     capacity integer       NOT NULL,
     taken    timestamptz[] NOT NULL DEFAULT '{}',
     CONSTRAINT rate_buckets_pkey PRIMARY KEY (queue, bucket, version)
+);
+
+-- The starts of tasks of groups in a queue with group_rate_limit, which count until they are rate_period old. They are
+-- deleted some time after "expires_at", so that groups that are idle leave nothing.
+CREATE TABLE queue_internal.group_starts (
+    queue      text COLLATE "C" NOT NULL,
+    group_key  text COLLATE "C" NOT NULL,
+    started_at timestamptz NOT NULL,
+    task_id    bigint      NOT NULL,
+    weight     integer     NOT NULL,
+    expires_at timestamptz NOT NULL,
+    CONSTRAINT group_starts_pkey PRIMARY KEY (queue, group_key, started_at, task_id),
+    CONSTRAINT group_starts_check CHECK (
+        weight BETWEEN 1 AND 1000000 AND isfinite(started_at) AND isfinite(expires_at))
 );
 
 -- One row, from which the first token of a claim is computed (src/tokens.rs, internal/token_base.sql). A worker writes

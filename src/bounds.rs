@@ -67,6 +67,41 @@ fn order_bound(
     TableIterator::new(found.into_iter().map(|values| (values[2].value() as i64, values[3].value() as i64)))
 }
 
+/// `queue_internal.deadline_bound`: the start deadline and the id of the count-th entry after another one.
+#[pg_extern(sql = false)]
+fn deadline_bound(
+    after: i64,
+    after_id: i64,
+    count: i32,
+) -> TableIterator<'static, (name!(start_by, i64), name!(id, i64))> {
+    let same_time = [
+        Condition { column: 1, compare: Compare::TimeEquals, value: pg_sys::Datum::from(after) },
+        Condition {
+            column: 2,
+            compare: Compare::BigintAtLeast,
+            value: pg_sys::Datum::from(after_id.saturating_add(1)),
+        },
+    ];
+    let later = pg_sys::Datum::from(after.saturating_add(1));
+    let later = [Condition { column: 1, compare: Compare::TimeAtLeast, value: later }];
+    let mut left = count;
+    let mut take = |entries: &mut Entries| {
+        while left > 0 {
+            pgrx::check_for_interrupts!();
+            let entry = entries.next()?;
+            left -= 1;
+            if left == 0 {
+                return Some((entry[0].value() as i64, entry[1].value() as i64));
+            }
+        }
+        None
+    };
+    let index = |tables: &Tables| tables.tasks_start_by;
+    let found =
+        read(index, &same_time, &mut take).flatten().or_else(|| read(index, &later, &mut take).flatten());
+    TableIterator::new(found)
+}
+
 /// `queue_internal.id_bound`: the id of the count-th entry after another id.
 #[pg_extern(sql = false)]
 fn id_bound(after: i64, count: i32) -> Option<i64> {

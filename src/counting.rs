@@ -91,6 +91,37 @@ fn counted(
     TableIterator::new(numbers.collect::<Vec<_>>())
 }
 
+/// `queue_internal.known_depth`: how many tasks of the queue are queued.
+#[pg_extern(sql = false)]
+fn known_depth(queue: &[u8]) -> Option<i64> {
+    // SAFETY: reads the state of the server and the catalog.
+    unsafe {
+        if !lanes::available() || !settings::fast_path() || pg_sys::RecoveryInProgress() {
+            return None;
+        }
+        let tables = heap::find().filter(|tables| heap::are_known(tables))?;
+        depth(&tables, &Queue::new(tables.tasks, queue))
+    }
+}
+
+/// How many tasks of the queue are queued, scheduled and blocked ones included, with those of this transaction. If the
+/// counters are unknown, the tables are counted for them, unless this transaction may have changed something, or another
+/// session counts.
+pub fn depth(tables: &Tables, queue: &Queue<'_>) -> Option<i64> {
+    let committed = lanes::with_or_free(queue, |slot| slot.counters.depth())?.or_else(|| {
+        // SAFETY: plain reads of the state of the transaction and the process.
+        let (me, unchanged) = unsafe {
+            (pg_sys::MyProcPid, pg_sys::GetTopTransactionIdIfAny() == pg_sys::InvalidTransactionId)
+        };
+        let free = || lanes::with(queue.hash(), |slot| !slot.counters.is_counted_by_other(me)) == Some(true);
+        if unchanged && free() {
+            count(tables, &mut HashMap::from([(queue.name(), (queue.hash(), Counts::NONE))]));
+        }
+        lanes::with(queue.hash(), |slot| slot.counters.depth()).flatten()
+    })?;
+    Some(committed + transaction::queued_here(queue.hash()))
+}
+
 /// Whether the caller may see the numbers of a queue's tasks.
 ///
 /// # Safety

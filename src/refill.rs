@@ -112,7 +112,7 @@ impl Source for Rows {
         point!(RefillRow);
         // SAFETY: the scan has deformed a row of queue.tasks.
         let task = unsafe { Task::of(slot) };
-        Some(if task.is_claimable() {
+        Some(if task.is_claimable() && !task.is_late(now()) {
             Meaning::Due(task.key())
         } else if task.is_running() {
             Meaning::Runs(task.lease())

@@ -117,9 +117,19 @@ pub fn due_at(time: i64) {
     with_pending(|pending| pending.notices.run = pending.notices.run.min(time));
 }
 
+/// A task has to be started by this time, or the worker has to end it.
+pub fn start_by(time: i64) {
+    with_pending(|pending| pending.notices.start_by = pending.notices.start_by.min(time));
+}
+
 /// The number of an item in the queue has grown by `more`.
 pub fn counted(queue: &Queue<'_>, item: Item, more: i32) {
     with_pending(|pending| pending.count_item(queue.hash(), item, more));
+}
+
+/// How many more queued tasks the queue has because of this transaction.
+pub fn queued_here(lane: u64) -> i64 {
+    with_pending(|pending| pending.tally.queued(lane))
 }
 
 /// This transaction changed the numbers of tasks of all queues in an unknown way.

@@ -76,7 +76,7 @@ trigger!(
 );
 
 /// The columns of a task that these triggers read.
-const READ_COUNT: usize = task::LEASE_UNTIL + 1;
+const READ_COUNT: usize = task::START_BY + 1;
 const READ: &[Column] = columns::TASKS.split_at(READ_COUNT).0;
 
 /// Whether the trigger is on one of these tables in a schema of the extension. Another table may have columns of other
@@ -291,6 +291,9 @@ unsafe fn publish(tasks: pg_sys::Oid, row: &Columns, moment: i64) {
     // SAFETY: the queue of a task is a text.
     let queue = Queue::new(tasks, unsafe { text_of(name) });
     row.item().into_iter().for_each(|item| transaction::counted(&queue, item, 1));
+    if !row.is_running() {
+        row.start_deadline().into_iter().for_each(transaction::start_by);
+    }
     if row.is_claimable() {
         transaction::added(&queue, row.key(), moment);
     } else if row.is_running() {

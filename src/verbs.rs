@@ -69,8 +69,8 @@ macro_rules! verb {
     };
 }
 
-verb!(queue_push, pg_finfo_queue_push, push::push, (19, &[]));
-verb!(queue_push_many, pg_finfo_queue_push_many, push_many::push_many, (21, ID));
+verb!(queue_push, pg_finfo_queue_push, push::push, (22, &[]));
+verb!(queue_push_many, pg_finfo_queue_push_many, push_many::push_many, (24, ID));
 verb!(queue_claim, pg_finfo_queue_claim, claim::claim, (4, CLAIMED));
 verb!(queue_complete, pg_finfo_queue_complete, complete::complete, (3, &[]));
 verb!(queue_complete_many, pg_finfo_queue_complete_many, complete_many::complete_many, (3, ID));

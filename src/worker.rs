@@ -1,6 +1,6 @@
 //! The background worker: one process for each database that has the extension.
 //!
-//! It requeues tasks whose lease has expired, runs schedules, notifies listeners, and creates and drops the partitions
+//! It requeues tasks whose lease has expired, ends tasks that were not started in time, runs schedules, notifies listeners, and creates and drops the partitions
 //! of the history. Correctness does not depend on it: claims end expired leases themselves, and `CALL queue.maintain()`
 //! does the other steps.
 //!
@@ -11,6 +11,7 @@
 //! that grows.
 
 mod core;
+mod deadlines;
 mod events;
 mod history;
 mod installed;
@@ -31,6 +32,7 @@ use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use deadlines::Deadlines;
 use installed::{Installed, Step};
 use leases::LeaseScan;
 use schedules::Schedules;
@@ -99,6 +101,7 @@ struct Worker {
     lease_scan_cost: i64,
     /// The latest start of the next scan.
     lease_scan_by: i64,
+    deadlines: Deadlines,
     /// The earliest run_at beyond `due_until`.
     next_run: i64,
     /// Listeners have been notified of all tasks that became due up to this time.
@@ -137,10 +140,11 @@ struct Worker {
 type StepOf = fn(&mut Worker, &QueueBits) -> Installed;
 
 /// The steps of a round, in their order.
-const STEPS: [StepOf; 10] = [
+const STEPS: [StepOf; 11] = [
     Worker::raise_tokens,
     Worker::maintain_lanes,
     Worker::reap,
+    Worker::expire_unstarted,
     Worker::run_schedules,
     Worker::find_lost_events,
     Worker::process_events,
@@ -152,13 +156,14 @@ const STEPS: [StepOf; 10] = [
 const RAISE_TOKENS: usize = 0;
 const MAINTAIN_LANES: usize = 1;
 const REAP: usize = 2;
-const RUN_SCHEDULES: usize = 3;
-const FIND_LOST_EVENTS: usize = 4;
-const PROCESS_EVENTS: usize = 5;
-const FIND_DUE_QUEUES: usize = 6;
-const NOTIFY: usize = 7;
-const KEEP_HISTORY: usize = 8;
-const RETIRE: usize = 9;
+const EXPIRE_UNSTARTED: usize = 3;
+const RUN_SCHEDULES: usize = 4;
+const FIND_LOST_EVENTS: usize = 5;
+const PROCESS_EVENTS: usize = 6;
+const FIND_DUE_QUEUES: usize = 7;
+const NOTIFY: usize = 8;
+const KEEP_HISTORY: usize = 9;
+const RETIRE: usize = 10;
 
 /// The pause of a step that failed.
 #[derive(Clone, Copy)]
@@ -195,6 +200,7 @@ impl Worker {
             lease_scan_from: AT_ONCE,
             lease_scan_cost: 0,
             lease_scan_by: AT_ONCE,
+            deadlines: Deadlines::new(),
             next_run: NEVER,
             due_until: now(),
             schedules: Schedules::new(),
@@ -246,6 +252,7 @@ impl Worker {
         let done = [
             self.swept_at,
             self.turn_began,
+            self.deadlines.read_until(),
             self.due_until,
             notified,
             self.lease_scan_by - LEASE_SCAN_EVERY,
@@ -354,6 +361,7 @@ impl Worker {
         let mut times = [NEVER; STEPS.len()];
         times[MAINTAIN_LANES] = self.next_lane.min(self.database.next_lane.get());
         times[REAP] = self.lease_scan_due();
+        times[EXPIRE_UNSTARTED] = self.next_deadline();
         times[RUN_SCHEDULES] = self.schedules.due().min(self.database.next_run.get());
         times[FIND_LOST_EVENTS] = more(self.sweeping).min(self.next_turn());
         times[PROCESS_EVENTS] = more(self.more_events);

@@ -19,34 +19,34 @@ CREATE TYPE queue.task AS (
     id bigint, queue text, state text, priority integer, run_at timestamptz, attempt integer,
     max_attempts integer, token bigint, lease_until timestamptz, worker text, claimed_at timestamptz,
     created_at timestamptz, updated_at timestamptz, cancel_requested_at timestamptz, finished_at timestamptz,
-    key text, group_key text, kind text, lease interval, timeout interval, headers jsonb, payload jsonb,
-    progress jsonb, errors jsonb, result jsonb);
+    key text, group_key text, kind text, lease interval, timeout interval, start_by timestamptz, weight integer, headers jsonb,
+    payload jsonb, progress jsonb, errors jsonb, result jsonb);
 
 CREATE FUNCTION queue_shard.push(
     integer, text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
-    interval, text, text, interval, interval)
+    interval, text, text, interval, interval, timestamptz, interval, integer)
 RETURNS bigint LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON $1;
     SELECT queue.push($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-                      kind => $16, lease => $17, timeout => $18);
+                      kind => $16, lease => $17, timeout => $18, start_by => $19, ttl => $20, weight => $21);
 $$;
 
 CREATE FUNCTION queue_shard.push_many(
     integer, text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
-    interval, text, text, interval, interval)
+    interval, text, text, interval, interval, timestamptz, interval, integer)
 RETURNS SETOF bigint LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON $1;
     SELECT queue.push_many($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-                           kind => $16, lease => $17, timeout => $18);
+                           kind => $16, lease => $17, timeout => $18, start_by => $19, ttl => $20, weight => $21);
 $$;
 
 CREATE FUNCTION queue_shard.try_push(
     integer, text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb,
-    interval, text, text, text, interval, interval, OUT id bigint, OUT pushed boolean)
+    interval, text, text, text, interval, interval, timestamptz, interval, integer, OUT id bigint, OUT pushed boolean)
 RETURNS SETOF record LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON $1;
     SELECT * FROM queue.try_push($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
-                                 kind => $17, lease => $18, timeout => $19);
+                                 kind => $17, lease => $18, timeout => $19, start_by => $20, ttl => $21, weight => $22);
 $$;
 
 CREATE FUNCTION queue_shard.push_tasks(integer, jsonb) RETURNS SETOF bigint LANGUAGE plproxy AS $$

@@ -12,7 +12,7 @@ CREATE FUNCTION queue.push(
     group_key text DEFAULT NULL, max_attempts integer DEFAULT NULL, headers jsonb DEFAULT NULL,
     after bigint[] DEFAULT NULL, backoff jsonb DEFAULT NULL, key_ttl interval DEFAULT NULL,
     on_predecessor_failure text DEFAULT NULL, kind text DEFAULT NULL, lease interval DEFAULT NULL,
-    timeout interval DEFAULT NULL)
+    timeout interval DEFAULT NULL, start_by timestamptz DEFAULT NULL, ttl interval DEFAULT NULL, weight integer DEFAULT 1)
 RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     shard   integer;
@@ -23,7 +23,7 @@ BEGIN
         BEGIN
             id := queue_shard.push(shard, queue, payload, priority, run_at, delay, key, on_duplicate, group_key,
                                    max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure, kind, lease,
-                                   timeout);
+                                   timeout, start_by, ttl, weight);
             RETURN queue_shard.check_id(shard, id);
         EXCEPTION WHEN OTHERS THEN
             problem := SQLERRM;
@@ -38,7 +38,7 @@ END
 $$;
 COMMENT ON FUNCTION queue.push(
     text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval,
-    text, text, interval, interval) IS 'Pushes a task to one of the shards and returns its id.';
+    text, text, interval, interval, timestamptz, interval, integer) IS 'Pushes a task to one of the shards and returns its id.';
 
 CREATE FUNCTION queue.try_push(
     queue text, payload jsonb DEFAULT '{}', priority integer DEFAULT 0, run_at timestamptz DEFAULT NULL,
@@ -46,7 +46,8 @@ CREATE FUNCTION queue.try_push(
     group_key text DEFAULT NULL, max_attempts integer DEFAULT NULL, headers jsonb DEFAULT NULL,
     after bigint[] DEFAULT NULL, backoff jsonb DEFAULT NULL, key_ttl interval DEFAULT NULL,
     on_predecessor_failure text DEFAULT NULL, key_ttl_from text DEFAULT NULL, kind text DEFAULT NULL,
-    lease interval DEFAULT NULL, timeout interval DEFAULT NULL)
+    lease interval DEFAULT NULL, timeout interval DEFAULT NULL, start_by timestamptz DEFAULT NULL,
+    ttl interval DEFAULT NULL, weight integer DEFAULT 1)
 RETURNS TABLE (id bigint, pushed boolean) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     shard   integer;
@@ -56,7 +57,8 @@ BEGIN
         BEGIN
             RETURN QUERY SELECT queue_shard.check_id(shard, p.id), p.pushed FROM queue_shard.try_push(
                 shard, queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers,
-                after, backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout) AS p;
+                after, backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout,
+                start_by, ttl, weight) AS p;
             RETURN;
         EXCEPTION WHEN OTHERS THEN
             problem := SQLERRM;
@@ -71,7 +73,7 @@ END
 $$;
 COMMENT ON FUNCTION queue.try_push(
     text, jsonb, integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval,
-    text, text, text, interval, interval) IS 'Pushes a task to one of the shards; returns its id, and whether it was added.';
+    text, text, text, interval, interval, timestamptz, interval, integer) IS 'Pushes a task to one of the shards; returns its id, and whether it was added.';
 
 -- All tasks go to one shard, in one transaction: all or none.
 CREATE FUNCTION queue.push_tasks(tasks jsonb) RETURNS SETOF bigint
@@ -105,7 +107,7 @@ CREATE FUNCTION queue.push_many(
     group_key text DEFAULT NULL, max_attempts integer DEFAULT NULL, headers jsonb DEFAULT NULL,
     after bigint[] DEFAULT NULL, backoff jsonb DEFAULT NULL, key_ttl interval DEFAULT NULL,
     on_predecessor_failure text DEFAULT NULL, kind text DEFAULT NULL, lease interval DEFAULT NULL,
-    timeout interval DEFAULT NULL)
+    timeout interval DEFAULT NULL, start_by timestamptz DEFAULT NULL, ttl interval DEFAULT NULL, weight integer DEFAULT 1)
 RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     shard   integer;
@@ -115,7 +117,8 @@ BEGIN
         BEGIN
             RETURN QUERY SELECT queue_shard.check_id(shard, p.id) FROM queue_shard.push_many(
                 shard, queue, payloads, priority, run_at, delay, key, on_duplicate, group_key, max_attempts,
-                headers, after, backoff, key_ttl, on_predecessor_failure, kind, lease, timeout) AS p (id);
+                headers, after, backoff, key_ttl, on_predecessor_failure, kind, lease, timeout, start_by,
+                ttl, weight) AS p (id);
             RETURN;
         EXCEPTION WHEN OTHERS THEN
             problem := SQLERRM;
@@ -130,7 +133,7 @@ END
 $$;
 COMMENT ON FUNCTION queue.push_many(
     text, jsonb[], integer, timestamptz, interval, text, text, text, integer, jsonb, bigint[], jsonb, interval,
-    text, text, interval, interval) IS 'Pushes one task for each payload, all to one of the shards.';
+    text, text, interval, interval, timestamptz, interval, integer) IS 'Pushes one task for each payload, all to one of the shards.';
 
 -- Returns the tasks of the first shard that has any. Leases whose response is lost expire.
 CREATE FUNCTION queue.claim(

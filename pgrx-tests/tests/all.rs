@@ -7,6 +7,7 @@ mod clock;
 mod counters;
 mod crash;
 mod dashboard;
+mod deadlines;
 mod docs;
 mod drivers;
 mod dump;

@@ -95,16 +95,20 @@ fn policies_continue_where_they_were() {
             "CREATE EXTENSION queue_ext;
              SELECT queue.create('keyed', '{\"key_ttl\": \"1 day\"}'), queue.create('ordered'), queue.create('linked'),
                     queue.create('fragile', '{\"max_attempts\": 1}'),
-                    queue.create('limited', '{\"max_running\": 2, \"rate_limit\": 3, \"rate_period\": \"1 day\"}');
+                    queue.create('limited', '{\"max_running\": 2, \"rate_limit\": 3, \"rate_period\": \"1 day\"}'),
+                    queue.create('metered', '{\"group_rate_limit\": 3, \"rate_period\": \"1 day\"}');
              SELECT queue.push('keyed', '\"kept\"', key => 'kept');
              SELECT queue.complete(id, token) FROM queue.claim('1 day', 'keyed');
              SELECT queue.push('keyed', '\"live\"', key => 'live', key_ttl => '3 days', kind => 'letter', lease => '2 days',
-                               timeout => '3 days');
+                               timeout => '3 days', weight => 4, start_by => '2100-01-01');
+             SELECT queue.push('keyed', '\"late\"', start_by => '2020-01-01');
              SELECT queue.push('ordered', to_jsonb('g' || n), group_key => 'g') FROM generate_series(1, 3) AS n;
              SELECT queue.push('ordered', to_jsonb('h' || n), group_key => 'h') FROM generate_series(1, 2) AS n;
              SELECT queue.claim('1 day', 'ordered');
              SELECT queue.push('limited', to_jsonb('l' || n)) FROM generate_series(1, 5) AS n;
-             SELECT queue.claim('1 day', 'limited', 2)",
+             SELECT queue.claim('1 day', 'limited', 2);
+             SELECT queue.push('metered', to_jsonb('m' || n), weight => n, group_key => 'm') FROM generate_series(1, 3) AS n;
+             SELECT queue.claim('1 day', 'metered')",
         )
         .expect("work");
     let mut push = |queue: &str, payload: &str, after: &[i64]| -> i64 {
@@ -148,9 +152,14 @@ fn policies_continue_where_they_were() {
             assert_eq!(error.code().map(|code| code.code()), Some("QX004"), "{way}, {key}");
         }
         assert_eq!(await_claim(&mut client, "keyed"), ["live"], "{way}");
-        // Its kind, its lease and its timeout.
-        let own = "SELECT (kind, lease, timeout)::text FROM queue.tasks WHERE payload = '\"live\"'";
-        assert_eq!(client.query_one(own, &[]).expect("the task").get::<_, String>(0), "(letter,\"2 days\",\"3 days\")", "{way}");
+        // Its kind, its lease, its timeout its weight and its start deadline.
+        let own =
+            "SELECT (kind, lease, timeout, weight, start_by = '2100-01-01')::text FROM queue.tasks WHERE payload = '\"live\"'";
+        assert_eq!(client.query_one(own, &[]).expect("the task").get::<_, String>(0), "(letter,\"2 days\",\"3 days\",4,t)", "{way}");
+        eventually("the late one ends", SOON, || {
+            let late = "SELECT count(*) FROM queue.dead_letters WHERE payload = '\"late\"' AND start_by = '2020-01-01'";
+            client.query_one(late, &[]).expect("count").get::<_, i64>(0) == 1
+        });
         complete(&mut client, "live");
         let held =
             "SELECT expires_at > now() + interval '2 days' FROM queue_internal.keys WHERE key = 'live'";
@@ -169,6 +178,12 @@ fn policies_continue_where_they_were() {
         assert_eq!(await_claim(&mut client, "limited"), ["l3"], "{way}");
         complete(&mut client, "l2");
         assert!(claim(&mut client, "limited").is_empty(), "{way}");
+
+        // The rate of a group: three a day, of which the first task took one and the second takes two.
+        complete(&mut client, "m1");
+        assert_eq!(await_claim(&mut client, "metered"), ["m2"], "{way}");
+        complete(&mut client, "m2");
+        assert!(claim(&mut client, "metered").is_empty(), "{way}");
 
         // Dependencies: those in flight, queued, lost and done at the time of the dump.
         eventually("the worker has settled what was lost", SOON, || {

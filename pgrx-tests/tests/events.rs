@@ -63,7 +63,8 @@ fn lose_events(edition: Edition, time: Duration) {
     run(
         &mut client,
         "SELECT queue.create('grouped'), queue.create('limited', '{\"max_running\": 3}'),
-                queue.create('dependent');
+                queue.create('dependent'), queue.create('rated', '{\"group_rate_limit\": 10, \"rate_period\": \"1 second\",
+                                                                  \"max_running_per_group\": 3}');
          CREATE TABLE public.ran (queue text, id bigint, group_key text, begun timestamptz, ended timestamptz)",
     );
     let over = AtomicBool::new(false);
@@ -93,7 +94,10 @@ fn lose_events(edition: Edition, time: Duration) {
         let mut producer = connect();
         let started = Instant::now();
         let mut last = 0;
-        while started.elapsed() < time {
+        for round in 0.. {
+            if started.elapsed() >= time {
+                break;
+            }
             last = number(
                 &mut producer,
                 &format!(
@@ -106,6 +110,11 @@ fn lose_events(edition: Edition, time: Duration) {
                 &mut producer,
                 "SELECT queue.push('grouped', group_key => g) FROM unnest('{a,b,c}'::text[]) AS g;
                  SELECT queue.push('limited', group_key => 'only')",
+            );
+            let (group, weight) = (round % 3, 1 + round % 2);
+            run(
+                &mut producer,
+                &format!("SELECT queue.push('rated', group_key => 'r{group}', weight => {weight})"),
             );
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -120,12 +129,19 @@ fn lose_events(edition: Edition, time: Duration) {
         (
             "in order within groups",
             "SELECT count(*) FROM (SELECT id, lag(id) OVER (PARTITION BY queue, group_key ORDER BY begun) AS earlier
-                                   FROM public.ran WHERE group_key IS NOT NULL) AS r WHERE earlier > id",
+                                   FROM public.ran WHERE group_key IS NOT NULL AND queue <> 'rated') AS r WHERE earlier > id",
         ),
         (
             "one of a group at a time",
             "SELECT count(*) FROM (SELECT begun, lag(ended) OVER (PARTITION BY queue, group_key ORDER BY begun) AS earlier
-                                   FROM public.ran WHERE group_key IS NOT NULL) AS r WHERE earlier > begun",
+                                   FROM public.ran WHERE group_key IS NOT NULL AND queue <> 'rated') AS r WHERE earlier > begun",
+        ),
+        (
+            "never over the rate of a group",
+            "SELECT count(*) FROM (SELECT sum(h.weight) OVER (PARTITION BY r.group_key ORDER BY r.begun
+                                          RANGE BETWEEN CURRENT ROW AND interval '999999 microseconds' FOLLOWING) AS started
+                                   FROM public.ran AS r JOIN queue.history AS h USING (id)
+                                   WHERE r.queue = 'rated') AS r WHERE started > 10",
         ),
         (
             "never over the limit",
@@ -141,7 +157,7 @@ fn lose_events(edition: Edition, time: Duration) {
 
 /// Claims and completes one task at a time from all queues.
 fn work(mut client: Client, worker: usize, over: &AtomicBool) {
-    let claim = "SELECT id, token, queue, group_key FROM queue.claim('1 minute', ARRAY['grouped', 'limited', 'dependent'], 1, $1)";
+    let claim = "SELECT id, token, queue, group_key FROM queue.claim('1 minute', ARRAY['grouped', 'limited', 'dependent', 'rated'], 1, $1)";
     while !over.load(Ordering::Relaxed) {
         let Some(task) = client.query_opt(claim, &[&format!("w{worker}")]).expect("claim") else {
             std::thread::sleep(Duration::from_millis(10));
@@ -162,7 +178,11 @@ fn one_lost_event_costs_a_sweep_interval_at_most() {
     for edition in editions().iter().copied() {
         let cluster = cluster(edition, "late");
         let mut client = cluster.connect();
-        run(&mut client, "SELECT queue.create('q')");
+        run(
+            &mut client,
+            "SELECT queue.create('q'), queue.create('rated', '{\"group_rate_limit\": 1, \"rate_period\": \"1 second\",
+                                                              \"max_running_per_group\": 2}')",
+        );
         // In one transaction, so that no session processes the event.
         run(
             &mut client,
@@ -173,12 +193,13 @@ fn one_lost_event_costs_a_sweep_interval_at_most() {
                  PERFORM queue.push('q', '\"dependent\"', after => ARRAY[first]);
                  PERFORM queue.push('q', '1', group_key => 'g');
                  PERFORM queue.push('q', '2', group_key => 'g');
+                 PERFORM queue.push('rated', '1', group_key => 'g'), queue.push('rated', '2', group_key => 'g');
                  DELETE FROM queue_internal.events;
              END $$",
         );
         let started = Instant::now();
         let mut done = 0;
-        while done < 4 {
+        while done < 6 {
             assert!(
                 stalls::since(started) < 3 * (SWEEP + Duration::from_secs(1)),
                 "{}: {done} so far",
@@ -190,7 +211,7 @@ fn one_lost_event_costs_a_sweep_interval_at_most() {
             run(&mut client, "BEGIN");
             done += number(
                 &mut client,
-                "SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'q', 9)",
+                "SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', ARRAY['q', 'rated'], 9)",
             );
             run(&mut client, "DELETE FROM queue_internal.events; COMMIT");
             std::thread::sleep(Duration::from_millis(20));

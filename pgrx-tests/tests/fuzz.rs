@@ -23,10 +23,10 @@ use queue_ext_tests::{Cluster, Settings};
 const SETUP: &str = "
     TRUNCATE queue.tasks, queue.history, queue.dead_letters, queue.queues, queue.schedules, queue.bindings,
              queue_internal.keys, queue_internal.dependencies, queue_internal.batches, queue_internal.events, queue_internal.slots,
-             queue_internal.rate_buckets, queue_internal.steps, queue_internal.awaits, queue_internal.emitted;
+             queue_internal.rate_buckets, queue_internal.group_starts, queue_internal.steps, queue_internal.awaits, queue_internal.emitted;
     ALTER SEQUENCE queue.tasks_id_seq RESTART;
     INSERT INTO queue.queues (name) VALUES ('default');
-    SELECT queue.create('mail', '{\"max_running\": 2, \"key_ttl\": \"1 s\", \"rate_limit\": 5, \"rate_period\": \"1 s\"}');
+    SELECT queue.create('mail', '{\"max_running\": 2, \"key_ttl\": \"1 s\", \"rate_limit\": 5, \"group_rate_limit\": 3, \"rate_period\": \"1 s\"}');
     SELECT queue.push('default', '{\"a\": 1}', key => 'k', group_key => 'g');
     SELECT queue.push('default', '{\"a\": 2}', after => '{1}');
     SELECT queue.push('mail', '[]', delay => '1 hour');
@@ -42,7 +42,7 @@ const EVERYTHING: &str = "
         UNION ALL SELECT s::text FROM queue.schedules AS s UNION ALL SELECT b::text FROM queue.bindings AS b
         UNION ALL SELECT r::text FROM queue.rights AS r UNION ALL SELECT k::text FROM queue_internal.keys AS k
         UNION ALL SELECT d::text FROM queue_internal.dependencies AS d UNION ALL SELECT b::text FROM queue_internal.batches AS b UNION ALL SELECT s::text FROM queue_internal.slots AS s
-        UNION ALL SELECT t::text FROM queue_internal.rate_buckets AS t UNION ALL SELECT s::text FROM queue_internal.events AS s
+        UNION ALL SELECT t::text FROM queue_internal.rate_buckets AS t UNION ALL SELECT t::text FROM queue_internal.group_starts AS t UNION ALL SELECT s::text FROM queue_internal.events AS s
         UNION ALL SELECT s::text FROM queue_internal.steps AS s UNION ALL SELECT a::text FROM queue_internal.awaits AS a
         UNION ALL SELECT e::text FROM queue_internal.emitted AS e
         UNION ALL SELECT s.is_called::text FROM sprung AS s) AS all_of_it (line)";

@@ -138,7 +138,8 @@ fn plain_calls_do_not_fall_back_to_sql() {
     cluster.await_worker("postgres");
     for statement in [
         "CREATE ROLE tenant LOGIN",
-        "SELECT queue.create('own'), queue.grant_producer('tenant', 'own'), queue.grant_worker('tenant', 'own')",
+        "SELECT queue.create('own'), queue.create('bounded', '{\"ttl\": \"1 day\", \"max_queued\": 1000}')",
+        "SELECT queue.grant_producer('tenant', name), queue.grant_worker('tenant', name) FROM queue.queues",
         "CALL queue.maintain()",
         "ALTER SYSTEM SET queue.worker_enabled = off",
     ] {
@@ -150,18 +151,20 @@ fn plain_calls_do_not_fall_back_to_sql() {
         let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
         admin.query_one(workers, &[]).expect("count").get::<_, i64>(0) == 0
     });
-    for role in ["postgres", "tenant"] {
+    for (role, queue) in [("postgres", "own"), ("tenant", "own"), ("postgres", "bounded"), ("tenant", "bounded")] {
         let mut client = cluster.config("postgres").user(role).connect(postgres::NoTls).expect("connect");
         let mut held = Vec::new();
         for call in [
             "SELECT queue.push('own')",
             "SELECT queue.push('own', '{\"to\": \"ada\"}', priority => 2, headers => '{\"h\": 1}', max_attempts => 3)",
             "SELECT queue.push('own', delay => '1 hour')",
-            "SELECT queue.push('own', kind => 'letter', lease => '2 minutes', timeout => '1 hour', priority => -1)",
+            "SELECT queue.push('own', delay => '1 hour', ttl => '1 hour')",
+            "SELECT queue.push_many('own', ARRAY['1']::jsonb[], delay => '1 hour', start_by => '2100-01-01')",
+            "SELECT queue.push('own', kind => 'letter', lease => '2 minutes', timeout => '1 hour', priority => -1, weight => 9, ttl => '1 hour')",
             "SELECT id, token FROM queue.claim(queue => 'own')",
             "SELECT $id::bigint AS id, $token::bigint AS token, lease_until FROM queue.extend($id, $token, '2 hours')",
             "SELECT queue.complete($id, $token)",
-            "SELECT queue.push_many('own', ARRAY['1']::jsonb[], kind => 'letter', lease => '2 minutes', priority => -1)",
+            "SELECT queue.push_many('own', ARRAY['1']::jsonb[], kind => 'letter', weight => 9, priority => -1)",
             "SELECT id, token FROM queue.claim('1 minute', 'own')",
             "SELECT queue.complete_many($ids, $tokens)",
             "SELECT queue.push_many('own', ARRAY['1', '2', '3', '4', '5', '6']::jsonb[])",
@@ -179,8 +182,8 @@ fn plain_calls_do_not_fall_back_to_sql() {
             "SELECT queue.complete_many($ids, $tokens)",
             "SELECT id, token FROM queue.claim('1 minute', 'own')",
         ] {
-            served(&mut admin, &mut client, call, &mut held);
+            served(&mut admin, &mut client, &call.replace("'own'", &format!("'{queue}'")), &mut held);
         }
-        assert!(held.is_empty(), "{role}: all tasks are done");
+        assert!(held.is_empty(), "{role}, {queue}: all tasks are done");
     }
 }

@@ -217,6 +217,126 @@ fn no_period_has_more_starts_than_the_rate_limit() {
     });
 }
 
+/// Groups of different weights share the rate of the queue. Neither a group nor the queue starts more in any period, and
+/// the light ones do not keep the heavy ones out.
+#[test]
+fn no_period_has_more_weight_than_the_rates_of_the_queue_and_of_each_group() {
+    in_each_mode("group-rate", 240, |cluster, tasks| {
+        let mut client = cluster.connect();
+        let options = "{\"rate_limit\": 50, \"group_rate_limit\": 12, \"rate_period\": \"1 second\",
+                        \"max_running_per_group\": 20}";
+        client.execute("SELECT queue.create('q', $1::text::jsonb)", &[&options]).expect("create");
+        // The tasks of group g0 weigh 1, those of g5 as much as its limit.
+        let push = "INSERT INTO queue.tasks (queue, payload, group_key, weight)
+                    SELECT 'q', to_jsonb(n), 'g' || n % 6, (ARRAY[1, 2, 3, 5, 8, 12])[1 + n % 6]
+                    FROM generate_series(1, $1::int) AS n";
+        client.execute(push, &[&tasks]).expect("push");
+        drain(cluster, "q", Duration::from_secs(300));
+        for (partition, limit) in [("queue", 50), ("group_key", 12)] {
+            // Any span of a period that begins with a start.
+            let query = format!(
+                "SELECT max(started) FROM (
+                     SELECT sum(h.weight) OVER (PARTITION BY a.{partition} ORDER BY a.begun
+                                RANGE BETWEEN CURRENT ROW AND interval '999999 microseconds' FOLLOWING) AS started
+                     FROM attempts AS a JOIN queue.history AS h ON h.id = a.id WHERE a.queue = 'q') AS spans"
+            );
+            let most: i64 = client.query_one(&query, &[]).expect("sum").get(0);
+            println!("at most {most} of {limit} for each {partition}");
+            assert!(most <= limit, "{most} in a second for a {partition}");
+            assert!(2 * most > limit, "the rate of each {partition} is used");
+        }
+        // The group whose rate takes longest sets the pace; none of its tasks waits for longer than others need.
+        let gaps = "SELECT max(extract(epoch FROM begun - earlier))::float8, extract(epoch FROM max(begun) - min(begun))::float8
+                    FROM (SELECT begun, lag(begun, 1, (SELECT min(begun) FROM attempts)) OVER (
+                              PARTITION BY group_key ORDER BY begun) AS earlier FROM attempts) AS a";
+        let row = client.query_one(gaps, &[]).expect("gaps");
+        let (longest, took): (f64, f64) = (row.get(0), row.get(1));
+        println!("the longest time without a start of a group: {longest:.1} s of {took:.1} s");
+        assert!(longest < took / 2.0, "a group started nothing for {longest} of {took} seconds");
+        eventually("starts that count no longer are deleted", SOON, || {
+            client.batch_execute("CALL queue.maintain()").expect("maintain");
+            let query = "SELECT NOT EXISTS (SELECT FROM queue_internal.group_starts)";
+            client.query_one(query, &[]).expect("starts").get(0)
+        });
+    });
+}
+
+/// However many tasks of a group wait for its rate, claims of others do not read them, also not again and again.
+#[test]
+fn a_group_at_its_rate_with_many_tasks_in_front_costs_other_claims_nothing() {
+    const WAITING: i32 = 100_000;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for edition in [Edition::FastPath, Edition::SqlOnly] {
+        let cluster = edition.cluster("policies-throttled", Worker::On);
+        edition.install(&cluster, "postgres");
+        let mut client = cluster.connect();
+        let options = "{\"group_rate_limit\": 2, \"rate_period\": \"1 hour\", \"max_running_per_group\": 10}";
+        client.execute("SELECT queue.create('q', $1::text::jsonb)", &[&options]).expect("create");
+        push(&mut client, "q", WAITING, 1);
+        let others = "SELECT count(queue.push('q', group_key => 'h' || n)) FROM generate_series(1, 100) AS n";
+        client.query(others, &[]).expect("push");
+        let claim = "SELECT count(queue.complete(id, token)) FROM queue.claim('1 hour', 'q', 1000)";
+        let mut claimed = 0;
+        eventually("the other groups and two of this one are done", SOON, || {
+            claimed += client.query_one(claim, &[]).expect("a claim").get::<_, i64>(0);
+            claimed == 102
+        });
+        let mut transaction = client.transaction().expect("begin");
+        for _ in 0..10 {
+            assert_eq!(transaction.query_one(claim, &[]).expect("a claim").get::<_, i64>(0), 0);
+        }
+        let read = "SELECT pg_stat_get_xact_tuples_returned('queue.tasks_order'::regclass)
+                         + pg_stat_get_xact_tuples_returned('queue.tasks_group'::regclass)
+                         + pg_stat_get_xact_tuples_returned('queue.tasks'::regclass)";
+        let read: i64 = transaction.query_one(read, &[]).expect("count").get(0);
+        println!("{}: {read} entries in ten claims", edition.name());
+        assert!(read < 5_000, "{}: ten claims read {read} entries", edition.name());
+    }
+}
+
+/// How long 64 sessions take to claim and complete all tasks of a queue, with as many tasks of a group as may run.
+fn time_to_drain(cluster: &Cluster, queue: &'static str) -> Duration {
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..CLAIMERS {
+            let mut client = cluster.config("postgres").connect(NoTls).expect("connect");
+            scope.spawn(move || {
+                let done = "SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', $1)";
+                let left = "SELECT EXISTS (SELECT FROM queue.tasks WHERE queue = $1)";
+                while client.query_one(done, &[&queue]).expect("a task").get::<_, i64>(0) > 0
+                    || client.query_one(left, &[&queue]).expect("left").get::<_, bool>(0)
+                {}
+            });
+        }
+    });
+    started.elapsed()
+}
+
+/// The figure of docs/limits.md.
+#[test]
+fn a_rate_per_group_that_is_not_reached_costs_little_more_than_groups() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Edition::FastPath.cluster("policies-group-rate-cost", Worker::On);
+    Edition::FastPath.install(&cluster, "postgres");
+    let mut client = cluster.connect();
+    let options = "{\"max_running_per_group\": 100}";
+    let rated =
+        "{\"max_running_per_group\": 100, \"group_rate_limit\": 10000, \"rate_period\": \"1 second\"}";
+    for (queue, options) in [("free", options), ("rated", rated)] {
+        client.execute("SELECT queue.create($1, $2::text::jsonb)", &[&queue, &options]).expect("create");
+    }
+    let mut times = [Duration::ZERO; 2];
+    for _ in 0..3 {
+        for (queue, time) in ["free", "rated"].into_iter().zip(&mut times) {
+            push(&mut client, queue, 500, 50);
+            *time += time_to_drain(&cluster, queue);
+        }
+    }
+    let ratio = times[1].as_secs_f64() / times[0].as_secs_f64();
+    println!("with a rate per group {:?}, without {:?}: {ratio:.2} times as long", times[1], times[0]);
+    assert!(ratio < 10.0, "{ratio:.2}");
+}
+
 /// While an old snapshot holds back vacuum, a claim that finds a scan start of its session does not scan the finished
 /// tasks before it. How many claims that are depends on how fast the machine is: a scan start is used for a time.
 #[test]

@@ -22,7 +22,7 @@ use queue_ext_tests::{Cluster, SOON, Settings};
 /// A version after all others: the statements that its sources add. Each can be in the install script and in the
 /// upgrade script, and comes with the message that reports it as missing.
 const NEXT: &[(&str, &str)] = &[
-    ("ALTER TABLE queue.tasks ADD COLUMN site text NOT NULL DEFAULT 'here'", "queue.tasks column 26: column"),
+    ("ALTER TABLE queue.tasks ADD COLUMN site text NOT NULL DEFAULT 'here'", "queue.tasks column 27: column"),
     ("COMMENT ON COLUMN queue.tasks.worker IS 'Who.'", "queue.tasks column 11: comment"),
     ("CREATE INDEX dead_letters_worker ON queue.dead_letters (worker)", "queue.dead_letters_worker: index"),
     ("DROP INDEX queue_internal.events_task", "queue_internal.events_task: index"),
@@ -35,14 +35,14 @@ const NEXT: &[(&str, &str)] = &[
         "ALTER TABLE queue.queues ADD CONSTRAINT queues_site CHECK (name <> 'x')",
         "queue.queues constraint queues_site",
     ),
-    ("ALTER TABLE queue.queues ALTER COLUMN max_attempts SET DEFAULT 21", "queue.queues column 4: default"),
+    ("ALTER TABLE queue.queues ALTER COLUMN max_attempts SET DEFAULT 21", "queue.queues column 7: default"),
     (
         "ALTER TABLE queue.queues DISABLE TRIGGER restore_default_queue",
         "trigger restore_default_queue: enabled",
     ),
     (
         "ALTER TABLE queue.dead_letters ALTER COLUMN payload SET STORAGE EXTERNAL",
-        "queue.dead_letters column 19: column",
+        "queue.dead_letters column 20: column",
     ),
     ("ALTER TABLE queue.schedules REPLICA IDENTITY FULL", "queue.schedules: kind"),
     ("GRANT SELECT ON queue.bindings TO pg_monitor", "queue.bindings: privileges"),

@@ -292,11 +292,20 @@ fn a_free_rate_bucket_is_used_at_once() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start("waiting-token");
     let mut client = cluster.connect();
-    run(&mut client, "SELECT queue.create('rate', '{\"rate_limit\": 1, \"rate_period\": \"2 seconds\"}')");
-    run(&mut client, "SELECT queue.push('rate'), queue.push('rate'), queue.push('rate'), queue.push('rate')");
+    for (name, group) in [("rate_limit", "NULL"), ("group_rate_limit", "'g'")] {
+        let options = format!("{{\"{name}\": 1, \"rate_period\": \"2 seconds\", \"max_running_per_group\": 9}}");
+        run(&mut client, &format!("SELECT queue.create('rate', '{options}')"));
+        run(&mut client, &format!("SELECT queue.push('rate', group_key => {group}) FROM generate_series(1, 4)"));
+        each_start_is_awaited(&mut client);
+        run(&mut client, "SELECT queue.drop('rate', true)");
+    }
+}
+
+/// Claims four tasks of which one may start in two seconds.
+fn each_start_is_awaited(client: &mut Client) {
     let late = "SELECT extract(epoch FROM clock_timestamp() - claimed_at)::float8 - 2
                 FROM queue.tasks WHERE state = 'running' ORDER BY claimed_at DESC LIMIT 1";
-    run(&mut client, "SELECT queue.claim(queue => 'rate')");
+    run(client, "SELECT queue.claim(queue => 'rate')");
     for _ in 0..3 {
         let ready: bool = client.query_one("CALL queue.wait('rate')", &[]).expect("wait").get(0);
         let late: f64 = client.query_one(late, &[]).expect("late").get(0);

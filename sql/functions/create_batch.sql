@@ -22,20 +22,24 @@ CREATE FUNCTION queue.create_batch(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    source queue.queues;
     live bigint[];
     task record;
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
-    PERFORM queue_internal.check_right('producer', queue);
+    source := queue_internal.open_queue(queue, 'producer');
     IF after <> '{}' OR batch IS NOT NULL THEN
         live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || array_remove(ARRAY[batch], NULL));
         PERFORM queue_internal.lock_batches(ARRAY[batch]);
@@ -44,7 +48,8 @@ BEGIN
     SELECT p.id, p.pushed INTO task FROM queue_internal.push_linked(
         queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
         group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-        on_predecessor_failure, live, kind, lease, timeout, is_callback => true) AS p;
+        on_predecessor_failure, live, kind, lease, timeout, queue_internal.start_deadline(source, start_by, ttl), weight,
+        is_callback => true) AS p;
     IF task.pushed THEN
         INSERT INTO queue_internal.batches (task_id, is_after) VALUES (task.id, coalesce(after <> '{}', false));
         IF batch IS NOT NULL THEN
@@ -62,7 +67,8 @@ task that has it, as queue.push does. Needs the producer''s right on the queue.
 
 - queue: name of the queue of the callback. The tasks of the batch may be in any queues.
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout: as in queue.push, for the callback.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight: as in queue.push, for the callback. A start deadline
+  also ends a callback that still waits for the batch.
 - batch: another batch, to which the callback is added as a task. Null means none.
 
 Errors: as queue.push.';

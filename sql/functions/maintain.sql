@@ -23,7 +23,7 @@ BEGIN
     rest := queue_internal.maintain_schedules(NULL);
     COMMIT AND CHAIN;
     FOREACH part IN ARRAY ARRAY[
-        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'schedules'
+        'leases', 'deadlines', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
     ] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
@@ -48,9 +48,9 @@ END
 $$;
 COMMENT ON PROCEDURE queue.maintain IS
 'Does one round of the background worker''s work, for databases without one: requeues tasks whose lease has expired,
-runs the schedules that are due, unblocks tasks that waited for a predecessor or their turn, creates and drops
-partitions of the history, and deletes old dead letters, keys, steps and events. Call it once a minute, from pg_cron or
-another scheduler. Only the owner of the extension can call it, because it creates and drops tables.
+ends tasks that were not started by their deadline, runs the schedules that are due, unblocks tasks that waited for a
+predecessor or their turn, creates and drops partitions of the history, and deletes old dead letters, keys, steps and
+events. Call it once a minute, from pg_cron or another scheduler. Only the owner of the extension can call it, because it creates and drops tables.
 
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 
@@ -91,6 +91,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' A
 BEGIN
     CASE part
         WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
+        WHEN 'deadlines' THEN RETURN (queue_internal.expire_unstarted(1000)).expired >= 1000;
         WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).last IS NOT NULL;
         -- Before the sweep, which would leave an event for each.
         WHEN 'dependents' THEN RETURN queue_internal.notify_rests() > 0;
@@ -99,6 +100,7 @@ BEGIN
         WHEN 'history' THEN RETURN queue_internal.retire_history(1000);
         WHEN 'dead letters' THEN RETURN queue_internal.retire_dead_letters(1000);
         WHEN 'keys' THEN RETURN queue_internal.retire_keys(1000);
+        WHEN 'starts' THEN RETURN queue_internal.retire_group_starts(1000);
     END CASE;
     RETURN false;
 EXCEPTION WHEN OTHERS THEN

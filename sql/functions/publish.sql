@@ -18,7 +18,10 @@ CREATE FUNCTION queue.publish(
     headers      jsonb       DEFAULT NULL,
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
-    timeout      interval    DEFAULT NULL)
+    timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -29,7 +32,8 @@ BEGIN
     PERFORM queue_internal.check_task_options(
         'default', priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers,
         after => NULL, backoff => NULL, key_ttl => NULL, on_predecessor_failure => NULL,
-        kind => kind, lease => lease, timeout => timeout);
+        kind => kind, lease => lease, timeout => timeout, start_by => start_by, ttl => ttl);
+    PERFORM queue_internal.check_weight(NULL, group_key, weight);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
@@ -50,14 +54,14 @@ BEGIN
     IF key IS NOT NULL THEN
         RETURN QUERY SELECT * FROM queue_internal.publish_key(
             targets, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
-            timeout);
+            timeout, start_by, ttl, weight);
         RETURN;
     END IF;
     FOREACH target IN ARRAY targets LOOP
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             group_key => group_key, max_attempts => max_attempts, headers => headers, kind => kind, lease => lease,
-            timeout => timeout);
+            timeout => timeout, start_by => start_by, ttl => ttl, weight => weight);
     END LOOP;
 END
 $$;
@@ -67,17 +71,18 @@ what the pushes return: all of them or none. Returns no rows if no binding match
 caller has the producer''s right.
 
 - topic: words of letters, digits, _ and -, separated by dots; at most 255 bytes. Added to the headers as "topic".
-- payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout: as in
-  queue.push, the same for each queue.
+- payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout,
+  start_by, ttl, weight: as in queue.push, the same for each queue.
 
 Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
-and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+and on_duplicate is error. QX006: one of the queues is full. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- With a lock_timeout, so that a transaction that holds the key in one queue does not hold up publishers for the
 -- others.
 CREATE FUNCTION queue_internal.publish_key(
     targets text[], payload jsonb, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
-    group_key text, max_attempts integer, headers jsonb, kind text, lease interval, timeout interval)
+    group_key text, max_attempts integer, headers jsonb, kind text, lease interval, timeout interval,
+    start_by timestamptz, ttl interval, weight integer)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 DECLARE
@@ -89,7 +94,7 @@ BEGIN
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
-            headers => headers, kind => kind, lease => lease, timeout => timeout);
+            headers => headers, kind => kind, lease => lease, timeout => timeout, start_by => start_by, ttl => ttl, weight => weight);
     END LOOP;
 EXCEPTION WHEN lock_not_available THEN
     RAISE EXCEPTION 'another transaction holds this key%', coalesce(format(' in queue "%s"', target), '')

@@ -25,29 +25,39 @@ CREATE FUNCTION queue.push(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    id bigint;
+    source queue.queues;
+    id     bigint;
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
-    PERFORM queue_internal.check_right('producer', queue);
+    source := queue_internal.open_queue(queue, 'producer');
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
+    start_by := queue_internal.start_deadline(source, start_by, ttl);
     IF batch IS NOT NULL THEN
         RETURN (queue_internal.push_into_batch(
             queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout)).id;
+            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout,
+            start_by, weight)).id;
     ELSIF key IS NULL AND after IS NULL THEN
+        IF source.max_queued IS NOT NULL THEN
+            PERFORM queue_internal.check_depth(source, 1);
+        END IF;
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
+            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout,
+            start_by, weight)
         VALUES (push.queue, push.payload, push.priority, push.run_at, push.max_attempts, push.headers,
-                push.group_key, push.backoff, push.kind, push.lease, push.timeout)
+                push.group_key, push.backoff, push.kind, push.lease, push.timeout, push.start_by, push.weight)
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
@@ -56,7 +66,7 @@ BEGIN
         queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
             queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout)).id;
+        kind, lease, timeout, start_by, weight)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -70,7 +80,7 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - delay: the same as an interval from now, at most 100 years. Cannot be combined with run_at. Null means no delay.
 - key: at most one waiting, queued or running task of the queue has this key, of up to 512 bytes. Null means no key.
 - on_duplicate: what to do if the key is taken. skip (default): add nothing. replace: give that task the new payload,
-  kind, lease, timeout, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
+  kind, lease, timeout, start deadline, weight, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
   give it the new run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not
   changed.
 - group_key: tasks of a queue with the same group key run in order, max_running_per_group at a time. At most 512
@@ -92,11 +102,18 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
   option.
 - timeout: how long an attempt may take; more than 0, at most a year. Then the attempt has failed with the error "timed
   out", and its lease cannot be extended further. Null means the queue''s option.
+- start_by: the start deadline: a task whose first attempt has not begun by then is not started any more. It becomes a dead
+  letter with the error "expired", or is cancelled, as the queue''s option on_expired says. Also if it is scheduled for
+  later, or waits for other tasks. Null means no deadline.
+- ttl: the same as an interval from now, more than 0, at most 100 years. Cannot be combined with start_by. Null means the
+  queue''s option.
+- weight: how much of rate_limit and group_rate_limit the task takes when it starts, from 1 to the smaller of these limits.
+  Default 1.
 - batch: the batch, as returned by queue.create_batch, to which the task is added if it is new. Needs the producer''s
   right on the queue of the batch too. Null means no batch.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
-the key is taken and on_duplicate is error. QX007: the batch does not exist. QX008: the batch is sealed. 22004, 22023
+the key is taken and on_duplicate is error. QX006: the queue is full. QX007: the batch does not exist. QX008: the batch is sealed. 22004, 22023
 or 54000: an argument is null, invalid or too large.';
 
 -- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
@@ -105,7 +122,7 @@ or 54000: an argument is null, invalid or too large.';
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, live bigint[], kind text, lease interval, timeout interval,
+    on_predecessor_failure text, live bigint[], kind text, lease interval, timeout interval, start_by timestamptz, weight integer,
     is_callback boolean DEFAULT false, OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -123,12 +140,15 @@ BEGIN
     task.kind := kind;
     task.lease := lease;
     task.timeout := timeout;
+    task.start_by := start_by;
+    task.weight := weight;
     LOOP
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, state)
+            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, start_by, weight,
+            state)
         VALUES (push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
                 push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
-                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout,
+                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout, push_linked.start_by, push_linked.weight,
                 CASE WHEN waits OR is_callback OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
         RETURNING t.id INTO id;
         IF FOUND THEN
@@ -166,7 +186,7 @@ COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key 
 CREATE FUNCTION queue_internal.push_into_batch(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval,
+    on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval, start_by timestamptz, weight integer,
     OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -177,7 +197,7 @@ BEGIN
     PERFORM queue_internal.check_no_cycle(batch, after);
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-        on_predecessor_failure, live, kind, lease, timeout) AS p;
+        on_predecessor_failure, live, kind, lease, timeout, start_by, weight) AS p;
     IF pushed THEN
         PERFORM queue_internal.join_batch(batch, ARRAY[id]);
     END IF;

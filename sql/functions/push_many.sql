@@ -26,10 +26,14 @@ CREATE FUNCTION queue.push_many(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    source  queue.queues;
     ids     bigint[];
     added   bigint[];
     live    bigint[];
@@ -38,26 +42,29 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, coalesce(key, CASE WHEN keys IS NOT NULL THEN 'one of keys' END),
-        on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from,
-        kind, lease, timeout, batch);
+        on_duplicate, coalesce(group_key, CASE WHEN group_keys IS NOT NULL THEN 'one of group_keys' END), max_attempts,
+        headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight,
+        batch);
     PERFORM queue_internal.check_array('payloads', payloads);
     PERFORM queue_internal.check_each_key('key', keys, key, cardinality(payloads));
     PERFORM queue_internal.check_each_key('group_key', group_keys, group_key, cardinality(payloads));
-    PERFORM queue_internal.check_right('producer', queue);
-    IF payloads = '{}' THEN
-        PERFORM queue_internal.open_queue(queue, 'producer');
-    END IF;
+    source := queue_internal.open_queue(queue, 'producer');
     -- One time for all: among equals the id decides, which follows the order of the array.
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
+    start_by := queue_internal.start_deadline(source, start_by, ttl);
+    IF source.max_queued IS NOT NULL AND key IS NULL AND keys IS NULL AND after IS NULL THEN
+        PERFORM queue_internal.check_depth(source, cardinality(payloads));
+    END IF;
     IF batch IS NOT NULL AND key IS NULL AND keys IS NULL AND after IS NULL THEN
         PERFORM queue_internal.lock_batches(ARRAY[batch]);
         RETURN QUERY
         WITH new AS (
             INSERT INTO queue.tasks AS t (
-                queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
+                queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout,
+                start_by, weight)
             SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
                    push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff,
-                   push_many.kind, push_many.lease, push_many.timeout
+                   push_many.kind, push_many.lease, push_many.timeout, push_many.start_by, push_many.weight
             FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
             ORDER BY p.position
             RETURNING t.id
@@ -70,10 +77,10 @@ BEGIN
     ELSIF key IS NULL AND keys IS NULL AND after IS NULL THEN
         RETURN QUERY
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
+            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout, start_by, weight)
         SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
                push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff,
-               push_many.kind, push_many.lease, push_many.timeout
+               push_many.kind, push_many.lease, push_many.timeout, push_many.start_by, push_many.weight
         FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
         ORDER BY p.position
         RETURNING t.id;
@@ -97,7 +104,7 @@ BEGIN
         SELECT p.id, p.pushed INTO pushed FROM queue_internal.push_linked(
             queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
             after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, live, kind,
-            lease, timeout) AS p;
+            lease, timeout, start_by, weight) AS p;
         ids[one.position] := pushed.id;
         IF pushed.pushed THEN
             added := added || pushed.id;
@@ -117,7 +124,7 @@ producer''s right on the queue.
 - queue: name of the queue.
 - payloads: one JSON value for each task, at most 100000, none of them null.
 - priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch: as in queue.push, the same for all tasks.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch: as in queue.push, the same for all tasks.
 - keys: a key for each payload; an element may be null. Cannot be combined with key. Null means no keys.
 - group_keys: a group key for each payload; an element may be null. Cannot be combined with group_key. Null means no
   group keys.

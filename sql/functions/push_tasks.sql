@@ -26,7 +26,7 @@ BEGIN
         PERFORM queue_internal.check_task_options(
             one.queue, one.priority, one.run_at, one.delay, one.key, one.on_duplicate, one.group_key, one.max_attempts,
             one.headers, one.after, one.backoff, one.key_ttl, one.on_predecessor_failure, one.key_ttl_from,
-            one.kind, one.lease, one.timeout, one.batch);
+            one.kind, one.lease, one.timeout, one.start_by, one.ttl, one.weight, one.batch);
         PERFORM queue_internal.check_right('producer', one.queue);
         queues := queues || one.queue;
         keys := keys || CASE WHEN one.on_duplicate IN ('replace', 'reschedule') THEN one.key END;
@@ -51,7 +51,8 @@ BEGIN
             ids[one.nth] := queue.push(
                 queue => one.queue, payload => one.payload, priority => one.priority, run_at => one.run_at,
                 group_key => one.group_key, max_attempts => one.max_attempts, headers => one.headers,
-                backoff => one.backoff, kind => one.kind, lease => one.lease, timeout => one.timeout);
+                backoff => one.backoff, kind => one.kind, lease => one.lease, timeout => one.timeout,
+                start_by => one.start_by, ttl => one.ttl, weight => one.weight);
         ELSE
             IF one.batch IS NOT NULL THEN
                 PERFORM queue_internal.check_no_cycle(one.batch, one.after);
@@ -60,7 +61,9 @@ BEGIN
                 one.queue, one.payload, one.priority, one.run_at, one.key, one.on_duplicate, one.group_key,
                 one.max_attempts, one.headers, one.after, one.backoff,
                 queue_internal.stored_ttl(one.key_ttl, one.key_ttl_from), one.on_predecessor_failure,
-                one.locked, one.kind, one.lease, one.timeout) AS p;
+                one.locked, one.kind, one.lease, one.timeout,
+                queue_internal.start_deadline(queue_internal.open_queue(one.queue, 'producer'), one.start_by, one.ttl),
+                one.weight) AS p;
             ids[one.nth] := pushed.id;
             IF pushed.pushed AND one.batch IS NOT NULL THEN
                 PERFORM queue_internal.join_batch(one.batch, ARRAY[pushed.id]);
@@ -136,7 +139,8 @@ BEGIN
              "key": "a string", "on_duplicate": "a string", "group_key": "a string", "max_attempts": "an integer",
              "headers": "an object", "after": "an array of integers", "backoff": "an object", "key_ttl": "an interval",
              "on_predecessor_failure": "a string", "key_ttl_from": "a string", "kind": "a string", "lease": "an interval",
-             "timeout": "an interval", "batch": "an integer"}';
+             "timeout": "an interval", "start_by": "a time", "ttl": "an interval",
+             "weight": "an integer", "batch": "an integer"}';
 END
 $$;
 COMMENT ON FUNCTION queue_internal.task_members IS 'Returns the members of a task for queue.push_tasks, with their types.';
@@ -155,19 +159,21 @@ RETURNS TABLE (
     nth bigint, queue text, payload jsonb, priority integer, run_at timestamptz, delay interval, key text,
     on_duplicate text, group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb,
     key_ttl interval, on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval,
-    batch bigint)
+    start_by timestamptz, ttl interval, weight integer, batch bigint)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- jsonb_to_record would make a payload of null into no payload.
     RETURN QUERY
     SELECT e.nth, t.queue, coalesce(e.value -> 'payload', '{}'), coalesce(t.priority, 0), t.run_at, t.delay, t.key,
            coalesce(t.on_duplicate, 'skip'), t.group_key, t.max_attempts, t.headers, t.after, t.backoff, t.key_ttl,
-           t.on_predecessor_failure, t.key_ttl_from, t.kind, t.lease, t.timeout, t.batch
+           t.on_predecessor_failure, t.key_ttl_from, t.kind, t.lease, t.timeout, t.start_by, t.ttl,
+           coalesce(t.weight, 1), t.batch
     FROM jsonb_array_elements(tasks) WITH ORDINALITY AS e (value, nth),
          LATERAL jsonb_to_record(e.value) AS t (
              queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
              group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-             on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval, batch bigint);
+             on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval, start_by timestamptz,
+             ttl interval, weight integer, batch bigint);
 EXCEPTION WHEN data_exception THEN
     -- Its message has the value.
     PERFORM queue_internal.raise_inconvertible(tasks);

@@ -27,7 +27,8 @@ END
 $$;
 COMMENT ON FUNCTION queue.retry IS
 'Puts a dead letter back into its queue and returns its new state, queued. The task is due at once, and its attempts
-start again from 0. It keeps its id and its errors, and its token continues to grow. Needs the operator''s right on the
+start again from 0. It keeps its id and its errors, and its token continues to grow. It has no start deadline any
+more. Needs the operator''s right on the
 queue.
 
 - id: the task.
@@ -60,10 +61,10 @@ BEGIN
         DELETE FROM queue_internal.outcomes AS o USING free AS f WHERE o.task_id = f.id
     )
     INSERT INTO queue.tasks (
-        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, kind, lease, timeout,
+        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, kind, lease, timeout, weight,
         headers, payload, progress, errors)
     SELECT d.id, coalesce(to_queue, d.queue), d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key,
-           d.backoff, d.kind, d.lease, d.timeout, d.headers, d.payload, d.progress, d.errors
+           d.backoff, d.kind, d.lease, d.timeout, d.weight, d.headers, d.payload, d.progress, d.errors
     FROM dead AS d ORDER BY d.id;
     GET DIAGNOSTICS revived = ROW_COUNT;
     RETURN revived;

@@ -23,30 +23,36 @@ CREATE FUNCTION queue.try_push(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS TABLE (id bigint, pushed boolean)
 LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues;
 BEGIN
     IF key IS NULL THEN
         id := queue.push(
             queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+            key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
         pushed := id IS NOT NULL;
         RETURN NEXT;
         RETURN;
     END IF;
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
-    PERFORM queue_internal.check_right('producer', queue);
+    source := queue_internal.open_queue(queue, 'producer');
+    start_by := queue_internal.start_deadline(source, start_by, ttl);
     IF batch IS NOT NULL THEN
         RETURN QUERY SELECT p.id, p.pushed FROM queue_internal.push_into_batch(
             queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
             group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-            on_predecessor_failure, batch, kind, lease, timeout) AS p;
+            on_predecessor_failure, batch, kind, lease, timeout, start_by, weight) AS p;
         RETURN;
     END IF;
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
@@ -55,7 +61,7 @@ BEGIN
         on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
             queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout) AS p;
+        kind, lease, timeout, start_by, weight) AS p;
     RETURN NEXT;
 END
 $$;
@@ -64,6 +70,6 @@ COMMENT ON FUNCTION queue.try_push IS
 false if another task has the key and no task was added. Needs the producer''s right on the queue.
 
 - queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch: as in queue.push.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch: as in queue.push.
 
 Errors: as queue.push.';

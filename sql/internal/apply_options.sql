@@ -8,8 +8,9 @@ CREATE FUNCTION queue_internal.apply_options(name text, options jsonb) RETURNS v
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     valid   CONSTANT text :=
-        'lease, timeout, max_attempts, backoff, max_running, max_running_per_group, delayed_head, fair_groups, '
-        'rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure, keep_history';
+        'lease, timeout, ttl, on_expired, max_queued, max_attempts, backoff, max_running, max_running_per_group, '
+        'delayed_head, fair_groups, rate_limit, group_rate_limit, rate_period, ageing, '
+        'key_ttl, on_predecessor_failure, keep_history';
     changed queue.queues;
     fresh   queue.queues;
     option  text;
@@ -29,6 +30,13 @@ BEGIN
                 END IF;
             WHEN 'timeout' THEN
                 changed.timeout := queue_internal.interval_option(option, value, false);
+            WHEN 'ttl' THEN
+                changed.ttl := queue_internal.interval_option(option, value, false);
+            WHEN 'on_expired' THEN
+                changed.on_expired := coalesce(
+                    queue_internal.choice_option(option, value, '{dead, cancel}'), fresh.on_expired);
+            WHEN 'max_queued' THEN
+                changed.max_queued := queue_internal.number_option(option, value, 1, 2147483647, true);
             WHEN 'max_attempts' THEN
                 changed.max_attempts := coalesce(
                     queue_internal.number_option(option, value, 1, 10000, true), fresh.max_attempts);
@@ -47,6 +55,8 @@ BEGIN
                     queue_internal.boolean_option(option, value), fresh.fair_groups);
             WHEN 'rate_limit' THEN
                 changed.rate_limit := queue_internal.number_option(option, value, 1, 10000, true);
+            WHEN 'group_rate_limit' THEN
+                changed.group_rate_limit := queue_internal.number_option(option, value, 1, 10000, true);
             WHEN 'rate_period' THEN
                 changed.rate_period := queue_internal.interval_option(option, value, false);
             WHEN 'ageing' THEN
@@ -66,17 +76,18 @@ BEGIN
                           HINT = format('The options are %s.', valid);
         END CASE;
     END LOOP;
-    IF (changed.rate_limit IS NULL) <> (changed.rate_period IS NULL) THEN
+    IF (coalesce(changed.rate_limit, changed.group_rate_limit) IS NULL) <> (changed.rate_period IS NULL) THEN
         PERFORM queue_internal.raise_invalid(
-            'options', 'must have both or neither of "rate_limit" and "rate_period"');
+            'options', 'must have "rate_period" together with "rate_limit" or "group_rate_limit", or none of them');
     END IF;
     UPDATE queue.queues AS q
-    SET lease = changed.lease, timeout = changed.timeout, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
+    SET lease = changed.lease, timeout = changed.timeout, ttl = changed.ttl, on_expired = changed.on_expired,
+        max_queued = changed.max_queued, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
         backoff_kind = changed.backoff_kind, backoff_base = changed.backoff_base,
         backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter,
         max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,
         delayed_head = changed.delayed_head, fair_groups = changed.fair_groups,
-        rate_limit = changed.rate_limit, rate_period = changed.rate_period, ageing = changed.ageing,
+        rate_limit = changed.rate_limit, group_rate_limit = changed.group_rate_limit, rate_period = changed.rate_period, ageing = changed.ageing,
         key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure
     WHERE q.name = apply_options.name;
     PERFORM queue_internal.policies_changed(changed, options);
@@ -92,15 +103,17 @@ BEGIN
         PERFORM queue_internal.provide_limits(source);
         PERFORM queue_internal.announce_task(source.name, clock_timestamp());
     END IF;
-    IF options ?| '{max_running_per_group, delayed_head, fair_groups}' THEN
+    IF options ?| '{max_running_per_group, delayed_head, fair_groups, group_rate_limit, rate_period}' THEN
         WITH locked AS MATERIALIZED (
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
               AND (source.delayed_head = 'pass' AND l.admission = 1 AND l.run_at > clock_timestamp()
-                   OR source.delayed_head = 'block' AND l.admission = 0)
+                   OR source.delayed_head = 'block' AND l.admission = 0
+                   -- They are admitted again under the new rate limit of their group.
+                   OR source.group_rate_limit IS NOT NULL AND l.admission = 1)
             ORDER BY l.id FOR NO KEY UPDATE
         )
-        UPDATE queue.tasks AS t SET admission = CASE source.delayed_head WHEN 'pass' THEN 0 ELSE 2 END
+        UPDATE queue.tasks AS t SET admission = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 2 END
         FROM locked AS l WHERE t.id = l.id;
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t

@@ -9,8 +9,8 @@
 --   reads the scheduled tasks behind them. The search for the next priority also returns its first task: the dead index
 --   entries of finished tasks, which precede it until the next vacuum, are read once and not twice. A claim that has
 --   read many of them sets the scan start for the next ones (scan_start.sql).
---   An expired task is found at its own place in the order and ended like any attempt, so claims need no reaper. One
---   claim ends about 256 attempts and spends about a second on it. It leaves the others to the next claim.
+--   A task whose lease has expired, or whose start deadline has passed, is found at its own place in the order and ended,
+--   so claims need no reaper. One claim ends about 256 of them and spends about a second on it. It leaves the others to the next claim.
 --
 --   Events are processed first, because they can admit tasks that come next. The scan itself can leave events: when it
 --   finds a task that has to be blocked in its group, or claims the only admitted task of a group. Then it scans again.
@@ -41,6 +41,9 @@ DECLARE
     start     CONSTANT integer := CASE WHEN buckets > 1 THEN floor(random() * buckets) ELSE 0 END;
     in_bucket integer;
     fresh     boolean := false;
+    -- The first task that is heavier than others: see rates.sql.
+    heavy     bigint;
+    reserve   integer := 0;
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -114,18 +117,29 @@ BEGIN
             WHILE level IS NOT NULL LOOP
                 again := false;
                 IF head <= until THEN
+                    IF source.rate_limit IS NOT NULL AND heavy IS NULL THEN
+                        SELECT f.id, f.weight INTO heavy, reserve FROM (
+                            SELECT t.id, t.weight FROM queue.tasks AS t
+                            WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
+                              AND t.priority = level AND t.admission < 2
+                              AND t.run_at >= head AND t.run_at <= until AND t.state = 'queued'
+                              AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
+                            ORDER BY t.run_at, t.id LIMIT 1) AS f
+                        WHERE f.weight > 1;
+                    END IF;
                     FOR candidate IN
                         SELECT t.* FROM queue.tasks AS t
                         WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
                           AND t.priority = level AND t.admission < 2
                           AND t.run_at >= head AND t.run_at <= until
-                          AND (t.state = 'queued'
-                               OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
+                          AND (t.state = 'queued' AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
+                               OR ending AND t.id <> ALL (stuck)
+                                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment))
                         ORDER BY t.run_at, t.id
                         LIMIT max_tasks - granted
                         FOR NO KEY UPDATE SKIP LOCKED
                     LOOP
-                        IF candidate.state = 'running' THEN
+                        IF candidate.state = 'running' OR candidate.token = 0 AND candidate.start_by <= moment THEN
                             CONTINUE WHEN NOT ending;
                             ended := ended + 1;
                             ending := ended < 256 AND clock_timestamp() < begun + interval '1 second';
@@ -134,7 +148,8 @@ BEGIN
                             END IF;
                             -- Usually it can be claimed now, at its old place.
                             SELECT t.* INTO candidate FROM queue.tasks AS t
-                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.admission < 2 AND t.run_at <= until;
+                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.admission < 2 AND t.run_at <= until
+                              AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE;
                             IF NOT FOUND THEN
                                 -- It has ended, and other tasks may have waited for that.
                                 more := true;
@@ -170,8 +185,20 @@ BEGIN
                             started := clock_timestamp();
                         END IF;
                         IF limited THEN
-                            started := queue_internal.take_capacity(source, candidate.id, new_token);
+                            started := queue_internal.take_capacity(
+                                source, candidate.id, new_token, candidate.weight,
+                                CASE WHEN candidate.id <> heavy THEN reserve ELSE 0 END);
                             EXIT walk WHEN started IS NULL;
+                            heavy := nullif(heavy, candidate.id);
+                        END IF;
+                        IF candidate.token = 0 AND candidate.start_by <= started THEN
+                            -- Its start deadline has passed since the scan began.
+                            moment := started;
+                            again := true;
+                            CONTINUE;
+                        END IF;
+                        IF source.group_rate_limit IS NOT NULL AND candidate.group_key IS NOT NULL THEN
+                            PERFORM queue_internal.record_group_start(source, candidate, started);
                         END IF;
                         leased := usual;
                         IF candidate.lease IS NOT NULL AND lease IS NULL THEN

@@ -123,6 +123,19 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_duplicate_key IS 'Raises QX004.';
 
+CREATE FUNCTION queue_internal.raise_queue_full(source queue.queues, depth bigint, more bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'queue "%" is full', source.name
+        USING ERRCODE = 'QX006',
+              DETAIL = format('The number of queued tasks is %s, the number of tasks to add is %s, and "max_queued" is %s.',
+                              CASE WHEN depth > source.max_queued THEN 'more than ' || source.max_queued ELSE depth::text END,
+                              more, source.max_queued),
+              HINT = 'Push again when workers have finished some, or raise the option "max_queued" with queue.configure().';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_queue_full IS 'Raises QX006.';
+
 CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, kind text, rule text, hint text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

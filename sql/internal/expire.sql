@@ -1,6 +1,7 @@
 -- queue_internal.expire(ids, patience)
 --
---   Ends the attempts of those of the tasks whose lease has expired. Returns how many; which tasks still run, with the
+--   Ends the attempts of those of the tasks whose lease has expired, and the tasks whose start deadline has passed
+--   (deadlines.sql). Returns how many; which tasks still run, with the
 --   ends of their leases; and which could not be ended, if any. A task still runs if another transaction has it locked,
 --   or has extended or claimed it. A transaction that has pushed after a task prevents its end, but not that it is
 --   requeued.
@@ -41,11 +42,14 @@ BEGIN
                     NULL;
                 WHEN OTHERS THEN
                     failed := failed || task_id;
-                    SELECT t.queue, CASE WHEN isfinite(t.lease_until)
-                                         THEN extract(epoch FROM started - t.lease_until)::bigint END AS overdue
+                    SELECT t.queue, t.lease_until IS NULL AS unstarted,
+                           CASE WHEN isfinite(coalesce(t.lease_until, t.start_by))
+                                THEN extract(epoch FROM started - coalesce(t.lease_until, t.start_by))::bigint END AS overdue
                     INTO stuck FROM queue.tasks AS t WHERE t.id = task_id;
                     IF coalesce(stuck.overdue % 3600, 0) < 60 AND queue_internal.may_log('lease', stuck.queue) THEN
-                        RAISE WARNING 'the lease of task % expired, but its attempt cannot be ended: %', task_id, SQLERRM;
+                        RAISE WARNING '% of task % expired, but % cannot be ended: %',
+                            CASE WHEN stuck.unstarted THEN 'the start deadline' ELSE 'the lease' END, task_id,
+                            CASE WHEN stuck.unstarted THEN 'it' ELSE 'its attempt' END, SQLERRM;
                     END IF;
             END;
         END LOOP;
@@ -57,7 +61,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.expire IS
-    'Ends attempts whose lease has expired, of the tasks given; returns how many, and which it could not end.';
+    'Ends attempts whose lease has expired, and tasks whose start deadline has passed, of the tasks given; returns how '
+    'many, and which it could not end.';
 
 CREATE FUNCTION queue_internal.end_expired(ids bigint[], until timestamptz, OUT ended bigint, OUT rest bigint[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -69,14 +74,20 @@ BEGIN
     rest := '{}';
     FOR task IN
         SELECT t.* FROM queue.tasks AS t
-        WHERE t.id = ANY (ids) AND t.state = 'running' AND t.lease_until <= clock_timestamp()
+        WHERE t.id = ANY (ids)
+          AND (t.state = 'running' AND t.lease_until <= clock_timestamp()
+               OR t.state <> 'running' AND t.token = 0 AND t.start_by <= clock_timestamp())
         ORDER BY t.id
         FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        timed_out := queue_internal.has_timed_out(task);
-        CONTINUE WHEN queue_internal.end_attempt(
-            task, CASE WHEN timed_out THEN 'timed out' ELSE 'lease expired' END, CASE WHEN NOT timed_out THEN '0'::interval END,
-            false, wait => false) IS NULL;
+        IF task.state = 'running' THEN
+            timed_out := queue_internal.has_timed_out(task);
+            CONTINUE WHEN queue_internal.end_attempt(
+                task, CASE WHEN timed_out THEN 'timed out' ELSE 'lease expired' END,
+                CASE WHEN NOT timed_out THEN '0'::interval END, false, wait => false) IS NULL;
+        ELSE
+            CONTINUE WHEN NOT queue_internal.end_unstarted(task);
+        END IF;
         ended := ended + 1;
         IF clock_timestamp() > until THEN
             rest := ARRAY(SELECT u.id FROM unnest(ids) AS u (id) WHERE u.id > task.id);
@@ -86,4 +97,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_expired IS
-    'Ends attempts whose lease has expired, until a time; returns how many, and the tasks that it did not come to.';
+    'Ends attempts whose lease has expired, and tasks that were not started, until a time; returns how many, and the tasks that it did not come to.';

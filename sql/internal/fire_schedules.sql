@@ -170,6 +170,8 @@ BEGIN
         kind => options ->> 'kind',
         lease => queue_internal.checked_lease(NULL, (options ->> 'lease')::interval),
         timeout => (options ->> 'timeout')::interval,
+        ttl => (options ->> 'ttl')::interval,
+        weight => coalesce((options ->> 'weight')::numeric::integer, 1),
         headers => coalesce(options -> 'headers', '{}')
                    || jsonb_build_object('schedule', plan.name, 'scheduled_for', run_utc));
 END

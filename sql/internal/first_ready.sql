@@ -19,7 +19,9 @@ DECLARE
     source queue.queues;
     level  integer;
     first  bigint;
+    ahead  record;
 BEGIN
+    <<queues>>
     FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL
                     AND queue_internal.has_right('worker', q.name)
     LOOP
@@ -40,13 +42,19 @@ BEGIN
             SELECT f.level INTO level
             FROM queue_internal.first_task(in_bucket, source.name, -2147483648, '-infinity', false) AS f;
             WHILE level IS NOT NULL LOOP
-                SELECT t.id INTO first FROM queue.tasks AS t
+                SELECT t.id, t.state, t.weight INTO ahead FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = level
                   AND t.admission < 2 AND t.run_at <= moment
-                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                  AND (t.state = 'queued' AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
+                       OR t.state = 'running' AND t.lease_until <= moment)
                 ORDER BY t.run_at, t.id LIMIT 1;
-                IF FOUND THEN
-                    RETURN first;
+                IF FOUND AND ahead.weight > 1 AND ahead.state = 'queued' AND source.rate_limit IS NOT NULL
+                   AND queue_internal.starts_at(source, ahead.weight) > moment THEN
+                    -- Lighter tasks behind it do not start before it.
+                    PERFORM queue_internal.announce_start(source, ahead.weight);
+                    CONTINUE queues;
+                ELSIF FOUND THEN
+                    RETURN ahead.id;
                 END IF;
                 SELECT t.priority INTO level FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2

@@ -6,6 +6,8 @@
 --   most "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
 --   comes later, by a retry or from another queue, takes the place of an admitted one that does not run yet.
 --
+--   A group can also have a rate limit (rates.sql), which decides together with max_running_per_group.
+--
 --   Where a delayed task does not hold up its group (delayed_head), it is open (admission 0) until it becomes due.
 --
 --   Exact, because one transaction at a time admits tasks of a group, and sees everything committed before: it holds
@@ -57,9 +59,11 @@ CREATE TRIGGER queue_created AFTER INSERT ON queue.queues
     FOR EACH ROW EXECUTE FUNCTION queue_internal.queue_created();
 COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new queue''s groups.';
 
--- Returns how many tasks of a group are admitted, how many of those do not run yet, and the last of these.
+-- Returns how many tasks of a group are admitted, how many of those do not run yet, and the last of these. "used" is what
+-- they and the starts of the last period take of the rate limit of the group, null if it has none. One query, because a
+-- task that starts meanwhile must be counted once.
 CREATE FUNCTION queue_internal.admitted_of(
-    source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint)
+    source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint, OUT used bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -71,19 +75,26 @@ AS $$
 DECLARE
     -- In a variable, because the planner would see that it is below 2 and use tasks_order.
     is_admitted CONSTANT smallint := 1;
+    since       CONSTANT timestamptz := clock_timestamp() - source.rate_period;
 BEGIN
-    SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued')
-    INTO admitted, ready, latest
+    SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued'),
+           CASE WHEN source.group_rate_limit IS NOT NULL THEN
+               coalesce(sum(least(t.weight, source.group_rate_limit)) FILTER (WHERE t.state = 'queued'), 0)
+               + (SELECT coalesce(sum(s.weight), 0) FROM queue_internal.group_starts AS s
+                  WHERE s.queue = source.name AND s.group_key = admitted_of.group_key
+                    AND s.started_at > since AND s.started_at < since + 2 * source.rate_period) END
+    INTO admitted, ready, latest, used
     FROM queue.tasks AS t
     WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.admission = is_admitted;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted.';
+COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted, and what they take of its rate limit.';
 
--- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing.
+-- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing. "not_before" is
+-- when the rate limit will allow the next task, null if that is not what it waits for.
 CREATE FUNCTION queue_internal.next_admission(
-    source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint,
-    OUT admit bigint, OUT withdraw bigint)
+    source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint, used bigint,
+    OUT admit bigint, OUT withdraw bigint, OUT not_before timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -99,21 +110,21 @@ DECLARE
     blocking   CONSTANT boolean := source.delayed_head = 'block';
     first      record;
 BEGIN
-    IF admitted > source.max_running_per_group THEN
+    IF admitted > source.max_running_per_group OR used > source.group_rate_limit AND ready > 0 THEN
         withdraw := latest;
         RETURN;
     END IF;
     -- Checks the first thousand of the open tasks, which are not due yet. A claim meets the others when they become
     -- due (block_due_tasks). Both are read in the order of tasks_group, because the index on ids has the tasks of all
     -- queues.
-    SELECT w.id, w.state INTO first FROM (
-        (SELECT t.id, t.state FROM queue.tasks AS t
+    SELECT w.id, w.state, w.weight INTO first FROM (
+        (SELECT t.id, t.state, t.weight FROM queue.tasks AS t
          WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
            AND (t.state = 'queued' OR blocking)
          ORDER BY t.admission, t.id LIMIT 1)
         UNION ALL
-        (SELECT o.id, o.state FROM (
-             SELECT t.id, t.state, t.run_at FROM queue.tasks AS t
+        (SELECT o.id, o.state, o.weight FROM (
+             SELECT t.id, t.state, t.weight, t.run_at FROM queue.tasks AS t
              WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission <= is_open
              ORDER BY t.admission, t.id LIMIT 1000) AS o
          WHERE o.state = 'queued' AND (blocking OR o.run_at <= clock_timestamp())
@@ -123,10 +134,14 @@ BEGIN
         RETURN;
     ELSIF first.state = 'queued' AND admitted < source.max_running_per_group
           -- Fair: one task of each group is in the order, and the next joins at its end.
-          AND NOT (source.fair_groups AND ready > 0) THEN
+          AND NOT (source.fair_groups AND ready > 0)
+          AND (used + least(first.weight, source.group_rate_limit) > source.group_rate_limit) IS NOT TRUE THEN
         admit := first.id;
     ELSIF latest > first.id THEN
         withdraw := latest;
+    ELSIF first.state = 'queued' AND admitted < source.max_running_per_group AND source.group_rate_limit IS NOT NULL THEN
+        not_before := queue_internal.group_free_at(
+            source, group_key, used + least(first.weight, source.group_rate_limit) - source.group_rate_limit);
     END IF;
     -- Otherwise the limit is reached; or the first task still waits for its predecessors, and blocks the others as a
     -- delayed one does.
@@ -154,10 +169,10 @@ BEGIN
     IF NOT queue_internal.lock_group(source.name, group_key) THEN
         RETURN false;
     END IF;
-    SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+    SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
     LOOP
-        SELECT s.admit, s.withdraw INTO step
-        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest) AS s;
+        SELECT s.* INTO step
+        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest, now.used) AS s;
         IF step.withdraw IS NOT NULL THEN
             UPDATE queue.tasks AS t SET admission = 2
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
@@ -167,7 +182,7 @@ BEGIN
             IF NOT FOUND THEN
                 RETURN false;
             END IF;
-            SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+            SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
         ELSIF step.admit IS NOT NULL THEN
             UPDATE queue.tasks AS t
             SET admission = CASE WHEN pass AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
@@ -184,8 +199,12 @@ BEGIN
             PERFORM queue_internal.move_scan_start_back(next);
             now.admitted := now.admitted + next.admission;
             now.ready := now.ready + next.admission;
+            now.used := now.used + next.admission * least(next.weight, source.group_rate_limit);
             now.latest := CASE WHEN next.admission = 1 THEN greatest(now.latest, next.id) ELSE now.latest END;
         ELSE
+            IF step.not_before IS NOT NULL THEN
+                PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
+            END IF;
             RETURN true;
         END IF;
         IF clock_timestamp() >= until THEN
@@ -232,16 +251,20 @@ $$;
 COMMENT ON FUNCTION queue_internal.block_due_tasks IS 'Blocks the due tasks of a group until it is their turn.';
 
 -- Called when a task of a group is requeued or gets another run_at: a task behind it may run first, or it may run
--- before others. If the option of the queue says so, a delayed task lets the others pass.
+-- before others. If the option of the queue says so, a delayed task lets the others pass. The rate limit of a group allows
+-- a task that ran one more start only when it admits it again.
 CREATE FUNCTION queue_internal.recheck_group(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF task.group_key IS NULL THEN
         RETURN;
-    ELSIF task.admission = 1 AND task.run_at > clock_timestamp() THEN
-        UPDATE queue.tasks AS t SET admission = 0
-        WHERE t.id = task.id AND EXISTS (
-            SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.delayed_head = 'pass');
+    ELSIF task.admission = 1 THEN
+        UPDATE queue.tasks AS t
+        SET admission = CASE WHEN q.delayed_head = 'pass' AND task.run_at > clock_timestamp() THEN 0 ELSE 2 END
+        FROM queue.queues AS q
+        WHERE t.id = task.id AND q.name = task.queue
+          AND (q.delayed_head = 'pass' AND task.run_at > clock_timestamp()
+               OR q.group_rate_limit IS NOT NULL AND task.state = 'running');
     END IF;
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END

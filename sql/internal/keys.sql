@@ -182,8 +182,11 @@ BEGIN
     IF on_duplicate = 'replace' THEN
         UPDATE queue.tasks AS t
         SET payload = pushed.payload, kind = pushed.kind, lease = pushed.lease, timeout = pushed.timeout,
-            headers = pushed.headers, priority = pushed.priority
-        WHERE t.id = holder.task_id;
+            start_by = pushed.start_by, weight = pushed.weight, headers = pushed.headers, priority = pushed.priority,
+            -- It was admitted with its old weight (rates.sql).
+            admission = CASE WHEN t.admission = 1 AND t.weight <> pushed.weight THEN 2 ELSE t.admission END
+        WHERE t.id = holder.task_id
+        RETURNING t.admission INTO pushed.admission;
     END IF;
     id := holder.task_id;
     pushed.id := id;

@@ -4,9 +4,7 @@
 --   the task that is written in it no longer runs with the token that is written in it. So each end of a task frees its
 --   slot by itself, at the commit, exactly once.
 --
---   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.rate_buckets). A
---   start uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more
---   tasks start.
+--   rate_limit: see rates.sql.
 --
 --   Concurrent claims take different slots and buckets, and none waits for another. All of it is part of the caller's
 --   transaction: a claim that rolls back has taken nothing.
@@ -77,13 +75,16 @@ COMMENT ON FUNCTION queue_internal.take_slot IS
     'Takes a slot for a task and returns its number; null if none is free.';
 
 -- Takes what a task needs to start: a slot, and a start from a rate bucket. Returns the time of the start, or null if
--- the task may not start. Gives a slot without a start back, or the task would later have two.
-CREATE FUNCTION queue_internal.take_capacity(source queue.queues, task_id bigint, token bigint)
+-- the task may not start. Gives a slot without a start back, or the task would later have two. "reserve" is the weight of
+-- a task that comes first (take_start).
+CREATE FUNCTION queue_internal.take_capacity(
+    source queue.queues, task_id bigint, token bigint, weight integer, reserve integer)
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     free_slot integer;
     started   timestamptz;
+    later     timestamptz;
 BEGIN
     IF source.max_running IS NOT NULL THEN
         free_slot := queue_internal.take_slot(source, task_id, token);
@@ -93,8 +94,13 @@ BEGIN
         started := clock_timestamp();
     END IF;
     IF source.rate_limit IS NOT NULL THEN
-        started := queue_internal.take_start(source);
+        started := queue_internal.take_start(source, weight, reserve);
         IF started IS NULL THEN
+            -- Unless it only met the locks of others.
+            later := queue_internal.starts_at(source, weight + reserve);
+            IF later > clock_timestamp() THEN
+                PERFORM queue_internal.announce_task(source.name, later);
+            END IF;
             UPDATE queue_internal.slots AS s SET task_id = NULL
             WHERE s.queue = source.name AND s.slot = free_slot AND s.task_id = take_capacity.task_id;
         END IF;
@@ -104,82 +110,6 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.take_capacity IS
     'Takes a slot and a start for a task; returns when it starts, or null if it may not.';
-
--- Returns when each bucket next has a start, or since when it has one. A time more than a period in the future was
--- written before the clock was set back, and does not count. Reads only.
-CREATE FUNCTION queue_internal.rate_bucket_times(
-    source queue.queues, until timestamptz, wanted integer,
-    OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
-RETURNS SETOF record
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
-AS $$
-DECLARE
-    buckets CONSTANT integer := least(source.rate_limit, 64);
-    start   CONSTANT integer := floor(random() * buckets);
-    horizon CONSTANT timestamptz := clock_timestamp() + source.rate_period;
-BEGIN
-    RETURN QUERY
-    SELECT newest.bucket, newest.version, due.at
-    FROM generate_series(start, start + buckets - 1) AS i,
-         LATERAL (SELECT s.bucket, s.version, s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
-                  FROM queue_internal.rate_buckets AS s
-                  WHERE s.queue = source.name AND s.bucket = 1 + i % buckets
-                  ORDER BY s.version DESC LIMIT 1) AS newest,
-         LATERAL (SELECT CASE WHEN newest.blocking < horizon THEN newest.blocking + source.rate_period
-                              ELSE '-infinity' END AS at) AS due
-    WHERE due.at <= until
-    LIMIT wanted;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.rate_bucket_times IS
-    'Returns up to so many rate buckets of a queue that have a start by the time given.';
-
--- Returns when the start was taken; null if there is none.
-CREATE FUNCTION queue_internal.take_start(source queue.queues) RETURNS timestamptz
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    wanted integer;
-    free   record;
-    held   queue_internal.rate_buckets;
-    moment timestamptz;
-BEGIN
-    FOREACH wanted IN ARRAY ARRAY[2, 64] LOOP
-        FOR free IN
-            SELECT b.bucket, b.version FROM queue_internal.rate_bucket_times(source, clock_timestamp(), wanted) AS b
-        LOOP
-            SELECT s.* INTO held FROM queue_internal.rate_buckets AS s
-            WHERE s.queue = source.name AND s.bucket = free.bucket AND s.version = free.version
-            FOR UPDATE SKIP LOCKED;
-            CONTINUE WHEN NOT FOUND;
-            moment := clock_timestamp();
-            UPDATE queue_internal.rate_buckets AS s
-            SET version = s.version + 1,
-                taken = ARRAY(SELECT u.at FROM unnest(held.taken) WITH ORDINALITY AS u (at, position)
-                              WHERE u.at > moment - source.rate_period AND u.at < moment + source.rate_period
-                              ORDER BY u.position) || moment
-            WHERE s.queue = source.name AND s.bucket = held.bucket AND s.version = held.version;
-            RETURN moment;
-        END LOOP;
-    END LOOP;
-    RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.take_start IS
-    'Takes a start from a queue''s rate buckets; returns when, or null if there is none.';
-
-CREATE FUNCTION queue_internal.announce_start(source queue.queues) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM queue_internal.announce_task(source.name, min(b.free_at))
-    FROM queue_internal.rate_bucket_times(source, 'infinity', NULL) AS b;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.announce_start IS 'Announces when a rate bucket of a queue next has a start.';
 
 -- Whether a claim would end the expired attempt of a task that occupies a slot. Reads only.
 CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean

@@ -64,9 +64,11 @@ BEGIN
                 PERFORM queue_internal.number_option(option, value, -2147483648, 2147483647, true);
             WHEN 'max_attempts' THEN
                 PERFORM queue_internal.number_option(option, value, 1, 10000, true);
+            WHEN 'weight' THEN
+                PERFORM queue_internal.number_option(option, value, 1, 1000000, true);
             WHEN 'delay' THEN
                 PERFORM queue_internal.interval_option(option, value, true);
-            WHEN 'lease', 'timeout' THEN
+            WHEN 'lease', 'timeout', 'ttl' THEN
                 PERFORM queue_internal.interval_option(option, value, false);
             WHEN 'key', 'on_duplicate', 'group_key', 'kind' THEN
                 IF jsonb_typeof(value) NOT IN ('string', 'null') THEN
@@ -80,7 +82,7 @@ BEGIN
                 RAISE EXCEPTION 'argument "options" has no option "%"', left(option, 64)
                     USING ERRCODE = 'invalid_parameter_value',
                           HINT = 'The options are missed_runs, priority, delay, key, on_duplicate, group_key, '
-                                 'max_attempts, headers, kind, lease, timeout.';
+                                 'max_attempts, headers, kind, lease, timeout, ttl, weight.';
         END CASE;
     END LOOP;
     -- Refuses now what a push would refuse.
@@ -89,7 +91,8 @@ BEGIN
         on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'), group_key => options ->> 'group_key',
         max_attempts => NULL, headers => NULL, after => NULL, backoff => NULL, key_ttl => NULL,
         on_predecessor_failure => NULL, kind => options ->> 'kind', lease => (options ->> 'lease')::interval,
-        timeout => (options ->> 'timeout')::interval);
+        timeout => (options ->> 'timeout')::interval, ttl => (options ->> 'ttl')::interval,
+        weight => coalesce((options ->> 'weight')::numeric::integer, 1));
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_schedule_options IS 'Checks the options of a schedule.';

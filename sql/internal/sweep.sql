@@ -66,6 +66,7 @@ BEGIN
             FROM queue_internal.sweep_emitted(pos.event_queue, pos.event, rows) AS e;
             pos.emitted_pending := pos.event IS NOT NULL AND (pos.is_first_turn OR pos.emitted_pending);
         END IF;
+        PERFORM queue_internal.retire_group_starts(10000);
         pos.queue := '';
         -- Forget queues that are gone.
         pos.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(pos.groups) AS g
@@ -227,7 +228,9 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     -- In a variable, because a volatile function cannot be an index condition. No event is postponed for that long.
-    longest CONSTANT timestamptz := clock_timestamp() + interval '11 seconds';
+    longest CONSTANT timestamptz :=
+        clock_timestamp() + greatest(interval '11 seconds', source.rate_period + interval '1 second');
+    step    record;
 BEGIN
     IF group_key IS NULL THEN
         -- The clock has been set back.
@@ -249,13 +252,19 @@ BEGIN
         WHERE t.queue = source.name AND t.group_key > sweep_groups.group_key ORDER BY t.group_key LIMIT 1;
         EXIT WHEN group_key IS NULL;
         checked := checked + 1;
-        INSERT INTO queue_internal.events (queue, group_key)
-        SELECT source.name, sweep_groups.group_key
+        SELECT s.* INTO step
         FROM queue_internal.admitted_of(source, sweep_groups.group_key) AS a,
-             LATERAL queue_internal.next_admission(source, sweep_groups.group_key, a.admitted, a.ready, a.latest) AS s
-        WHERE (s.admit IS NOT NULL OR s.withdraw IS NOT NULL)
-          AND NOT EXISTS (SELECT FROM queue_internal.events AS e
-                          WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key);
+             LATERAL queue_internal.next_admission(
+                 source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used) AS s;
+        IF step.not_before IS NOT NULL THEN
+            PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
+        ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
+            INSERT INTO queue_internal.events (queue, group_key)
+            SELECT source.name, sweep_groups.group_key
+            WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e
+                              WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key
+                                AND (e.due_at <= clock_timestamp() OR e.tries > 0));
+        END IF;
     END LOOP;
 END
 $$;

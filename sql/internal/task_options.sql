@@ -7,7 +7,8 @@ CREATE FUNCTION queue_internal.check_task_options(
     queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text, key_ttl_from text DEFAULT NULL, kind text DEFAULT NULL, lease interval DEFAULT NULL,
-    timeout interval DEFAULT NULL, batch bigint DEFAULT NULL)
+    timeout interval DEFAULT NULL, start_by timestamptz DEFAULT NULL, ttl interval DEFAULT NULL, weight integer DEFAULT 1,
+    batch bigint DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -45,10 +46,16 @@ BEGIN
     IF batch IS NOT NULL THEN
         PERFORM queue_internal.check_batch(batch);
     END IF;
+    IF weight IS DISTINCT FROM 1 THEN
+        PERFORM queue_internal.check_weight(queue, group_key, weight);
+    END IF;
     IF kind IS NOT NULL AND octet_length(kind) NOT BETWEEN 1 AND 128 THEN
         PERFORM queue_internal.check_name('kind', kind);
     ELSIF lease IS NOT NULL OR timeout IS NOT NULL THEN
         PERFORM queue_internal.check_times(lease, timeout);
+    END IF;
+    IF start_by IS NOT NULL OR ttl IS NOT NULL THEN
+        PERFORM queue_internal.check_deadline(start_by, ttl);
     END IF;
 END
 $$;
@@ -119,3 +126,28 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_times IS 'Checks the lease and the timeout of a task, which may be null.';
+
+-- The limits of a queue are only for those who may push to it. "queue" is null if there may be several.
+CREATE FUNCTION queue_internal.check_weight(queue text, group_key text, weight integer) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues;
+BEGIN
+    IF weight IS NULL THEN
+        PERFORM queue_internal.raise_null('weight');
+    ELSIF weight < 1 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be greater than zero', weight::text);
+    ELSIF weight > 1000000 THEN
+        PERFORM queue_internal.raise_too_large('weight', '1000000', weight::text);
+    END IF;
+    SELECT q.* INTO source FROM queue.queues AS q
+    WHERE q.name = check_weight.queue AND queue_internal.has_right('producer', q.name);
+    IF weight > source.rate_limit THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must not be greater than the "rate_limit" of the queue', weight::text);
+    ELSIF weight > source.group_rate_limit AND group_key IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid(
+            'weight', 'must not be greater than the "group_rate_limit" of the queue', weight::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_weight IS 'Checks the weight of a task against its bounds and the limits of its queue.';

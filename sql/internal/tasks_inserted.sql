@@ -1,14 +1,16 @@
 -- The trigger for every way into queue.tasks: push, a plain INSERT, COPY.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group with blocked
---   tasks.
---   Errors:   QX002 no such queue; 22023 for an invalid column in a plain INSERT
+--   Refuses tasks of unknown and full queues and tasks that could never run, gives tasks without a start deadline that of
+--   their queue, and leaves an event for each group with blocked tasks. A task with errors is a dead letter that is put
+--   back: that is never refused, and gives it no deadline.
+--   Errors:   QX002 no such queue; QX006 the queue is full; 22023 for an invalid column in a plain INSERT
 --   Why a statement trigger: one lookup of the queues for a million rows.
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     arrival record;
+    source  queue.queues;
     misfit  record;
 BEGIN
     SELECT i.* INTO misfit FROM inserted AS i
@@ -20,6 +22,8 @@ BEGIN
        -- 1000 years and 1 year in seconds. queue.max_lease may have been lowered since the push.
        OR extract(epoch FROM i.lease) NOT BETWEEN 0.000001 AND 31557600000
        OR extract(epoch FROM i.timeout) NOT BETWEEN 0.000001 AND 31557600
+       OR NOT isfinite(i.start_by)
+       OR i.weight NOT BETWEEN 1 AND 1000000
     LIMIT 1;
     IF NOT isfinite(misfit.run_at) THEN
         PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
@@ -35,17 +39,33 @@ BEGIN
         PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', misfit.lease::text);
     ELSIF extract(epoch FROM misfit.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
         PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', misfit.timeout::text);
+    ELSIF NOT isfinite(misfit.start_by) THEN
+        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', misfit.start_by::text);
+    ELSIF misfit.weight NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', misfit.weight::text);
     ELSIF FOUND THEN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM queue_internal.check_backoff(b.backoff)
     FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;
     FOR arrival IN
-        SELECT i.queue, bool_or(i.admission = 2) AS blocked
+        SELECT i.queue, bool_or(i.admission = 2) AS blocked, count(*) FILTER (WHERE i.errors IS NULL) AS fresh,
+               count(*) FILTER (WHERE i.errors IS NULL AND i.state = 'queued') AS queued,
+               bool_or(i.errors IS NULL AND i.token = 0 AND i.start_by IS NULL) AS undated
         FROM inserted AS i GROUP BY i.queue
     LOOP
-        IF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = arrival.queue) THEN
-            PERFORM queue_internal.raise_unknown_queue(arrival.queue);
+        IF TG_NARGS = 0 THEN
+            SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = arrival.queue;
+            IF NOT FOUND THEN
+                PERFORM queue_internal.raise_unknown_queue(arrival.queue);
+            ELSIF source.max_queued IS NOT NULL AND arrival.fresh > 0 THEN
+                PERFORM queue_internal.check_depth(source, arrival.fresh, arrival.queued);
+            END IF;
+            IF source.ttl IS NOT NULL AND arrival.undated THEN
+                PERFORM queue_internal.set_start_by(source, ARRAY(
+                    SELECT i.id FROM inserted AS i
+                    WHERE i.queue = arrival.queue AND i.errors IS NULL AND i.token = 0 AND i.start_by IS NULL));
+            END IF;
         END IF;
         IF arrival.blocked THEN
             INSERT INTO queue_internal.events (queue, group_key)
@@ -57,7 +77,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.tasks_inserted IS
-    'Refuses tasks of unknown queues, and leaves an event for each group with blocked tasks.';
+    'Refuses tasks of unknown and full queues, and leaves an event for each group with blocked tasks.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted

@@ -30,6 +30,7 @@ COMMENT ON SCHEMA queue_internal IS
 --   locks               rows to lock
 --   slots               which tasks occupy the slots of a queue with max_running
 --   rate_buckets        the rate buckets of a queue with a rate limit
+--   group_starts        which tasks of groups started, in a queue with a rate limit per group
 --   token_mark          how far fencing tokens have been handed out
 --   steps               what tasks stored, and what they waited for and got
 --   awaits              what suspended tasks wait for
@@ -44,6 +45,9 @@ CREATE TABLE queue.queues (
     name                  text COLLATE "C" NOT NULL PRIMARY KEY,
     lease                 interval    NOT NULL DEFAULT '1 minute',
     timeout               interval,
+    ttl                   interval,
+    on_expired            text        NOT NULL DEFAULT 'dead',
+    max_queued            integer,
     max_attempts          integer     NOT NULL DEFAULT 20,
     backoff_kind          text        NOT NULL DEFAULT 'exponential',
     backoff_base          interval    NOT NULL DEFAULT '1 second',
@@ -53,6 +57,7 @@ CREATE TABLE queue.queues (
     max_running           integer,
     max_running_per_group integer     NOT NULL DEFAULT 1,
     rate_limit            integer,
+    group_rate_limit      integer,
     rate_period           interval,
     delayed_head          text        NOT NULL DEFAULT 'block',
     fair_groups           boolean     NOT NULL DEFAULT false,
@@ -64,13 +69,15 @@ CREATE TABLE queue.queues (
     CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
     CONSTRAINT queues_lease_check CHECK (extract(epoch FROM lease) > 0),
     CONSTRAINT queues_timeout_check CHECK (extract(epoch FROM timeout) > 0),
+    CONSTRAINT queues_deadlines_check CHECK (extract(epoch FROM ttl) > 0 AND on_expired IN ('dead', 'cancel')),
+    CONSTRAINT queues_max_queued_check CHECK (max_queued > 0),
     CONSTRAINT queues_max_attempts_check CHECK (max_attempts > 0),
     CONSTRAINT queues_backoff_check CHECK (
         backoff_kind IN ('fixed', 'linear', 'exponential')
         AND backoff_base >= '0' AND backoff_max >= '0' AND backoff_jitter BETWEEN 0 AND 1),
     CONSTRAINT queues_limits_check CHECK (
-        max_running > 0 AND max_running_per_group > 0 AND rate_limit > 0 AND rate_period > '0'
-        AND (rate_limit IS NULL) = (rate_period IS NULL)),
+        max_running > 0 AND max_running_per_group > 0 AND rate_limit > 0 AND group_rate_limit > 0 AND rate_period > '0'
+        AND (coalesce(rate_limit, group_rate_limit) IS NULL) = (rate_period IS NULL)),
     CONSTRAINT queues_policies_check CHECK (
         delayed_head IN ('block', 'pass') AND ageing > '0' AND key_ttl > '0'
         AND on_predecessor_failure IN ('fail', 'cancel', 'continue'))
@@ -110,6 +117,8 @@ CREATE TABLE queue.tasks (
     kind                text COLLATE "C",
     lease               interval,
     timeout             interval,
+    start_by            timestamptz,
+    weight              integer     NOT NULL DEFAULT 1,
     headers             jsonb,
     payload             jsonb       NOT NULL DEFAULT '{}',
     progress            jsonb,
@@ -150,6 +159,8 @@ CREATE TABLE queue.history (
     kind         text COLLATE "C",
     lease        interval,
     timeout      interval,
+    start_by     timestamptz,
+    weight       integer     NOT NULL DEFAULT 1,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
@@ -183,12 +194,15 @@ CREATE TABLE queue.dead_letters (
     kind         text COLLATE "C",
     lease        interval,
     timeout      interval,
+    start_by     timestamptz,
+    weight       integer     NOT NULL DEFAULT 1,
     headers      jsonb,
     payload      jsonb       NOT NULL,
     progress     jsonb,
     errors       jsonb,
     key_ttl      interval,
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
+    CONSTRAINT dead_letters_weight_check CHECK (weight BETWEEN 1 AND 1000000),
     CONSTRAINT dead_letters_times_check CHECK (
         isfinite(failed_at) AND isfinite(run_at) AND isfinite(created_at) AND isfinite(coalesce(claimed_at, run_at)))
 );
@@ -314,6 +328,20 @@ CREATE TABLE queue_internal.rate_buckets (
     capacity integer       NOT NULL,
     taken    timestamptz[] NOT NULL DEFAULT '{}',
     CONSTRAINT rate_buckets_pkey PRIMARY KEY (queue, bucket, version)
+);
+
+-- The starts of tasks of groups in a queue with group_rate_limit, which count until they are rate_period old. They are
+-- deleted some time after "expires_at", so that groups that are idle leave nothing.
+CREATE TABLE queue_internal.group_starts (
+    queue      text COLLATE "C" NOT NULL,
+    group_key  text COLLATE "C" NOT NULL,
+    started_at timestamptz NOT NULL,
+    task_id    bigint      NOT NULL,
+    weight     integer     NOT NULL,
+    expires_at timestamptz NOT NULL,
+    CONSTRAINT group_starts_pkey PRIMARY KEY (queue, group_key, started_at, task_id),
+    CONSTRAINT group_starts_check CHECK (
+        weight BETWEEN 1 AND 1000000 AND isfinite(started_at) AND isfinite(expires_at))
 );
 
 -- One row, from which the first token of a claim is computed (src/tokens.rs, internal/token_base.sql). A worker writes
@@ -443,6 +471,10 @@ COMMENT ON INDEX queue.tasks_order IS
 CREATE INDEX tasks_group ON queue.tasks (queue, group_key, admission, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: the admitted, the open and the blocked ones.';
 
+-- expire_unstarted: the tasks that have to be started next, and those that were not. Tasks without a deadline are not in it.
+CREATE INDEX tasks_start_by ON queue.tasks (start_by, id) WHERE start_by IS NOT NULL;
+COMMENT ON INDEX queue.tasks_start_by IS 'The tasks with a start deadline. Holds no column that a claim changes.';
+
 -- process_events: all events of a group, or of a task, at once.
 CREATE INDEX events_group ON queue_internal.events (queue, group_key, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue_internal.events_group IS 'The events of a group.';
@@ -470,6 +502,10 @@ COMMENT ON INDEX queue_internal.keys_expiry IS 'Keys that finished tasks keep fo
 CREATE INDEX history_default_finished_at ON queue.history_default
     USING brin (finished_at) WITH (pages_per_range = 32);
 COMMENT ON INDEX queue.history_default_finished_at IS 'Finds the tasks that finished in an interval.';
+
+-- retire_group_starts: the starts that count no longer.
+CREATE INDEX group_starts_expiry ON queue_internal.group_starts (expires_at);
+COMMENT ON INDEX queue_internal.group_starts_expiry IS 'Finds the starts of groups that count no longer.';
 
 -- fire_schedules: the schedules that became due since the last call.
 CREATE INDEX schedules_next_run_at ON queue.schedules (next_run_at) WHERE paused_at IS NULL;
@@ -543,6 +579,18 @@ CREATE FUNCTION queue_internal.id_bound(after bigint, entries integer) RETURNS b
 LANGUAGE c STABLE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'id_bound_wrapper';
 COMMENT ON FUNCTION queue_internal.id_bound IS
     'Returns the id of the n-th index entry after another id; null if there are fewer, or that is unknown.';
+
+CREATE FUNCTION queue_internal.deadline_bound(after timestamptz, after_id bigint, entries integer)
+RETURNS TABLE (start_by timestamptz, id bigint)
+LANGUAGE c STABLE STRICT PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'deadline_bound_wrapper';
+COMMENT ON FUNCTION queue_internal.deadline_bound IS
+    'Returns the start deadline and id of the n-th index entry after another one; no row if there are fewer, or that is '
+    'unknown.';
+
+CREATE FUNCTION queue_internal.known_depth(queue text) RETURNS bigint
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'known_depth_wrapper';
+COMMENT ON FUNCTION queue_internal.known_depth IS
+    'Returns how many queued tasks the counters of a queue show, and this transaction has added; null if unknown.';
 
 -- Rights (internal/rights.sql). They are kept in memory until queue.rights or a role changes.
 
@@ -713,6 +761,19 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_duplicate_key IS 'Raises QX004.';
+
+CREATE FUNCTION queue_internal.raise_queue_full(source queue.queues, depth bigint, more bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'queue "%" is full', source.name
+        USING ERRCODE = 'QX006',
+              DETAIL = format('The number of queued tasks is %s, the number of tasks to add is %s, and "max_queued" is %s.',
+                              CASE WHEN depth > source.max_queued THEN 'more than ' || source.max_queued ELSE depth::text END,
+                              more, source.max_queued),
+              HINT = 'Push again when workers have finished some, or raise the option "max_queued" with queue.configure().';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_queue_full IS 'Raises QX006.';
 
 CREATE FUNCTION queue_internal.raise_wrong_state(id bigint, kind text, rule text, hint text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -968,7 +1029,8 @@ CREATE FUNCTION queue_internal.check_task_options(
     queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text, key_ttl_from text DEFAULT NULL, kind text DEFAULT NULL, lease interval DEFAULT NULL,
-    timeout interval DEFAULT NULL, batch bigint DEFAULT NULL)
+    timeout interval DEFAULT NULL, start_by timestamptz DEFAULT NULL, ttl interval DEFAULT NULL, weight integer DEFAULT 1,
+    batch bigint DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -1006,10 +1068,16 @@ BEGIN
     IF batch IS NOT NULL THEN
         PERFORM queue_internal.check_batch(batch);
     END IF;
+    IF weight IS DISTINCT FROM 1 THEN
+        PERFORM queue_internal.check_weight(queue, group_key, weight);
+    END IF;
     IF kind IS NOT NULL AND octet_length(kind) NOT BETWEEN 1 AND 128 THEN
         PERFORM queue_internal.check_name('kind', kind);
     ELSIF lease IS NOT NULL OR timeout IS NOT NULL THEN
         PERFORM queue_internal.check_times(lease, timeout);
+    END IF;
+    IF start_by IS NOT NULL OR ttl IS NOT NULL THEN
+        PERFORM queue_internal.check_deadline(start_by, ttl);
     END IF;
 END
 $$;
@@ -1080,6 +1148,31 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_times IS 'Checks the lease and the timeout of a task, which may be null.';
+
+-- The limits of a queue are only for those who may push to it. "queue" is null if there may be several.
+CREATE FUNCTION queue_internal.check_weight(queue text, group_key text, weight integer) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues;
+BEGIN
+    IF weight IS NULL THEN
+        PERFORM queue_internal.raise_null('weight');
+    ELSIF weight < 1 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be greater than zero', weight::text);
+    ELSIF weight > 1000000 THEN
+        PERFORM queue_internal.raise_too_large('weight', '1000000', weight::text);
+    END IF;
+    SELECT q.* INTO source FROM queue.queues AS q
+    WHERE q.name = check_weight.queue AND queue_internal.has_right('producer', q.name);
+    IF weight > source.rate_limit THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must not be greater than the "rate_limit" of the queue', weight::text);
+    ELSIF weight > source.group_rate_limit AND group_key IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid(
+            'weight', 'must not be greater than the "group_rate_limit" of the queue', weight::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_weight IS 'Checks the weight of a task against its bounds and the limits of its queue.';
 -- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It
 -- does not run for other tasks, nor for those of a dump, which restores keys and admissions as well
 -- (tasks_inserted.sql).
@@ -1201,15 +1294,17 @@ ALTER TABLE queue.bindings ADD CONSTRAINT bindings_pattern_check
     CHECK (queue_internal.is_topic_regex(topic_regex, topic_pattern));
 -- The trigger for every way into queue.tasks: push, a plain INSERT, COPY.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for each group with blocked
---   tasks.
---   Errors:   QX002 no such queue; 22023 for an invalid column in a plain INSERT
+--   Refuses tasks of unknown and full queues and tasks that could never run, gives tasks without a start deadline that of
+--   their queue, and leaves an event for each group with blocked tasks. A task with errors is a dead letter that is put
+--   back: that is never refused, and gives it no deadline.
+--   Errors:   QX002 no such queue; QX006 the queue is full; 22023 for an invalid column in a plain INSERT
 --   Why a statement trigger: one lookup of the queues for a million rows.
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     arrival record;
+    source  queue.queues;
     misfit  record;
 BEGIN
     SELECT i.* INTO misfit FROM inserted AS i
@@ -1221,6 +1316,8 @@ BEGIN
        -- 1000 years and 1 year in seconds. queue.max_lease may have been lowered since the push.
        OR extract(epoch FROM i.lease) NOT BETWEEN 0.000001 AND 31557600000
        OR extract(epoch FROM i.timeout) NOT BETWEEN 0.000001 AND 31557600
+       OR NOT isfinite(i.start_by)
+       OR i.weight NOT BETWEEN 1 AND 1000000
     LIMIT 1;
     IF NOT isfinite(misfit.run_at) THEN
         PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
@@ -1236,17 +1333,33 @@ BEGIN
         PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', misfit.lease::text);
     ELSIF extract(epoch FROM misfit.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
         PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', misfit.timeout::text);
+    ELSIF NOT isfinite(misfit.start_by) THEN
+        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', misfit.start_by::text);
+    ELSIF misfit.weight NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', misfit.weight::text);
     ELSIF FOUND THEN
         RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM queue_internal.check_backoff(b.backoff)
     FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;
     FOR arrival IN
-        SELECT i.queue, bool_or(i.admission = 2) AS blocked
+        SELECT i.queue, bool_or(i.admission = 2) AS blocked, count(*) FILTER (WHERE i.errors IS NULL) AS fresh,
+               count(*) FILTER (WHERE i.errors IS NULL AND i.state = 'queued') AS queued,
+               bool_or(i.errors IS NULL AND i.token = 0 AND i.start_by IS NULL) AS undated
         FROM inserted AS i GROUP BY i.queue
     LOOP
-        IF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = arrival.queue) THEN
-            PERFORM queue_internal.raise_unknown_queue(arrival.queue);
+        IF TG_NARGS = 0 THEN
+            SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = arrival.queue;
+            IF NOT FOUND THEN
+                PERFORM queue_internal.raise_unknown_queue(arrival.queue);
+            ELSIF source.max_queued IS NOT NULL AND arrival.fresh > 0 THEN
+                PERFORM queue_internal.check_depth(source, arrival.fresh, arrival.queued);
+            END IF;
+            IF source.ttl IS NOT NULL AND arrival.undated THEN
+                PERFORM queue_internal.set_start_by(source, ARRAY(
+                    SELECT i.id FROM inserted AS i
+                    WHERE i.queue = arrival.queue AND i.errors IS NULL AND i.token = 0 AND i.start_by IS NULL));
+            END IF;
         END IF;
         IF arrival.blocked THEN
             INSERT INTO queue_internal.events (queue, group_key)
@@ -1258,7 +1371,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.tasks_inserted IS
-    'Refuses tasks of unknown queues, and leaves an event for each group with blocked tasks.';
+    'Refuses tasks of unknown and full queues, and leaves an event for each group with blocked tasks.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
@@ -1513,8 +1626,11 @@ BEGIN
     IF on_duplicate = 'replace' THEN
         UPDATE queue.tasks AS t
         SET payload = pushed.payload, kind = pushed.kind, lease = pushed.lease, timeout = pushed.timeout,
-            headers = pushed.headers, priority = pushed.priority
-        WHERE t.id = holder.task_id;
+            start_by = pushed.start_by, weight = pushed.weight, headers = pushed.headers, priority = pushed.priority,
+            -- It was admitted with its old weight (rates.sql).
+            admission = CASE WHEN t.admission = 1 AND t.weight <> pushed.weight THEN 2 ELSE t.admission END
+        WHERE t.id = holder.task_id
+        RETURNING t.admission INTO pushed.admission;
     END IF;
     id := holder.task_id;
     pushed.id := id;
@@ -1549,6 +1665,8 @@ COMMENT ON FUNCTION queue_internal.retire_keys IS
 --   event; the claim that processes it admits as many as the limit allows (admission 1), the smallest id first. So at
 --   most "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
 --   comes later, by a retry or from another queue, takes the place of an admitted one that does not run yet.
+--
+--   A group can also have a rate limit (rates.sql), which decides together with max_running_per_group.
 --
 --   Where a delayed task does not hold up its group (delayed_head), it is open (admission 0) until it becomes due.
 --
@@ -1601,9 +1719,11 @@ CREATE TRIGGER queue_created AFTER INSERT ON queue.queues
     FOR EACH ROW EXECUTE FUNCTION queue_internal.queue_created();
 COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new queue''s groups.';
 
--- Returns how many tasks of a group are admitted, how many of those do not run yet, and the last of these.
+-- Returns how many tasks of a group are admitted, how many of those do not run yet, and the last of these. "used" is what
+-- they and the starts of the last period take of the rate limit of the group, null if it has none. One query, because a
+-- task that starts meanwhile must be counted once.
 CREATE FUNCTION queue_internal.admitted_of(
-    source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint)
+    source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint, OUT used bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -1615,19 +1735,26 @@ AS $$
 DECLARE
     -- In a variable, because the planner would see that it is below 2 and use tasks_order.
     is_admitted CONSTANT smallint := 1;
+    since       CONSTANT timestamptz := clock_timestamp() - source.rate_period;
 BEGIN
-    SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued')
-    INTO admitted, ready, latest
+    SELECT count(*), count(*) FILTER (WHERE t.state = 'queued'), max(t.id) FILTER (WHERE t.state = 'queued'),
+           CASE WHEN source.group_rate_limit IS NOT NULL THEN
+               coalesce(sum(least(t.weight, source.group_rate_limit)) FILTER (WHERE t.state = 'queued'), 0)
+               + (SELECT coalesce(sum(s.weight), 0) FROM queue_internal.group_starts AS s
+                  WHERE s.queue = source.name AND s.group_key = admitted_of.group_key
+                    AND s.started_at > since AND s.started_at < since + 2 * source.rate_period) END
+    INTO admitted, ready, latest, used
     FROM queue.tasks AS t
     WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.admission = is_admitted;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted.';
+COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted, and what they take of its rate limit.';
 
--- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing.
+-- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing. "not_before" is
+-- when the rate limit will allow the next task, null if that is not what it waits for.
 CREATE FUNCTION queue_internal.next_admission(
-    source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint,
-    OUT admit bigint, OUT withdraw bigint)
+    source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint, used bigint,
+    OUT admit bigint, OUT withdraw bigint, OUT not_before timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -1643,21 +1770,21 @@ DECLARE
     blocking   CONSTANT boolean := source.delayed_head = 'block';
     first      record;
 BEGIN
-    IF admitted > source.max_running_per_group THEN
+    IF admitted > source.max_running_per_group OR used > source.group_rate_limit AND ready > 0 THEN
         withdraw := latest;
         RETURN;
     END IF;
     -- Checks the first thousand of the open tasks, which are not due yet. A claim meets the others when they become
     -- due (block_due_tasks). Both are read in the order of tasks_group, because the index on ids has the tasks of all
     -- queues.
-    SELECT w.id, w.state INTO first FROM (
-        (SELECT t.id, t.state FROM queue.tasks AS t
+    SELECT w.id, w.state, w.weight INTO first FROM (
+        (SELECT t.id, t.state, t.weight FROM queue.tasks AS t
          WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
            AND (t.state = 'queued' OR blocking)
          ORDER BY t.admission, t.id LIMIT 1)
         UNION ALL
-        (SELECT o.id, o.state FROM (
-             SELECT t.id, t.state, t.run_at FROM queue.tasks AS t
+        (SELECT o.id, o.state, o.weight FROM (
+             SELECT t.id, t.state, t.weight, t.run_at FROM queue.tasks AS t
              WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission <= is_open
              ORDER BY t.admission, t.id LIMIT 1000) AS o
          WHERE o.state = 'queued' AND (blocking OR o.run_at <= clock_timestamp())
@@ -1667,10 +1794,14 @@ BEGIN
         RETURN;
     ELSIF first.state = 'queued' AND admitted < source.max_running_per_group
           -- Fair: one task of each group is in the order, and the next joins at its end.
-          AND NOT (source.fair_groups AND ready > 0) THEN
+          AND NOT (source.fair_groups AND ready > 0)
+          AND (used + least(first.weight, source.group_rate_limit) > source.group_rate_limit) IS NOT TRUE THEN
         admit := first.id;
     ELSIF latest > first.id THEN
         withdraw := latest;
+    ELSIF first.state = 'queued' AND admitted < source.max_running_per_group AND source.group_rate_limit IS NOT NULL THEN
+        not_before := queue_internal.group_free_at(
+            source, group_key, used + least(first.weight, source.group_rate_limit) - source.group_rate_limit);
     END IF;
     -- Otherwise the limit is reached; or the first task still waits for its predecessors, and blocks the others as a
     -- delayed one does.
@@ -1698,10 +1829,10 @@ BEGIN
     IF NOT queue_internal.lock_group(source.name, group_key) THEN
         RETURN false;
     END IF;
-    SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+    SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
     LOOP
-        SELECT s.admit, s.withdraw INTO step
-        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest) AS s;
+        SELECT s.* INTO step
+        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest, now.used) AS s;
         IF step.withdraw IS NOT NULL THEN
             UPDATE queue.tasks AS t SET admission = 2
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
@@ -1711,7 +1842,7 @@ BEGIN
             IF NOT FOUND THEN
                 RETURN false;
             END IF;
-            SELECT a.admitted, a.ready, a.latest INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+            SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
         ELSIF step.admit IS NOT NULL THEN
             UPDATE queue.tasks AS t
             SET admission = CASE WHEN pass AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
@@ -1728,8 +1859,12 @@ BEGIN
             PERFORM queue_internal.move_scan_start_back(next);
             now.admitted := now.admitted + next.admission;
             now.ready := now.ready + next.admission;
+            now.used := now.used + next.admission * least(next.weight, source.group_rate_limit);
             now.latest := CASE WHEN next.admission = 1 THEN greatest(now.latest, next.id) ELSE now.latest END;
         ELSE
+            IF step.not_before IS NOT NULL THEN
+                PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
+            END IF;
             RETURN true;
         END IF;
         IF clock_timestamp() >= until THEN
@@ -1776,16 +1911,20 @@ $$;
 COMMENT ON FUNCTION queue_internal.block_due_tasks IS 'Blocks the due tasks of a group until it is their turn.';
 
 -- Called when a task of a group is requeued or gets another run_at: a task behind it may run first, or it may run
--- before others. If the option of the queue says so, a delayed task lets the others pass.
+-- before others. If the option of the queue says so, a delayed task lets the others pass. The rate limit of a group allows
+-- a task that ran one more start only when it admits it again.
 CREATE FUNCTION queue_internal.recheck_group(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF task.group_key IS NULL THEN
         RETURN;
-    ELSIF task.admission = 1 AND task.run_at > clock_timestamp() THEN
-        UPDATE queue.tasks AS t SET admission = 0
-        WHERE t.id = task.id AND EXISTS (
-            SELECT FROM queue.queues AS q WHERE q.name = task.queue AND q.delayed_head = 'pass');
+    ELSIF task.admission = 1 THEN
+        UPDATE queue.tasks AS t
+        SET admission = CASE WHEN q.delayed_head = 'pass' AND task.run_at > clock_timestamp() THEN 0 ELSE 2 END
+        FROM queue.queues AS q
+        WHERE t.id = task.id AND q.name = task.queue
+          AND (q.delayed_head = 'pass' AND task.run_at > clock_timestamp()
+               OR q.group_rate_limit IS NOT NULL AND task.state = 'running');
     END IF;
     INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
 END
@@ -2658,6 +2797,8 @@ BEGIN
     ELSE
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
                      WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
+                       -- Not one that is for a later time (rates.sql).
+                       AND (e.due_at <= event.due_at OR e.tries > 0)
                      LIMIT 100 FOR UPDATE SKIP LOCKED);
         done := queue_internal.admit_next(source, event.group_key, until);
     END IF;
@@ -2821,6 +2962,7 @@ BEGIN
             FROM queue_internal.sweep_emitted(pos.event_queue, pos.event, rows) AS e;
             pos.emitted_pending := pos.event IS NOT NULL AND (pos.is_first_turn OR pos.emitted_pending);
         END IF;
+        PERFORM queue_internal.retire_group_starts(10000);
         pos.queue := '';
         -- Forget queues that are gone.
         pos.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(pos.groups) AS g
@@ -2982,7 +3124,9 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     -- In a variable, because a volatile function cannot be an index condition. No event is postponed for that long.
-    longest CONSTANT timestamptz := clock_timestamp() + interval '11 seconds';
+    longest CONSTANT timestamptz :=
+        clock_timestamp() + greatest(interval '11 seconds', source.rate_period + interval '1 second');
+    step    record;
 BEGIN
     IF group_key IS NULL THEN
         -- The clock has been set back.
@@ -3004,13 +3148,19 @@ BEGIN
         WHERE t.queue = source.name AND t.group_key > sweep_groups.group_key ORDER BY t.group_key LIMIT 1;
         EXIT WHEN group_key IS NULL;
         checked := checked + 1;
-        INSERT INTO queue_internal.events (queue, group_key)
-        SELECT source.name, sweep_groups.group_key
+        SELECT s.* INTO step
         FROM queue_internal.admitted_of(source, sweep_groups.group_key) AS a,
-             LATERAL queue_internal.next_admission(source, sweep_groups.group_key, a.admitted, a.ready, a.latest) AS s
-        WHERE (s.admit IS NOT NULL OR s.withdraw IS NOT NULL)
-          AND NOT EXISTS (SELECT FROM queue_internal.events AS e
-                          WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key);
+             LATERAL queue_internal.next_admission(
+                 source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used) AS s;
+        IF step.not_before IS NOT NULL THEN
+            PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
+        ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
+            INSERT INTO queue_internal.events (queue, group_key)
+            SELECT source.name, sweep_groups.group_key
+            WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e
+                              WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key
+                                AND (e.due_at <= clock_timestamp() OR e.tries > 0));
+        END IF;
     END LOOP;
 END
 $$;
@@ -3109,15 +3259,289 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep_part IS
     'Leaves events for changes without one, for a small part of a queue, once a second in a session.';
+-- How many tasks may start in a period: of a queue (rate_limit), and of each of its groups (group_rate_limit).
+--
+--   A task counts with its weight. If its weight is larger than the limit, which can be so after the limit was lowered, it
+--   counts as the whole limit, because it could never start otherwise.
+--
+--   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.rate_buckets). A
+--   start uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more
+--   tasks start. A task with a larger weight uses up several at once. Tasks behind it leave it enough of them, or it might
+--   wait for ever while each start that comes back goes to a lighter task.
+--
+--   group_rate_limit: each start of a task of a group is a row of queue_internal.group_starts. A task is admitted in its
+--   group (groups.sql) only if its weight, the starts of the last period, and the weights of the tasks that are admitted
+--   but do not run yet, together do not exceed the limit. By the time it starts, the starts before it can only have
+--   become fewer. So the limit is exact although a start writes a new row and locks none. Until the rate allows the next
+--   task, the group is blocked, so that no claim meets its tasks, and has an event that is due at that time. A task that
+--   is requeued has to be admitted again (recheck_group).
+--
+--   Times that lie more than a period in the future were written before the clock was set back, and do not count.
+
+-- Returns when each bucket next has a start, or since when it has one. Reads only.
+CREATE FUNCTION queue_internal.rate_bucket_times(
+    source queue.queues, until timestamptz, wanted integer,
+    OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    buckets CONSTANT integer := least(source.rate_limit, 64);
+    start   CONSTANT integer := floor(random() * buckets);
+    horizon CONSTANT timestamptz := clock_timestamp() + source.rate_period;
+BEGIN
+    RETURN QUERY
+    SELECT newest.bucket, newest.version, due.at
+    FROM generate_series(start, start + buckets - 1) AS i,
+         LATERAL (SELECT s.bucket, s.version, s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
+                  FROM queue_internal.rate_buckets AS s
+                  WHERE s.queue = source.name AND s.bucket = 1 + i % buckets
+                  ORDER BY s.version DESC LIMIT 1) AS newest,
+         LATERAL (SELECT CASE WHEN newest.blocking < horizon THEN newest.blocking + source.rate_period
+                              ELSE '-infinity' END AS at) AS due
+    WHERE due.at <= until
+    LIMIT wanted;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.rate_bucket_times IS
+    'Returns up to so many rate buckets of a queue that have a start by the time given.';
+
+-- Returns all starts of the buckets that are available by a time, one row for each. Reads only.
+CREATE FUNCTION queue_internal.starts_until(
+    source queue.queues, until timestamptz, OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    horizon CONSTANT timestamptz := clock_timestamp() + source.rate_period;
+BEGIN
+    RETURN QUERY
+    SELECT newest.bucket, newest.version, due.at
+    FROM generate_series(1, least(source.rate_limit, 64)) AS i,
+         LATERAL (SELECT s.bucket, s.version, s.capacity, s.taken FROM queue_internal.rate_buckets AS s
+                  WHERE s.queue = source.name AND s.bucket = i ORDER BY s.version DESC LIMIT 1) AS newest,
+         generate_series(1, newest.capacity) AS n,
+         LATERAL (SELECT newest.taken[cardinality(newest.taken) - newest.capacity + n] AS at) AS blocking,
+         LATERAL (SELECT CASE WHEN blocking.at < horizon THEN blocking.at + source.rate_period
+                              ELSE '-infinity' END AS at) AS due
+    WHERE due.at <= until;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.starts_until IS
+    'Returns the starts of a queue''s rate buckets that are available by the time given, one a row.';
+
+CREATE FUNCTION queue_internal.starts_at(source queue.queues, weight integer) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF weight = 1 THEN
+        RETURN (SELECT min(b.free_at) FROM queue_internal.rate_bucket_times(source, 'infinity', NULL) AS b);
+    END IF;
+    RETURN (SELECT s.free_at FROM queue_internal.starts_until(source, 'infinity') AS s
+            ORDER BY s.free_at OFFSET least(weight, source.rate_limit) - 1 LIMIT 1);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.starts_at IS
+    'Returns when a task of this weight can start by a queue''s rate limit, or since when.';
+
+CREATE FUNCTION queue_internal.announce_start(source queue.queues, weight integer DEFAULT 1) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.announce_task(source.name, queue_internal.starts_at(source, weight));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.announce_start IS
+    'Announces when the rate limit of a queue next allows a task of this weight to start.';
+
+CREATE FUNCTION queue_internal.lock_bucket(source queue.queues, bucket integer, version bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    PERFORM FROM queue_internal.rate_buckets AS s
+    WHERE s.queue = source.name AND s.bucket = lock_bucket.bucket AND s.version = lock_bucket.version
+    FOR UPDATE SKIP LOCKED;
+    RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_bucket IS
+    'Locks a version of a rate bucket; false if another transaction has it locked or has changed the bucket.';
+
+CREATE FUNCTION queue_internal.use_bucket(
+    source queue.queues, bucket integer, version bigint, starts integer, moment timestamptz)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    UPDATE queue_internal.rate_buckets AS s
+    SET version = s.version + 1,
+        taken = ARRAY(SELECT u.at FROM unnest(s.taken) WITH ORDINALITY AS u (at, position)
+                      WHERE u.at > moment - source.rate_period AND u.at < moment + source.rate_period
+                      ORDER BY u.position) || array_fill(moment, ARRAY[starts])
+    WHERE s.queue = source.name AND s.bucket = use_bucket.bucket AND s.version = use_bucket.version;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.use_bucket IS 'Uses so many starts of a rate bucket that is locked.';
+
+-- Returns when the start was taken; null if there is none. "reserve" is the weight of a task that comes first.
+CREATE FUNCTION queue_internal.take_start(source queue.queues, weight integer, reserve integer) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wanted integer;
+    free   record;
+    moment timestamptz;
+BEGIN
+    IF weight > 1 OR reserve > 0 THEN
+        RETURN queue_internal.take_starts(source, weight, reserve);
+    END IF;
+    FOREACH wanted IN ARRAY ARRAY[2, 64] LOOP
+        FOR free IN
+            SELECT b.bucket, b.version FROM queue_internal.rate_bucket_times(source, clock_timestamp(), wanted) AS b
+        LOOP
+            IF queue_internal.lock_bucket(source, free.bucket, free.version) THEN
+                moment := clock_timestamp();
+                PERFORM queue_internal.use_bucket(source, free.bucket, free.version, 1, moment);
+                RETURN moment;
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_start IS
+    'Takes a start from a queue''s rate buckets; returns when, or null if there is none.';
+
+-- All starts are taken at the same time, after all buckets are locked. The handler releases the locks of a part of them.
+CREATE FUNCTION queue_internal.take_starts(source queue.queues, weight integer, reserve integer) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wanted  integer := least(weight, source.rate_limit);
+    until   timestamptz := clock_timestamp();
+    buckets jsonb := '{}';
+    free    record;
+    moment  timestamptz;
+BEGIN
+    -- If both together exceed the limit, the task behind can start once the queue has started nothing for a period and a
+    -- second: then another transaction has the first task locked, and does not claim it.
+    IF wanted + reserve > source.rate_limit THEN
+        reserve := source.rate_limit - wanted;
+        until := until - interval '1 second';
+    END IF;
+    IF (SELECT count(*) FROM queue_internal.starts_until(source, until)) < wanted + reserve THEN
+        RETURN NULL;
+    END IF;
+    FOR free IN
+        SELECT s.bucket, s.version, count(*)::integer AS starts FROM queue_internal.starts_until(source, until) AS s
+        GROUP BY s.bucket, s.version ORDER BY random()
+    LOOP
+        IF queue_internal.lock_bucket(source, free.bucket, free.version) THEN
+            free.starts := least(free.starts, wanted);
+            buckets := buckets || jsonb_build_object(free.bucket, jsonb_build_array(free.version, free.starts));
+            wanted := wanted - free.starts;
+            EXIT WHEN wanted = 0;
+        END IF;
+    END LOOP;
+    IF wanted > 0 THEN
+        RAISE lock_not_available;
+    END IF;
+    moment := clock_timestamp();
+    PERFORM queue_internal.use_bucket(source, b.key::integer, (b.value ->> 0)::bigint, (b.value ->> 1)::integer, moment)
+    FROM jsonb_each(buckets) AS b;
+    RETURN moment;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.take_starts IS
+    'Takes as many starts from a queue''s rate buckets as a task weighs, if others are left; returns when, or null.';
+
+-- Returns when enough starts of a group will have come back; null if that takes more than all of them.
+CREATE FUNCTION queue_internal.group_free_at(source queue.queues, group_key text, wanted bigint) RETURNS timestamptz
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    since CONSTANT timestamptz := clock_timestamp() - source.rate_period;
+BEGIN
+    RETURN (SELECT min(c.started_at) FROM (
+                SELECT s.started_at, sum(s.weight) OVER (ORDER BY s.started_at) AS weight
+                FROM queue_internal.group_starts AS s
+                WHERE s.queue = source.name AND s.group_key = group_free_at.group_key
+                  AND s.started_at > since AND s.started_at < since + 2 * source.rate_period) AS c
+            WHERE c.weight >= wanted) + source.rate_period;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.group_free_at IS
+    'Returns when starts of this weight of a group will have come back.';
+
+-- If several tasks of a group can run at a time, the next one may have to wait for this start to come back, and nothing
+-- else would have the group checked then. Otherwise it waits for the end of this task, which leaves an event.
+CREATE FUNCTION queue_internal.record_group_start(source queue.queues, task queue.tasks, started timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    back CONSTANT timestamptz := started + source.rate_period;
+BEGIN
+    INSERT INTO queue_internal.group_starts (queue, group_key, started_at, task_id, weight, expires_at)
+    VALUES (source.name, task.group_key, started, task.id, task.weight, back);
+    IF source.max_running_per_group > 1 THEN
+        INSERT INTO queue_internal.events (queue, group_key, due_at) VALUES (source.name, task.group_key, back);
+        PERFORM queue_internal.announce_task(source.name, back);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.record_group_start IS 'Counts the start of a task against the rate limit of its group.';
+
+-- Has a group checked at a time in the future, unless an event does so already.
+CREATE FUNCTION queue_internal.recheck_group_at(source queue.queues, group_key text, moment timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM queue_internal.events AS e
+                   WHERE e.queue = source.name AND e.group_key = recheck_group_at.group_key
+                     AND e.tries = 0 AND e.due_at > clock_timestamp() AND e.due_at <= moment) THEN
+        INSERT INTO queue_internal.events (queue, group_key, due_at)
+        VALUES (source.name, recheck_group_at.group_key, moment);
+        PERFORM queue_internal.announce_task(source.name, moment);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.recheck_group_at IS 'Leaves an event for a group that is due at a time.';
+
+CREATE FUNCTION queue_internal.retire_group_starts(max_starts integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    -- In a variable, because a volatile function is no condition for an index.
+    moment CONSTANT timestamptz := clock_timestamp();
+    retired bigint;
+BEGIN
+    WITH expired AS MATERIALIZED (
+        SELECT s.queue, s.group_key, s.started_at, s.task_id FROM queue_internal.group_starts AS s
+        WHERE s.expires_at <= moment ORDER BY s.expires_at LIMIT max_starts FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM queue_internal.group_starts AS s USING expired AS e
+    WHERE s.queue = e.queue AND s.group_key = e.group_key AND s.started_at = e.started_at AND s.task_id = e.task_id;
+    GET DIAGNOSTICS retired = ROW_COUNT;
+    RETURN retired >= max_starts;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_group_starts IS
+    'Deletes starts of groups that count no longer; returns whether there may be more.';
 -- How many tasks of a queue may run at a time, and how many may start in a period.
 --
 --   max_running: the queue has that many slots (queue_internal.slots). A task needs a slot to start. A slot is free if
 --   the task that is written in it no longer runs with the token that is written in it. So each end of a task frees its
 --   slot by itself, at the commit, exactly once.
 --
---   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.rate_buckets). A
---   start uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more
---   tasks start.
+--   rate_limit: see rates.sql.
 --
 --   Concurrent claims take different slots and buckets, and none waits for another. All of it is part of the caller's
 --   transaction: a claim that rolls back has taken nothing.
@@ -3188,13 +3612,16 @@ COMMENT ON FUNCTION queue_internal.take_slot IS
     'Takes a slot for a task and returns its number; null if none is free.';
 
 -- Takes what a task needs to start: a slot, and a start from a rate bucket. Returns the time of the start, or null if
--- the task may not start. Gives a slot without a start back, or the task would later have two.
-CREATE FUNCTION queue_internal.take_capacity(source queue.queues, task_id bigint, token bigint)
+-- the task may not start. Gives a slot without a start back, or the task would later have two. "reserve" is the weight of
+-- a task that comes first (take_start).
+CREATE FUNCTION queue_internal.take_capacity(
+    source queue.queues, task_id bigint, token bigint, weight integer, reserve integer)
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     free_slot integer;
     started   timestamptz;
+    later     timestamptz;
 BEGIN
     IF source.max_running IS NOT NULL THEN
         free_slot := queue_internal.take_slot(source, task_id, token);
@@ -3204,8 +3631,13 @@ BEGIN
         started := clock_timestamp();
     END IF;
     IF source.rate_limit IS NOT NULL THEN
-        started := queue_internal.take_start(source);
+        started := queue_internal.take_start(source, weight, reserve);
         IF started IS NULL THEN
+            -- Unless it only met the locks of others.
+            later := queue_internal.starts_at(source, weight + reserve);
+            IF later > clock_timestamp() THEN
+                PERFORM queue_internal.announce_task(source.name, later);
+            END IF;
             UPDATE queue_internal.slots AS s SET task_id = NULL
             WHERE s.queue = source.name AND s.slot = free_slot AND s.task_id = take_capacity.task_id;
         END IF;
@@ -3215,82 +3647,6 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.take_capacity IS
     'Takes a slot and a start for a task; returns when it starts, or null if it may not.';
-
--- Returns when each bucket next has a start, or since when it has one. A time more than a period in the future was
--- written before the clock was set back, and does not count. Reads only.
-CREATE FUNCTION queue_internal.rate_bucket_times(
-    source queue.queues, until timestamptz, wanted integer,
-    OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
-RETURNS SETOF record
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
-AS $$
-DECLARE
-    buckets CONSTANT integer := least(source.rate_limit, 64);
-    start   CONSTANT integer := floor(random() * buckets);
-    horizon CONSTANT timestamptz := clock_timestamp() + source.rate_period;
-BEGIN
-    RETURN QUERY
-    SELECT newest.bucket, newest.version, due.at
-    FROM generate_series(start, start + buckets - 1) AS i,
-         LATERAL (SELECT s.bucket, s.version, s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
-                  FROM queue_internal.rate_buckets AS s
-                  WHERE s.queue = source.name AND s.bucket = 1 + i % buckets
-                  ORDER BY s.version DESC LIMIT 1) AS newest,
-         LATERAL (SELECT CASE WHEN newest.blocking < horizon THEN newest.blocking + source.rate_period
-                              ELSE '-infinity' END AS at) AS due
-    WHERE due.at <= until
-    LIMIT wanted;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.rate_bucket_times IS
-    'Returns up to so many rate buckets of a queue that have a start by the time given.';
-
--- Returns when the start was taken; null if there is none.
-CREATE FUNCTION queue_internal.take_start(source queue.queues) RETURNS timestamptz
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    wanted integer;
-    free   record;
-    held   queue_internal.rate_buckets;
-    moment timestamptz;
-BEGIN
-    FOREACH wanted IN ARRAY ARRAY[2, 64] LOOP
-        FOR free IN
-            SELECT b.bucket, b.version FROM queue_internal.rate_bucket_times(source, clock_timestamp(), wanted) AS b
-        LOOP
-            SELECT s.* INTO held FROM queue_internal.rate_buckets AS s
-            WHERE s.queue = source.name AND s.bucket = free.bucket AND s.version = free.version
-            FOR UPDATE SKIP LOCKED;
-            CONTINUE WHEN NOT FOUND;
-            moment := clock_timestamp();
-            UPDATE queue_internal.rate_buckets AS s
-            SET version = s.version + 1,
-                taken = ARRAY(SELECT u.at FROM unnest(held.taken) WITH ORDINALITY AS u (at, position)
-                              WHERE u.at > moment - source.rate_period AND u.at < moment + source.rate_period
-                              ORDER BY u.position) || moment
-            WHERE s.queue = source.name AND s.bucket = held.bucket AND s.version = held.version;
-            RETURN moment;
-        END LOOP;
-    END LOOP;
-    RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.take_start IS
-    'Takes a start from a queue''s rate buckets; returns when, or null if there is none.';
-
-CREATE FUNCTION queue_internal.announce_start(source queue.queues) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM queue_internal.announce_task(source.name, min(b.free_at))
-    FROM queue_internal.rate_bucket_times(source, 'infinity', NULL) AS b;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.announce_start IS 'Announces when a rate bucket of a queue next has a start.';
 
 -- Whether a claim would end the expired attempt of a task that occupies a slot. Reads only.
 CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean
@@ -3554,10 +3910,12 @@ BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.history (
         id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, kind, lease, timeout, headers, payload, progress, errors, result)
+        created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
+        result)
     SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-           task.kind, task.lease, task.timeout, task.headers, task.payload, task.progress, task.errors, archive.result
+           task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress, task.errors,
+           archive.result
     WHERE kept IS DISTINCT FROM false;
     -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
@@ -3644,11 +4002,12 @@ BEGIN
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.dead_letters (
         id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, backoff, kind, lease, timeout, headers, payload, progress, errors, key_ttl)
+        created_at, key, group_key, backoff, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
+        key_ttl)
     VALUES (
         task.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
         task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
-        task.kind, task.lease, task.timeout, task.headers, task.payload, task.progress, task.errors,
+        task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress, task.errors,
         (SELECT k.ttl FROM queue_internal.keys AS k
          WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id));
     PERFORM queue_internal.on_task_end(task, 'failed');
@@ -4240,6 +4599,89 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.open_queue IS
     'Returns the row of a queue; raises if the caller has no such right or the queue does not exist.';
+-- The depth of a queue: how many of its tasks are queued, scheduled and blocked ones included. "max_queued" bounds it.
+--
+--   Natively the counters behind queue.stats know the depth (known_depth). Otherwise it is counted, up to the bound, in the
+--   indexes on the order and on groups.
+--   Cost:     a session that has counted more than a hundred tasks uses the number for twenty times as long as counting
+--             took, up to a minute, and adds what it inserts itself. So pushes to a queue with a million tasks spend a
+--             twentieth of their time on counting. It is kept in a setting, as the scan start
+--   Exact:    but for that, and for what other transactions push or claim at the same moment. No push waits for another
+
+-- A call adds "more" tasks. The statement has inserted "inserted" of them already, which are queued.
+CREATE FUNCTION queue_internal.check_depth(source queue.queues, more bigint, inserted bigint DEFAULT 0) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    depth CONSTANT bigint :=
+        coalesce(queue_internal.known_depth(source.name), queue_internal.depth_in_session(source, inserted)) - inserted;
+BEGIN
+    IF depth + more > source.max_queued THEN
+        PERFORM queue_internal.raise_queue_full(source, depth, more);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_depth IS 'Raises QX006 if a queue with max_queued would have more tasks than that.';
+
+CREATE FUNCTION queue_internal.depth_in_session(source queue.queues, inserted bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+DECLARE
+    name    CONSTANT text := 'queue_depth.q' || md5(source.name);
+    begun   CONSTANT timestamptz := clock_timestamp();
+    longest CONSTANT interval := '1 minute';
+    -- The depth, and until when it is used.
+    kept    text[] := nullif(current_setting(name, true), '');
+    depth   bigint;
+    until   timestamptz;
+BEGIN
+    IF kept[2]::timestamptz BETWEEN begun AND begun + longest THEN
+        depth := kept[1]::bigint + inserted;
+        until := kept[2];
+    ELSE
+        depth := queue_internal.count_depth(source);
+        until := begun + least(20 * (clock_timestamp() - begun), longest);
+    END IF;
+    IF depth > 100 AND (inserted > 0 OR kept[2]::timestamptz IS DISTINCT FROM until) THEN
+        PERFORM set_config(name, ARRAY[depth::text, until::text]::text, false);
+    END IF;
+    RETURN depth;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.depth_in_session IS
+    'Counts the queued tasks of a queue, or returns what this session has counted a moment ago.';
+
+CREATE FUNCTION queue_internal.count_depth(source queue.queues) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    -- In a variable, as in admitted_of.
+    is_blocked CONSTANT smallint := 2;
+    most       CONSTANT bigint := source.max_queued::bigint + 1;
+    depth      bigint := 0;
+    more       bigint;
+BEGIN
+    FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
+        SELECT count(*) INTO more FROM (
+            SELECT FROM queue.tasks AS t
+            WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
+              AND t.state = 'queued'
+            LIMIT most - depth) AS u;
+        depth := depth + more;
+    END LOOP;
+    SELECT count(*) INTO more FROM (
+        SELECT FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.group_key IS NOT NULL AND t.admission = is_blocked AND t.state = 'queued'
+        LIMIT most - depth) AS u;
+    RETURN depth + more;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.count_depth IS
+    'Counts the queued tasks of a queue in its indexes, up to one more than max_queued.';
 -- The first task in the order of a bucket, whatever its state: its priority and its run_at.
 --
 --   Tasks before the level and the head given are not read (scan_start.sql). "fresh" is for editions that remember
@@ -4284,8 +4726,8 @@ COMMENT ON FUNCTION queue_internal.move_scan_start_back IS
 --   reads the scheduled tasks behind them. The search for the next priority also returns its first task: the dead index
 --   entries of finished tasks, which precede it until the next vacuum, are read once and not twice. A claim that has
 --   read many of them sets the scan start for the next ones (scan_start.sql).
---   An expired task is found at its own place in the order and ended like any attempt, so claims need no reaper. One
---   claim ends about 256 attempts and spends about a second on it. It leaves the others to the next claim.
+--   A task whose lease has expired, or whose start deadline has passed, is found at its own place in the order and ended,
+--   so claims need no reaper. One claim ends about 256 of them and spends about a second on it. It leaves the others to the next claim.
 --
 --   Events are processed first, because they can admit tasks that come next. The scan itself can leave events: when it
 --   finds a task that has to be blocked in its group, or claims the only admitted task of a group. Then it scans again.
@@ -4316,6 +4758,9 @@ DECLARE
     start     CONSTANT integer := CASE WHEN buckets > 1 THEN floor(random() * buckets) ELSE 0 END;
     in_bucket integer;
     fresh     boolean := false;
+    -- The first task that is heavier than others: see rates.sql.
+    heavy     bigint;
+    reserve   integer := 0;
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -4389,18 +4834,29 @@ BEGIN
             WHILE level IS NOT NULL LOOP
                 again := false;
                 IF head <= until THEN
+                    IF source.rate_limit IS NOT NULL AND heavy IS NULL THEN
+                        SELECT f.id, f.weight INTO heavy, reserve FROM (
+                            SELECT t.id, t.weight FROM queue.tasks AS t
+                            WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
+                              AND t.priority = level AND t.admission < 2
+                              AND t.run_at >= head AND t.run_at <= until AND t.state = 'queued'
+                              AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
+                            ORDER BY t.run_at, t.id LIMIT 1) AS f
+                        WHERE f.weight > 1;
+                    END IF;
                     FOR candidate IN
                         SELECT t.* FROM queue.tasks AS t
                         WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name
                           AND t.priority = level AND t.admission < 2
                           AND t.run_at >= head AND t.run_at <= until
-                          AND (t.state = 'queued'
-                               OR ending AND t.state = 'running' AND t.lease_until <= moment AND t.id <> ALL (stuck))
+                          AND (t.state = 'queued' AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
+                               OR ending AND t.id <> ALL (stuck)
+                                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment))
                         ORDER BY t.run_at, t.id
                         LIMIT max_tasks - granted
                         FOR NO KEY UPDATE SKIP LOCKED
                     LOOP
-                        IF candidate.state = 'running' THEN
+                        IF candidate.state = 'running' OR candidate.token = 0 AND candidate.start_by <= moment THEN
                             CONTINUE WHEN NOT ending;
                             ended := ended + 1;
                             ending := ended < 256 AND clock_timestamp() < begun + interval '1 second';
@@ -4409,7 +4865,8 @@ BEGIN
                             END IF;
                             -- Usually it can be claimed now, at its old place.
                             SELECT t.* INTO candidate FROM queue.tasks AS t
-                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.admission < 2 AND t.run_at <= until;
+                            WHERE t.id = candidate.id AND t.state = 'queued' AND t.admission < 2 AND t.run_at <= until
+                              AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE;
                             IF NOT FOUND THEN
                                 -- It has ended, and other tasks may have waited for that.
                                 more := true;
@@ -4445,8 +4902,20 @@ BEGIN
                             started := clock_timestamp();
                         END IF;
                         IF limited THEN
-                            started := queue_internal.take_capacity(source, candidate.id, new_token);
+                            started := queue_internal.take_capacity(
+                                source, candidate.id, new_token, candidate.weight,
+                                CASE WHEN candidate.id <> heavy THEN reserve ELSE 0 END);
                             EXIT walk WHEN started IS NULL;
+                            heavy := nullif(heavy, candidate.id);
+                        END IF;
+                        IF candidate.token = 0 AND candidate.start_by <= started THEN
+                            -- Its start deadline has passed since the scan began.
+                            moment := started;
+                            again := true;
+                            CONTINUE;
+                        END IF;
+                        IF source.group_rate_limit IS NOT NULL AND candidate.group_key IS NOT NULL THEN
+                            PERFORM queue_internal.record_group_start(source, candidate, started);
                         END IF;
                         leased := usual;
                         IF candidate.lease IS NOT NULL AND lease IS NULL THEN
@@ -4521,7 +4990,9 @@ DECLARE
     source queue.queues;
     level  integer;
     first  bigint;
+    ahead  record;
 BEGIN
+    <<queues>>
     FOR source IN SELECT q.* FROM queue.queues AS q WHERE q.name = ANY (queues) AND q.paused_at IS NULL
                     AND queue_internal.has_right('worker', q.name)
     LOOP
@@ -4542,13 +5013,19 @@ BEGIN
             SELECT f.level INTO level
             FROM queue_internal.first_task(in_bucket, source.name, -2147483648, '-infinity', false) AS f;
             WHILE level IS NOT NULL LOOP
-                SELECT t.id INTO first FROM queue.tasks AS t
+                SELECT t.id, t.state, t.weight INTO ahead FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.priority = level
                   AND t.admission < 2 AND t.run_at <= moment
-                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+                  AND (t.state = 'queued' AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
+                       OR t.state = 'running' AND t.lease_until <= moment)
                 ORDER BY t.run_at, t.id LIMIT 1;
-                IF FOUND THEN
-                    RETURN first;
+                IF FOUND AND ahead.weight > 1 AND ahead.state = 'queued' AND source.rate_limit IS NOT NULL
+                   AND queue_internal.starts_at(source, ahead.weight) > moment THEN
+                    -- Lighter tasks behind it do not start before it.
+                    PERFORM queue_internal.announce_start(source, ahead.weight);
+                    CONTINUE queues;
+                ELSIF FOUND THEN
+                    RETURN ahead.id;
                 END IF;
                 SELECT t.priority INTO level FROM queue.tasks AS t
                 WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.queue = source.name AND t.admission < 2
@@ -4563,7 +5040,8 @@ COMMENT ON FUNCTION queue_internal.first_ready IS
     'Returns the id of the first task that can be claimed from any of the queues; null if there is none.';
 -- queue_internal.expire(ids, patience)
 --
---   Ends the attempts of those of the tasks whose lease has expired. Returns how many; which tasks still run, with the
+--   Ends the attempts of those of the tasks whose lease has expired, and the tasks whose start deadline has passed
+--   (deadlines.sql). Returns how many; which tasks still run, with the
 --   ends of their leases; and which could not be ended, if any. A task still runs if another transaction has it locked,
 --   or has extended or claimed it. A transaction that has pushed after a task prevents its end, but not that it is
 --   requeued.
@@ -4604,11 +5082,14 @@ BEGIN
                     NULL;
                 WHEN OTHERS THEN
                     failed := failed || task_id;
-                    SELECT t.queue, CASE WHEN isfinite(t.lease_until)
-                                         THEN extract(epoch FROM started - t.lease_until)::bigint END AS overdue
+                    SELECT t.queue, t.lease_until IS NULL AS unstarted,
+                           CASE WHEN isfinite(coalesce(t.lease_until, t.start_by))
+                                THEN extract(epoch FROM started - coalesce(t.lease_until, t.start_by))::bigint END AS overdue
                     INTO stuck FROM queue.tasks AS t WHERE t.id = task_id;
                     IF coalesce(stuck.overdue % 3600, 0) < 60 AND queue_internal.may_log('lease', stuck.queue) THEN
-                        RAISE WARNING 'the lease of task % expired, but its attempt cannot be ended: %', task_id, SQLERRM;
+                        RAISE WARNING '% of task % expired, but % cannot be ended: %',
+                            CASE WHEN stuck.unstarted THEN 'the start deadline' ELSE 'the lease' END, task_id,
+                            CASE WHEN stuck.unstarted THEN 'it' ELSE 'its attempt' END, SQLERRM;
                     END IF;
             END;
         END LOOP;
@@ -4620,7 +5101,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.expire IS
-    'Ends attempts whose lease has expired, of the tasks given; returns how many, and which it could not end.';
+    'Ends attempts whose lease has expired, and tasks whose start deadline has passed, of the tasks given; returns how '
+    'many, and which it could not end.';
 
 CREATE FUNCTION queue_internal.end_expired(ids bigint[], until timestamptz, OUT ended bigint, OUT rest bigint[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -4632,14 +5114,20 @@ BEGIN
     rest := '{}';
     FOR task IN
         SELECT t.* FROM queue.tasks AS t
-        WHERE t.id = ANY (ids) AND t.state = 'running' AND t.lease_until <= clock_timestamp()
+        WHERE t.id = ANY (ids)
+          AND (t.state = 'running' AND t.lease_until <= clock_timestamp()
+               OR t.state <> 'running' AND t.token = 0 AND t.start_by <= clock_timestamp())
         ORDER BY t.id
         FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        timed_out := queue_internal.has_timed_out(task);
-        CONTINUE WHEN queue_internal.end_attempt(
-            task, CASE WHEN timed_out THEN 'timed out' ELSE 'lease expired' END, CASE WHEN NOT timed_out THEN '0'::interval END,
-            false, wait => false) IS NULL;
+        IF task.state = 'running' THEN
+            timed_out := queue_internal.has_timed_out(task);
+            CONTINUE WHEN queue_internal.end_attempt(
+                task, CASE WHEN timed_out THEN 'timed out' ELSE 'lease expired' END,
+                CASE WHEN NOT timed_out THEN '0'::interval END, false, wait => false) IS NULL;
+        ELSE
+            CONTINUE WHEN NOT queue_internal.end_unstarted(task);
+        END IF;
         ended := ended + 1;
         IF clock_timestamp() > until THEN
             rest := ARRAY(SELECT u.id FROM unnest(ids) AS u (id) WHERE u.id > task.id);
@@ -4649,7 +5137,134 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_expired IS
-    'Ends attempts whose lease has expired, until a time; returns how many, and the tasks that it did not come to.';
+    'Ends attempts whose lease has expired, and tasks that were not started, until a time; returns how many, and the tasks that it did not come to.';
+-- Start deadlines: a task whose first attempt has not begun by "start_by" is not started any more.
+--
+--   A claim raises the token of a task, and nothing lowers it. So a task with the token 0 has never been started. After its
+--   first claim the deadline has no effect, also if the task is retried, released or suspended.
+--   Promise:  no claim starts a task whose deadline has passed, by the server's clock. Claims check each row (claim_from,
+--             and natively src/verbs/grant.rs)
+--   Promise:  a task whose deadline has passed ends, whatever it waits for: the background worker sleeps until the next
+--             deadline; queue.maintain(), queue.reap() and claims in SQL end it too. If it is locked, a later call does
+--   Index:    tasks_start_by, which holds only tasks with a deadline
+
+CREATE FUNCTION queue_internal.check_deadline(start_by timestamptz, ttl interval) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF start_by IS NOT NULL AND ttl IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid('ttl', 'cannot be combined with "start_by"', ttl::text);
+    ELSIF NOT isfinite(start_by) THEN
+        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', start_by::text);
+    END IF;
+    PERFORM queue_internal.check_delay('ttl', ttl);
+    IF extract(epoch FROM ttl) = 0 THEN
+        PERFORM queue_internal.raise_invalid('ttl', 'must be greater than zero', ttl::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_deadline IS 'Checks the start deadline of a task, which may be null.';
+
+CREATE FUNCTION queue_internal.start_deadline(source queue.queues, start_by timestamptz, ttl interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(start_by, clock_timestamp() + make_interval(secs => extract(epoch FROM coalesce(ttl, source.ttl))::float8));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.start_deadline IS
+    'Returns by when a task that is pushed now has to be started; null for no deadline.';
+
+-- For tasks that were not inserted by a push.
+CREATE FUNCTION queue_internal.set_start_by(source queue.queues, ids bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    UPDATE queue.tasks AS t SET start_by = queue_internal.start_deadline(source, NULL, NULL) WHERE t.id = ANY (ids);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.set_start_by IS 'Gives new tasks the start deadline of their queue.';
+
+-- The task is locked FOR NO KEY UPDATE. Returns false if another transaction has pushed after it or has its key locked, or
+-- if a dump has brought it before its queue.
+CREATE FUNCTION queue_internal.end_unstarted(task queue.tasks) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    manner CONSTANT text := (SELECT q.on_expired FROM queue.queues AS q WHERE q.name = task.queue);
+BEGIN
+    IF manner IS NULL OR task.key IS NOT NULL AND NOT queue_internal.lock_key(task.queue, task.key, false)
+       OR NOT queue_internal.lock_to_end(task.id, false) THEN
+        RETURN false;
+    END IF;
+    task.errors := queue_internal.with_error(task, 'expired');
+    IF manner = 'cancel' THEN
+        PERFORM queue_internal.cancel_now(task);
+    ELSE
+        PERFORM queue_internal.move_to_dead_letters(task);
+    END IF;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.end_unstarted IS
+    'Ends a task whose start deadline has passed, as the queue says; false if it could not.';
+
+-- Ends up to "max_tasks" tasks whose start deadline has passed, null for all, those that had to be started first before
+-- others, and returns when the next deadline is.
+--   Pieces:   continues after the deadline "since" and the id "since_id", and reads natively only so many index entries.
+--             "last" and "last_id" are where to continue; null if no deadline up to "until" is left. Tasks that could not
+--             be ended are passed over, until a call begins at the start
+CREATE FUNCTION queue_internal.expire_unstarted(
+    max_tasks integer, since timestamptz DEFAULT '-infinity', since_id bigint DEFAULT 0, max_entries integer DEFAULT NULL,
+    OUT expired bigint, OUT next_start_by timestamptz, OUT until timestamptz, OUT last timestamptz, OUT last_id bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    bound record;
+    late  bigint[];
+    ended record;
+BEGIN
+    until := clock_timestamp();
+    SELECT b.start_by, b.id INTO bound FROM queue_internal.deadline_bound(since, since_id, max_entries) AS b;
+    SELECT array_agg(t.id), max(t.start_by), max(t.id) FILTER (WHERE t.nth = max_tasks)
+    INTO late, last, last_id
+    FROM (SELECT l.id, l.start_by, row_number() OVER (ORDER BY l.start_by, l.id) AS nth
+          FROM (SELECT s.id, s.start_by FROM queue.tasks AS s
+                WHERE (s.start_by, s.id) > (since, since_id) AND s.start_by <= until
+                  AND (s.start_by, s.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
+                  AND s.token = 0 AND s.state <> 'running'
+                ORDER BY s.start_by, s.id LIMIT max_tasks) AS l) AS t;
+    IF last_id IS NULL THEN
+        -- There are no more, at least up to the bound.
+        last := CASE WHEN bound.start_by <= until THEN bound.start_by END;
+        last_id := CASE WHEN last IS NOT NULL THEN bound.id END;
+    END IF;
+    expired := 0;
+    IF late IS NOT NULL THEN
+        SELECT * INTO ended FROM queue_internal.expire(late, CASE WHEN max_entries IS NOT NULL THEN interval '50 ms' END);
+        expired := ended.expired;
+        IF ended.rest <> '{}' THEN
+            -- The next call does the rest of the piece.
+            last := since;
+            last_id := since_id;
+        END IF;
+    END IF;
+    IF last IS NULL THEN
+        -- If only tasks that have ended follow, the last of their index entries.
+        SELECT b.start_by, b.id INTO bound
+        FROM queue_internal.deadline_bound(until, 9223372036854775807, max_entries) AS b;
+        SELECT t.start_by INTO next_start_by FROM queue.tasks AS t
+        WHERE t.start_by > until
+          AND (t.start_by, t.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
+        ORDER BY t.start_by, t.id LIMIT 1;
+        next_start_by := coalesce(next_start_by, bound.start_by);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.expire_unstarted IS
+    'Ends tasks whose start deadline has passed; returns how many, the next deadline, and where to continue.';
 -- queue_internal.reap(max_tasks, after, max_rows)
 --
 --   Ends up to "max_tasks" attempts whose lease has expired, those that expired last first, and returns when the next
@@ -5089,8 +5704,9 @@ CREATE FUNCTION queue_internal.apply_options(name text, options jsonb) RETURNS v
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     valid   CONSTANT text :=
-        'lease, timeout, max_attempts, backoff, max_running, max_running_per_group, delayed_head, fair_groups, '
-        'rate_limit, rate_period, ageing, key_ttl, on_predecessor_failure, keep_history';
+        'lease, timeout, ttl, on_expired, max_queued, max_attempts, backoff, max_running, max_running_per_group, '
+        'delayed_head, fair_groups, rate_limit, group_rate_limit, rate_period, ageing, '
+        'key_ttl, on_predecessor_failure, keep_history';
     changed queue.queues;
     fresh   queue.queues;
     option  text;
@@ -5110,6 +5726,13 @@ BEGIN
                 END IF;
             WHEN 'timeout' THEN
                 changed.timeout := queue_internal.interval_option(option, value, false);
+            WHEN 'ttl' THEN
+                changed.ttl := queue_internal.interval_option(option, value, false);
+            WHEN 'on_expired' THEN
+                changed.on_expired := coalesce(
+                    queue_internal.choice_option(option, value, '{dead, cancel}'), fresh.on_expired);
+            WHEN 'max_queued' THEN
+                changed.max_queued := queue_internal.number_option(option, value, 1, 2147483647, true);
             WHEN 'max_attempts' THEN
                 changed.max_attempts := coalesce(
                     queue_internal.number_option(option, value, 1, 10000, true), fresh.max_attempts);
@@ -5128,6 +5751,8 @@ BEGIN
                     queue_internal.boolean_option(option, value), fresh.fair_groups);
             WHEN 'rate_limit' THEN
                 changed.rate_limit := queue_internal.number_option(option, value, 1, 10000, true);
+            WHEN 'group_rate_limit' THEN
+                changed.group_rate_limit := queue_internal.number_option(option, value, 1, 10000, true);
             WHEN 'rate_period' THEN
                 changed.rate_period := queue_internal.interval_option(option, value, false);
             WHEN 'ageing' THEN
@@ -5147,17 +5772,18 @@ BEGIN
                           HINT = format('The options are %s.', valid);
         END CASE;
     END LOOP;
-    IF (changed.rate_limit IS NULL) <> (changed.rate_period IS NULL) THEN
+    IF (coalesce(changed.rate_limit, changed.group_rate_limit) IS NULL) <> (changed.rate_period IS NULL) THEN
         PERFORM queue_internal.raise_invalid(
-            'options', 'must have both or neither of "rate_limit" and "rate_period"');
+            'options', 'must have "rate_period" together with "rate_limit" or "group_rate_limit", or none of them');
     END IF;
     UPDATE queue.queues AS q
-    SET lease = changed.lease, timeout = changed.timeout, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
+    SET lease = changed.lease, timeout = changed.timeout, ttl = changed.ttl, on_expired = changed.on_expired,
+        max_queued = changed.max_queued, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
         backoff_kind = changed.backoff_kind, backoff_base = changed.backoff_base,
         backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter,
         max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,
         delayed_head = changed.delayed_head, fair_groups = changed.fair_groups,
-        rate_limit = changed.rate_limit, rate_period = changed.rate_period, ageing = changed.ageing,
+        rate_limit = changed.rate_limit, group_rate_limit = changed.group_rate_limit, rate_period = changed.rate_period, ageing = changed.ageing,
         key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure
     WHERE q.name = apply_options.name;
     PERFORM queue_internal.policies_changed(changed, options);
@@ -5173,15 +5799,17 @@ BEGIN
         PERFORM queue_internal.provide_limits(source);
         PERFORM queue_internal.announce_task(source.name, clock_timestamp());
     END IF;
-    IF options ?| '{max_running_per_group, delayed_head, fair_groups}' THEN
+    IF options ?| '{max_running_per_group, delayed_head, fair_groups, group_rate_limit, rate_period}' THEN
         WITH locked AS MATERIALIZED (
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
               AND (source.delayed_head = 'pass' AND l.admission = 1 AND l.run_at > clock_timestamp()
-                   OR source.delayed_head = 'block' AND l.admission = 0)
+                   OR source.delayed_head = 'block' AND l.admission = 0
+                   -- They are admitted again under the new rate limit of their group.
+                   OR source.group_rate_limit IS NOT NULL AND l.admission = 1)
             ORDER BY l.id FOR NO KEY UPDATE
         )
-        UPDATE queue.tasks AS t SET admission = CASE source.delayed_head WHEN 'pass' THEN 0 ELSE 2 END
+        UPDATE queue.tasks AS t SET admission = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 2 END
         FROM locked AS l WHERE t.id = l.id;
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
@@ -5414,9 +6042,11 @@ BEGIN
                 PERFORM queue_internal.number_option(option, value, -2147483648, 2147483647, true);
             WHEN 'max_attempts' THEN
                 PERFORM queue_internal.number_option(option, value, 1, 10000, true);
+            WHEN 'weight' THEN
+                PERFORM queue_internal.number_option(option, value, 1, 1000000, true);
             WHEN 'delay' THEN
                 PERFORM queue_internal.interval_option(option, value, true);
-            WHEN 'lease', 'timeout' THEN
+            WHEN 'lease', 'timeout', 'ttl' THEN
                 PERFORM queue_internal.interval_option(option, value, false);
             WHEN 'key', 'on_duplicate', 'group_key', 'kind' THEN
                 IF jsonb_typeof(value) NOT IN ('string', 'null') THEN
@@ -5430,7 +6060,7 @@ BEGIN
                 RAISE EXCEPTION 'argument "options" has no option "%"', left(option, 64)
                     USING ERRCODE = 'invalid_parameter_value',
                           HINT = 'The options are missed_runs, priority, delay, key, on_duplicate, group_key, '
-                                 'max_attempts, headers, kind, lease, timeout.';
+                                 'max_attempts, headers, kind, lease, timeout, ttl, weight.';
         END CASE;
     END LOOP;
     -- Refuses now what a push would refuse.
@@ -5439,7 +6069,8 @@ BEGIN
         on_duplicate => coalesce(options ->> 'on_duplicate', 'skip'), group_key => options ->> 'group_key',
         max_attempts => NULL, headers => NULL, after => NULL, backoff => NULL, key_ttl => NULL,
         on_predecessor_failure => NULL, kind => options ->> 'kind', lease => (options ->> 'lease')::interval,
-        timeout => (options ->> 'timeout')::interval);
+        timeout => (options ->> 'timeout')::interval, ttl => (options ->> 'ttl')::interval,
+        weight => coalesce((options ->> 'weight')::numeric::integer, 1));
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_schedule_options IS 'Checks the options of a schedule.';
@@ -5707,6 +6338,8 @@ BEGIN
         kind => options ->> 'kind',
         lease => queue_internal.checked_lease(NULL, (options ->> 'lease')::interval),
         timeout => (options ->> 'timeout')::interval,
+        ttl => (options ->> 'ttl')::interval,
+        weight => coalesce((options ->> 'weight')::numeric::integer, 1),
         headers => coalesce(options -> 'headers', '{}')
                    || jsonb_build_object('schedule', plan.name, 'scheduled_for', run_utc));
 END
@@ -6226,7 +6859,7 @@ BEGIN
     ] || CASE kind
         WHEN 'producer' THEN ARRAY[
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
-            'lease, timeout) ON queue.tasks',
+            'lease, timeout, start_by, weight) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
             'EXECUTE ON FUNCTION queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish, '
             'queue.create_batch, queue.seal_batch, queue.emit'
@@ -6248,7 +6881,7 @@ BEGIN
         ELSE ARRAY[
             'USAGE ON TYPE queue.claimed_task',
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
-            'lease, timeout) ON queue.tasks',
+            'lease, timeout, start_by, weight) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
             'SELECT ON queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings',
             'SELECT ON ' || views,
@@ -6385,18 +7018,18 @@ COMMENT ON FUNCTION queue_internal.counted IS
 CREATE VIEW queue.all_tasks AS
 SELECT t.id, t.queue, t.state, t.priority, t.run_at, t.attempt, t.max_attempts, t.token, t.lease_until,
        t.worker, t.claimed_at, t.created_at, t.updated_at, t.cancel_requested_at,
-       NULL::timestamptz AS finished_at, t.key, t.group_key, t.kind, t.lease, t.timeout, t.headers, t.payload, t.progress, t.errors,
+       NULL::timestamptz AS finished_at, t.key, t.group_key, t.kind, t.lease, t.timeout, t.start_by, t.weight, t.headers, t.payload, t.progress, t.errors,
        NULL::jsonb AS result
 FROM queue.tasks AS t
 UNION ALL
 SELECT d.id, d.queue, 'failed', d.priority, d.run_at, d.attempt, d.max_attempts, d.token, NULL,
        d.worker, d.claimed_at, d.created_at, d.failed_at, NULL,
-       d.failed_at, d.key, d.group_key, d.kind, d.lease, d.timeout, d.headers, d.payload, d.progress, d.errors, NULL
+       d.failed_at, d.key, d.group_key, d.kind, d.lease, d.timeout, d.start_by, d.weight, d.headers, d.payload, d.progress, d.errors, NULL
 FROM queue.dead_letters AS d
 UNION ALL
 SELECT h.id, h.queue, h.state, h.priority, h.run_at, h.attempt, h.max_attempts, h.token, NULL,
        h.worker, h.claimed_at, h.created_at, h.finished_at, NULL,
-       h.finished_at, h.key, h.group_key, h.kind, h.lease, h.timeout, h.headers, h.payload, h.progress, h.errors, h.result
+       h.finished_at, h.key, h.group_key, h.kind, h.lease, h.timeout, h.start_by, h.weight, h.headers, h.payload, h.progress, h.errors, h.result
 FROM queue.history AS h;
 
 DO $$
@@ -6437,7 +7070,8 @@ live AS (
            count(*) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at > now()) AS scheduled,
            count(*) FILTER (WHERE t.state = 'waiting') AS waiting,
            count(*) FILTER (WHERE t.state = 'running') AS running,
-           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()) AS oldest_due_at
+           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()
+                                 AND (t.start_by <= now() AND t.token = 0) IS NOT TRUE) AS oldest_due_at
     FROM queue.tasks AS t
     WHERE EXISTS (SELECT FROM uncounted) AND t.queue IN (SELECT u.name FROM uncounted AS u)
     GROUP BY t.queue
@@ -6567,29 +7201,39 @@ CREATE FUNCTION queue.push(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    id bigint;
+    source queue.queues;
+    id     bigint;
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
-    PERFORM queue_internal.check_right('producer', queue);
+    source := queue_internal.open_queue(queue, 'producer');
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
+    start_by := queue_internal.start_deadline(source, start_by, ttl);
     IF batch IS NOT NULL THEN
         RETURN (queue_internal.push_into_batch(
             queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout)).id;
+            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout,
+            start_by, weight)).id;
     ELSIF key IS NULL AND after IS NULL THEN
+        IF source.max_queued IS NOT NULL THEN
+            PERFORM queue_internal.check_depth(source, 1);
+        END IF;
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
+            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout,
+            start_by, weight)
         VALUES (push.queue, push.payload, push.priority, push.run_at, push.max_attempts, push.headers,
-                push.group_key, push.backoff, push.kind, push.lease, push.timeout)
+                push.group_key, push.backoff, push.kind, push.lease, push.timeout, push.start_by, push.weight)
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
@@ -6598,7 +7242,7 @@ BEGIN
         queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
             queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout)).id;
+        kind, lease, timeout, start_by, weight)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -6612,7 +7256,7 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - delay: the same as an interval from now, at most 100 years. Cannot be combined with run_at. Null means no delay.
 - key: at most one waiting, queued or running task of the queue has this key, of up to 512 bytes. Null means no key.
 - on_duplicate: what to do if the key is taken. skip (default): add nothing. replace: give that task the new payload,
-  kind, lease, timeout, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
+  kind, lease, timeout, start deadline, weight, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
   give it the new run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not
   changed.
 - group_key: tasks of a queue with the same group key run in order, max_running_per_group at a time. At most 512
@@ -6634,11 +7278,18 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
   option.
 - timeout: how long an attempt may take; more than 0, at most a year. Then the attempt has failed with the error "timed
   out", and its lease cannot be extended further. Null means the queue''s option.
+- start_by: the start deadline: a task whose first attempt has not begun by then is not started any more. It becomes a dead
+  letter with the error "expired", or is cancelled, as the queue''s option on_expired says. Also if it is scheduled for
+  later, or waits for other tasks. Null means no deadline.
+- ttl: the same as an interval from now, more than 0, at most 100 years. Cannot be combined with start_by. Null means the
+  queue''s option.
+- weight: how much of rate_limit and group_rate_limit the task takes when it starts, from 1 to the smaller of these limits.
+  Default 1.
 - batch: the batch, as returned by queue.create_batch, to which the task is added if it is new. Needs the producer''s
   right on the queue of the batch too. Null means no batch.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
-the key is taken and on_duplicate is error. QX007: the batch does not exist. QX008: the batch is sealed. 22004, 22023
+the key is taken and on_duplicate is error. QX006: the queue is full. QX007: the batch does not exist. QX008: the batch is sealed. 22004, 22023
 or 54000: an argument is null, invalid or too large.';
 
 -- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
@@ -6647,7 +7298,7 @@ or 54000: an argument is null, invalid or too large.';
 CREATE FUNCTION queue_internal.push_linked(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, live bigint[], kind text, lease interval, timeout interval,
+    on_predecessor_failure text, live bigint[], kind text, lease interval, timeout interval, start_by timestamptz, weight integer,
     is_callback boolean DEFAULT false, OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -6665,12 +7316,15 @@ BEGIN
     task.kind := kind;
     task.lease := lease;
     task.timeout := timeout;
+    task.start_by := start_by;
+    task.weight := weight;
     LOOP
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, state)
+            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, start_by, weight,
+            state)
         VALUES (push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
                 push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
-                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout,
+                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout, push_linked.start_by, push_linked.weight,
                 CASE WHEN waits OR is_callback OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
         RETURNING t.id INTO id;
         IF FOUND THEN
@@ -6708,7 +7362,7 @@ COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key 
 CREATE FUNCTION queue_internal.push_into_batch(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-    on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval,
+    on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval, start_by timestamptz, weight integer,
     OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -6719,7 +7373,7 @@ BEGIN
     PERFORM queue_internal.check_no_cycle(batch, after);
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-        on_predecessor_failure, live, kind, lease, timeout) AS p;
+        on_predecessor_failure, live, kind, lease, timeout, start_by, weight) AS p;
     IF pushed THEN
         PERFORM queue_internal.join_batch(batch, ARRAY[id]);
     END IF;
@@ -6751,30 +7405,36 @@ CREATE FUNCTION queue.try_push(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS TABLE (id bigint, pushed boolean)
 LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues;
 BEGIN
     IF key IS NULL THEN
         id := queue.push(
             queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+            key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
         pushed := id IS NOT NULL;
         RETURN NEXT;
         RETURN;
     END IF;
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
-    PERFORM queue_internal.check_right('producer', queue);
+    source := queue_internal.open_queue(queue, 'producer');
+    start_by := queue_internal.start_deadline(source, start_by, ttl);
     IF batch IS NOT NULL THEN
         RETURN QUERY SELECT p.id, p.pushed FROM queue_internal.push_into_batch(
             queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
             group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-            on_predecessor_failure, batch, kind, lease, timeout) AS p;
+            on_predecessor_failure, batch, kind, lease, timeout, start_by, weight) AS p;
         RETURN;
     END IF;
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
@@ -6783,7 +7443,7 @@ BEGIN
         on_predecessor_failure,
         CASE WHEN after <> '{}' THEN
             queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout) AS p;
+        kind, lease, timeout, start_by, weight) AS p;
     RETURN NEXT;
 END
 $$;
@@ -6792,7 +7452,7 @@ COMMENT ON FUNCTION queue.try_push IS
 false if another task has the key and no task was added. Needs the producer''s right on the queue.
 
 - queue, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch: as in queue.push.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch: as in queue.push.
 
 Errors: as queue.push.';
 -- queue.push_many
@@ -6823,10 +7483,14 @@ CREATE FUNCTION queue.push_many(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    source  queue.queues;
     ids     bigint[];
     added   bigint[];
     live    bigint[];
@@ -6835,26 +7499,29 @@ DECLARE
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, coalesce(key, CASE WHEN keys IS NOT NULL THEN 'one of keys' END),
-        on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from,
-        kind, lease, timeout, batch);
+        on_duplicate, coalesce(group_key, CASE WHEN group_keys IS NOT NULL THEN 'one of group_keys' END), max_attempts,
+        headers, after, backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight,
+        batch);
     PERFORM queue_internal.check_array('payloads', payloads);
     PERFORM queue_internal.check_each_key('key', keys, key, cardinality(payloads));
     PERFORM queue_internal.check_each_key('group_key', group_keys, group_key, cardinality(payloads));
-    PERFORM queue_internal.check_right('producer', queue);
-    IF payloads = '{}' THEN
-        PERFORM queue_internal.open_queue(queue, 'producer');
-    END IF;
+    source := queue_internal.open_queue(queue, 'producer');
     -- One time for all: among equals the id decides, which follows the order of the array.
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
+    start_by := queue_internal.start_deadline(source, start_by, ttl);
+    IF source.max_queued IS NOT NULL AND key IS NULL AND keys IS NULL AND after IS NULL THEN
+        PERFORM queue_internal.check_depth(source, cardinality(payloads));
+    END IF;
     IF batch IS NOT NULL AND key IS NULL AND keys IS NULL AND after IS NULL THEN
         PERFORM queue_internal.lock_batches(ARRAY[batch]);
         RETURN QUERY
         WITH new AS (
             INSERT INTO queue.tasks AS t (
-                queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
+                queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout,
+                start_by, weight)
             SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
                    push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff,
-                   push_many.kind, push_many.lease, push_many.timeout
+                   push_many.kind, push_many.lease, push_many.timeout, push_many.start_by, push_many.weight
             FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
             ORDER BY p.position
             RETURNING t.id
@@ -6867,10 +7534,10 @@ BEGIN
     ELSIF key IS NULL AND keys IS NULL AND after IS NULL THEN
         RETURN QUERY
         INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout)
+            queue, payload, priority, run_at, max_attempts, headers, group_key, backoff, kind, lease, timeout, start_by, weight)
         SELECT push_many.queue, p.payload, push_many.priority, push_many.run_at, push_many.max_attempts,
                push_many.headers, coalesce(p.group_key, push_many.group_key), push_many.backoff,
-               push_many.kind, push_many.lease, push_many.timeout
+               push_many.kind, push_many.lease, push_many.timeout, push_many.start_by, push_many.weight
         FROM ROWS FROM (unnest(payloads), unnest(group_keys)) WITH ORDINALITY AS p (payload, group_key, position)
         ORDER BY p.position
         RETURNING t.id;
@@ -6894,7 +7561,7 @@ BEGIN
         SELECT p.id, p.pushed INTO pushed FROM queue_internal.push_linked(
             queue, one.payload, priority, run_at, one.key, on_duplicate, one.group_key, max_attempts, headers,
             after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, live, kind,
-            lease, timeout) AS p;
+            lease, timeout, start_by, weight) AS p;
         ids[one.position] := pushed.id;
         IF pushed.pushed THEN
             added := added || pushed.id;
@@ -6914,7 +7581,7 @@ producer''s right on the queue.
 - queue: name of the queue.
 - payloads: one JSON value for each task, at most 100000, none of them null.
 - priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch: as in queue.push, the same for all tasks.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch: as in queue.push, the same for all tasks.
 - keys: a key for each payload; an element may be null. Cannot be combined with key. Null means no keys.
 - group_keys: a group key for each payload; an element may be null. Cannot be combined with group_key. Null means no
   group keys.
@@ -6970,7 +7637,7 @@ BEGIN
         PERFORM queue_internal.check_task_options(
             one.queue, one.priority, one.run_at, one.delay, one.key, one.on_duplicate, one.group_key, one.max_attempts,
             one.headers, one.after, one.backoff, one.key_ttl, one.on_predecessor_failure, one.key_ttl_from,
-            one.kind, one.lease, one.timeout, one.batch);
+            one.kind, one.lease, one.timeout, one.start_by, one.ttl, one.weight, one.batch);
         PERFORM queue_internal.check_right('producer', one.queue);
         queues := queues || one.queue;
         keys := keys || CASE WHEN one.on_duplicate IN ('replace', 'reschedule') THEN one.key END;
@@ -6995,7 +7662,8 @@ BEGIN
             ids[one.nth] := queue.push(
                 queue => one.queue, payload => one.payload, priority => one.priority, run_at => one.run_at,
                 group_key => one.group_key, max_attempts => one.max_attempts, headers => one.headers,
-                backoff => one.backoff, kind => one.kind, lease => one.lease, timeout => one.timeout);
+                backoff => one.backoff, kind => one.kind, lease => one.lease, timeout => one.timeout,
+                start_by => one.start_by, ttl => one.ttl, weight => one.weight);
         ELSE
             IF one.batch IS NOT NULL THEN
                 PERFORM queue_internal.check_no_cycle(one.batch, one.after);
@@ -7004,7 +7672,9 @@ BEGIN
                 one.queue, one.payload, one.priority, one.run_at, one.key, one.on_duplicate, one.group_key,
                 one.max_attempts, one.headers, one.after, one.backoff,
                 queue_internal.stored_ttl(one.key_ttl, one.key_ttl_from), one.on_predecessor_failure,
-                one.locked, one.kind, one.lease, one.timeout) AS p;
+                one.locked, one.kind, one.lease, one.timeout,
+                queue_internal.start_deadline(queue_internal.open_queue(one.queue, 'producer'), one.start_by, one.ttl),
+                one.weight) AS p;
             ids[one.nth] := pushed.id;
             IF pushed.pushed AND one.batch IS NOT NULL THEN
                 PERFORM queue_internal.join_batch(one.batch, ARRAY[pushed.id]);
@@ -7080,7 +7750,8 @@ BEGIN
              "key": "a string", "on_duplicate": "a string", "group_key": "a string", "max_attempts": "an integer",
              "headers": "an object", "after": "an array of integers", "backoff": "an object", "key_ttl": "an interval",
              "on_predecessor_failure": "a string", "key_ttl_from": "a string", "kind": "a string", "lease": "an interval",
-             "timeout": "an interval", "batch": "an integer"}';
+             "timeout": "an interval", "start_by": "a time", "ttl": "an interval",
+             "weight": "an integer", "batch": "an integer"}';
 END
 $$;
 COMMENT ON FUNCTION queue_internal.task_members IS 'Returns the members of a task for queue.push_tasks, with their types.';
@@ -7099,19 +7770,21 @@ RETURNS TABLE (
     nth bigint, queue text, payload jsonb, priority integer, run_at timestamptz, delay interval, key text,
     on_duplicate text, group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb,
     key_ttl interval, on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval,
-    batch bigint)
+    start_by timestamptz, ttl interval, weight integer, batch bigint)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- jsonb_to_record would make a payload of null into no payload.
     RETURN QUERY
     SELECT e.nth, t.queue, coalesce(e.value -> 'payload', '{}'), coalesce(t.priority, 0), t.run_at, t.delay, t.key,
            coalesce(t.on_duplicate, 'skip'), t.group_key, t.max_attempts, t.headers, t.after, t.backoff, t.key_ttl,
-           t.on_predecessor_failure, t.key_ttl_from, t.kind, t.lease, t.timeout, t.batch
+           t.on_predecessor_failure, t.key_ttl_from, t.kind, t.lease, t.timeout, t.start_by, t.ttl,
+           coalesce(t.weight, 1), t.batch
     FROM jsonb_array_elements(tasks) WITH ORDINALITY AS e (value, nth),
          LATERAL jsonb_to_record(e.value) AS t (
              queue text, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
              group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
-             on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval, batch bigint);
+             on_predecessor_failure text, key_ttl_from text, kind text, lease interval, timeout interval, start_by timestamptz,
+             ttl interval, weight integer, batch bigint);
 EXCEPTION WHEN data_exception THEN
     -- Its message has the value.
     PERFORM queue_internal.raise_inconvertible(tasks);
@@ -7171,20 +7844,24 @@ CREATE FUNCTION queue.create_batch(
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
     timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1,
     batch        bigint      DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    source queue.queues;
     live bigint[];
     task record;
 BEGIN
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
-        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, batch);
+        backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
-    PERFORM queue_internal.check_right('producer', queue);
+    source := queue_internal.open_queue(queue, 'producer');
     IF after <> '{}' OR batch IS NOT NULL THEN
         live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || array_remove(ARRAY[batch], NULL));
         PERFORM queue_internal.lock_batches(ARRAY[batch]);
@@ -7193,7 +7870,8 @@ BEGIN
     SELECT p.id, p.pushed INTO task FROM queue_internal.push_linked(
         queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
         group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-        on_predecessor_failure, live, kind, lease, timeout, is_callback => true) AS p;
+        on_predecessor_failure, live, kind, lease, timeout, queue_internal.start_deadline(source, start_by, ttl), weight,
+        is_callback => true) AS p;
     IF task.pushed THEN
         INSERT INTO queue_internal.batches (task_id, is_after) VALUES (task.id, coalesce(after <> '{}', false));
         IF batch IS NOT NULL THEN
@@ -7211,7 +7889,8 @@ task that has it, as queue.push does. Needs the producer''s right on the queue.
 
 - queue: name of the queue of the callback. The tasks of the batch may be in any queues.
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout: as in queue.push, for the callback.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight: as in queue.push, for the callback. A start deadline
+  also ends a callback that still waits for the batch.
 - batch: another batch, to which the callback is added as a task. Null means none.
 
 Errors: as queue.push.';
@@ -7280,7 +7959,10 @@ CREATE FUNCTION queue.publish(
     headers      jsonb       DEFAULT NULL,
     kind         text        DEFAULT NULL,
     lease        interval    DEFAULT NULL,
-    timeout      interval    DEFAULT NULL)
+    timeout      interval    DEFAULT NULL,
+    start_by     timestamptz DEFAULT NULL,
+    ttl          interval    DEFAULT NULL,
+    weight       integer     DEFAULT 1)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -7291,7 +7973,8 @@ BEGIN
     PERFORM queue_internal.check_task_options(
         'default', priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers,
         after => NULL, backoff => NULL, key_ttl => NULL, on_predecessor_failure => NULL,
-        kind => kind, lease => lease, timeout => timeout);
+        kind => kind, lease => lease, timeout => timeout, start_by => start_by, ttl => ttl);
+    PERFORM queue_internal.check_weight(NULL, group_key, weight);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
@@ -7312,14 +7995,14 @@ BEGIN
     IF key IS NOT NULL THEN
         RETURN QUERY SELECT * FROM queue_internal.publish_key(
             targets, payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
-            timeout);
+            timeout, start_by, ttl, weight);
         RETURN;
     END IF;
     FOREACH target IN ARRAY targets LOOP
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             group_key => group_key, max_attempts => max_attempts, headers => headers, kind => kind, lease => lease,
-            timeout => timeout);
+            timeout => timeout, start_by => start_by, ttl => ttl, weight => weight);
     END LOOP;
 END
 $$;
@@ -7329,17 +8012,18 @@ what the pushes return: all of them or none. Returns no rows if no binding match
 caller has the producer''s right.
 
 - topic: words of letters, digits, _ and -, separated by dots; at most 255 bytes. Added to the headers as "topic".
-- payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout: as in
-  queue.push, the same for each queue.
+- payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout,
+  start_by, ttl, weight: as in queue.push, the same for each queue.
 
 Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
-and on_duplicate is error. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+and on_duplicate is error. QX006: one of the queues is full. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- With a lock_timeout, so that a transaction that holds the key in one queue does not hold up publishers for the
 -- others.
 CREATE FUNCTION queue_internal.publish_key(
     targets text[], payload jsonb, priority integer, run_at timestamptz, delay interval, key text, on_duplicate text,
-    group_key text, max_attempts integer, headers jsonb, kind text, lease interval, timeout interval)
+    group_key text, max_attempts integer, headers jsonb, kind text, lease interval, timeout interval,
+    start_by timestamptz, ttl interval, weight integer)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 DECLARE
@@ -7351,7 +8035,7 @@ BEGIN
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
-            headers => headers, kind => kind, lease => lease, timeout => timeout);
+            headers => headers, kind => kind, lease => lease, timeout => timeout, start_by => start_by, ttl => ttl, weight => weight);
     END LOOP;
 EXCEPTION WHEN lock_not_available THEN
     RAISE EXCEPTION 'another transaction holds this key%', coalesce(format(' in queue "%s"', target), '')
@@ -7560,9 +8244,9 @@ BEGIN
     ), archived AS (
         INSERT INTO queue.history (
             id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-            created_at, key, group_key, kind, lease, timeout, headers, payload, progress, errors, result)
+            created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
         SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
-               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.headers,
+               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
                e.payload, e.progress, e.errors, e.result
         FROM ended AS e WHERE e.kept IS DISTINCT FROM false
     )
@@ -8531,7 +9215,8 @@ END
 $$;
 COMMENT ON FUNCTION queue.retry IS
 'Puts a dead letter back into its queue and returns its new state, queued. The task is due at once, and its attempts
-start again from 0. It keeps its id and its errors, and its token continues to grow. Needs the operator''s right on the
+start again from 0. It keeps its id and its errors, and its token continues to grow. It has no start deadline any
+more. Needs the operator''s right on the
 queue.
 
 - id: the task.
@@ -8564,10 +9249,10 @@ BEGIN
         DELETE FROM queue_internal.outcomes AS o USING free AS f WHERE o.task_id = f.id
     )
     INSERT INTO queue.tasks (
-        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, kind, lease, timeout,
+        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, kind, lease, timeout, weight,
         headers, payload, progress, errors)
     SELECT d.id, coalesce(to_queue, d.queue), d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key,
-           d.backoff, d.kind, d.lease, d.timeout, d.headers, d.payload, d.progress, d.errors
+           d.backoff, d.kind, d.lease, d.timeout, d.weight, d.headers, d.payload, d.progress, d.errors
     FROM dead AS d ORDER BY d.id;
     GET DIAGNOSTICS revived = ROW_COUNT;
     RETURN revived;
@@ -8624,14 +9309,14 @@ BEGIN
         queue => ended.queue, payload => ended.payload, priority => ended.priority, key => ended.key,
         on_duplicate => CASE WHEN ended.key IS NULL THEN 'skip' ELSE 'error' END, group_key => ended.group_key,
         max_attempts => ended.max_attempts, headers => ended.headers, kind => ended.kind,
-        lease => queue_internal.checked_lease(NULL, ended.lease), timeout => ended.timeout, backoff => own.backoff,
+        lease => queue_internal.checked_lease(NULL, ended.lease), timeout => ended.timeout, weight => ended.weight, backoff => own.backoff,
         key_ttl => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN - own.key_ttl ELSE own.key_ttl END,
         key_ttl_from => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN 'push' END);
 END
 $$;
 COMMENT ON FUNCTION queue.run_again IS
 'Pushes a new task like one that completed, failed or was cancelled, and returns the id of the new task. It has the same
-queue, payload, kind, headers, priority, key, group key, max_attempts, lease and timeout, those of a dead letter also its
+queue, payload, kind, headers, priority, key, group key, max_attempts, lease, timeout and weight, those of a dead letter also its
 backoff and key_ttl, and is due at once. The task that ended stays in the history or among the dead letters; queue.retry puts a dead letter
 itself back. Needs the operator''s right on the queue.
 
@@ -8648,12 +9333,12 @@ CREATE FUNCTION queue.reap() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_right('operator', NULL);
-    RETURN (SELECT r.reaped FROM queue_internal.reap(9223372036854775807) AS r);
+    RETURN (queue_internal.reap(9223372036854775807)).reaped + (queue_internal.expire_unstarted(NULL)).expired;
 END
 $$;
 COMMENT ON FUNCTION queue.reap IS
-'Requeues every task whose lease has expired, or moves it to the dead letters if its attempts are used up. Returns how
-many leases had expired. The background worker and queue.maintain do the same, and claims take over expired leases by
+'Requeues every task whose lease has expired, or moves it to the dead letters if its attempts are used up, and ends every
+task that was not started by its deadline. Returns how many tasks it changed. The background worker and queue.maintain do the same, and claims take over expired leases by
 themselves. Needs the operator''s right on all queues.
 
 Errors: 42501: no right on all queues.';
@@ -8929,6 +9614,11 @@ Options:
 - lease: how long a claim lasts that names no lease. Default "1 minute".
 - timeout: how long an attempt may take. Then it has failed with the error "timed out", and its lease cannot be
   extended further. Default null: no limit.
+- ttl: the start deadline of a task that is pushed without one, as an interval from its push. Default null: none.
+- on_expired: dead (default) or cancel: whether a task that was not started by its deadline becomes a dead letter or is
+  cancelled.
+- max_queued: how many queued tasks the queue may have, scheduled and blocked ones included. Beyond that, pushes raise
+  QX006. Approximate by what is pushed at the same moment. 1 to 2147483647. Default null: no limit.
 - max_attempts: number of attempts of a task, 1 to 10000. Default 20.
 - backoff: an object: kind (fixed, linear, exponential; default exponential), base (the delay after the first failure;
   default "1 second"), max (the longest delay; default "1 hour"), jitter (0 to 1, the largest fraction randomly
@@ -8937,8 +9627,9 @@ Options:
 - max_running_per_group: how many tasks of a group may run at a time, 1 to 10000. Default 1.
 - delayed_head: block (default) or pass: whether the tasks of a group wait while their first one is delayed.
 - fair_groups: true lets the groups take turns. Default false.
-- rate_limit, rate_period: how many tasks may start in any such period, 1 to 10000. Both or neither. Default null: no
-  limit.
+- rate_limit: how many tasks may start in any rate_period, 1 to 10000. Default null: no limit.
+- group_rate_limit: how many tasks of a group may start in any rate_period, 1 to 10000. Default null: no limit.
+- rate_period: the period of these two limits. Needed with each of them, and not allowed without. Default null.
 - ageing: the waiting time that counts as one step of priority. Default null: none.
 - key_ttl: how long a completed or cancelled task keeps its key. Default null: not at all.
 - on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or
@@ -9017,6 +9708,7 @@ BEGIN
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = "drop".name;
+    DELETE FROM queue_internal.group_starts AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF NOT force AND (EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
                       OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name)) THEN
@@ -9323,7 +10015,7 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
   them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
   for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
-  timeout.
+  timeout, weight.
 
 Errors: 42501: no right on the queue, or the name belongs to a schedule of another queue without it. QX002: the queue
 does not exist. 54000: the queue has 10000 schedules. 22004, 22023 or 54000: an argument or an option is null, invalid
@@ -9791,7 +10483,7 @@ BEGIN
     rest := queue_internal.maintain_schedules(NULL);
     COMMIT AND CHAIN;
     FOREACH part IN ARRAY ARRAY[
-        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'schedules'
+        'leases', 'deadlines', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
     ] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
@@ -9816,9 +10508,9 @@ END
 $$;
 COMMENT ON PROCEDURE queue.maintain IS
 'Does one round of the background worker''s work, for databases without one: requeues tasks whose lease has expired,
-runs the schedules that are due, unblocks tasks that waited for a predecessor or their turn, creates and drops
-partitions of the history, and deletes old dead letters, keys, steps and events. Call it once a minute, from pg_cron or
-another scheduler. Only the owner of the extension can call it, because it creates and drops tables.
+ends tasks that were not started by their deadline, runs the schedules that are due, unblocks tasks that waited for a
+predecessor or their turn, creates and drops partitions of the history, and deletes old dead letters, keys, steps and
+events. Call it once a minute, from pg_cron or another scheduler. Only the owner of the extension can call it, because it creates and drops tables.
 
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 
@@ -9859,6 +10551,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' A
 BEGIN
     CASE part
         WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
+        WHEN 'deadlines' THEN RETURN (queue_internal.expire_unstarted(1000)).expired >= 1000;
         WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).last IS NOT NULL;
         -- Before the sweep, which would leave an event for each.
         WHEN 'dependents' THEN RETURN queue_internal.notify_rests() > 0;
@@ -9867,6 +10560,7 @@ BEGIN
         WHEN 'history' THEN RETURN queue_internal.retire_history(1000);
         WHEN 'dead letters' THEN RETURN queue_internal.retire_dead_letters(1000);
         WHEN 'keys' THEN RETURN queue_internal.retire_keys(1000);
+        WHEN 'starts' THEN RETURN queue_internal.retire_group_starts(1000);
     END CASE;
     RETURN false;
 EXCEPTION WHEN OTHERS THEN
@@ -10190,8 +10884,9 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'event_announced';
 COMMENT ON FUNCTION queue_internal.event_announced IS
     'Announces to the lane of a queue that it has events to process.';
 
+-- An event for a later time is announced for that time (recheck_group_at).
 CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
-    FOR EACH ROW EXECUTE FUNCTION queue_internal.event_announced();
+    FOR EACH ROW WHEN (NEW.due_at = '-infinity') EXECUTE FUNCTION queue_internal.event_announced();
 COMMENT ON TRIGGER event_announced ON queue_internal.events IS
     'Announces to the lane of a queue that it has events to process.';
 
@@ -10261,6 +10956,12 @@ COMMENT ON COLUMN queue.queues.name IS 'The name of the queue, 1 to 128 bytes.';
 COMMENT ON COLUMN queue.queues.lease IS 'How long a claim lasts that names no lease.';
 COMMENT ON COLUMN queue.queues.timeout IS
     'How long an attempt may take of a task that was pushed without a timeout of its own; null for no limit.';
+COMMENT ON COLUMN queue.queues.ttl IS
+    'The start deadline of a task that was pushed without one, as an interval from its push; null for none.';
+COMMENT ON COLUMN queue.queues.on_expired IS
+    'What happens to a task that was not started by its deadline: dead makes it a dead letter, cancel cancels it.';
+COMMENT ON COLUMN queue.queues.max_queued IS
+    'How many queued tasks the queue may have before pushes are refused; null for no limit.';
 COMMENT ON COLUMN queue.queues.max_attempts IS 'Attempts of a task that was pushed without a number of its own.';
 COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the delay grows with each failure: fixed, linear or exponential.';
 COMMENT ON COLUMN queue.queues.backoff_base IS 'The delay after the first failure.';
@@ -10272,7 +10973,9 @@ COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time;
 COMMENT ON COLUMN queue.queues.max_running_per_group IS
     'How many tasks of a group may run at a time. At 1 they run in the order of their ids.';
 COMMENT ON COLUMN queue.queues.rate_limit IS 'How many tasks may start in any rate_period; null for no limit.';
-COMMENT ON COLUMN queue.queues.rate_period IS 'The period of rate_limit.';
+COMMENT ON COLUMN queue.queues.group_rate_limit IS
+    'How many tasks of a group may start in any rate_period; null for no limit.';
+COMMENT ON COLUMN queue.queues.rate_period IS 'The period of rate_limit and group_rate_limit.';
 COMMENT ON COLUMN queue.queues.delayed_head IS
     'What happens while the first task of a group is delayed: block makes the others wait, pass lets them run first.';
 COMMENT ON COLUMN queue.queues.fair_groups IS 'Whether the groups take turns, one task each.';
@@ -10313,6 +11016,9 @@ COMMENT ON COLUMN queue.tasks.backoff IS
 COMMENT ON COLUMN queue.tasks.kind IS 'What sort of work it is, by which workers choose their code; null for none.';
 COMMENT ON COLUMN queue.tasks.lease IS 'How long a claim lasts that names no lease; null for the option of the queue.';
 COMMENT ON COLUMN queue.tasks.timeout IS 'How long an attempt may take; null for the option of the queue.';
+COMMENT ON COLUMN queue.tasks.start_by IS
+    'The start deadline: a task whose first attempt has not begun by then is not started any more; null for none.';
+COMMENT ON COLUMN queue.tasks.weight IS 'How much of rate_limit and group_rate_limit a start of the task takes.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
@@ -10449,6 +11155,7 @@ COMMENT ON TABLE queue_internal.slots IS 'The slots of queues with max_running, 
 COMMENT ON TABLE queue_internal.token_mark IS
     'One row: how far tokens have been handed out, so that none is handed out twice after a crash or failover.';
 COMMENT ON TABLE queue_internal.rate_buckets IS 'The rate buckets of queues with a rate limit: when tasks started.';
+COMMENT ON TABLE queue_internal.group_starts IS 'When tasks of groups started, in queues with a rate limit per group.';
 -- What pg_dump must save although the tables belong to the extension. The daily partitions are created later, belong
 -- only to their table, and are dumped like other tables.
 
@@ -10472,6 +11179,7 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.awaits', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.emitted', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.slots', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.rate_buckets', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_internal.group_starts', '');
 -- Revokes all privileges from PUBLIC. Rights are granted by queue.grant_producer, grant_worker and grant_operator.
 -- Views without payloads are for monitoring.
 

@@ -23,6 +23,7 @@ const NULLABLE: &[&CStr] = &[
     c"kind",
     c"lease",
     c"timeout",
+    c"start_by",
     c"headers",
     c"progress",
     c"errors",
@@ -44,7 +45,7 @@ const REPORTING_TRIGGERS: &[&CStr] = &[c"table_emptied", c"task_changed", c"task
 const HISTORY_TRIGGERS: &[&CStr] = &[c"history_counted", c"history_uncounted", c"table_emptied"];
 /// The indexes of tasks that the native fast path scans, or that have a condition: how the definition of each starts
 /// and ends. Storage parameters may be in between.
-const INDEXES: [(&str, &str); 3] = [
+const INDEXES: [(&str, &str); 4] = [
     ("CREATE UNIQUE INDEX tasks_pkey ON queue.tasks USING btree (id)", ""),
     (
         "CREATE INDEX tasks_order ON queue.tasks USING btree (queue, priority, run_at, id)",
@@ -53,6 +54,10 @@ const INDEXES: [(&str, &str); 3] = [
     (
         "CREATE INDEX tasks_group ON queue.tasks USING btree (queue, group_key, admission, id)",
         " WHERE (group_key IS NOT NULL)",
+    ),
+    (
+        "CREATE INDEX tasks_start_by ON queue.tasks USING btree (start_by, id)",
+        " WHERE (start_by IS NOT NULL)",
     ),
 ];
 /// The check constraint of the tasks, as pg_get_constraintdef() returns it.
@@ -65,7 +70,9 @@ pub fn check(tables: &Tables, purpose: Use) -> Result<(), Reason> {
         check_table(tables.tasks, columns::TASKS, TASK_TRIGGERS, 1)?;
         has_no_foreign_constraint(tables.tasks)?;
         for (index, definition) in
-            [tables.tasks_pkey, tables.tasks_order, tables.tasks_group].into_iter().zip(INDEXES)
+            [tables.tasks_pkey, tables.tasks_order, tables.tasks_group, tables.tasks_start_by]
+                .into_iter()
+                .zip(INDEXES)
         {
             is_defined_as(index, definition)?;
         }
@@ -202,7 +209,7 @@ unsafe fn has_plain_indexes(relation: pg_sys::Relation) -> bool {
             let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
             let form = (*index).rd_index;
             let keys = (*form).indkey.values.as_slice((*form).indnatts as usize);
-            let own = [&c"tasks_order", &c"tasks_group"];
+            let own = [&c"tasks_order", &c"tasks_group", &c"tasks_start_by"];
             let name = CStr::from_ptr((*(*index).rd_rel).relname.data.as_ptr());
             let conditional = !pg_sys::RelationGetIndexPredicate(index).is_null();
             // An index that is being built may not take entries yet.

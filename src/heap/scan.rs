@@ -65,6 +65,7 @@ pub enum Compare {
     IntAtLeast,
     BigintEquals,
     BigintAtLeast,
+    TimeEquals,
     TimeAtLeast,
 }
 
@@ -77,6 +78,7 @@ impl Compare {
             Self::IntAtLeast => (at_least, pg_sys::F_INT4GE),
             Self::BigintEquals => (equal, pg_sys::F_INT8EQ),
             Self::BigintAtLeast => (at_least, pg_sys::F_INT8GE),
+            Self::TimeEquals => (equal, pg_sys::F_TIMESTAMPTZ_EQ),
             Self::TimeAtLeast => (at_least, pg_sys::F_TIMESTAMPTZ_GE),
         }
     }

@@ -12,6 +12,7 @@ pub struct Tables {
     pub tasks_pkey: pg_sys::Oid,
     pub tasks_order: pg_sys::Oid,
     pub tasks_group: pg_sys::Oid,
+    pub tasks_start_by: pg_sys::Oid,
     pub tasks_id_seq: pg_sys::Oid,
     pub queues: pg_sys::Oid,
     pub history: pg_sys::Oid,
@@ -73,6 +74,7 @@ pub unsafe fn find() -> Option<Tables> {
             tasks_pkey: public(c"tasks_pkey"),
             tasks_order: public(c"tasks_order"),
             tasks_group: public(c"tasks_group"),
+            tasks_start_by: public(c"tasks_start_by"),
             tasks_id_seq: public(c"tasks_id_seq"),
             queues: public(c"queues"),
             history: public(c"history"),
@@ -92,6 +94,7 @@ impl Tables {
         tasks_pkey: pg_sys::InvalidOid,
         tasks_order: pg_sys::InvalidOid,
         tasks_group: pg_sys::InvalidOid,
+        tasks_start_by: pg_sys::InvalidOid,
         tasks_id_seq: pg_sys::InvalidOid,
         queues: pg_sys::InvalidOid,
         history: pg_sys::InvalidOid,
@@ -107,18 +110,21 @@ impl Tables {
             task.is_admitted()
         } else if index == self.tasks_group {
             task.get(column::GROUP_KEY).is_some()
+        } else if index == self.tasks_start_by {
+            task.get(column::START_BY).is_some()
         } else {
             true
         }
     }
 
     /// Whether all of them exist, except the partition, which need not.
-    pub fn all(&self) -> [pg_sys::Oid; 10] {
+    pub fn all(&self) -> [pg_sys::Oid; 11] {
         [
             self.tasks,
             self.tasks_pkey,
             self.tasks_order,
             self.tasks_group,
+            self.tasks_start_by,
             self.tasks_id_seq,
             self.queues,
             self.history,

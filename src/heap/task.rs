@@ -70,6 +70,13 @@ impl<const N: usize> Task<N> {
         self.is_queued() && self.is_admitted()
     }
 
+    /// By when it has to be started, unless it has been started or has no deadline.
+    pub fn start_deadline(&self) -> Option<i64> {
+        const { assert!(N > task::START_BY) };
+        let start_by = self.get(task::START_BY)?;
+        (self.long(task::TOKEN) == 0).then_some(start_by.value() as i64)
+    }
+
     /// Whether an attempt is running.
     pub fn is_running(&self) -> bool {
         self.is(task::STATE, b"running")
@@ -97,6 +104,11 @@ impl<const N: usize> Task<N> {
 }
 
 impl Task {
+    /// Whether its start deadline has passed before it was started. A claim raises the token.
+    pub fn is_late(&self, moment: i64) -> bool {
+        self.start_deadline().is_some_and(|start_by| start_by <= moment)
+    }
+
     /// Its lease, if it is running.
     pub fn lease(&self) -> Lease {
         Lease { id: self.long(task::ID), until: self.long(task::LEASE_UNTIL) }

@@ -71,6 +71,13 @@ impl Item {
     }
 }
 
+impl Item {
+    /// Whether it is a queued task.
+    pub fn is_queued(self) -> bool {
+        matches!(self.kind, Kind::Queued | Kind::Blocked)
+    }
+}
+
 /// The transactions that a snapshot sees.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -273,6 +280,12 @@ impl TaskCounters {
     /// Whether another process is counting now.
     pub fn is_counted_by_other(&self, me: i32) -> bool {
         self.state == State::Counting && self.counter != me
+    }
+
+    /// How many tasks are queued, scheduled and blocked ones included, if that is known.
+    pub fn depth(&self) -> Option<i64> {
+        let queued = || self.counts.queued.iter().map(|count| i64::from(*count)).sum::<i64>();
+        (self.state == State::Known).then(|| (queued() + self.counts.blocked).max(0))
     }
 
     /// The totals now, if they are known.

@@ -24,6 +24,8 @@ pub struct Database {
     pub next_lane: Earliest,
     /// The earliest run_at of a task that was scheduled since the worker last checked.
     pub next_run: Earliest,
+    /// The earliest start deadline of a task that was pushed since the worker last checked.
+    pub next_deadline: Earliest,
     /// The queues that got a task to claim since the worker last checked.
     pub pushed: QueueSet,
     /// Until when the worker is kept out, because a session runs a command on the whole database.
@@ -64,6 +66,7 @@ impl Database {
         self.next_lease.take();
         self.next_lane.take();
         self.next_run.take();
+        self.next_deadline.take();
         self.pushed.take();
         self.keep_out_until.store(0, Ordering::SeqCst);
         self.counters.clear();
@@ -95,6 +98,12 @@ impl Database {
     /// Announces a task that becomes due at `time`.
     pub fn run_at(&self, time: i64) {
         self.next_run.lower(time);
+        self.worker.wake_if_later(time);
+    }
+
+    /// Announces a task that has to be started by `time`.
+    pub fn start_by(&self, time: i64) {
+        self.next_deadline.lower(time);
         self.worker.wake_if_later(time);
     }
 

@@ -78,6 +78,8 @@ pub(super) struct Notices {
     pub(super) lane_time: i64,
     /// When the next scheduled task becomes due.
     pub(super) run: i64,
+    /// The first start deadline.
+    pub(super) start_by: i64,
     /// Queues that have a task to claim.
     pub(super) queues: QueueBits,
     /// Lanes whose queues have a new event, or a free slot.
@@ -92,6 +94,7 @@ const NO_NOTICES: Notices = Notices {
     lease: NEVER,
     lane_time: NEVER,
     run: NEVER,
+    start_by: NEVER,
     queues: [0; 4],
     events: [0; SUMMARIES],
     event_count: 0,

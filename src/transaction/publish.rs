@@ -80,13 +80,13 @@ impl Pending {
     /// Notifies the launcher and the worker.
     pub(super) fn notify_worker(&self) {
         let Some(shared) = shared::get() else { return };
-        let Notices { created, lease, lane_time, run, queues, .. } = self.notices;
+        let Notices { created, lease, lane_time, run, start_by, queues, .. } = self.notices;
         // SAFETY: a plain read of a constant of the process.
         let database_oid = unsafe { pg_sys::MyDatabaseId };
         if created {
             shared.announce_created(database_oid);
         }
-        let anything = lease.min(lane_time).min(run) != NEVER || queues != [0; 4];
+        let anything = lease.min(lane_time).min(run).min(start_by) != NEVER || queues != [0; 4];
         let Some(database) = anything.then(|| shared.database(database_oid)).flatten() else { return };
         if lease != NEVER {
             database.lease_until(lease);
@@ -96,6 +96,9 @@ impl Pending {
         }
         if run != NEVER {
             database.run_at(run);
+        }
+        if start_by != NEVER {
+            database.start_by(start_by);
         }
         database.pushed(&queues);
     }

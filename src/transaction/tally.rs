@@ -111,6 +111,15 @@ impl Tally {
         self.count = kept;
     }
 
+    /// How many more queued tasks the queue of a lane has.
+    pub fn queued(&self, lane: u64) -> i64 {
+        let entries = self.entries[..self.count].iter();
+        entries
+            .filter(|entry| entry.lane == lane && entry.item.is_queued())
+            .map(|entry| i64::from(entry.more))
+            .sum()
+    }
+
     /// The lanes that have entries, each once for each entry.
     pub fn lanes(&self) -> impl Iterator<Item = u64> {
         self.entries[..self.count].iter().map(|entry| entry.lane)

@@ -191,7 +191,7 @@ impl Finisher {
             let queue = Queue::new(self.tables.tasks, row.queue());
             if self.settings.as_ref().is_none_or(|(_, settings)| settings.keep_history) {
                 let table = self.tables.partition.table;
-                let history = self.history.get_or_insert_with(|| Inserter::open(table, pg_sys::InvalidOid));
+                let history = self.history.get_or_insert_with(|| Inserter::open(table, Vec::new()));
                 // Midnight may have passed since the call started.
                 let finished_at = self.tables.partition.within(now());
                 let mut kept = in_history(row, finished_at, result);
@@ -241,7 +241,7 @@ impl Finisher {
 
 /// The row of the history for a completed task.
 fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Row<{ history::COUNT }> {
-    const SAME: [(usize, usize); 19] = [
+    const SAME: [(usize, usize); 21] = [
         (history::ID, task::ID),
         (history::QUEUE, task::QUEUE),
         (history::PRIORITY, task::PRIORITY),
@@ -257,6 +257,8 @@ fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Ro
         (history::KIND, task::KIND),
         (history::LEASE, task::LEASE),
         (history::TIMEOUT, task::TIMEOUT),
+        (history::START_BY, task::START_BY),
+        (history::WEIGHT, task::WEIGHT),
         (history::HEADERS, task::HEADERS),
         (history::PAYLOAD, task::PAYLOAD),
         (history::PROGRESS, task::PROGRESS),

@@ -88,6 +88,10 @@ impl Grant<'_> {
                 lanes::with(self.queue.hash(), |slot| slot.lane.add(key, moment));
                 return Ok(None);
             }
+            // The worker ends it.
+            if row.is_late(moment) {
+                return Ok(None);
+            }
             // SQL decides which task of the group is next.
             if row.get(task::GROUP_KEY).is_some() && row.int(task::ADMISSION) == 0 {
                 return Err(Reason::Policy);

@@ -4,6 +4,7 @@ use super::Outcome;
 use super::arguments::Arguments;
 use super::queue;
 use crate::clock::now;
+use crate::counting;
 use crate::datum::{text, text_of};
 use crate::fallback::Reason;
 use crate::heap::columns::task;
@@ -19,6 +20,8 @@ use pgrx::prelude::*;
 const LONGEST_DELAY: i64 = 100 * 365 * 86_400_000_000;
 /// The longest timeout, a year, in microseconds.
 const LONGEST_TIMEOUT: i64 = 365 * 86_400_000_000;
+/// The largest weight.
+const LARGEST_WEIGHT: i32 = 1_000_000;
 
 /// The arguments, by number, of push and push_many; those up to `ON_PREDECESSOR_FAILURE` they have in common.
 pub(super) mod argument {
@@ -37,14 +40,14 @@ pub(super) mod argument {
     pub const KEY_TTL: usize = 12;
     pub const ON_PREDECESSOR_FAILURE: usize = 13;
     pub const PUSH_KEY_TTL_FROM: usize = 14;
-    /// The kind, the lease and the timeout follow one another.
+    /// The kind, the lease, the timeout, the start deadline, the ttl and the weight follow one another.
     pub const PUSH_KIND: usize = 15;
-    pub const PUSH_BATCH: usize = 18;
+    pub const PUSH_BATCH: usize = 21;
     pub const KEYS: usize = 14;
     pub const GROUP_KEYS: usize = 15;
     pub const PUSH_MANY_KEY_TTL_FROM: usize = 16;
     pub const PUSH_MANY_KIND: usize = 17;
-    pub const PUSH_MANY_BATCH: usize = 20;
+    pub const PUSH_MANY_BATCH: usize = 23;
 }
 
 /// Serves the call, or returns why it falls back to SQL.
@@ -56,7 +59,7 @@ pub unsafe fn push(arguments: &Arguments) -> Result<Outcome, Reason> {
     // SAFETY: the arguments are where native.sql declares them.
     unsafe {
         let payload = arguments.needed(argument::PAYLOAD)?;
-        let mut pusher = Pusher::open(arguments, argument::PUSH_KIND)?;
+        let mut pusher = Pusher::open(arguments, argument::PUSH_KIND, 1)?;
         let id = pusher.next(payload);
         pusher.store_one();
         Ok(Outcome::Served(pg_sys::Datum::from(id)))
@@ -71,16 +74,32 @@ pub(super) struct Pusher<'a> {
 }
 
 impl<'a> Pusher<'a> {
-    /// `kind` is the number of the argument kind.
-    pub unsafe fn open(arguments: &'a Arguments, kind: usize) -> Result<Self, Reason> {
+    /// For so many tasks; `kind` is the number of the argument kind.
+    pub unsafe fn open(arguments: &'a Arguments, kind: usize, count: usize) -> Result<Self, Reason> {
         // SAFETY: the arguments are where native.sql declares them; the tables are eligible.
         unsafe {
             let mut row = plain_row(arguments)?;
             set_own(&mut row, arguments, kind)?;
+            let ttl = set_deadline(&mut row, arguments, kind)?;
             let name = arguments.name(argument::QUEUE)?;
             let tables = heap::open(Use::Push)?;
-            queue::settings(&tables, name, Kinds::PRODUCER)?;
-            Ok(Self { tables, queue: Queue::new(tables.tasks, name), row })
+            let settings = queue::settings(&tables, name, Kinds::PRODUCER)?;
+            if row.int(task::WEIGHT) > settings.rate_limit.unwrap_or(i32::MAX) {
+                return Err(Reason::Argument);
+            }
+            let queue = Queue::new(tables.tasks, name);
+            if let Some(most) = settings.max_queued {
+                let depth = counting::depth(&tables, &queue).ok_or(Reason::Policy)?;
+                // SQL raises the error.
+                if depth + count as i64 > i64::from(most) {
+                    return Err(Reason::Policy);
+                }
+            }
+            let ttl = ttl.or(settings.ttl.filter(|_| row.get(task::START_BY).is_none()));
+            if let Some(ttl) = ttl {
+                row.set(task::START_BY, now().saturating_add(ttl));
+            }
+            Ok(Self { tables, queue, row })
         }
     }
 
@@ -96,8 +115,15 @@ impl<'a> Pusher<'a> {
         let key = self.row.key();
         transaction::added(&self.queue, key, moment);
         transaction::counted(&self.queue, Item::queued(key.run_at), 1);
+        self.row.start_deadline().into_iter().for_each(transaction::start_by);
         point!(PushNoted);
         id
+    }
+
+    /// The indexes in which the rows have no entries.
+    pub fn left_out(&self) -> Vec<pg_sys::Oid> {
+        let partial = [self.tables.tasks_group, self.tables.tasks_start_by];
+        partial.into_iter().filter(|index| !self.tables.indexed(&self.row, *index)).collect()
     }
 
     /// Inserts the row.
@@ -160,9 +186,9 @@ unsafe fn plain_row(arguments: &Arguments) -> Result<Task, Reason> {
     Ok(row)
 }
 
-/// Sets the kind, the lease and the timeout of a task.
+/// Sets the kind, the lease, the timeout and the weight of a task.
 unsafe fn set_own(row: &mut Task, arguments: &Arguments, kind: usize) -> Result<(), Reason> {
-    let (lease, timeout) = (kind + 1, kind + 2);
+    let (lease, timeout, weight) = (kind + 1, kind + 2, kind + 5);
     if let Some(given) = arguments.get(kind) {
         arguments.name(kind)?;
         row.set(task::KIND, given);
@@ -175,7 +201,25 @@ unsafe fn set_own(row: &mut Task, arguments: &Arguments, kind: usize) -> Result<
         arguments.span(timeout, LONGEST_TIMEOUT)?;
         row.set(task::TIMEOUT, given);
     }
+    let given = arguments.needed(weight)?;
+    if !(1..=LARGEST_WEIGHT).contains(&(given.value() as i32)) {
+        return Err(Reason::Argument);
+    }
+    row.set(task::WEIGHT, given);
     Ok(())
+}
+
+/// Sets the start deadline of a task, or returns its ttl, from which the deadline follows.
+unsafe fn set_deadline(row: &mut Task, arguments: &Arguments, kind: usize) -> Result<Option<i64>, Reason> {
+    let (start_by, ttl) = (kind + 3, kind + 4);
+    let ttl = arguments.span(ttl, LONGEST_DELAY)?;
+    if let Some(given) = arguments.get(start_by) {
+        if ttl.is_some() || [i64::MIN, i64::MAX].contains(&(given.value() as i64)) {
+            return Err(Reason::Argument);
+        }
+        row.set(task::START_BY, given);
+    }
+    Ok(ttl)
 }
 
 /// Whether a jsonb value is an object.

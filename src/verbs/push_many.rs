@@ -21,15 +21,14 @@ pub unsafe fn push_many(arguments: &Arguments) -> Result<Outcome, Reason> {
         if payloads.len() > 100_000 {
             return Err(Reason::Argument);
         }
-        let mut pusher = Pusher::open(arguments, argument::PUSH_MANY_KIND)?;
+        let mut pusher = Pusher::open(arguments, argument::PUSH_MANY_KIND, payloads.len())?;
         let rows = Rows::new(arguments)?;
         let mut inserter: Option<Inserter> = None;
         for payload in payloads {
             pgrx::check_for_interrupts!();
             let id = pusher.next(payload);
-            // A task without a group has no entry in the index of groups.
-            let inserter = inserter
-                .get_or_insert_with(|| Inserter::open(pusher.tables.tasks, pusher.tables.tasks_group));
+            let inserter =
+                inserter.get_or_insert_with(|| Inserter::open(pusher.tables.tasks, pusher.left_out()));
             inserter.add(&mut pusher.row);
             point!(PushNext);
             rows.add(&mut [pg_sys::Datum::from(id)], &mut [false]);

@@ -16,6 +16,12 @@ pub struct Settings {
     pub lease: i64,
     /// How long an attempt of a task without its own timeout may take, in microseconds.
     pub timeout: Option<i64>,
+    /// The start deadline of a task without its own, in microseconds from its push.
+    pub ttl: Option<i64>,
+    /// The largest number of queued tasks.
+    pub max_queued: Option<i32>,
+    /// How much weight may start in a period.
+    pub rate_limit: Option<i32>,
     /// The number of attempts of a task without its own.
     pub max_attempts: i32,
     /// Whether it is paused.
@@ -59,13 +65,16 @@ pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings,
             let row = Row::<{ column::COUNT }>::of(slot);
             let lease = row.get(column::LEASE).map(|value| *value.cast_mut_ptr::<pg_sys::Interval>());
             let limited = row.get(column::MAX_RUNNING).is_some();
-            let unset = [column::MAX_RUNNING, column::RATE_LIMIT, column::AGEING];
+            let unset = [column::MAX_RUNNING, column::RATE_LIMIT, column::GROUP_RATE_LIMIT, column::AGEING];
             Settings {
                 // The limit may have been lowered since.
                 lease: lease
                     .filter(|lease| lease.day == 0 && lease.month == 0)
                     .map_or(0, |lease| lease.time.min(crate::settings::max_lease())),
                 timeout: row.get(column::TIMEOUT).map(|value| microseconds(value)),
+                ttl: row.get(column::TTL).map(|value| microseconds(value)),
+                max_queued: row.get(column::MAX_QUEUED).map(|value| value.value() as i32),
+                rate_limit: row.get(column::RATE_LIMIT).map(|limit| limit.value() as i32),
                 max_attempts: row.int(column::MAX_ATTEMPTS),
                 paused: row.get(column::PAUSED_AT).is_some(),
                 plain_to_claim: unset.iter().all(|column| row.get(*column).is_none())

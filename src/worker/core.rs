@@ -103,6 +103,31 @@ pub fn reap(max_tasks: i32, after: i64, max_rows: i32) -> Reaped {
     })
 }
 
+/// The result of reading a piece of the start deadlines.
+pub struct Expired {
+    /// The entry after which to continue; none if all deadlines up to `until` were read.
+    pub last: Option<(i64, i64)>,
+    pub until: i64,
+    /// The next deadline after that.
+    pub next: i64,
+}
+
+/// Ends up to `max_tasks` tasks that were not started by their deadline, among `max_entries` after an entry.
+pub fn expire_unstarted(max_tasks: i32, after: (i64, i64), max_entries: i32) -> Expired {
+    let query =
+        "SELECT last, last_id, until, next_start_by FROM queue_internal.expire_unstarted($1, $2, $3, $4)";
+    let arguments = [max_tasks.into(), timestamp(after.0), after.1.into(), max_entries.into()];
+    write(query, &arguments, |row| {
+        let time = |time: Option<TimestampWithTimeZone>| time.map(i64::from);
+        let last = time(row.get(1)?);
+        Ok(Expired {
+            last: last.zip(row.get(2)?),
+            until: time(row.get(3)?).unwrap_or(i64::MIN),
+            next: time(row.get(4)?).unwrap_or(NEVER),
+        })
+    })
+}
+
 /// Ends the attempts of those of the tasks whose lease has expired; returns how many.
 pub fn expire(lane: u64, ids: &[i64]) -> u64 {
     expiry::end(lane, ids).unwrap_or_else(|error| error!("expired leases could not be ended: {error}"))

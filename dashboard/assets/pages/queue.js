@@ -17,14 +17,16 @@ export async function load({ name }) {
 }
 
 const OPTIONS = [
-  ["lease", "lease"], ["timeout", "timeout"], ["max_attempts", "attempts"], ["max_running", "running at most"],
-  ["max_running_per_group", "running of a group"], ["rate_limit", "starts at most"], ["ageing", "ageing"],
+  ["lease", "lease"], ["timeout", "timeout"], ["ttl", "time to start"], ["on_expired", "if not started in time"],
+  ["max_queued", "queued at most"], ["max_attempts", "attempts"], ["max_running", "running at most"],
+  ["max_running_per_group", "running of a group"], ["rate_limit", "starts at most"],
+  ["group_rate_limit", "starts of a group at most"], ["ageing", "ageing"],
   ["key_ttl", "keys held for"], ["delayed_head", "delayed head"], ["on_predecessor_failure", "if a predecessor fails"],
 ];
 
 function options(queue) {
   const shown = OPTIONS.filter(([name]) => queue[name] !== null).map(([name, text]) =>
-    [text, name === "rate_limit" ? `${queue.rate_limit} in ${queue.rate_period}` : String(queue[name])]);
+    [text, name.endsWith("rate_limit") ? `${queue[name]} in ${queue.rate_period}` : String(queue[name])]);
   shown.splice(2, 0, ["backoff", `${queue.backoff_kind}, from ${queue.backoff_base} to ${queue.backoff_max}`]);
   shown.push(["fair turns", queue.fair_groups ? "yes" : "no"], ["history", queue.keep_history ? "kept" : "not kept"]);
   return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));

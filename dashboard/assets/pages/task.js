@@ -46,6 +46,8 @@ export function render({ data: task }) {
     ["pushed", when(task.created, (time) => clock(time))], ["due", when(task.run_at, (time) => clock(time))],
     ...(task.own_lease ? [["its lease", task.own_lease]] : []),
     ...(task.timeout ? [["timeout", task.timeout]] : []),
+    ...(task.start_by ? [["start by", when(task.start_by, (time) => clock(time))]] : []),
+    ...(task.weight > 1 ? [["weight", String(task.weight)]] : []),
     [live ? "age" : "from push to end", span((live ? now() : task.ended) - task.created)],
   ];
   return [

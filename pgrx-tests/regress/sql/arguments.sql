@@ -80,6 +80,9 @@ SELECT pg_temp.calls('lease', ARRAY[
     'queue.claim(%s::interval)', 'CALL queue.take(lease => %s)', 'queue.claim(%s::interval, ARRAY[''default''])', 'queue.complete_and_claim(1, 1, lease => %s)', 'queue.complete_many_and_claim(''{1}'', ''{1}'', lease => %s)', 'queue.complete_and_claim(1, 1, NULL, %s, ARRAY[''default''])',
     'queue.extend(1, 1, %s)', 'queue.extend_many(''{1}'', ''{1}'', %s)'],
     ARRAY['''0''→22023', '''-1 s''→22023', '''1 mon -30 days''→22023', '''-24 mons 721 days''→22023', '''1000 years''→54000', '''7 days 1 second''→54000']);
+SELECT pg_temp.calls('weight', ARRAY['queue.push(''default'', weight => %s)', 'queue.try_push(''default'', weight => %s)',
+    'queue.push_many(''default'', ''{1}'', weight => %s)', 'queue.create_batch(''default'', weight => %s)', 'queue.publish(''a'', weight => %s)'],
+    ARRAY['NULL→22004', '0→22023', '-1→22023', '1000001→54000']);
 SELECT pg_temp.calls('timeout', ARRAY['CALL queue.wait_result(1, %s)', 'CALL queue.wait(timeout => %s)', 'CALL queue.take(timeout => %s)', 'CALL queue.wait(''{default}''::text[], %s)'], ARRAY['NULL→22004', '''-1 s''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('name', ARRAY['queue.step(1, 1, %s, ''1'')', 'queue.sleep(1, 1, %s, ''0'')'],
     ARRAY['NULL→22004', '''''→22023', 'repeat(''x'', 513)→54000']);
@@ -97,6 +100,12 @@ SELECT pg_temp.calls('delay', ARRAY['queue.release(1, 1, %s)', 'queue.release_ma
 SELECT pg_temp.calls('retry_in', ARRAY['queue.fail(1, 1, ''x'', %s)', 'queue.fail_many(''{}'', ''{}'', ''{}'', %s)'], ARRAY['''-1 s''→22023', '''1000 years''→54000']);
 SELECT pg_temp.calls('run_at', ARRAY['queue.publish(''a'', run_at => %s)', 'queue.push(''default'', run_at => %s)', 'queue.push_many(''default'', ''{}'', run_at => %s)'],
     ARRAY['''infinity''→22023', '''-infinity''→22023']);
+SELECT pg_temp.calls('start_by', ARRAY['queue.publish(''a'', start_by => %s)', 'queue.push(''default'', start_by => %s)', 'queue.push_many(''default'', ''{}'', start_by => %s)'],
+    ARRAY['''infinity''→22023', '''-infinity''→22023']);
+SELECT pg_temp.calls('ttl', ARRAY['queue.publish(''a'', ttl => %s)', 'queue.push(''default'', ttl => %s)', 'queue.push_many(''default'', ''{}'', ttl => %s)', 'queue.push(''default'', start_by => now(), ttl => %s)'],
+    ARRAY['''0''→22023', '''-1 s''→22023', '''-24 mons 721 days''→22023']);
+SELECT pg_temp.calls('ttl', ARRAY['queue.publish(''a'', ttl => %s)', 'queue.push(''default'', ttl => %s)', 'queue.push_many(''default'', ''{}'', ttl => %s)'],
+    ARRAY['''1000 years''→54000']);
 SELECT pg_temp.calls('cron', ARRAY['queue.schedule(''fresh'', %s, ''default'')', 'queue.schedule_preview(%s)'],
     ARRAY['NULL→22004', '''''→22023', '''* * *''→22023', '''60 * * * *''→22023', '''0 0 30 2 *''→22023', 'repeat(''*'', 257)→54000']);
 SELECT pg_temp.calls('timezone', ARRAY['queue.schedule(''fresh'', ''@daily'', ''default'', timezone => %s)', 'queue.schedule_preview(''@daily'', %s)'],
@@ -159,15 +168,16 @@ SELECT pg_temp.calls('if_not_exists', ARRAY['queue.create(''fresh'', if_not_exis
 -- Options.
 SELECT pg_temp.calls('options', ARRAY['queue.create(''fresh'', %s)', 'queue.configure(''default'', %s)'],
     ARRAY['NULL→22004', '''[]''→22023', '''"x"''→22023', '''1''→22023', '''null''→22023', '''{"": 1}''→22023', '''{"Lease": "1 s"}''→22023',
-          '''{"rate_limit": 1}''→22023', '''{"rate_period": "1 s"}''→22023']);
+          '''{"rate_limit": 1}''→22023', '''{"group_rate_limit": 1}''→22023', '''{"rate_period": "1 s"}''→22023']);
 INSERT INTO cases
 SELECT format('queue.%s, %%s)', f), part, format('''{"%s": %s}''', part, value), code
 FROM unnest(ARRAY['create(''fresh''', 'configure(''default''']) AS f, (VALUES
     ('lease', '1', '22023'), ('lease', '"soon"', '22023'), ('lease', '"0"', '22023'), ('lease', '"-1 s"', '22023'), ('lease', '"-24 mons 721 days"', '22023'), ('lease', '[]', '22023'), ('lease', '"2 years"', '54000'),
     ('max_attempts', '0', '22023'), ('max_attempts', '-1', '22023'), ('max_attempts', '1.5', '22023'), ('max_attempts', '"3"', '22023'), ('max_attempts', '10001', '22023'),
     ('max_running', '0', '22023'), ('max_running', '10001', '22023'), ('max_running', '"3"', '22023'), ('max_running_per_group', '0', '22023'), ('max_running_per_group', '0.5', '22023'),
-    ('rate_limit', '0', '22023'), ('rate_limit', '10001', '22023'), ('rate_period', '"0"', '22023'), ('rate_period', '60', '22023'), ('rate_period', '"2 years"', '54000'),
+    ('rate_limit', '0', '22023'), ('rate_limit', '10001', '22023'), ('group_rate_limit', '0', '22023'), ('group_rate_limit', '10001', '22023'), ('rate_period', '"0"', '22023'), ('rate_period', '60', '22023'), ('rate_period', '"2 years"', '54000'),
     ('delayed_head', '"jump"', '22023'), ('delayed_head', '1', '22023'), ('fair_groups', '"yes"', '22023'), ('ageing', '"0"', '22023'), ('ageing', '10', '22023'),
+    ('ttl', '"0"', '22023'), ('ttl', '"2 years"', '54000'), ('on_expired', '"drop"', '22023'), ('max_queued', '0', '22023'), ('max_queued', '3000000000', '22023'),
     ('key_ttl', '"0"', '22023'), ('key_ttl', '[]', '22023'), ('on_predecessor_failure', '"ignore"', '22023'), ('on_predecessor_failure', '{}', '22023'),
     ('keep_history', '1', '22023'), ('keep_history', '"yes"', '22023'), ('backoff', '1', '22023'), ('backoff', '[]', '22023')) AS v (part, value, code);
 INSERT INTO cases
@@ -182,7 +192,7 @@ SELECT 'queue.schedule(''fresh'', ''@daily'', ''default'', options => %s)', part
 FROM (VALUES
     ('missed_runs', '"some"', '22023'), ('missed_runs', '1', '22023'), ('missed_runs', 'true', '22023'),
     ('priority', '1.5', '22023'), ('priority', '"1"', '22023'), ('priority', '3000000000', '22023'), ('delay', '1', '22023'), ('delay', '"soon"', '22023'),
-    ('delay', '"-1 s"', '22023'), ('delay', '"2 years"', '54000'), ('max_attempts', '0', '22023'), ('max_attempts', '10001', '22023'),
+    ('weight', '0', '22023'), ('weight', '"1"', '22023'), ('delay', '"-1 s"', '22023'), ('delay', '"2 years"', '54000'), ('max_attempts', '0', '22023'), ('max_attempts', '10001', '22023'),
     ('headers', '[]', '22023'), ('headers', '"x"', '22023'), ('key', '1', '22023'), ('group_key', '{}', '22023'),
     ('on_duplicate', '1', '22023'), ('on_duplicate', '"perhaps"', '22023'), ('on_duplicate', '"replace"', '22023')) AS v (part, value, code);
 
@@ -212,6 +222,7 @@ CREATE FUNCTION pg_temp.everything() RETURNS text LANGUAGE sql AS $$
         SELECT a::text FROM queue.all_tasks AS a UNION ALL SELECT q::text FROM queue.queues AS q
         UNION ALL SELECT k::text FROM queue_internal.keys AS k UNION ALL SELECT d::text FROM queue_internal.dependencies AS d
         UNION ALL SELECT s::text FROM queue_internal.slots AS s UNION ALL SELECT s::text FROM queue_internal.rate_buckets AS s
+        UNION ALL SELECT s::text FROM queue_internal.group_starts AS s
         UNION ALL SELECT s::text FROM queue.schedules AS s
         UNION ALL SELECT b::text FROM queue.bindings AS b
         UNION ALL SELECT s::text FROM queue_internal.steps AS s UNION ALL SELECT e::text FROM queue_internal.emitted AS e

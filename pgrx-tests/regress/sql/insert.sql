@@ -13,6 +13,7 @@ SELECT id, payload FROM queue.claim('1 minute', max_tasks => 10);
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue) VALUES ('default'), ('mail')$$);
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, run_at) VALUES ('default', 'infinity')$$);
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, max_attempts) VALUES ('default', 0)$$);
+SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, weight) VALUES ('default', 0)$$);
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, state) VALUES ('default', 'completed')$$);
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, headers) VALUES ('default', '[1]')$$);
 SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, backoff) VALUES ('default', '"fast"')$$);

@@ -35,7 +35,7 @@ const UNANNOUNCED: &str = "
     FROM (SELECT DISTINCT q AS source, t.group_key FROM queue.tasks AS t JOIN queue.queues AS q ON q.name = t.queue
           WHERE t.group_key IS NOT NULL) AS g,
          queue_internal.admitted_of(g.source, g.group_key) AS a,
-         queue_internal.next_admission(g.source, g.group_key, a.admitted, a.ready, a.latest) AS s
+         queue_internal.next_admission(g.source, g.group_key, a.admitted, a.ready, a.latest, a.used) AS s
     WHERE (s.admit IS NOT NULL OR s.withdraw IS NOT NULL)
       AND NOT EXISTS (SELECT FROM queue_internal.events AS e
                       WHERE e.queue = (g.source).name AND e.group_key = g.group_key)";

@@ -89,12 +89,12 @@ fn native_writes_are_replicated_logically() {
              run_at timestamptz, attempt integer, max_attempts integer, token bigint, admission smallint,
              lease_until timestamptz, worker text, claimed_at timestamptz, updated_at timestamptz, created_at timestamptz,
              cancel_requested_at timestamptz, key text, group_key text, backoff jsonb, kind text, lease interval,
-             timeout interval, headers jsonb, payload jsonb,
+             timeout interval, start_by timestamptz, weight integer, headers jsonb, payload jsonb,
              progress jsonb, errors jsonb);
          CREATE TABLE queue.history (id bigint, queue text, state text, priority integer, run_at timestamptz,
              attempt integer, max_attempts integer, token bigint, worker text, claimed_at timestamptz,
              created_at timestamptz, finished_at timestamptz, key text, group_key text, kind text,
-             lease interval, timeout interval, headers jsonb, payload jsonb,
+             lease interval, timeout interval, start_by timestamptz, weight integer, headers jsonb, payload jsonb,
              progress jsonb, errors jsonb, result jsonb)",
     );
     let connection = format!("host={} user=postgres dbname=postgres", cluster.folder().display());

@@ -202,6 +202,9 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
         ("options", _) => object(&[
             "lease",
             "timeout",
+            "ttl",
+            "on_expired",
+            "max_queued",
             "kind",
             "max_attempts",
             "backoff",
@@ -210,6 +213,8 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
             "delayed_head",
             "fair_groups",
             "rate_limit",
+            "group_rate_limit",
+            "weight",
             "rate_period",
             "ageing",
             "key_ttl",
@@ -246,6 +251,9 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
                 "kind",
                 "lease",
                 "timeout",
+                "start_by",
+                "ttl",
+                "weight",
                 "batch",
                 "x",
             ][..];

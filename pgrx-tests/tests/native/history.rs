@@ -4,13 +4,14 @@ use postgres::{Client, SimpleQueryMessage};
 
 /// Two queues, and a function that prints all rows without their times.
 pub const SETUP: &str = r#"
-SELECT queue.create('a', '{"backoff": {"base": "1 hour", "jitter": 0}, "max_attempts": 3}');
-SELECT queue.create('b', '{"backoff": {"base": "0"}, "keep_history": false, "timeout": "50 min"}');
+SELECT queue.create('a', '{"backoff": {"base": "1 hour", "jitter": 0}, "max_attempts": 3, "max_queued": 12}');
+SELECT queue.create('b', '{"backoff": {"base": "0"}, "keep_history": false, "timeout": "50 min", "ttl": "3 hours",
+                           "on_expired": "cancel"}');
 CREATE FUNCTION public.moment(t timestamptz) RETURNS text LANGUAGE sql AS $$
     SELECT CASE WHEN t < '2021-01-01' OR t > '2099-01-01' THEN t::text
                 WHEN t > clock_timestamp() THEN 'later' WHEN t IS NOT NULL THEN 'now' END
 $$;
--- All leases and timeouts are multiples of ten minutes.
+-- All leases, timeouts and start deadlines are multiples of ten minutes.
 CREATE FUNCTION public.ten_minutes(t timestamptz) RETURNS numeric LANGUAGE sql AS $$
     SELECT round(extract(epoch FROM t - clock_timestamp()) / 600)
 $$;
@@ -18,18 +19,18 @@ CREATE FUNCTION public.plain(errors jsonb) RETURNS jsonb LANGUAGE sql AS $$
     SELECT jsonb_agg(e - 'at' ORDER BY n) FROM jsonb_array_elements(errors) WITH ORDINALITY AS x (e, n)
 $$;
 CREATE FUNCTION public.everything() RETURNS SETOF text LANGUAGE sql AS $$
-    SELECT 'task ' || (to_jsonb(t) - '{run_at,lease_until,claimed_at,updated_at,created_at,cancel_requested_at,errors}'::text[])::text
-           || concat_ws(' ', public.moment(t.run_at), t.lease_until > clock_timestamp(), t.claimed_at <= clock_timestamp(),
+    SELECT 'task ' || (to_jsonb(t) - '{run_at,start_by,lease_until,claimed_at,updated_at,created_at,cancel_requested_at,errors}'::text[])::text
+           || concat_ws(' ', public.moment(t.run_at), public.ten_minutes(t.start_by), t.lease_until > clock_timestamp(), t.claimed_at <= clock_timestamp(),
                         t.updated_at <= clock_timestamp(), t.cancel_requested_at IS NOT NULL, public.plain(t.errors))
     FROM (SELECT * FROM queue.tasks ORDER BY id) AS t
     UNION ALL
-    SELECT 'history ' || (to_jsonb(h) - '{run_at,claimed_at,created_at,finished_at,errors}'::text[])::text
-           || concat_ws(' ', public.moment(h.run_at), h.claimed_at IS NOT NULL, h.finished_at >= h.created_at,
+    SELECT 'history ' || (to_jsonb(h) - '{run_at,start_by,claimed_at,created_at,finished_at,errors}'::text[])::text
+           || concat_ws(' ', public.moment(h.run_at), public.ten_minutes(h.start_by), h.claimed_at IS NOT NULL, h.finished_at >= h.created_at,
                         public.plain(h.errors), h.partition)
     FROM (SELECT h.*, h.tableoid::regclass AS partition FROM queue.history AS h ORDER BY h.id) AS h
     UNION ALL
-    SELECT 'dead ' || (to_jsonb(d) - '{run_at,claimed_at,created_at,failed_at,errors}'::text[])::text
-           || concat_ws(' ', public.moment(d.run_at), public.plain(d.errors))
+    SELECT 'dead ' || (to_jsonb(d) - '{run_at,start_by,claimed_at,created_at,failed_at,errors}'::text[])::text
+           || concat_ws(' ', public.moment(d.run_at), public.ten_minutes(d.start_by), public.plain(d.errors))
     FROM (SELECT * FROM queue.dead_letters ORDER BY id) AS d
     UNION ALL
     SELECT 'key ' || k.queue || k.key || k.task_id FROM (SELECT * FROM queue_internal.keys ORDER BY queue, key) AS k
@@ -134,7 +135,8 @@ impl<'a> History<'a> {
             return self.claim();
         }
         match roll {
-            0..12 => self.push(),
+            0..2 => self.push_late(),
+            2..12 => self.push(),
             12..22 => self.push_many(),
             22..45 => self.claim(),
             45..56 => self.finish("complete"),
@@ -183,6 +185,23 @@ impl<'a> History<'a> {
                 ", timeout => '1 day', kind => 'é'",
                 ", timeout => '0'",
                 ", lease => '3 hours', timeout => '1 mon -29 days'",
+                ", weight => 3",
+                ", weight => 7, kind => 'letter'",
+                ", weight => 0",
+                ", weight => 1000001",
+            ]);
+        }
+        if self.dice.one_in(8) {
+            options += self.dice.pick(&[
+                ", ttl => '20 min'",
+                ", ttl => '20 min'",
+                ", ttl => '1 hour'",
+                ", ttl => '1 mon'",
+                ", start_by => now() + '20 min'::interval",
+                ", ttl => '0'",
+                ", start_by => now() + '40 min'::interval",
+                ", start_by => 'infinity'",
+                ", start_by => now() + '40 min'::interval, ttl => '1 hour'",
             ]);
         }
         if self.policies && self.dice.one_in(3) {
@@ -202,6 +221,18 @@ impl<'a> History<'a> {
     fn push(&mut self) {
         let (queue, options, n) = (self.queue(), self.options(), self.dice.roll(1000));
         self.run(&format!("SELECT queue.push('{queue}', '{{\"n\": {n}}}'{options})"));
+    }
+
+    /// A task that can no longer be started. SQL ends it with the next claim; natively the worker does, or reap.
+    fn push_late(&mut self) {
+        let (queue, n) = (self.queue(), self.dice.roll(1000));
+        self.run(&format!(
+            "SELECT queue.push('{queue}', '{{\"n\": {n}}}', start_by => now() - '10 min'::interval)"
+        ));
+        if self.dice.one_in(2) {
+            self.lease(&format!("SELECT {CLAIMED} FROM queue.claim('1 hour', '{queue}', 1000) ORDER BY id"));
+        }
+        self.run("SELECT queue.reap() >= 0 AS reaped");
     }
 
     fn push_many(&mut self) {

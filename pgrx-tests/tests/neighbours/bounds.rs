@@ -31,12 +31,16 @@ fn future_keys_and_events_are_not_read_each_minute() {
          SELECT 'a', n, n, now() + interval '1 day' FROM generate_series(1, 5000) AS n;
          INSERT INTO queue_internal.events (queue, group_key, due_at)
          SELECT 'a', n, now() + interval '10 seconds' FROM generate_series(1, 5000) AS n;
-         ANALYZE queue_internal.keys, queue_internal.events",
+         INSERT INTO queue_internal.group_starts
+         SELECT 'a', n, now(), n, 1, now() + interval '1 day' FROM generate_series(1, 5000) AS n;
+         ANALYZE queue_internal.keys, queue_internal.events, queue_internal.group_starts",
     );
     let reads = "SELECT sum(seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_xact_all_tables
-                 WHERE relid IN ('queue_internal.keys'::regclass, 'queue_internal.events'::regclass)";
+                 WHERE relid IN ('queue_internal.keys'::regclass, 'queue_internal.events'::regclass,
+                               'queue_internal.group_starts'::regclass)";
     for look in [
         "SELECT queue_internal.retire_keys(1000)",
+        "SELECT queue_internal.retire_group_starts(1000)",
         "SELECT queue_internal.sweep_groups(q, NULL, 50) FROM queue.queues AS q WHERE name = 'a'",
         "SELECT queue_internal.sweep_groups(q, 'g', 50) FROM queue.queues AS q WHERE name = 'a'",
     ] {
@@ -262,7 +266,7 @@ fn the_next_of_a_group_is_found_without_reading_tasks_of_other_queues() {
     let mut client = cluster.connect();
     run(
         &mut client,
-        "BEGIN; SELECT s.* FROM queue.queues AS q, queue_internal.next_admission(q, 'h', 0, 0, NULL) AS s WHERE q.name = 'b'",
+        "BEGIN; SELECT s.* FROM queue.queues AS q, queue_internal.next_admission(q, 'h', 0, 0, NULL, NULL) AS s WHERE q.name = 'b'",
     );
     let reads = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = 'queue.tasks'::regclass";
     let reads = number(&mut client, reads);

@@ -19,6 +19,7 @@ const EVERYTHING: &str = "
     UNION ALL SELECT 'key ' || to_jsonb(k)::text FROM queue_internal.keys AS k
     UNION ALL SELECT 'slot ' || to_jsonb(s)::text FROM queue_internal.slots AS s
     UNION ALL SELECT 'token ' || to_jsonb(s)::text FROM queue_internal.rate_buckets AS s
+    UNION ALL SELECT 'start ' || to_jsonb(s)::text FROM queue_internal.group_starts AS s
     UNION ALL SELECT 'dependency ' || to_jsonb(d)::text FROM queue_internal.dependencies AS d
     UNION ALL SELECT 'step ' || to_jsonb(s)::text FROM queue_internal.steps AS s
     UNION ALL SELECT 'await ' || to_jsonb(a)::text FROM queue_internal.awaits AS a
@@ -30,12 +31,12 @@ const EVERYTHING: &str = "
 
 /// Rows in every table.
 const SOMETHING: &str = r#"
-    SELECT queue.create('mail', '{"max_running": 5, "rate_limit": 100, "rate_period": "1 hour", "key_ttl": "1 day"}'),
-           queue.create('bare', '{"keep_history": false}'), queue.configure('default', '{"lease": "7 minutes", "timeout": "3 hours"}');
+    SELECT queue.create('mail', '{"max_running": 5, "rate_limit": 100, "group_rate_limit": 2, "rate_period": "1 hour", "key_ttl": "1 day"}'),
+           queue.create('bare', '{"keep_history": false}'), queue.configure('default', '{"lease": "7 minutes", "timeout": "3 hours", "ttl": "1 week", "on_expired": "cancel", "max_queued": 1000}');
     SELECT queue.push('mail', '{"n": 1}', key => 'k1'), queue.push('mail', group_key => 'g'),
            queue.push('mail', group_key => 'g'), queue.push('default', delay => '1 hour'),
            queue.push('default', to_jsonb(repeat('x', 20000)), priority => 3),
-           queue.push('bare', kind => 'letter', lease => '2 minutes', timeout => '1 hour');
+           queue.push('bare', kind => 'letter', lease => '2 minutes', timeout => '1 hour', start_by => '2100-01-01', weight => 3);
     SELECT queue.push('mail', after => ARRAY[1, 2]);
     SELECT queue.claim('10 minutes', 'mail', 2);
     SELECT queue.complete(id, token, '{"done": true}') FROM queue.claim('10 minutes');

@@ -253,8 +253,9 @@ fn a_task_that_waits_for_a_lock_hides_no_other() {
 fn a_producer_inserts_but_neither_copies_nor_reads_what_it_inserted() {
     let (cluster, mut admin) = two_queues("security-insert", NO_WORKER);
     let mut producer = login(&cluster, "a_producer");
-    let columns = "queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout";
-    let values = "'a', '1', 1, now(), 3, '{}', 'k', 'g', '{\"base\": \"1 s\"}', 'x', '1 s', '1 min'";
+    let columns = "queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, start_by, weight";
+    let values =
+        "'a', '1', 1, now(), 3, '{}', 'k', 'g', '{\"base\": \"1 s\"}', 'x', '1 s', '1 min', '2100-01-01', 2";
     run(&mut producer, &format!("INSERT INTO queue.tasks ({columns}) VALUES ({values})"));
     assert_eq!(number(&mut admin, "SELECT count(*) FROM queue.tasks WHERE key = 'k' AND queue = 'a'"), 1);
     for (statement, code) in [

@@ -182,6 +182,7 @@ fn nothing_of_another_queue_can_be_changed_by_any_function_or_statement() {
             "CALL queue.move_where('{\"all\": true}', 'bolt')",
             "SELECT queue_internal.reap(1000)",
             "SELECT queue_internal.retire_keys(1000)",
+            "SELECT queue_internal.retire_group_starts(1000)",
             "SELECT queue_internal.fire_schedules(NULL, '0')",
         ]
         .map(str::to_owned),

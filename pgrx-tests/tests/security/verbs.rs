@@ -47,7 +47,7 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     (
         "create",
         "O",
-        "SELECT queue.create('fresh', '{\"max_running\": 2, \"rate_limit\": 2, \"rate_period\": \"1 s\"}')",
+        "SELECT queue.create('fresh', '{\"max_running\": 2, \"rate_limit\": 2, \"group_rate_limit\": 1, \"rate_period\": \"1 s\"}')",
     ),
     ("configure", "O", "SELECT queue.configure('QUEUE', '{\"fair_groups\": true, \"max_running\": 3}')"),
     ("drop", "O", "SELECT queue.drop('QUEUE', true)"),

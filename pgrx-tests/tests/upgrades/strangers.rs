@@ -34,6 +34,10 @@ const STRANGE: &[(&str, &str)] = &[
         "DROP INDEX queue.tasks_group; CREATE INDEX tasks_group ON queue.tasks (queue, group_key, admission, id) WHERE group_key IS NOT NULL",
     ),
     (
+        "DROP INDEX queue.tasks_start_by; CREATE INDEX tasks_start_by ON queue.tasks (start_by, id)",
+        "DROP INDEX queue.tasks_start_by; CREATE INDEX tasks_start_by ON queue.tasks (start_by, id) WHERE start_by IS NOT NULL",
+    ),
+    (
         "DROP INDEX queue.tasks_order",
         "CREATE INDEX tasks_order ON queue.tasks (queue, priority, run_at, id) WHERE admission < 2",
     ),

@@ -11,7 +11,7 @@ const PUBLICATION: &str = "
     CREATE PUBLICATION queues FOR TABLE
         queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings,
         queue_internal.keys, queue_internal.dependencies, queue_internal.batches, queue_internal.outcomes, queue_internal.events,
-        queue_internal.slots, queue_internal.rate_buckets,
+        queue_internal.slots, queue_internal.rate_buckets, queue_internal.group_starts,
         queue_internal.steps, queue_internal.awaits, queue_internal.emitted
     WITH (publish_via_partition_root = true)";
 

@@ -50,6 +50,22 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.id_bound IS 'Returns null: this edition does not count index entries.';
 
+CREATE FUNCTION queue_internal.deadline_bound(after timestamptz, after_id bigint, entries integer)
+RETURNS TABLE (start_by timestamptz, id bigint)
+LANGUAGE plpgsql IMMUTABLE ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+END
+$$;
+COMMENT ON FUNCTION queue_internal.deadline_bound IS 'Returns no row: this edition does not count index entries.';
+
+CREATE FUNCTION queue_internal.known_depth(queue text) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.known_depth IS 'Returns null: this edition has no counters.';
+
 -- Rights (internal/rights.sql). Public functions are SECURITY DEFINER (definer.sql), so the caller is the session's
 -- user or the role that it set. A SECURITY DEFINER function of another role in between cannot be seen: the rights of
 -- the session's role count.

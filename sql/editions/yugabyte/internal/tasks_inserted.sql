@@ -1,11 +1,14 @@
 -- The trigger for every way into queue.tasks: push, a plain INSERT, COPY. A row trigger, because YugabyteDB has no
 -- transition tables.
 --
---   Refuses tasks of unknown queues and tasks that could never run, and leaves an event for the group of a blocked one.
---   Errors:   QX002 no such queue; 22023 for an invalid column in a plain INSERT
+--   Refuses tasks of unknown and full queues and tasks that could never run, gives a task without a start deadline that of
+--   its queue, and leaves an event for the group of a blocked one. A task with errors is a dead letter that is put back.
+--   Errors:   QX002 no such queue; QX006 the queue is full; 22023 for an invalid column in a plain INSERT
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source queue.queues;
 BEGIN
     IF NOT isfinite(NEW.run_at) THEN
         PERFORM queue_internal.raise_invalid('run_at', 'must be finite', NEW.run_at::text);
@@ -25,8 +28,21 @@ BEGIN
         PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', NEW.lease::text);
     ELSIF extract(epoch FROM NEW.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
         PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', NEW.timeout::text);
-    ELSIF TG_NARGS = 0 AND NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = NEW.queue) THEN
-        PERFORM queue_internal.raise_unknown_queue(NEW.queue);
+    ELSIF NOT isfinite(NEW.start_by) THEN
+        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', NEW.start_by::text);
+    ELSIF NEW.weight NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', NEW.weight::text);
+    END IF;
+    IF TG_NARGS = 0 THEN
+        SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = NEW.queue;
+        IF NOT FOUND THEN
+            PERFORM queue_internal.raise_unknown_queue(NEW.queue);
+        ELSIF source.max_queued IS NOT NULL AND NEW.errors IS NULL THEN
+            PERFORM queue_internal.check_depth(source, 1, (NEW.state = 'queued')::integer);
+        END IF;
+        IF source.ttl IS NOT NULL AND NEW.errors IS NULL AND NEW.token = 0 AND NEW.start_by IS NULL THEN
+            PERFORM queue_internal.set_start_by(source, ARRAY[NEW.id]);
+        END IF;
     END IF;
     PERFORM queue_internal.check_backoff(NEW.backoff);
     IF NEW.admission = 2 AND NEW.group_key IS NOT NULL THEN
@@ -36,7 +52,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.tasks_inserted IS
-    'Refuses tasks of unknown queues, and leaves an event for the group of a blocked task.';
+    'Refuses tasks of unknown and full queues, and leaves an event for the group of a blocked task.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks FOR EACH ROW
     WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'

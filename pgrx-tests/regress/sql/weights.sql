@@ -1,0 +1,118 @@
+\getenv srcdir PG_ABS_SRCDIR
+\ir :srcdir/prelude.sql
+-- Lets so much time pass for the rates of a queue.
+CREATE FUNCTION pg_temp.pass(span interval) RETURNS void LANGUAGE sql AS $$
+    UPDATE queue_internal.group_starts SET started_at = started_at - span, expires_at = expires_at - span;
+    UPDATE queue_internal.rate_buckets SET taken = ARRAY(SELECT t - span FROM unnest(taken) WITH ORDINALITY AS u (t, n) ORDER BY n);
+    UPDATE queue_internal.events SET due_at = due_at - span;
+    SELECT
+$$;
+CREATE FUNCTION pg_temp.work(queue text, max_tasks integer DEFAULT 100, OUT payload jsonb, OUT group_key text)
+RETURNS SETOF record LANGUAGE plpgsql AS $$
+DECLARE task queue.claimed_task;
+BEGIN
+    -- A claim that finds events processes them.
+    FOR n IN 1..2 LOOP
+        FOR task IN SELECT * FROM queue.claim('1 minute', work.queue, max_tasks) LOOP
+            PERFORM queue.complete(task.id, task.token);
+            payload := task.payload;
+            group_key := task.group_key;
+            RETURN NEXT;
+        END LOOP;
+    END LOOP;
+END
+$$;
+
+-- A task takes its weight of the rate limit of the queue: here 5 + 3 + 2.
+SELECT queue.create('q', '{"rate_limit": 10, "rate_period": "1 hour"}');
+SELECT queue.push('q', '"a"', weight => 5), queue.push('q', '"b"', weight => 3), queue.push('q', '"c"', weight => 2),
+       queue.push('q', '"d"', weight => 10), queue.push('q', '"e"');
+SELECT * FROM pg_temp.work('q');
+-- The next one needs the whole limit. The last would fit sooner, but does not overtake it.
+SELECT pg_temp.pass('59 minutes');
+SELECT * FROM pg_temp.work('q');
+SELECT pg_temp.pass('61 seconds');
+SELECT * FROM pg_temp.work('q');
+SELECT pg_temp.pass('1 hour');
+SELECT * FROM pg_temp.work('q');
+-- A task that is heavier than the limit can never start, so a push refuses it.
+SELECT queue.push('q', weight => 11);
+SELECT queue.push_many('q', '{1, 2}', weight => 11);
+SELECT queue.push_tasks('[{"queue": "q", "weight": 10}, {"queue": "q", "weight": 11}]');
+SELECT queue.schedule('s', '@daily', 'q', options => '{"weight": 11}');
+-- If the limit is lowered later, such a task takes all of it.
+SELECT queue.push('q', '"heavy"', weight => 10), queue.push('q', '"light"');
+SELECT queue.configure('q', '{"rate_limit": 4}'), pg_temp.pass('2 hours');
+SELECT * FROM pg_temp.work('q');
+SELECT pg_temp.pass('61 minutes');
+SELECT * FROM pg_temp.work('q');
+
+-- group_rate_limit: no more than that of each group, whatever the others do.
+SELECT queue.create('g', '{"group_rate_limit": 3, "rate_period": "1 hour", "max_running_per_group": 10}');
+SELECT count(queue.push('g', to_jsonb(n), group_key => 'ada')) FROM generate_series(1, 5) AS n;
+SELECT count(queue.push('g', to_jsonb(n), group_key => 'bob')) FROM generate_series(6, 7) AS n;
+SELECT queue.push('g', '8');
+SELECT * FROM pg_temp.work('g');
+SELECT * FROM pg_temp.work('g');
+-- The tasks that have to wait are not in the order of claims, so that no claim meets them.
+SELECT payload, admission FROM queue.tasks WHERE queue = 'g' ORDER BY id;
+-- The next task starts when the first of the last three starts is an hour old.
+SELECT pg_temp.pass('59 minutes');
+SELECT * FROM pg_temp.work('g');
+SELECT pg_temp.pass('61 seconds');
+SELECT * FROM pg_temp.work('g');
+
+-- With weights. A task that fails takes its weight again when it is tried again.
+SELECT queue.create('w', '{"group_rate_limit": 4, "rate_period": "1 hour", "backoff": {"base": "0"}}');
+SELECT queue.push('w', '"heavy"', weight => 3, group_key => 'g'), queue.push('w', '"light"', group_key => 'g');
+SELECT queue.fail(id, token, 'no') FROM queue.claim('1 minute', 'w', 5);
+SELECT * FROM pg_temp.work('w');
+SELECT pg_temp.pass('1 hour');
+SELECT * FROM pg_temp.work('w');
+SELECT queue.push('w', weight => 5, group_key => 'g');
+SELECT queue.push_many('w', '{1, 2}', weight => 5, group_keys => '{g, h}');
+-- Without a group it is not limited.
+SELECT queue.push('w', '"no group"', weight => 5) > 0 AS pushed;
+SELECT * FROM pg_temp.work('w');
+-- A task that was pushed before the limit was lowered takes all of it.
+SELECT queue.push('w', '"four"', weight => 4, group_key => 'h'), queue.push('w', '"one"', group_key => 'h');
+SELECT queue.configure('w', '{"group_rate_limit": 2}');
+SELECT * FROM pg_temp.work('w');
+SELECT pg_temp.pass('1 hour');
+SELECT * FROM pg_temp.work('w');
+-- A replaced task has a new weight.
+SELECT queue.configure('w', '{"group_rate_limit": 4}'), pg_temp.pass('2 hours');
+SELECT queue.push('w', '"first"', weight => 2, group_key => 'i'), queue.push('w', '"second"', key => 'k', group_key => 'i');
+SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'w');
+SELECT queue.push('w', '"replaced"', key => 'k', on_duplicate => 'replace', weight => 3, group_key => 'i');
+SELECT * FROM pg_temp.work('w');
+SELECT pg_temp.pass('1 hour');
+SELECT * FROM pg_temp.work('w');
+
+-- Both limits: of the queue, and of each group.
+SELECT queue.create('both', '{"rate_limit": 3, "group_rate_limit": 2, "rate_period": "1 hour", "max_running_per_group": 9}');
+SELECT count(queue.push('both', to_jsonb(n), group_key => chr(97 + n % 2))) FROM generate_series(1, 8) AS n;
+SELECT count(*), count(*) FILTER (WHERE group_key = 'a') <= 2 AND count(*) FILTER (WHERE group_key = 'b') <= 2 AS within
+FROM pg_temp.work('both');
+-- A limit that is removed lets the tasks go on.
+SELECT queue.configure('both', '{"rate_limit": null, "group_rate_limit": null, "rate_period": null}');
+SELECT count(*) FROM pg_temp.work('both');
+-- rate_period goes with one of the limits or both.
+SELECT queue.configure('both', '{"rate_period": "1 s"}');
+SELECT queue.configure('both', '{"group_rate_limit": 1}');
+SELECT queue.configure('both', '{"group_rate_limit": 1, "rate_period": "1 s"}');
+
+-- Starts are forgotten when they count no longer, also those of groups that have no tasks.
+SELECT queue_internal.retire_group_starts(1), count(*) > 0 AS some FROM queue_internal.group_starts;
+SELECT pg_temp.pass('2 hours');
+SELECT queue_internal.retire_group_starts(1000);
+SELECT count(*) FROM queue_internal.group_starts;
+-- The weight stays with the task.
+SELECT queue.push('w', '"kept"', weight => 2), pg_temp.work('w');
+SELECT payload, weight FROM queue.all_tasks WHERE payload = '"kept"';
+SELECT queue.run_again(id) > 0 AS again FROM queue.history WHERE payload = '"kept"';
+SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 minute', 'w');
+SELECT weight FROM queue.dead_letters WHERE payload = '"kept"';
+SELECT queue.redrive('w');
+SELECT weight FROM queue.tasks WHERE payload = '"kept"';
+SELECT queue.drop('g', true), count(*) FROM queue_internal.group_starts WHERE queue = 'g';

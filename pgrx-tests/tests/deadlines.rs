@@ -1,0 +1,176 @@
+//! Start deadlines: no claim starts a task after its deadline, and the background worker ends it in time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use postgres::Client;
+use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, at_best, counters_agree, eventually};
+
+/// A server whose background worker looks for what nobody announced only after an hour.
+fn without_sweeps(name: &str) -> (Cluster, Client) {
+    let settings =
+        Settings { preload: true, extra: "queue.sweep_interval = 1h\nmax_prepared_transactions = 5" };
+    let mut cluster = Cluster::start_with(name, &settings);
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    cluster.await_worker("postgres");
+    // The first round sweeps.
+    client.batch_execute("SELECT queue.push('default', start_by => '2020-01-01')").expect("push");
+    eventually("the worker works", SOON, || {
+        count(&mut client, "SELECT count(*) FROM queue.dead_letters") == 1
+    });
+    client.batch_execute("TRUNCATE queue.dead_letters").expect("truncate");
+    (cluster, client)
+}
+
+fn count(client: &mut Client, query: &str) -> i64 {
+    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+}
+
+const UNFINISHED: &str = "SELECT count(*) FROM queue.tasks";
+
+#[test]
+fn the_worker_ends_a_task_at_its_deadline_however_it_came() {
+    let (_cluster, mut client) = without_sweeps("deadlines-worker");
+    client
+        .batch_execute(
+            "SELECT queue.create('codes', '{\"ttl\": \"300 ms\"}'), queue.push('default', '\"first\"', priority => 9)",
+        )
+        .expect("set up");
+    let first = count(&mut client, "SELECT id FROM queue.tasks");
+    for push in [
+        "SELECT queue.push('default', ttl => '300 ms')".to_owned(),
+        "SELECT queue.push('default', start_by => clock_timestamp() + interval '300 ms')".to_owned(),
+        "SELECT queue.push('codes')".to_owned(),
+        "SELECT queue.push_many('codes', '{1, 2}')".to_owned(),
+        "INSERT INTO queue.tasks (queue) VALUES ('codes')".to_owned(),
+        "SELECT queue.push('default', key => 'k', ttl => '300 ms')".to_owned(),
+        "SELECT queue.push('default', key => 'l'), queue.push('default', key => 'l', on_duplicate => 'replace', ttl => '300 ms')".to_owned(),
+        "SELECT queue.push('default', delay => '1 hour', ttl => '300 ms')".to_owned(),
+        format!("SELECT queue.push('default', after => '{{{first}}}', ttl => '300 ms')"),
+        "SELECT queue.create_batch('default', ttl => '300 ms')".to_owned(),
+        "SELECT queue.push('default', group_key => 'g', ttl => '300 ms'), queue.push('default', group_key => 'g', ttl => '300 ms')".to_owned(),
+        // Late at its push already.
+        "SELECT queue.push('default', start_by => '2020-01-01')".to_owned(),
+        // Committed after its deadline.
+        "BEGIN; SELECT queue.push('default', ttl => '1 ms'); SELECT pg_sleep(0.05); COMMIT".to_owned(),
+        // One that has to be started earlier comes after one with more time.
+        "SELECT queue.push('default', ttl => '1 hour', key => 'm'); SELECT queue.push('default', ttl => '300 ms');
+         SELECT queue.cancel('default', 'm')".to_owned(),
+    ] {
+        client.batch_execute(&push).unwrap_or_else(|error| panic!("{push}: {error:?}"));
+        eventually(&push, WOKEN, || count(&mut client, UNFINISHED) == 1);
+        let wrong = "SELECT count(*) FROM queue.dead_letters WHERE errors -> 0 ->> 'error' <> 'expired' OR failed_at < start_by";
+        assert_eq!(count(&mut client, wrong), 0, "{push}");
+    }
+    // And it does so within milliseconds.
+    let delay = at_best(Duration::from_millis(50), || {
+        client
+            .batch_execute("TRUNCATE queue.dead_letters; SELECT queue.push('default', ttl => '200 ms')")
+            .expect("push");
+        eventually("it ends", WOKEN, || count(&mut client, UNFINISHED) == 1);
+        let late =
+            "SELECT (extract(epoch FROM failed_at - start_by) * 1000000)::bigint FROM queue.dead_letters";
+        Duration::from_micros(count(&mut client, late).unsigned_abs())
+    });
+    assert!(delay < Duration::from_millis(50), "{delay:?}");
+    assert_eq!(count(&mut client, "SELECT id FROM queue.tasks"), first);
+    counters_agree(&mut client);
+}
+
+#[test]
+fn a_deadline_that_no_session_announced_is_found_by_the_sweep() {
+    let (cluster, mut client) = without_sweeps("deadlines-sweep");
+    client.batch_execute("ALTER SYSTEM SET queue.sweep_interval = '1s'").expect("set");
+    client.batch_execute("SELECT pg_reload_conf()").expect("reload");
+    for push in [
+        "SET session_replication_role = replica; INSERT INTO queue.tasks (queue, start_by) VALUES ('default', '2020-01-01');
+         RESET session_replication_role",
+        "BEGIN; SELECT queue.push('default', ttl => '1 ms'); PREPARE TRANSACTION 'later'; SELECT pg_sleep(0.05); COMMIT PREPARED 'later'",
+    ] {
+        for statement in push.split(';') {
+            client.batch_execute(statement).expect(statement);
+        }
+        eventually(push, SOON, || count(&mut client, UNFINISHED) == 0);
+    }
+    // A transaction that pushes after it delays its end.
+    client.batch_execute("SELECT queue.push('default', ttl => '100 ms')").expect("push");
+    let mut other = cluster.connect();
+    other
+        .batch_execute("BEGIN; SELECT queue.push('default', after => ARRAY(SELECT id FROM queue.tasks))")
+        .expect("push");
+    eventually("it is late", SOON, || {
+        count(&mut client, "SELECT count(*) FROM queue.tasks WHERE start_by < clock_timestamp()") == 1
+    });
+    assert_eq!(count(&mut client, "SELECT count(*) FROM queue.claim('1 minute')"), 0);
+    other.batch_execute("COMMIT").expect("commit");
+    eventually("both end", SOON, || count(&mut client, UNFINISHED) == 0);
+}
+
+#[test]
+fn no_claim_starts_a_task_after_its_deadline() {
+    let (cluster, mut client) = without_sweeps("deadlines-claims");
+    client
+        .batch_execute("SELECT queue.create('sql', '{\"max_running\": 1000, \"on_expired\": \"cancel\"}')")
+        .expect("create");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for queue in ["default", "default", "sql", "sql"] {
+            let (cluster, done) = (&cluster, &done);
+            scope.spawn(move || {
+                let mut worker = cluster.connect();
+                let work = format!(
+                    "SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', '{queue}', 7)"
+                );
+                while !done.load(Ordering::Relaxed) {
+                    worker.query(&work, &[]).expect("work");
+                }
+            });
+        }
+        for n in 0..400 {
+            let ttl = n % 5 * 10;
+            for queue in ["default", "sql"] {
+                let push = format!(
+                    "SELECT queue.push_many('{queue}', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 20) AS n),
+                                            ttl => '{ttl}.3 ms')"
+                );
+                client.batch_execute(&push).expect("push");
+            }
+        }
+        eventually("all end", SOON, || count(&mut client, UNFINISHED) == 0);
+        done.store(true, Ordering::Relaxed);
+    });
+    let late = "SELECT count(*) FROM queue.all_tasks WHERE claimed_at >= start_by";
+    assert_eq!(count(&mut client, late), 0);
+    let ended = |state: &str| format!("SELECT count(*) FROM queue.all_tasks WHERE state = '{state}'");
+    let ends = ["completed", "failed", "cancelled"].map(|state| count(&mut client, &ended(state)));
+    println!("completed, failed, cancelled: {ends:?}");
+    assert_eq!(ends.iter().sum::<i64>(), 16_000);
+    assert!(ends.iter().all(|ended| *ended > 0), "some are started in time, and some are not: {ends:?}");
+    counters_agree(&mut client);
+}
+
+#[test]
+fn a_backlog_of_late_tasks_ends_in_pieces_and_blocks_no_other() {
+    let (_cluster, mut client) = without_sweeps("deadlines-backlog");
+    // Started tasks whose deadline passes are left alone.
+    client
+        .batch_execute(
+            "SELECT queue.push_many('default', array_fill('1'::jsonb, ARRAY[3000]), ttl => '1 hour')",
+        )
+        .expect("push");
+    assert_eq!(count(&mut client, "SELECT count(*) FROM queue.claim('1 hour', max_tasks => 3000)"), 3000);
+    client
+        .batch_execute(
+            "UPDATE queue.tasks SET start_by = '2020-01-01';
+             SELECT queue.push_many('default', array_fill('1'::jsonb, ARRAY[20000]), priority => -1, start_by => '2021-01-01');
+             SELECT queue.push('default', '\"in time\"')",
+        )
+        .expect("push");
+    // Before them lie thousands of late tasks that may not have ended yet.
+    let claimed = client.query_one("SELECT payload::text FROM queue.claim('1 hour')", &[]).expect("claim");
+    assert_eq!(claimed.get::<_, &str>(0), "\"in time\"");
+    eventually("the late ones end", SOON, || count(&mut client, UNFINISHED) == 3001);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM queue.dead_letters"), 20_000);
+    counters_agree(&mut client);
+}

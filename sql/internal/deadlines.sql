@@ -1,0 +1,127 @@
+-- Start deadlines: a task whose first attempt has not begun by "start_by" is not started any more.
+--
+--   A claim raises the token of a task, and nothing lowers it. So a task with the token 0 has never been started. After its
+--   first claim the deadline has no effect, also if the task is retried, released or suspended.
+--   Promise:  no claim starts a task whose deadline has passed, by the server's clock. Claims check each row (claim_from,
+--             and natively src/verbs/grant.rs)
+--   Promise:  a task whose deadline has passed ends, whatever it waits for: the background worker sleeps until the next
+--             deadline; queue.maintain(), queue.reap() and claims in SQL end it too. If it is locked, a later call does
+--   Index:    tasks_start_by, which holds only tasks with a deadline
+
+CREATE FUNCTION queue_internal.check_deadline(start_by timestamptz, ttl interval) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF start_by IS NOT NULL AND ttl IS NOT NULL THEN
+        PERFORM queue_internal.raise_invalid('ttl', 'cannot be combined with "start_by"', ttl::text);
+    ELSIF NOT isfinite(start_by) THEN
+        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', start_by::text);
+    END IF;
+    PERFORM queue_internal.check_delay('ttl', ttl);
+    IF extract(epoch FROM ttl) = 0 THEN
+        PERFORM queue_internal.raise_invalid('ttl', 'must be greater than zero', ttl::text);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_deadline IS 'Checks the start deadline of a task, which may be null.';
+
+CREATE FUNCTION queue_internal.start_deadline(source queue.queues, start_by timestamptz, ttl interval) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(start_by, clock_timestamp() + make_interval(secs => extract(epoch FROM coalesce(ttl, source.ttl))::float8));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.start_deadline IS
+    'Returns by when a task that is pushed now has to be started; null for no deadline.';
+
+-- For tasks that were not inserted by a push.
+CREATE FUNCTION queue_internal.set_start_by(source queue.queues, ids bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    UPDATE queue.tasks AS t SET start_by = queue_internal.start_deadline(source, NULL, NULL) WHERE t.id = ANY (ids);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.set_start_by IS 'Gives new tasks the start deadline of their queue.';
+
+-- The task is locked FOR NO KEY UPDATE. Returns false if another transaction has pushed after it or has its key locked, or
+-- if a dump has brought it before its queue.
+CREATE FUNCTION queue_internal.end_unstarted(task queue.tasks) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    manner CONSTANT text := (SELECT q.on_expired FROM queue.queues AS q WHERE q.name = task.queue);
+BEGIN
+    IF manner IS NULL OR task.key IS NOT NULL AND NOT queue_internal.lock_key(task.queue, task.key, false)
+       OR NOT queue_internal.lock_to_end(task.id, false) THEN
+        RETURN false;
+    END IF;
+    task.errors := queue_internal.with_error(task, 'expired');
+    IF manner = 'cancel' THEN
+        PERFORM queue_internal.cancel_now(task);
+    ELSE
+        PERFORM queue_internal.move_to_dead_letters(task);
+    END IF;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.end_unstarted IS
+    'Ends a task whose start deadline has passed, as the queue says; false if it could not.';
+
+-- Ends up to "max_tasks" tasks whose start deadline has passed, null for all, those that had to be started first before
+-- others, and returns when the next deadline is.
+--   Pieces:   continues after the deadline "since" and the id "since_id", and reads natively only so many index entries.
+--             "last" and "last_id" are where to continue; null if no deadline up to "until" is left. Tasks that could not
+--             be ended are passed over, until a call begins at the start
+CREATE FUNCTION queue_internal.expire_unstarted(
+    max_tasks integer, since timestamptz DEFAULT '-infinity', since_id bigint DEFAULT 0, max_entries integer DEFAULT NULL,
+    OUT expired bigint, OUT next_start_by timestamptz, OUT until timestamptz, OUT last timestamptz, OUT last_id bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    bound record;
+    late  bigint[];
+    ended record;
+BEGIN
+    until := clock_timestamp();
+    SELECT b.start_by, b.id INTO bound FROM queue_internal.deadline_bound(since, since_id, max_entries) AS b;
+    SELECT array_agg(t.id), max(t.start_by), max(t.id) FILTER (WHERE t.nth = max_tasks)
+    INTO late, last, last_id
+    FROM (SELECT l.id, l.start_by, row_number() OVER (ORDER BY l.start_by, l.id) AS nth
+          FROM (SELECT s.id, s.start_by FROM queue.tasks AS s
+                WHERE (s.start_by, s.id) > (since, since_id) AND s.start_by <= until
+                  AND (s.start_by, s.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
+                  AND s.token = 0 AND s.state <> 'running'
+                ORDER BY s.start_by, s.id LIMIT max_tasks) AS l) AS t;
+    IF last_id IS NULL THEN
+        -- There are no more, at least up to the bound.
+        last := CASE WHEN bound.start_by <= until THEN bound.start_by END;
+        last_id := CASE WHEN last IS NOT NULL THEN bound.id END;
+    END IF;
+    expired := 0;
+    IF late IS NOT NULL THEN
+        SELECT * INTO ended FROM queue_internal.expire(late, CASE WHEN max_entries IS NOT NULL THEN interval '50 ms' END);
+        expired := ended.expired;
+        IF ended.rest <> '{}' THEN
+            -- The next call does the rest of the piece.
+            last := since;
+            last_id := since_id;
+        END IF;
+    END IF;
+    IF last IS NULL THEN
+        -- If only tasks that have ended follow, the last of their index entries.
+        SELECT b.start_by, b.id INTO bound
+        FROM queue_internal.deadline_bound(until, 9223372036854775807, max_entries) AS b;
+        SELECT t.start_by INTO next_start_by FROM queue.tasks AS t
+        WHERE t.start_by > until
+          AND (t.start_by, t.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
+        ORDER BY t.start_by, t.id LIMIT 1;
+        next_start_by := coalesce(next_start_by, bound.start_by);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.expire_unstarted IS
+    'Ends tasks whose start deadline has passed; returns how many, the next deadline, and where to continue.';

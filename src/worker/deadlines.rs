@@ -1,0 +1,130 @@
+//! Ends tasks that were not started by their deadline. First those whose deadline has just passed, and then those that are
+//! behind: of tasks that were pushed late, were locked, or were announced by no session. So a flood of such tasks does not
+//! delay the others.
+
+use super::installed::Installed;
+use super::{BATCH, EXPIRE_UNSTARTED, Worker, core, microseconds};
+use crate::clock::now;
+use crate::settings;
+use crate::shared::{AT_ONCE, QueueBits};
+use std::time::{Duration, Instant};
+
+/// How many index entries a piece has, and how long a step reads one piece of either kind after the other.
+const PIECE: i32 = 5_000;
+const STEP: Duration = Duration::from_millis(25);
+/// The time between two sweeps is at least so many times that of the last one.
+const SWEEP_SHARE: i64 = 8;
+
+/// An entry of the index: a deadline and the id of its task.
+type Entry = (i64, i64);
+
+/// Before every entry.
+const FIRST: Entry = (i64::MIN, 0);
+
+/// After the entries of this time.
+fn after(time: i64) -> Entry {
+    (time, i64::MAX)
+}
+
+/// What the worker knows of the start deadlines.
+pub(super) struct Deadlines {
+    /// All up to this entry have been read once, and the next one.
+    read: Entry,
+    next: i64,
+    /// The entry after which those that are behind are to be read.
+    behind: Option<Entry>,
+    /// When the last sweep began, which reads all again that have passed, and how long it has taken.
+    swept_at: i64,
+    swept_for: Duration,
+    /// The earliest start of the next one.
+    sweep_from: i64,
+}
+
+impl Deadlines {
+    pub(super) fn new() -> Self {
+        let swept_for = Duration::ZERO;
+        Self {
+            read: after(now()),
+            next: AT_ONCE,
+            behind: None,
+            swept_at: i64::MIN,
+            swept_for,
+            sweep_from: AT_ONCE,
+        }
+    }
+
+    /// A session has committed a task with this deadline, which may have passed.
+    fn announce(&mut self, start_by: i64) {
+        if start_by > self.read.0 {
+            self.next = self.next.min(start_by);
+        } else {
+            let before = after(start_by.saturating_sub(1));
+            self.behind = Some(self.behind.map_or(before, |behind| behind.min(before)));
+        }
+    }
+
+    /// The time up to which all have been read.
+    pub(super) fn read_until(&self) -> i64 {
+        self.read.0
+    }
+
+    /// Computed at each use, so that a changed setting applies at once.
+    fn next_sweep(&self) -> i64 {
+        self.swept_at.saturating_add(microseconds(settings::sweep_interval())).max(self.sweep_from)
+    }
+
+    /// When deadlines have to be read next.
+    fn due(&self) -> i64 {
+        if self.behind.is_some() { AT_ONCE } else { self.next.min(self.next_sweep()) }
+    }
+}
+
+impl Worker {
+    /// When deadlines have to be read next.
+    pub(super) fn next_deadline(&self) -> i64 {
+        self.deadlines.due().min(self.database.next_deadline.get())
+    }
+
+    /// Ends tasks whose deadline has passed.
+    pub(super) fn expire_unstarted(&mut self, _pushed: &QueueBits) -> Installed {
+        // Before the snapshots below, which show all tasks that have been announced.
+        self.deadlines.announce(self.database.next_deadline.take());
+        let moment = now();
+        if self.deadlines.behind.is_none() && self.deadlines.next_sweep() <= moment {
+            self.deadlines.behind = Some(FIRST);
+            (self.deadlines.swept_at, self.deadlines.swept_for) = (moment, Duration::ZERO);
+        }
+        // Monotonic, because the clock may be set meanwhile.
+        let started = Instant::now();
+        while self.deadlines.next <= now() && started.elapsed() < STEP {
+            let piece = match self.expire_piece(self.deadlines.read) {
+                Ok(piece) => piece,
+                Err(installed) => return installed,
+            };
+            match piece.last {
+                Some(last) => self.deadlines.read = last,
+                None => (self.deadlines.read, self.deadlines.next) = (after(piece.until), piece.next),
+            }
+        }
+        let started = Instant::now();
+        while let Some(behind) = self.deadlines.behind.filter(|_| started.elapsed() < STEP) {
+            match self.expire_piece(behind) {
+                Ok(piece) => self.deadlines.behind = piece.last,
+                Err(installed) => return installed,
+            }
+        }
+        self.deadlines.swept_for += started.elapsed();
+        if self.deadlines.behind.is_none() {
+            let pause = SWEEP_SHARE.saturating_mul(microseconds(self.deadlines.swept_for));
+            self.deadlines.sweep_from = self.deadlines.swept_at.saturating_add(pause);
+        }
+        Installed::Yes
+    }
+
+    fn expire_piece(&self, after: Entry) -> Result<core::Expired, Installed> {
+        let step = self.attempt(EXPIRE_UNSTARTED, c"ending tasks that were not started in time", || {
+            core::expire_unstarted(BATCH, after, PIECE)
+        });
+        step.result.ok_or(step.installed)
+    }
+}
