@@ -4,12 +4,14 @@
 //! commit callbacks can use it, because nothing in here locks, allocates memory or raises an ERROR.
 
 mod database;
+mod handlers;
 mod queue_set;
 mod result_waiters;
 mod sleeper;
 mod token_base;
 
 pub use database::{Database, KEEP_OUT_MICROSECONDS};
+pub use handlers::{Handler, Handlers, Use as HandlerUse};
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
 pub use queue_set::{QueueBits, contains, queue_bit, set_bit};
@@ -43,6 +45,8 @@ pub struct Shared {
     databases: Databases,
     /// The sessions that wait for the end of a task.
     pub results: ResultWaiters,
+    /// The processes that run handlers.
+    pub handlers: Handlers,
 }
 
 // SAFETY: it consists of atomics, without pointers into the memory of a process.

@@ -14,6 +14,7 @@ mod encodings;
 mod events;
 mod examples;
 mod fuzz;
+mod handlers;
 mod health;
 mod injection;
 mod isolation;
