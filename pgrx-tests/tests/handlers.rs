@@ -43,7 +43,10 @@ fn run(client: &mut Client, statements: &str) {
 /// Creates `handle`, with a body that has a variable `task` and ends with a result, and attaches it.
 fn attach(client: &mut Client, body: &str, workers: i32) {
     create(client, body);
-    run(client, &format!("SELECT queue.attach('work', 'public.handle(queue.claimed_task)', 'app', {workers})"));
+    run(
+        client,
+        &format!("SELECT queue.attach('work', 'public.handle(queue.claimed_task)', 'app', {workers})"),
+    );
     eventually("its processes are there", SOON, || processes(client).len() == workers as usize);
 }
 
@@ -57,7 +60,8 @@ fn create(client: &mut Client, body: &str) {
     );
 }
 
-const NOTE: &str = "INSERT INTO public.done VALUES (task.id, task.attempt, current_user); RETURN task.payload;";
+const NOTE: &str =
+    "INSERT INTO public.done VALUES (task.id, task.attempt, current_user); RETURN task.payload;";
 
 /// The processes of handlers in this database.
 fn processes(client: &mut Client) -> Vec<i32> {
@@ -97,11 +101,13 @@ fn await_idle(client: &mut Client) {
 /// Waits until a handler has begun: a row of `done` would not be visible, so it takes an advisory lock.
 fn await_lock(client: &mut Client, key: i64) {
     eventually("the handler has begun", SOON, || {
-        let query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid::bigint = $1";
+        let query =
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid::bigint = $1";
         client.query_one(query, &[&key]).expect("pg_locks").get::<_, i64>(0) > 0
     });
 }
 
 /// A body that takes advisory lock 7 and hangs.
-const HANG: &str = "PERFORM pg_advisory_xact_lock(7); INSERT INTO public.done VALUES (task.id, task.attempt, 'hung');
+const HANG: &str =
+    "PERFORM pg_advisory_xact_lock(7); INSERT INTO public.done VALUES (task.id, task.attempt, 'hung');
                     PERFORM pg_sleep(3600); RETURN NULL;";

@@ -9,7 +9,10 @@ fn problem(client: &mut Client) -> String {
 }
 
 fn health(client: &mut Client) -> String {
-    one(client, "SELECT string_agg(concat_ws(': ', status, detail, hint), '; ') FROM queue.health() WHERE name = 'handlers'")
+    one(
+        client,
+        "SELECT string_agg(concat_ws(': ', status, detail, hint), '; ') FROM queue.health() WHERE name = 'handlers'",
+    )
 }
 
 #[test]
@@ -102,7 +105,10 @@ fn what_the_role_lacks_is_refused_and_stops_a_handler_that_runs() {
         eventually("the process exits", SOON, || processes(&mut client).is_empty());
         assert_eq!(problem(&mut client).replace("execute handle", "execute public.handle"), expected);
         let row = health(&mut client);
-        assert!(row.starts_with("warning: queue \"work\": its handler does not run, because role app"), "{row}");
+        assert!(
+            row.starts_with("warning: queue \"work\": its handler does not run, because role app"),
+            "{row}"
+        );
         let refused = client.batch_execute(attach).expect_err("it must be refused");
         assert_eq!(refused.code().map(|code| code.code()), Some("42501"), "{refused:?}");
         let id = push(&mut client, "");
@@ -110,7 +116,8 @@ fn what_the_role_lacks_is_refused_and_stops_a_handler_that_runs() {
         await_state(&mut client, id, "completed");
     }
     assert_eq!(health(&mut client), "ok: all that are attached can run");
-    let lines = cluster.log().lines().filter(|line| line.contains("FATAL") || line.contains("WARNING")).count();
+    let lines =
+        cluster.log().lines().filter(|line| line.contains("FATAL") || line.contains("WARNING")).count();
     assert!(lines < 10, "the log is not flooded:\n{}", cluster.log());
 }
 
@@ -130,10 +137,8 @@ fn a_dropped_function_or_role_stops_the_handler_and_spends_no_attempt() {
     eventually("the process exits", SOON, || processes(&mut client).is_empty());
     assert_eq!(problem(&mut client), "its role does not exist");
     // And neither is dumped, since their numbers may be others elsewhere.
-    let dumped: i64 = one(
-        &mut client,
-        "SELECT count(*) FROM queue.handlers WHERE role::oid IN (SELECT oid FROM pg_roles)",
-    );
+    let dumped: i64 =
+        one(&mut client, "SELECT count(*) FROM queue.handlers WHERE role::oid IN (SELECT oid FROM pg_roles)");
     assert_eq!(dumped, 0);
 }
 
@@ -146,7 +151,8 @@ fn only_the_owner_attaches_and_only_roles_that_the_owner_may_become() {
         "CREATE ROLE operator LOGIN; SELECT queue.grant_operator('operator');
          CREATE ROLE keeper LOGIN; GRANT CREATE ON DATABASE postgres TO keeper",
     );
-    let attach = |role: &str| format!("SELECT queue.attach('work', 'public.handle(queue.claimed_task)', '{role}')");
+    let attach =
+        |role: &str| format!("SELECT queue.attach('work', 'public.handle(queue.claimed_task)', '{role}')");
     let mut operator = cluster.config("postgres").user("operator").connect(postgres::NoTls).expect("connect");
     for statement in [attach("operator"), "SELECT queue.detach('work')".to_owned()] {
         let refused = operator.batch_execute(&statement).expect_err("it must be refused");
@@ -222,6 +228,7 @@ fn a_running_handler_is_seen_as_a_worker() {
     push(&mut client, ", lease => '1 hour'");
     await_lock(&mut client, 7);
     let pid = processes(&mut client)[0];
-    let seen: String = one(&mut client, "SELECT worker || ' ' || running FROM queue.workers WHERE queue = 'work'");
+    let seen: String =
+        one(&mut client, "SELECT worker || ' ' || running FROM queue.workers WHERE queue = 'work'");
     assert_eq!(seen, format!("handler {pid} 1"));
 }

@@ -152,7 +152,10 @@ fn a_cancelled_statement_of_a_process_is_a_failed_attempt_or_nothing() {
     let (_cluster, mut client) = start("handlers-cancel-backend");
     attach(&mut client, HANG, 1);
     let cancel = |client: &mut postgres::Client| {
-        run(client, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE backend_type = 'queue_ext handler'");
+        run(
+            client,
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE backend_type = 'queue_ext handler'",
+        );
     };
     let pid = processes(&mut client);
     cancel(&mut client);

@@ -80,7 +80,10 @@ fn too_few_worker_processes_are_reported_and_tried_again() {
     await_state(&mut client, id, "completed");
     let running = processes(&mut client).len();
     // One handler fewer: the others get what there is.
-    run(&mut client, &format!("SELECT queue.attach('work', 'public.handle(queue.claimed_task)', 'app', {running})"));
+    run(
+        &mut client,
+        &format!("SELECT queue.attach('work', 'public.handle(queue.claimed_task)', 'app', {running})"),
+    );
     eventually("health is well", SOON, || one::<String>(&mut client, health).is_empty());
     assert_eq!(warnings(&cluster), 1, "it is logged once");
 }

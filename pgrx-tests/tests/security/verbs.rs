@@ -83,8 +83,8 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("channel", "P W O", "SELECT queue.channel('QUEUE')"),
     ("engine_stats", "O M", "SELECT queue.engine_stats()"),
     ("health", "O M", "SELECT queue.health()"),
-    // Raises 0A000 in the SQL-only edition.
-    ("attach", "", "SELECT queue.attach('QUEUE', 'public.handle(queue.claimed_task)', 'postgres')"),
+    // Refused after the check of the right: the function is no handler.
+    ("attach", "", "SELECT queue.attach('QUEUE', 'pg_catalog.now()', CURRENT_USER::regrole)"),
     ("detach", "", "SELECT queue.detach('QUEUE')"),
     ("maintain", "", "CALL queue.maintain()"),
     ("grant_producer", "", "SELECT queue.grant_producer('nobody')"),
@@ -145,8 +145,7 @@ impl Stock {
                 "SELECT queue.claim('1 hour', '{queue}', 4, '{marker}'); SELECT queue.complete({done}, 1, '\"{marker}\"');
                  SELECT queue.fail({dead}, 1, '{marker}', permanent => true); SELECT queue.cancel({asked});
                  SELECT queue.schedule('at {queue}', '@yearly', '{queue}', '\"{marker}\"');
-                 SELECT queue.bind('{queue}', '{queue}');
-                 CREATE OR REPLACE FUNCTION public.handle(queue.claimed_task) RETURNS jsonb LANGUAGE sql RETURN '1'::jsonb"
+                 SELECT queue.bind('{queue}', '{queue}')"
             ),
         );
         Self { queue: queue.to_owned(), queued, running, asked, dead, waiting, batch }
