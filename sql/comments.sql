@@ -149,6 +149,11 @@ COMMENT ON COLUMN queue.batches.unfinished IS 'How many of its tasks have not en
 COMMENT ON COLUMN queue.batches.completed IS 'How many of its tasks completed.';
 COMMENT ON COLUMN queue.batches.failed IS 'How many of its tasks failed for good.';
 COMMENT ON COLUMN queue.batches.cancelled IS 'How many of its tasks were cancelled, purged or deleted.';
+COMMENT ON VIEW queue.failing_handlers IS
+    'The handlers that the background worker does not run, and why. Readable by pg_monitor.';
+COMMENT ON COLUMN queue.failing_handlers.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.failing_handlers.problem IS 'Why the handler does not run.';
+COMMENT ON COLUMN queue.failing_handlers.hint IS 'What to do about it.';
 COMMENT ON VIEW queue.failing_schedules IS
     'How many schedules of each queue could not push their last task, and since when.';
 COMMENT ON COLUMN queue.failing_schedules.queue IS 'The name of the queue.';
@@ -183,6 +188,13 @@ COMMENT ON COLUMN queue.bindings.queue IS 'The queue to which queue.publish() pu
 COMMENT ON COLUMN queue.bindings.topic_regex IS
     'The pattern as a regular expression, for the topic with a dot before it.';
 COMMENT ON COLUMN queue.bindings.created_at IS 'When the binding was created.';
+COMMENT ON TABLE queue.handlers IS
+    'Which function handles the tasks of a queue in the database. Change it with queue.attach() and queue.detach().';
+COMMENT ON COLUMN queue.handlers.queue IS 'The queue whose tasks are handled.';
+COMMENT ON COLUMN queue.handlers.handler IS 'The function that is called for each task.';
+COMMENT ON COLUMN queue.handlers.role IS 'The role that claims the tasks and calls the function.';
+COMMENT ON COLUMN queue.handlers.workers IS 'How many processes handle tasks at the same time.';
+COMMENT ON COLUMN queue.handlers.created_at IS 'When the handler was attached.';
 COMMENT ON TABLE queue.rights IS
     'The rights of roles. Change them with queue.grant_producer(), queue.revoke_producer() and their counterparts.';
 COMMENT ON COLUMN queue.rights.role IS 'The role that has the right.';

@@ -7,12 +7,13 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 -- policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
-GRANT SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules TO pg_monitor;
+GRANT SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
+    queue.failing_handlers TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
--- rights of that role alone, and show only its queues.
+-- rights of that role alone, show only its queues, and read only the catalog.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
-    queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers TO PUBLIC;
+    queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers, queue_internal.is_handler TO PUBLIC;
 -- Run as the owner for the role that inserts. No other role may attach them to a table.
 ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
 ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;

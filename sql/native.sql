@@ -25,7 +25,7 @@ BEGIN
                p.proname = ANY (native) AND NOT (p.proname ~ 'claim$' AND 'text[]'::regtype = ANY (p.proargtypes)) AS is_native
         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE p.prokind = 'f' AND (
-            n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|engine_stats$|health$)'
+            n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|attach$|detach$|engine_stats$|health$)'
             OR n.nspname = 'queue_internal' AND p.proname IN ('next_batch', 'wait_deadline'))
     LOOP
         IF verb.schema = 'queue' THEN
@@ -74,6 +74,23 @@ CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
     FOR EACH ROW WHEN (NEW.due_at = '-infinity') EXECUTE FUNCTION queue_internal.event_announced();
 COMMENT ON TRIGGER event_announced ON queue_internal.events IS
     'Announces to the lane of a queue that it has events to process.';
+
+-- A trigger, so that a restored dump of queue.handlers also starts the handlers.
+CREATE FUNCTION queue_internal.handlers_announced() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'handlers_announced';
+COMMENT ON FUNCTION queue_internal.handlers_announced IS
+    'Notifies the background worker at commit that handlers were attached or detached.';
+
+CREATE TRIGGER handlers_announced AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue.handlers
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.handlers_announced();
+COMMENT ON TRIGGER handlers_announced ON queue.handlers IS
+    'Notifies the background worker of attached and detached handlers.';
+
+-- The role of a handler may have got the right that it lacked, or have lost it.
+CREATE TRIGGER handlers_announced AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue.rights
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.handlers_announced();
+COMMENT ON TRIGGER handlers_announced ON queue.rights IS
+    'Notifies the background worker, which runs the handlers of roles with the right of a worker.';
 
 -- Keeps the counters behind queue.stats up to date with changes that the native functions did not make.
 

@@ -6,6 +6,7 @@
 --   queue.dead_letters  the tasks that failed for good
 --   queue.schedules     the schedules
 --   queue.bindings      which topics each queue is bound to
+--   queue.handlers      which function handles the tasks of a queue in the database
 --   queue.rights        the rights of roles
 --
 -- and in queue_internal the state of the policies of queues; a queue without them has no rows there:
@@ -398,6 +399,16 @@ CREATE TABLE queue.bindings (
     topic_regex   text        NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT bindings_pkey PRIMARY KEY (queue, topic_pattern)
+);
+
+-- queue.drop() deletes the row of its queue.
+CREATE TABLE queue.handlers (
+    queue      text COLLATE "C" NOT NULL PRIMARY KEY,
+    handler    regprocedure NOT NULL,
+    role       regrole      NOT NULL,
+    workers    integer      NOT NULL DEFAULT 1,
+    created_at timestamptz  NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT handlers_bounds_check CHECK (octet_length(queue) BETWEEN 1 AND 128 AND workers BETWEEN 1 AND 64)
 );
 
 -- The rights of roles. pg_dump saves the rows; privileges follow them (internal/rights.sql).

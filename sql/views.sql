@@ -132,6 +132,47 @@ WHERE s.next_run_at <= now() AND s.last_error IS NULL AND s.paused_at IS NULL
   AND coalesce(s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY s.queue;
 
+-- Handlers that the background worker does not run. Also read by queue.attach() and the background worker.
+CREATE VIEW queue.failing_handlers WITH (security_barrier) AS
+SELECT h.queue, p.problem, p.hint
+FROM queue.handlers AS h
+-- A null name, of a role that was dropped, is formatted as nothing.
+LEFT JOIN (SELECT a.oid, a.rolcanlogin, a.rolname AS name, quote_ident(a.rolname) AS quoted FROM pg_roles AS a) AS r
+    ON r.oid = h.role
+LEFT JOIN pg_proc AS f ON f.oid = h.handler
+CROSS JOIN (SELECT c.relowner AS owner, quote_ident(current_database()) AS database
+            FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass) AS t
+CROSS JOIN LATERAL (
+    SELECT v.problem, v.hint
+    FROM (VALUES
+        (1, r.oid IS NULL, 'its role does not exist',
+         'Attach the handler again with another role, or call queue.detach().'),
+        (2, f.oid IS NULL, 'its function does not exist',
+         'Attach another function, or call queue.detach().'),
+        (3, NOT queue_internal.is_handler(f.oid), format('%s does not take one queue.claimed_task and return jsonb', h.handler),
+         'Attach another function, or call queue.detach().'),
+        (4, NOT pg_has_role(t.owner, r.oid, CASE WHEN current_setting('server_version_num')::integer < 160000
+                                                 THEN 'MEMBER' ELSE 'SET' END),
+         format('the owner of the extension must not become role %s', r.quoted),
+         format('Attach the handler with another role, or let a superuser GRANT %s TO %I.', r.quoted, pg_get_userbyid(t.owner))),
+        (5, NOT r.rolcanlogin, format('role %s is not permitted to log in', r.quoted),
+         format('ALTER ROLE %s LOGIN. Without a password nobody can log in with one.', r.quoted)),
+        (6, NOT has_database_privilege(r.oid, current_database(), 'CONNECT'),
+         format('role %s must not connect to the database', r.quoted),
+         format('GRANT CONNECT ON DATABASE %s TO %s.', t.database, r.quoted)),
+        (7, NOT has_function_privilege(r.oid, f.oid, 'EXECUTE'), format('role %s must not execute %s', r.quoted, h.handler),
+         format('GRANT EXECUTE ON FUNCTION %s TO %s.', h.handler, r.quoted)),
+        (8, NOT pg_has_role(r.oid, t.owner, 'USAGE') AND NOT EXISTS (
+                SELECT FROM queue.rights AS g
+                WHERE g.kind IN ('worker', 'operator') AND coalesce(g.queue = h.queue, true)
+                  AND pg_has_role(r.oid, g.role, 'USAGE')),
+         format('role %s does not have the right of a worker', r.quoted),
+         format('SELECT queue.grant_worker(%L, %L).', r.name, h.queue))
+    ) AS v (number, matches, problem, hint)
+    WHERE v.matches ORDER BY v.number LIMIT 1
+) AS p
+WHERE coalesce(h.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true);
+
 CREATE VIEW queue.workers WITH (security_barrier) AS
 SELECT w.worker,
        w.queue,

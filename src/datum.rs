@@ -53,7 +53,8 @@ pub unsafe fn microseconds(value: pg_sys::Datum) -> i64 {
     // SAFETY: the caller's promise.
     let interval = unsafe { *value.cast_mut_ptr::<pg_sys::Interval>() };
     let (months, days) = (i64::from(interval.month), i64::from(interval.day));
-    (months / 12).saturating_mul(365 * DAY)
+    (months / 12)
+        .saturating_mul(365 * DAY)
         .saturating_add(months / 12 * (DAY / 4))
         .saturating_add(months % 12 * 30 * DAY)
         .saturating_add(days.saturating_mul(DAY))

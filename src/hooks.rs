@@ -1,6 +1,7 @@
 //! The ProcessUtility hook. It
 //!
-//! - makes the background worker disconnect from a database for commands on the whole database;
+//! - makes the background worker and the processes of handlers disconnect from a database for commands on the whole
+//!   database;
 //! - invalidates the lanes that a prepared transaction concerns after COMMIT PREPARED and ROLLBACK PREPARED, and all
 //!   counters after commands that disable triggers;
 //! - notifies the launcher of an extension that was created in a prepared transaction;
@@ -17,7 +18,7 @@ mod relations;
 use crate::clock::now;
 use crate::guard::elements;
 use crate::lanes::{self, LaneSet};
-use crate::shared;
+use crate::shared::{self, Handler};
 use crate::transaction;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char};
@@ -205,7 +206,7 @@ unsafe extern "C-unwind" fn announce_extension() {
     }
 }
 
-/// Makes the worker of the statement's database exit, and waits for it.
+/// Makes the worker of the statement's database and the processes of its handlers exit, and waits for them.
 #[pg_guard]
 unsafe extern "C-unwind" fn disconnect_worker(node: *mut pg_sys::Node, top_level: bool) {
     // SAFETY: the statement is the caller's; the name is a zero-terminated string in it.
@@ -213,7 +214,8 @@ unsafe extern "C-unwind" fn disconnect_worker(node: *mut pg_sys::Node, top_level
         let name = database_name(node);
         if name.is_null() { pg_sys::InvalidOid } else { pg_sys::get_database_oid(name, true) }
     };
-    let Some(database) = shared::get().and_then(|shared| shared.database(oid)) else { return };
+    let Some(shared) = shared::get() else { return };
+    let Some(database) = shared.database(oid) else { return };
     // SAFETY: the statement is the caller's, and its database exists.
     if unsafe { is_refused(node, oid, top_level) } {
         return;
@@ -222,10 +224,13 @@ unsafe extern "C-unwind" fn disconnect_worker(node: *mut pg_sys::Node, top_level
     loop {
         // Set again in each round: the worker may need long to exit, or may have started only now.
         database.keep_out_until.store(now() + shared::KEEP_OUT_MICROSECONDS, Ordering::SeqCst);
-        if database.worker.pid() == 0 || started.elapsed() >= LEAVE_WITHIN {
+        let left = database.worker.pid() == 0 && shared.handlers.of(oid).next().is_none();
+        if left || started.elapsed() >= LEAVE_WITHIN {
             return;
         }
         database.worker.wake();
+        // A task that is interrupted is released, and claimed again after the command.
+        shared.handlers.of(oid).for_each(Handler::interrupt);
         crate::process::sleep(crate::process::Sleep::Leave, Duration::from_millis(5));
     }
 }

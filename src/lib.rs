@@ -19,6 +19,7 @@ mod extension;
 mod fallback;
 mod ffi;
 mod guard;
+mod handler;
 mod heap;
 mod hooks;
 mod invalidation;

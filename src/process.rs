@@ -13,13 +13,18 @@ unsafe extern "C-unwind" {
 /// Connects the process to the database `oid`, or only to the shared catalogs if it is invalid, and unblocks signals.
 /// Reads the settings again, because a SIGHUP may have come before that.
 pub fn start(oid: pg_sys::Oid) {
+    start_as(oid, pg_sys::InvalidOid);
+}
+
+/// The same, as a role instead of as a superuser. Ends the process if the role must not connect.
+pub fn start_as(oid: pg_sys::Oid, role: pg_sys::Oid) {
     // SAFETY: called first in a background worker, with the handlers of the server's own processes: `die` ends the
     // process at the next CHECK_FOR_INTERRUPTS.
     unsafe {
         handle(pg_sys::SIGHUP as i32, note_reload);
         handle(pg_sys::SIGTERM as i32, die);
         pg_sys::BackgroundWorkerUnblockSignals();
-        pg_sys::BackgroundWorkerInitializeConnectionByOid(oid, pg_sys::InvalidOid, 0);
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(oid, role, 0);
         pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
     }
 }

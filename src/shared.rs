@@ -4,6 +4,7 @@
 //! commit callbacks can use it, because nothing in here locks, allocates memory or raises an ERROR.
 
 mod database;
+mod handlers;
 mod idle_workers;
 mod queue_set;
 mod result_waiters;
@@ -11,6 +12,7 @@ mod sleeper;
 mod token_base;
 
 pub use database::{Database, KEEP_OUT_MICROSECONDS};
+pub use handlers::{Handler, Handlers, Use as HandlerUse};
 use idle_workers::IdleWorkers;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
@@ -45,6 +47,8 @@ pub struct Shared {
     databases: Databases,
     /// The sessions that wait for the end of a task.
     pub results: ResultWaiters,
+    /// The processes that run handlers.
+    pub handlers: Handlers,
     /// The names of the sessions that wait for a task.
     pub idle: IdleWorkers,
 }

@@ -5,7 +5,7 @@ use crate::counting;
 use crate::fallback::Reason;
 use crate::lanes::{self, Activity};
 use crate::settings;
-use crate::shared::{self, Database};
+use crate::shared::{self, Database, Shared};
 use pgrx::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -24,6 +24,9 @@ struct EngineStats {
     worker: Option<WorkerStats>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verbs: Option<VerbStats>,
+    /// The processes of handlers, if there are or should be any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    handlers: Option<HandlerStats>,
     /// How many lanes the server has.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_lanes: Option<usize>,
@@ -45,6 +48,16 @@ struct VerbStats {
     served: u64,
     /// Those that fell back to SQL, by reason.
     fallbacks: BTreeMap<Reason, u64>,
+}
+
+#[derive(Serialize)]
+struct HandlerStats {
+    /// Processes that run.
+    processes: usize,
+    /// Processes that could not be started, for lack of max_worker_processes.
+    unstarted: u32,
+    /// Queues whose processes keep exiting.
+    failing: u32,
 }
 
 #[derive(Serialize)]
@@ -86,6 +99,7 @@ fn engine_stats() -> Vec<u8> {
         launcher_pid: shared.map(|shared| shared.launcher.pid()).filter(|pid| *pid != 0),
         worker: database.filter(|database| database.worker.pid() != 0).map(worker_stats),
         verbs: database.map(verb_stats),
+        handlers: database.and_then(|database| handler_stats(shared?, database)),
         max_lanes: lanes::available().then(settings::lanes),
     };
     let mut json = to_json(&stats);
@@ -137,6 +151,15 @@ fn worker_stats(database: &Database) -> WorkerStats {
         leases_reaped: database.counters.leases_reaped.load(Ordering::Relaxed),
         notifications: database.counters.notifications.load(Ordering::Relaxed),
     }
+}
+
+fn handler_stats(shared: &Shared, database: &Database) -> Option<HandlerStats> {
+    // SAFETY: a plain read of a constant of the process.
+    let oid = unsafe { pg_sys::MyDatabaseId };
+    let processes = shared.handlers.of(oid).filter(|handler| handler.process.pid() != 0).count();
+    let unstarted = database.handlers_unstarted.load(Ordering::SeqCst);
+    let failing = database.handlers_failing.load(Ordering::SeqCst);
+    (processes > 0 || unstarted > 0 || failing > 0).then_some(HandlerStats { processes, unstarted, failing })
 }
 
 fn verb_stats(database: &Database) -> VerbStats {

@@ -168,6 +168,30 @@ pub fn has_own(lane: u64) -> bool {
     })
 }
 
+/// Whether this transaction has changed a task that was running or claimable before.
+pub fn has_changed(task: i64) -> bool {
+    with_pending(|pending| {
+        pending.changes[..pending.count]
+            .iter()
+            .any(|change| change.key.id == task && matches!(change.what, What::Removed { .. }))
+    })
+}
+
+/// Handlers were attached or detached, or rights have changed.
+pub fn handlers_changed() {
+    with_pending(|pending| pending.notices.handlers = true);
+}
+
+/// The cancellation of a running task was requested: its handler is interrupted, if this transaction commits.
+pub fn cancel_requested(task: i64) {
+    with_pending(|pending| {
+        let cancels = &mut pending.notices.cancels;
+        if let Some(place) = cancels.iter_mut().find(|place| **place == 0) {
+            *place = task;
+        }
+    });
+}
+
 /// Records which lane this process is refilling, 0 for none, in case of an ERROR.
 pub fn refilling(lane: u64) {
     with_pending(|pending| pending.refilling = lane);

@@ -75,6 +75,15 @@ trigger!(
     Needs::Nothing
 );
 
+trigger!(
+    handlers_announced,
+    pg_finfo_handlers_announced,
+    handlers_changed,
+    c"handlers" | c"rights",
+    &[],
+    Needs::Nothing
+);
+
 /// The columns of a task that these triggers read.
 const READ_COUNT: usize = task::START_BY + 1;
 const READ: &[Column] = columns::TASKS.split_at(READ_COUNT).0;
@@ -174,7 +183,34 @@ unsafe fn changed(trigger: &pg_sys::TriggerData) {
         let blocked = |task: &Columns| task.is_queued() && !task.is_admitted();
         let withdrawn = old.is_queued() && new.as_ref().is_some_and(blocked);
         publish_removal(tasks, &old, withdrawn);
-        new.into_iter().for_each(|new| publish(tasks, &new, moment));
+        if let Some(new) = new {
+            if old.is_running() && new.is_running() && is_cancelled(trigger) {
+                transaction::cancel_requested(new.key().id);
+            }
+            publish(tasks, &new, moment);
+        }
+    }
+}
+
+/// Whether the update of a running task requests its cancellation, and a handler in this database has the task.
+unsafe fn is_cancelled(trigger: &pg_sys::TriggerData) -> bool {
+    const REQUESTED: i32 = task::CANCEL_REQUESTED_AT as i32 + 1;
+    const ID: i32 = task::ID as i32 + 1;
+    // SAFETY: an update has both rows, and the columns are those of a task.
+    unsafe {
+        let descriptor = (*trigger.tg_relation).rd_att;
+        let value = |tuple, column| {
+            let mut null = false;
+            let value = pg_sys::heap_getattr(tuple, column, descriptor, &mut null);
+            (!null).then(|| value.value() as i64)
+        };
+        let id = value(trigger.tg_newtuple, ID).unwrap_or(0);
+        let handled = shared::get().and_then(|shared| shared.handlers.handling(pg_sys::MyDatabaseId, id));
+        // Short rows of an altered table have no such column.
+        handled.is_some()
+            && (*descriptor).natts >= REQUESTED
+            && value(trigger.tg_trigtuple, REQUESTED).is_none()
+            && value(trigger.tg_newtuple, REQUESTED).is_some()
     }
 }
 
@@ -232,6 +268,11 @@ unsafe fn dead_letter_changed(trigger: &pg_sys::TriggerData) {
             count(trigger.tg_newtuple, 1);
         }
     }
+}
+
+/// AFTER any change of queue.handlers or queue.rights.
+unsafe fn handlers_changed(_trigger: &pg_sys::TriggerData) {
+    transaction::handlers_changed();
 }
 
 /// AFTER TRUNCATE, whose rows are unknown.

@@ -11,6 +11,7 @@
 
 mod call;
 mod lists;
+mod process;
 mod sleep;
 mod workers;
 
@@ -22,7 +23,9 @@ use crate::settings;
 use crate::shared::NEVER;
 use crate::verbs::ready;
 use call::{Call, Kind, begin_check, prepare, row_of};
+use lists::Standing;
 use pgrx::prelude::*;
+pub use process::Waiting;
 use std::cell::Cell;
 
 /// The first and the longest pause of a session that is not in the lists, such as without preloading, in microseconds.
@@ -145,7 +148,10 @@ unsafe extern "C-unwind" fn wait_step(call: *mut Call, over: bool, deadline: i64
     // SAFETY: the first argument, as declared. With the rights of the owner: the caller has none on the tables.
     let standing = unsafe {
         let entered = rights::enter(call.fcinfo);
-        let standing = lists::enter(call);
+        let standing = lists::enter(call.kind, call.subject.value);
+        if call.kind == Kind::Queues {
+            lists::show(call.worker(), call.began);
+        }
         rights::leave(&entered);
         standing
     };
@@ -153,23 +159,29 @@ unsafe extern "C-unwind" fn wait_step(call: *mut Call, over: bool, deadline: i64
     if standing.new {
         return true;
     }
-    // A session in all lists is usually woken, and rarely has to check by itself.
-    let sweep = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(LONGEST_PAUSE);
-    let next = lists::next_time();
-    // Without a worker, the lane of a queue whose claims fall back to SQL is not refilled.
-    let pause = if standing.everywhere && next > moment && !call.repeated { sweep } else { call.pause };
-    // Many sessions may wait for the same task: those that do not get it pause longer each time.
-    let retry_at = match RETRY_AT.get() {
-        NEVER => NEVER,
-        time => time.max(moment.saturating_add(call.pause)),
-    };
-    call.pause = longer(call.pause);
-    let next = if next > moment { next } else { NEVER };
-    let until = deadline.min(moment.saturating_add(pause)).min(next).min(retry_at);
+    let until = deadline.min(next_check(&standing, call.repeated, &mut call.pause, moment));
     // SAFETY: nothing of this transaction is in use by the frames above.
     unsafe { sleep::sleep(call, until) };
     call.slept = true;
     true
+}
+
+/// When a session in the lists checks again by itself. `repeated` means that it should not sleep for long, although it
+/// is in the lists. The pause grows.
+fn next_check(standing: &Standing, repeated: bool, pause: &mut i64, moment: i64) -> i64 {
+    // A session in all lists is usually woken, and rarely has to check by itself.
+    let sweep = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(LONGEST_PAUSE);
+    let next = lists::next_time();
+    // Without a worker, the lane of a queue whose claims fall back to SQL is not refilled.
+    let longest = if standing.everywhere && next > moment && !repeated { sweep } else { *pause };
+    // Many sessions may wait for the same task: those that do not get it pause longer each time.
+    let retry_at = match RETRY_AT.get() {
+        NEVER => NEVER,
+        time => time.max(moment.saturating_add(*pause)),
+    };
+    *pause = longer(*pause);
+    let next = if next > moment { next } else { NEVER };
+    moment.saturating_add(longest).min(next).min(retry_at)
 }
 
 /// Whether a task with this outcome has ended.

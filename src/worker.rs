@@ -1,8 +1,9 @@
 //! The background worker: one process for each database that has the extension.
 //!
-//! It requeues tasks whose lease has expired, ends tasks that were not started in time, runs schedules, notifies listeners, and creates and drops the partitions
-//! of the history. Correctness does not depend on it: claims end expired leases themselves, and `CALL queue.maintain()`
-//! does the other steps.
+//! It requeues tasks whose lease has expired, ends tasks that were not started in time, runs schedules, notifies listeners,
+//! creates and drops the partitions of the history, and starts the processes that run handlers. Correctness does not
+//! depend on it: claims end expired leases themselves, and `CALL queue.maintain()` does the other steps, except for
+//! handlers, which only run while it does.
 //!
 //! Each round reads what sessions announced in shared memory, runs the steps that are due in short transactions, and
 //! sleeps until the next step is due. A sweep finds changes that no session announced. A step processes one batch, or
@@ -13,6 +14,7 @@
 mod core;
 mod deadlines;
 mod events;
+mod handlers;
 mod history;
 mod installed;
 mod lanes;
@@ -32,9 +34,12 @@ use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+pub use core::{first_ready, is_leased};
 use deadlines::Deadlines;
+use handlers::Processes;
 use installed::{Installed, Step};
 use leases::LeaseScan;
+pub use owner::as_owner;
 use schedules::Schedules;
 
 /// The largest number of tasks that one transaction of the worker changes.
@@ -75,6 +80,8 @@ unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
     if let Some(database) = shared::get().and_then(|shared| shared.database(oid)) {
         database.worker.leave();
     }
+    // They exit with their worker, and the next worker starts its own.
+    shared::get().into_iter().for_each(|shared| shared.handlers.wake(oid));
 }
 
 fn microseconds(time: Duration) -> i64 {
@@ -132,6 +139,7 @@ struct Worker {
     /// The queues to notify, and the earliest time to do so.
     to_notify: BTreeSet<Vec<u8>>,
     notify_from: i64,
+    handlers: Processes,
     /// The pause of each step.
     pauses: [Pause; STEPS.len()],
 }
@@ -140,7 +148,7 @@ struct Worker {
 type StepOf = fn(&mut Worker, &QueueBits) -> Installed;
 
 /// The steps of a round, in their order.
-const STEPS: [StepOf; 11] = [
+const STEPS: [StepOf; 12] = [
     Worker::raise_tokens,
     Worker::maintain_lanes,
     Worker::reap,
@@ -152,6 +160,7 @@ const STEPS: [StepOf; 11] = [
     Worker::notify,
     Worker::keep_history,
     Worker::retire,
+    Worker::run_handlers,
 ];
 const RAISE_TOKENS: usize = 0;
 const MAINTAIN_LANES: usize = 1;
@@ -164,6 +173,7 @@ const FIND_DUE_QUEUES: usize = 7;
 const NOTIFY: usize = 8;
 const KEEP_HISTORY: usize = 9;
 const RETIRE: usize = 10;
+const RUN_HANDLERS: usize = 11;
 
 /// The pause of a step that failed.
 #[derive(Clone, Copy)]
@@ -217,6 +227,7 @@ impl Worker {
             swept_for: Duration::ZERO,
             to_notify: BTreeSet::new(),
             notify_from: AT_ONCE,
+            handlers: Processes::new(),
             pauses: [Pause::NONE; STEPS.len()],
         }
     }
@@ -226,7 +237,10 @@ impl Worker {
         while self.may_stay() {
             if self.clock_went_back(now()) {
                 // The clock was set back, and the times at which this worker planned its steps may be years ahead.
-                self = Self::new(self.shared, self.database);
+                // The processes that it has started stay.
+                let handlers = std::mem::replace(&mut self.handlers, Processes::new());
+                self = Self { handlers, ..Self::new(self.shared, self.database) };
+                self.handlers.replan();
             }
             let pause = match self.round() {
                 Installed::Yes | Installed::Failed => {
@@ -329,6 +343,24 @@ impl Worker {
         step.installed
     }
 
+    /// Starts and stops the processes that run handlers.
+    fn run_handlers(&mut self, _pushed: &QueueBits) -> Installed {
+        self.handlers.note_ended(&self.shared.handlers);
+        let announced = self.database.handlers_changed.swap(false, Ordering::SeqCst);
+        if announced {
+            self.handlers.forget_pauses();
+        } else if self.handlers.due() > now() {
+            return Installed::Yes;
+        }
+        let step = self.attempt(RUN_HANDLERS, c"reading the handlers", core::runnable_handlers);
+        match &step.result {
+            Some(wanted) => self.handlers.arrange(wanted, &self.shared.handlers, self.database),
+            None if announced => self.database.handlers_changed.store(true, Ordering::SeqCst),
+            None => {}
+        }
+        step.installed
+    }
+
     /// How long to sleep. An announcement from now on wakes the worker.
     fn until_next(&self) -> Duration {
         self.database.worker.sleep_until(self.next_time());
@@ -369,6 +401,8 @@ impl Worker {
         times[NOTIFY] = notify;
         times[KEEP_HISTORY] = self.next_partitions;
         times[RETIRE] = more(!self.to_retire.is_empty());
+        let announced = self.database.handlers_changed.load(Ordering::SeqCst);
+        times[RUN_HANDLERS] = if announced { AT_ONCE } else { self.handlers.due() };
         // A step that failed waits for the end of its pause.
         let due = times.iter().zip(&self.pauses).map(|(time, pause)| (*time).max(pause.until));
         due.fold(NEVER, i64::min)

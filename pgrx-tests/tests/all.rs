@@ -15,6 +15,7 @@ mod encodings;
 mod events;
 mod examples;
 mod fuzz;
+mod handlers;
 mod health;
 mod injection;
 mod isolation;

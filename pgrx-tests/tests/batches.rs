@@ -287,7 +287,8 @@ fn a_session_that_waits_for_the_callback_wakes_when_the_last_of_many_concurrent_
         });
         // The worker may just be processing the event.
         eventually("the callback is claimed", SOON, || {
-            number(&mut client, "SELECT count(queue.complete(id, token)) FROM queue.claim(queue => 'done')") == 1
+            number(&mut client, "SELECT count(queue.complete(id, token)) FROM queue.claim(queue => 'done')")
+                == 1
         });
     }
 }

@@ -153,9 +153,12 @@ fn policies_continue_where_they_were() {
         }
         assert_eq!(await_claim(&mut client, "keyed"), ["live"], "{way}");
         // Its kind, its lease, its timeout its weight and its start deadline.
-        let own =
-            "SELECT (kind, lease, timeout, weight, start_by = '2100-01-01')::text FROM queue.tasks WHERE payload = '\"live\"'";
-        assert_eq!(client.query_one(own, &[]).expect("the task").get::<_, String>(0), "(letter,\"2 days\",\"3 days\",4,t)", "{way}");
+        let own = "SELECT (kind, lease, timeout, weight, start_by = '2100-01-01')::text FROM queue.tasks WHERE payload = '\"live\"'";
+        assert_eq!(
+            client.query_one(own, &[]).expect("the task").get::<_, String>(0),
+            "(letter,\"2 days\",\"3 days\",4,t)",
+            "{way}"
+        );
         eventually("the late one ends", SOON, || {
             let late = "SELECT count(*) FROM queue.dead_letters WHERE payload = '\"late\"' AND start_by = '2020-01-01'";
             client.query_one(late, &[]).expect("count").get::<_, i64>(0) == 1
@@ -215,7 +218,8 @@ fn policies_continue_where_they_were() {
             woken.extend(claim(&mut client, "flows"));
             woken.len() == 2
         });
-        let answers = "SELECT string_agg(concat_ws(' ', t.payload, a.payload, e.payload, s.value), ', ' ORDER BY t.id)
+        let answers =
+            "SELECT string_agg(concat_ws(' ', t.payload, a.payload, e.payload, s.value), ', ' ORDER BY t.id)
                        FROM queue.tasks AS t LEFT JOIN LATERAL queue.steps(t.id) AS s ON s.name = 'first',
                             LATERAL queue.await_event(t.id, t.token, 'paid') AS a,
                             LATERAL queue.await_event(t.id, t.token, 'early') AS e

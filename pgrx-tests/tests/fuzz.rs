@@ -40,6 +40,7 @@ const EVERYTHING: &str = "
     SELECT md5(coalesce(string_agg(line, E'\\n' ORDER BY line), '')) FROM (
         SELECT a::text FROM queue.all_tasks AS a UNION ALL SELECT q::text FROM queue.queues AS q
         UNION ALL SELECT s::text FROM queue.schedules AS s UNION ALL SELECT b::text FROM queue.bindings AS b
+        UNION ALL SELECT h::text FROM queue.handlers AS h
         UNION ALL SELECT r::text FROM queue.rights AS r UNION ALL SELECT k::text FROM queue_internal.keys AS k
         UNION ALL SELECT d::text FROM queue_internal.dependencies AS d UNION ALL SELECT b::text FROM queue_internal.batches AS b UNION ALL SELECT s::text FROM queue_internal.slots AS s
         UNION ALL SELECT t::text FROM queue_internal.rate_buckets AS t UNION ALL SELECT t::text FROM queue_internal.group_starts AS t UNION ALL SELECT s::text FROM queue_internal.events AS s

@@ -3,7 +3,7 @@
 use postgres::{Client, NoTls};
 use queue_ext_tests::{Cluster, SOON, Settings, eventually};
 
-const CHECKS: [&str; 12] = [
+const CHECKS: [&str; 13] = [
     "version",
     "engine",
     "worker",
@@ -13,6 +13,7 @@ const CHECKS: [&str; 12] = [
     "events",
     "batches",
     "schedules",
+    "handlers",
     "dead letters",
     "horizon",
     "partitions",

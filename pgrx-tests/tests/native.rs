@@ -151,7 +151,9 @@ fn plain_calls_do_not_fall_back_to_sql() {
         let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue_ext worker'";
         admin.query_one(workers, &[]).expect("count").get::<_, i64>(0) == 0
     });
-    for (role, queue) in [("postgres", "own"), ("tenant", "own"), ("postgres", "bounded"), ("tenant", "bounded")] {
+    for (role, queue) in
+        [("postgres", "own"), ("tenant", "own"), ("postgres", "bounded"), ("tenant", "bounded")]
+    {
         let mut client = cluster.config("postgres").user(role).connect(postgres::NoTls).expect("connect");
         let mut held = Vec::new();
         for call in [

@@ -385,7 +385,10 @@ fn under_an_old_snapshot_a_claim_with_a_scan_start_does_not_scan_all_finished_ta
             }
             all += entries;
         }
-        println!("{queue}: {with_start} of {CLAIMS} claims had a scan start; {} entries a claim", all / CLAIMS);
+        println!(
+            "{queue}: {with_start} of {CLAIMS} claims had a scan start; {} entries a claim",
+            all / CLAIMS
+        );
         assert!(with_start > 0, "{queue}: no claim had a scan start");
     }
 }

@@ -50,7 +50,9 @@ fn connect(config: &Config, over: &AtomicBool) -> Option<Client> {
 /// What a session that may be killed has to expect: its end, a lease that expired meanwhile, and a deadlock.
 fn expected(client: &Client, error: &Error) -> bool {
     client.is_closed()
-        || error.code().is_some_and(|code| ["57", "08", "40", "QX001"].iter().any(|start| code.code().starts_with(start)))
+        || error.code().is_some_and(|code| {
+            ["57", "08", "40", "QX001"].iter().any(|start| code.code().starts_with(start))
+        })
 }
 
 /// Ends all threads once one of them ends, also by a panic.
@@ -77,7 +79,8 @@ fn persist(config: &Config, over: &AtomicBool, mut work: impl FnMut(&mut Client)
 
 /// Does the next task as far as it goes.
 fn work(client: &mut Client) -> Result<(), Error> {
-    let claim = "SELECT id, token, queue, payload::text FROM queue.claim('2 seconds', ARRAY['children', 'flows'])";
+    let claim =
+        "SELECT id, token, queue, payload::text FROM queue.claim('2 seconds', ARRAY['children', 'flows'])";
     let Some(task) = client.query_opt(claim, &[])? else {
         std::thread::sleep(Duration::from_millis(10));
         return Ok(());
@@ -89,15 +92,17 @@ fn work(client: &mut Client) -> Result<(), Error> {
         return Ok(());
     }
     step(client, id, token, "reserve", "to_jsonb(17)")?;
-    let slept: bool =
-        client.query_one("SELECT queue.sleep($1, $2, 'nap', '50 ms')", &[&id, &token])?.get(0);
+    let slept: bool = client.query_one("SELECT queue.sleep($1, $2, 'nap', '50 ms')", &[&id, &token])?.get(0);
     if !slept {
         return Ok(());
     }
     // Two statements of one function cannot see each other: the push is a part of the value that is stored.
     step(client, id, token, "charge", "to_jsonb(queue.push('children'))")?;
     let child: i64 = client
-        .query_one("SELECT value::bigint FROM queue.steps($1) WHERE kind = 'step' AND name = 'charge'", &[&id])?
+        .query_one(
+            "SELECT value::bigint FROM queue.steps($1) WHERE kind = 'step' AND name = 'charge'",
+            &[&id],
+        )?
         .get(0);
     let ended = "SELECT state, result::text FROM queue.await_task($1, $2, $3, '1 hour')";
     let Some(ended) = client.query_opt(ended, &[&id, &token, &child])? else { return Ok(()) };
@@ -161,7 +166,10 @@ fn kill_all_the_time(edition: Edition, flows: i64) {
             persist(config, over, |client| {
                 if next < flows {
                     let n = next * 7919 % flows + 1;
-                    client.execute("SELECT queue.emit('flows', 'paid ' || $1::bigint, to_jsonb($1::bigint))", &[&n])?;
+                    client.execute(
+                        "SELECT queue.emit('flows', 'paid ' || $1::bigint, to_jsonb($1::bigint))",
+                        &[&n],
+                    )?;
                     next += 1;
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -214,9 +222,14 @@ fn kill_all_the_time(edition: Edition, flows: i64) {
     let name = edition.name();
     assert_eq!(number(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'flows'"), 0, "{name}");
     assert_eq!(number(&mut client, "SELECT count(*) FROM queue.dead_letters"), 0, "{name}");
-    let effects = "SELECT count(*) FROM (SELECT task, name FROM public.effects GROUP BY 1, 2 HAVING count(*) = 1) AS e";
+    let effects =
+        "SELECT count(*) FROM (SELECT task, name FROM public.effects GROUP BY 1, 2 HAVING count(*) = 1) AS e";
     assert_eq!(number(&mut client, effects), 3 * flows, "{name}: each effect once");
-    assert_eq!(number(&mut client, "SELECT count(*) FROM public.effects"), 3 * flows, "{name}: and none twice");
+    assert_eq!(
+        number(&mut client, "SELECT count(*) FROM public.effects"),
+        3 * flows,
+        "{name}: and none twice"
+    );
     let pushed = "SELECT count(*) FROM queue.all_tasks WHERE queue = 'children'";
     assert_eq!(number(&mut client, pushed), flows, "{name}: each child once");
     let steps = "SELECT count(*) FROM queue.history AS h, LATERAL queue.steps(h.id) WHERE h.queue = 'flows'";

@@ -293,9 +293,13 @@ fn a_free_rate_bucket_is_used_at_once() {
     let cluster = Cluster::start("waiting-token");
     let mut client = cluster.connect();
     for (name, group) in [("rate_limit", "NULL"), ("group_rate_limit", "'g'")] {
-        let options = format!("{{\"{name}\": 1, \"rate_period\": \"2 seconds\", \"max_running_per_group\": 9}}");
+        let options =
+            format!("{{\"{name}\": 1, \"rate_period\": \"2 seconds\", \"max_running_per_group\": 9}}");
         run(&mut client, &format!("SELECT queue.create('rate', '{options}')"));
-        run(&mut client, &format!("SELECT queue.push('rate', group_key => {group}) FROM generate_series(1, 4)"));
+        run(
+            &mut client,
+            &format!("SELECT queue.push('rate', group_key => {group}) FROM generate_series(1, 4)"),
+        );
         each_start_is_awaited(&mut client);
         run(&mut client, "SELECT queue.drop('rate', true)");
     }

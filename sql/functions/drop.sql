@@ -21,6 +21,7 @@ BEGIN
     -- Wakes sessions that wait for the queue, so that they raise QX002.
     PERFORM queue_internal.announce_task(name, clock_timestamp());
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
+    DELETE FROM queue.handlers AS h WHERE h.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.group_starts AS s WHERE s.queue = "drop".name;
@@ -55,7 +56,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.drop IS
-'Drops a queue, its bindings and its emitted events. The history stays. Needs the operator''s right on the queue.
+'Drops a queue, its bindings, its emitted events, and detaches its handler. The history stays. Needs the operator''s right on the queue.
 
 - name: name of the queue.
 - force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait

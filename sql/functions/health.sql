@@ -1,7 +1,7 @@
 -- queue.health
 --
 --   Touches:  queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
---             queue.engine_stats(), and views and catalogs of the server (reads). Nothing else, because roles that may
+--             queue.failing_handlers, queue.engine_stats(), and views and catalogs of the server (reads). Nothing else, because roles that may
 --             monitor have no right on the tables nor in queue_internal
 
 CREATE FUNCTION queue.health(
@@ -151,6 +151,24 @@ BEGIN
     ) AS p ORDER BY p.queue, p.detail;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'schedules', 'ok', 'all of them pushed their last task', NULL;
+    END IF;
+
+    RETURN QUERY
+    SELECT 'handlers', 'warning', p.detail, p.hint
+    FROM (
+        SELECT f.queue, format('queue %s: its handler does not run, because %s', to_json(f.queue), f.problem) AS detail, f.hint
+        FROM queue.failing_handlers AS f
+        UNION ALL
+        SELECT NULL, format('%s processes for handlers could not be started', engine #>> '{handlers,unstarted}'),
+               'Raise max_worker_processes and restart the server, or attach handlers with fewer workers.'
+        WHERE (engine #>> '{handlers,unstarted}')::integer > 0
+        UNION ALL
+        SELECT NULL, format('the processes for handlers of %s queues keep exiting', engine #>> '{handlers,failing}'),
+               'The server log has the reason. They are started again after pauses of up to a minute.'
+        WHERE (engine #>> '{handlers,failing}')::integer > 0
+    ) AS p ORDER BY p.queue, p.detail;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'handlers', 'ok', 'all that are attached can run', NULL;
     END IF;
 
     RETURN QUERY

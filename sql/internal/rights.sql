@@ -126,7 +126,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     verbs     CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
-        WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$|set$)');
+        WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|attach$|detach$|maintain$|set$)');
     -- Leaves out objects that others have created in the schema, as far as extension membership shows them.
     views     CONSTANT text := (
         SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class AS c
@@ -172,7 +172,8 @@ BEGIN
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
             'lease, timeout, start_by, weight) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
-            'SELECT ON queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings',
+            'SELECT ON queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings, '
+            'queue.handlers',
             'SELECT ON ' || views,
             'USAGE ON SCHEMA queue_internal',
             'EXECUTE ON ROUTINE ' || waiting,
@@ -250,7 +251,7 @@ DECLARE
 BEGIN
     FOR shown IN
         SELECT t.name, CASE t.name WHEN 'queues' THEN 'name' ELSE 'queue' END AS queue
-        FROM unnest('{queues, tasks, history, dead_letters, schedules, bindings}'::text[]) AS t (name)
+        FROM unnest('{queues, tasks, history, dead_letters, schedules, bindings, handlers}'::text[]) AS t (name)
     LOOP
         EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', shown.name);
         EXECUTE format('CREATE POLICY operators_read ON queue.%I FOR SELECT USING (%s)', shown.name,

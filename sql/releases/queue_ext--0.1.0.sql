@@ -18,6 +18,7 @@ COMMENT ON SCHEMA queue_internal IS
 --   queue.dead_letters  the tasks that failed for good
 --   queue.schedules     the schedules
 --   queue.bindings      which topics each queue is bound to
+--   queue.handlers      which function handles the tasks of a queue in the database
 --   queue.rights        the rights of roles
 --
 -- and in queue_internal the state of the policies of queues; a queue without them has no rows there:
@@ -410,6 +411,16 @@ CREATE TABLE queue.bindings (
     topic_regex   text        NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT bindings_pkey PRIMARY KEY (queue, topic_pattern)
+);
+
+-- queue.drop() deletes the row of its queue.
+CREATE TABLE queue.handlers (
+    queue      text COLLATE "C" NOT NULL PRIMARY KEY,
+    handler    regprocedure NOT NULL,
+    role       regrole      NOT NULL,
+    workers    integer      NOT NULL DEFAULT 1,
+    created_at timestamptz  NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT handlers_bounds_check CHECK (octet_length(queue) BETWEEN 1 AND 128 AND workers BETWEEN 1 AND 64)
 );
 
 -- The rights of roles. pg_dump saves the rows; privileges follow them (internal/rights.sql).
@@ -6837,7 +6848,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     verbs     CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
-        WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|maintain$|set$)');
+        WHERE p.pronamespace = 'queue'::regnamespace AND p.proname !~ '^(grant_|revoke_|attach$|detach$|maintain$|set$)');
     -- Leaves out objects that others have created in the schema, as far as extension membership shows them.
     views     CONSTANT text := (
         SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class AS c
@@ -6883,7 +6894,8 @@ BEGIN
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
             'lease, timeout, start_by, weight) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
-            'SELECT ON queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings',
+            'SELECT ON queue.queues, queue.tasks, queue.history, queue.dead_letters, queue.schedules, queue.bindings, '
+            'queue.handlers',
             'SELECT ON ' || views,
             'USAGE ON SCHEMA queue_internal',
             'EXECUTE ON ROUTINE ' || waiting,
@@ -6961,7 +6973,7 @@ DECLARE
 BEGIN
     FOR shown IN
         SELECT t.name, CASE t.name WHEN 'queues' THEN 'name' ELSE 'queue' END AS queue
-        FROM unnest('{queues, tasks, history, dead_letters, schedules, bindings}'::text[]) AS t (name)
+        FROM unnest('{queues, tasks, history, dead_letters, schedules, bindings, handlers}'::text[]) AS t (name)
     LOOP
         EXECUTE format('ALTER TABLE queue.%I ENABLE ROW LEVEL SECURITY', shown.name);
         EXECUTE format('CREATE POLICY operators_read ON queue.%I FOR SELECT USING (%s)', shown.name,
@@ -6974,6 +6986,33 @@ BEGIN
     COMMENT ON POLICY producers_insert ON queue.tasks IS 'Producers insert tasks into their queues.';
 END
 $$;
+-- Handlers in the database (queue.attach): which of them the background worker runs.
+
+CREATE FUNCTION queue_internal.is_handler(handler oid) RETURNS boolean
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (
+        SELECT FROM pg_proc AS p
+        WHERE p.oid = handler AND p.prokind = 'f' AND NOT p.proretset AND p.prorettype = 'jsonb'::regtype
+          AND p.pronargs = 1 AND p.provariadic = 0 AND p.proargtypes[0] = 'queue.claimed_task'::regtype);
+END;
+COMMENT ON FUNCTION queue_internal.is_handler IS
+    'Whether this is a function that takes one queue.claimed_task and returns jsonb.';
+
+CREATE FUNCTION queue_internal.runnable_handlers()
+RETURNS TABLE (queue text, handler oid, role oid, workers integer)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- A handler may read tables whose rows the dump has still to bring.
+    IF NOT queue_internal.is_being_restored() THEN
+        RETURN QUERY
+        SELECT h.queue, h.handler::oid, h.role::oid, h.workers FROM queue.handlers AS h
+        WHERE NOT EXISTS (SELECT FROM queue.failing_handlers AS f WHERE f.queue = h.queue)
+        ORDER BY h.created_at, h.queue;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.runnable_handlers IS 'Returns the handlers that the background worker is to run.';
 -- queue_internal.ended_since(since)
 --
 --   Returns how many tasks of each queue ended since then, by state and time; and, with a null time, how many dead
@@ -7140,6 +7179,47 @@ FROM queue.schedules AS s
 WHERE s.next_run_at <= now() AND s.last_error IS NULL AND s.paused_at IS NULL
   AND coalesce(s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY s.queue;
+
+-- Handlers that the background worker does not run. Also read by queue.attach() and the background worker.
+CREATE VIEW queue.failing_handlers WITH (security_barrier) AS
+SELECT h.queue, p.problem, p.hint
+FROM queue.handlers AS h
+-- A null name, of a role that was dropped, is formatted as nothing.
+LEFT JOIN (SELECT a.oid, a.rolcanlogin, a.rolname AS name, quote_ident(a.rolname) AS quoted FROM pg_roles AS a) AS r
+    ON r.oid = h.role
+LEFT JOIN pg_proc AS f ON f.oid = h.handler
+CROSS JOIN (SELECT c.relowner AS owner, quote_ident(current_database()) AS database
+            FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass) AS t
+CROSS JOIN LATERAL (
+    SELECT v.problem, v.hint
+    FROM (VALUES
+        (1, r.oid IS NULL, 'its role does not exist',
+         'Attach the handler again with another role, or call queue.detach().'),
+        (2, f.oid IS NULL, 'its function does not exist',
+         'Attach another function, or call queue.detach().'),
+        (3, NOT queue_internal.is_handler(f.oid), format('%s does not take one queue.claimed_task and return jsonb', h.handler),
+         'Attach another function, or call queue.detach().'),
+        (4, NOT pg_has_role(t.owner, r.oid, CASE WHEN current_setting('server_version_num')::integer < 160000
+                                                 THEN 'MEMBER' ELSE 'SET' END),
+         format('the owner of the extension must not become role %s', r.quoted),
+         format('Attach the handler with another role, or let a superuser GRANT %s TO %I.', r.quoted, pg_get_userbyid(t.owner))),
+        (5, NOT r.rolcanlogin, format('role %s is not permitted to log in', r.quoted),
+         format('ALTER ROLE %s LOGIN. Without a password nobody can log in with one.', r.quoted)),
+        (6, NOT has_database_privilege(r.oid, current_database(), 'CONNECT'),
+         format('role %s must not connect to the database', r.quoted),
+         format('GRANT CONNECT ON DATABASE %s TO %s.', t.database, r.quoted)),
+        (7, NOT has_function_privilege(r.oid, f.oid, 'EXECUTE'), format('role %s must not execute %s', r.quoted, h.handler),
+         format('GRANT EXECUTE ON FUNCTION %s TO %s.', h.handler, r.quoted)),
+        (8, NOT pg_has_role(r.oid, t.owner, 'USAGE') AND NOT EXISTS (
+                SELECT FROM queue.rights AS g
+                WHERE g.kind IN ('worker', 'operator') AND coalesce(g.queue = h.queue, true)
+                  AND pg_has_role(r.oid, g.role, 'USAGE')),
+         format('role %s does not have the right of a worker', r.quoted),
+         format('SELECT queue.grant_worker(%L, %L).', r.name, h.queue))
+    ) AS v (number, matches, problem, hint)
+    WHERE v.matches ORDER BY v.number LIMIT 1
+) AS p
+WHERE coalesce(h.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true);
 
 CREATE VIEW queue.workers WITH (security_barrier) AS
 SELECT w.worker,
@@ -9706,6 +9786,7 @@ BEGIN
     -- Wakes sessions that wait for the queue, so that they raise QX002.
     PERFORM queue_internal.announce_task(name, clock_timestamp());
     DELETE FROM queue.bindings AS b WHERE b.queue = "drop".name;
+    DELETE FROM queue.handlers AS h WHERE h.queue = "drop".name;
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.group_starts AS s WHERE s.queue = "drop".name;
@@ -9740,7 +9821,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.drop IS
-'Drops a queue, its bindings and its emitted events. The history stays. Needs the operator''s right on the queue.
+'Drops a queue, its bindings, its emitted events, and detaches its handler. The history stays. Needs the operator''s right on the queue.
 
 - name: name of the queue.
 - force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait
@@ -9807,6 +9888,85 @@ COMMENT ON FUNCTION queue.unbind IS
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null,
 invalid or too large.';
+-- queue.attach
+--
+--   Touches:  queue.queues (locks the row, so that a concurrent drop comes before or after), queue.handlers (inserts or
+--             updates)
+
+CREATE FUNCTION queue.attach(queue text, handler regprocedure, role regrole, workers integer DEFAULT 1) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    failing record;
+BEGIN
+    PERFORM queue_internal.open_queue(queue, 'operator');
+    IF handler IS NULL THEN
+        PERFORM queue_internal.raise_null('handler');
+    ELSIF role IS NULL THEN
+        PERFORM queue_internal.raise_null('role');
+    ELSIF workers IS NULL THEN
+        PERFORM queue_internal.raise_null('workers');
+    ELSIF workers < 1 THEN
+        PERFORM queue_internal.raise_invalid('workers', 'must be greater than zero', workers::text);
+    ELSIF workers > 64 THEN
+        PERFORM queue_internal.raise_too_large('workers', '64', workers::text);
+    ELSIF queue_internal.is_handler(handler) IS NOT TRUE THEN
+        PERFORM queue_internal.raise_invalid(
+            'handler', 'must be a function that takes one queue.claimed_task and returns jsonb', handler::text);
+    END IF;
+    -- A drop that is under way comes first.
+    PERFORM FROM queue.queues AS q WHERE q.name = attach.queue FOR KEY SHARE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_unknown_queue(queue);
+    END IF;
+    INSERT INTO queue.handlers AS h (queue, handler, role, workers)
+    VALUES (attach.queue, attach.handler, attach.role, attach.workers)
+    ON CONFLICT ON CONSTRAINT handlers_pkey DO UPDATE
+    SET handler = excluded.handler, role = excluded.role, workers = excluded.workers, created_at = excluded.created_at;
+    SELECT f.problem, f.hint INTO failing FROM queue.failing_handlers AS f WHERE f.queue = attach.queue;
+    IF FOUND THEN
+        RAISE EXCEPTION 'handler cannot be attached to queue "%"', queue
+            USING ERRCODE = 'insufficient_privilege', DETAIL = format('The reason is: %s.', failing.problem),
+                  HINT = failing.hint;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue.attach IS
+'Attaches a handler to a queue: processes of the extension claim the tasks of the queue, call the function for each, and
+complete it with what the function returns. The changes that the function makes in this database and the completion
+commit together. An error in the function is a failed attempt. Attaching again replaces the handler of the queue; tasks
+that run are finished by the former one. Only the owner of the extension can call it. Needs the library in
+shared_preload_libraries.
+
+- queue: name of the queue.
+- handler: a function that takes one queue.claimed_task and returns jsonb, the result of the task. Null as result means
+  none.
+- role: the role that claims the tasks and calls the function. It needs LOGIN, the worker''s right on the queue, CONNECT
+  on the database and EXECUTE on the function.
+- workers: how many tasks are handled at the same time, each by a process of its own, 1 to 64. The processes count
+  against max_worker_processes. Default 1.
+
+Errors: 42501: the caller is not the owner of the extension, or the role lacks a privilege. QX002: the queue does not
+exist. 0A000: the SQL-only edition has no processes. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+-- queue.detach
+--
+--   Touches:  queue.handlers (deletes)
+
+CREATE FUNCTION queue.detach(queue text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM queue_internal.open_queue(queue, 'operator');
+    DELETE FROM queue.handlers AS h WHERE h.queue = detach.queue;
+    RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION queue.detach IS
+'Detaches the handler of a queue, and returns whether it had one. After the commit its processes finish the tasks that
+they run, and exit. Only the owner of the extension can call it.
+
+- queue: name of the queue.
+
+Errors: 42501: the caller is not the owner of the extension. QX002: the queue does not exist. 22004, 22023 or 54000: the
+argument is null, invalid or too large.';
 -- queue.pause
 --
 --   Touches:  queue.queues (updates)
@@ -10573,7 +10733,7 @@ COMMENT ON FUNCTION queue_internal.maintain_part IS
 -- queue.health
 --
 --   Touches:  queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
---             queue.engine_stats(), and views and catalogs of the server (reads). Nothing else, because roles that may
+--             queue.failing_handlers, queue.engine_stats(), and views and catalogs of the server (reads). Nothing else, because roles that may
 --             monitor have no right on the tables nor in queue_internal
 
 CREATE FUNCTION queue.health(
@@ -10726,6 +10886,24 @@ BEGIN
     END IF;
 
     RETURN QUERY
+    SELECT 'handlers', 'warning', p.detail, p.hint
+    FROM (
+        SELECT f.queue, format('queue %s: its handler does not run, because %s', to_json(f.queue), f.problem) AS detail, f.hint
+        FROM queue.failing_handlers AS f
+        UNION ALL
+        SELECT NULL, format('%s processes for handlers could not be started', engine #>> '{handlers,unstarted}'),
+               'Raise max_worker_processes and restart the server, or attach handlers with fewer workers.'
+        WHERE (engine #>> '{handlers,unstarted}')::integer > 0
+        UNION ALL
+        SELECT NULL, format('the processes for handlers of %s queues keep exiting', engine #>> '{handlers,failing}'),
+               'The server log has the reason. They are started again after pauses of up to a minute.'
+        WHERE (engine #>> '{handlers,failing}')::integer > 0
+    ) AS p ORDER BY p.queue, p.detail;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'handlers', 'ok', 'all that are attached can run', NULL;
+    END IF;
+
+    RETURN QUERY
     SELECT 'dead letters', 'warning',
            format('queue %s: %s tasks failed for good in the last hour; it has %s dead letters', to_json(s.queue),
                   s.failed_last_hour, s.dead),
@@ -10840,7 +11018,7 @@ BEGIN
                p.proname = ANY (native) AND NOT (p.proname ~ 'claim$' AND 'text[]'::regtype = ANY (p.proargtypes)) AS is_native
         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE p.prokind = 'f' AND (
-            n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|engine_stats$|health$)'
+            n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|attach$|detach$|engine_stats$|health$)'
             OR n.nspname = 'queue_internal' AND p.proname IN ('next_batch', 'wait_deadline'))
     LOOP
         IF verb.schema = 'queue' THEN
@@ -10889,6 +11067,23 @@ CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
     FOR EACH ROW WHEN (NEW.due_at = '-infinity') EXECUTE FUNCTION queue_internal.event_announced();
 COMMENT ON TRIGGER event_announced ON queue_internal.events IS
     'Announces to the lane of a queue that it has events to process.';
+
+-- A trigger, so that a restored dump of queue.handlers also starts the handlers.
+CREATE FUNCTION queue_internal.handlers_announced() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'handlers_announced';
+COMMENT ON FUNCTION queue_internal.handlers_announced IS
+    'Notifies the background worker at commit that handlers were attached or detached.';
+
+CREATE TRIGGER handlers_announced AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue.handlers
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.handlers_announced();
+COMMENT ON TRIGGER handlers_announced ON queue.handlers IS
+    'Notifies the background worker of attached and detached handlers.';
+
+-- The role of a handler may have got the right that it lacked, or have lost it.
+CREATE TRIGGER handlers_announced AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue.rights
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.handlers_announced();
+COMMENT ON TRIGGER handlers_announced ON queue.rights IS
+    'Notifies the background worker, which runs the handlers of roles with the right of a worker.';
 
 -- Keeps the counters behind queue.stats up to date with changes that the native functions did not make.
 
@@ -11100,6 +11295,11 @@ COMMENT ON COLUMN queue.batches.unfinished IS 'How many of its tasks have not en
 COMMENT ON COLUMN queue.batches.completed IS 'How many of its tasks completed.';
 COMMENT ON COLUMN queue.batches.failed IS 'How many of its tasks failed for good.';
 COMMENT ON COLUMN queue.batches.cancelled IS 'How many of its tasks were cancelled, purged or deleted.';
+COMMENT ON VIEW queue.failing_handlers IS
+    'The handlers that the background worker does not run, and why. Readable by pg_monitor.';
+COMMENT ON COLUMN queue.failing_handlers.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.failing_handlers.problem IS 'Why the handler does not run.';
+COMMENT ON COLUMN queue.failing_handlers.hint IS 'What to do about it.';
 COMMENT ON VIEW queue.failing_schedules IS
     'How many schedules of each queue could not push their last task, and since when.';
 COMMENT ON COLUMN queue.failing_schedules.queue IS 'The name of the queue.';
@@ -11134,6 +11334,13 @@ COMMENT ON COLUMN queue.bindings.queue IS 'The queue to which queue.publish() pu
 COMMENT ON COLUMN queue.bindings.topic_regex IS
     'The pattern as a regular expression, for the topic with a dot before it.';
 COMMENT ON COLUMN queue.bindings.created_at IS 'When the binding was created.';
+COMMENT ON TABLE queue.handlers IS
+    'Which function handles the tasks of a queue in the database. Change it with queue.attach() and queue.detach().';
+COMMENT ON COLUMN queue.handlers.queue IS 'The queue whose tasks are handled.';
+COMMENT ON COLUMN queue.handlers.handler IS 'The function that is called for each task.';
+COMMENT ON COLUMN queue.handlers.role IS 'The role that claims the tasks and calls the function.';
+COMMENT ON COLUMN queue.handlers.workers IS 'How many processes handle tasks at the same time.';
+COMMENT ON COLUMN queue.handlers.created_at IS 'When the handler was attached.';
 COMMENT ON TABLE queue.rights IS
     'The rights of roles. Change them with queue.grant_producer(), queue.revoke_producer() and their counterparts.';
 COMMENT ON COLUMN queue.rights.role IS 'The role that has the right.';
@@ -11166,6 +11373,10 @@ SELECT pg_catalog.pg_extension_config_dump('queue.history_default', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
+-- Without roles and functions that were dropped, as for the rights.
+SELECT pg_catalog.pg_extension_config_dump(
+    'queue.handlers', 'WHERE role::pg_catalog.oid IN (SELECT r.oid FROM pg_catalog.pg_roles AS r)
+                       AND handler::pg_catalog.oid IN (SELECT p.oid FROM pg_catalog.pg_proc AS p)');
 -- Without the rights of roles that were dropped, whose OIDs may belong to other roles elsewhere.
 SELECT pg_catalog.pg_extension_config_dump(
     'queue.rights', 'WHERE role::pg_catalog.oid IN (SELECT r.oid FROM pg_catalog.pg_roles AS r)');
@@ -11189,12 +11400,13 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 -- policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA queue TO pg_monitor;
-GRANT SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules TO pg_monitor;
+GRANT SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
+    queue.failing_handlers TO pg_monitor;
 GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
--- rights of that role alone, and show only its queues.
+-- rights of that role alone, show only its queues, and read only the catalog.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
-    queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers TO PUBLIC;
+    queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers, queue_internal.is_handler TO PUBLIC;
 -- Run as the owner for the role that inserts. No other role may attach them to a table.
 ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
 ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;

@@ -32,6 +32,12 @@ pub struct Database {
     pub keep_out_until: AtomicI64,
     /// The worker found that the database does not have the extension.
     pub absent: AtomicBool,
+    /// A handler was attached or detached, or a right was granted or revoked.
+    pub handlers_changed: AtomicBool,
+    /// How many processes of handlers could not be started, for lack of max_worker_processes.
+    pub handlers_unstarted: AtomicU32,
+    /// For how many queues the processes of the handler keep exiting.
+    pub handlers_failing: AtomicU32,
     /// The base of this database's tokens.
     pub tokens: TokenBase,
     /// The counters for queue.engine_stats().
@@ -69,6 +75,9 @@ impl Database {
         self.next_deadline.take();
         self.pushed.take();
         self.keep_out_until.store(0, Ordering::SeqCst);
+        self.handlers_changed.store(false, Ordering::SeqCst);
+        self.handlers_unstarted.store(0, Ordering::SeqCst);
+        self.handlers_failing.store(0, Ordering::SeqCst);
         self.counters.clear();
         self.tokens.clear();
         self.oid.store(0, Ordering::Release);
@@ -105,6 +114,12 @@ impl Database {
     pub fn start_by(&self, time: i64) {
         self.next_deadline.lower(time);
         self.worker.wake_if_later(time);
+    }
+
+    /// Announces that handlers were attached or detached.
+    pub fn handlers_changed(&self) {
+        self.handlers_changed.store(true, Ordering::SeqCst);
+        self.worker.wake();
     }
 
     /// Announces that the queues in `queues` have a task to claim.

@@ -95,7 +95,8 @@ impl Place {
             bytes.take(length).collect()
         });
         // Otherwise another session may have written a part of what was read.
-        let is_same = is_here() && self.pid.load(Ordering::SeqCst) == pid && self.since.load(Ordering::SeqCst) == since;
+        let is_same =
+            is_here() && self.pid.load(Ordering::SeqCst) == pid && self.since.load(Ordering::SeqCst) == since;
         is_same.then_some(IdleWorker { pid, name, since })
     }
 }

@@ -10,6 +10,9 @@ pub(super) const CHANGES: usize = 2048;
 /// For how many lanes further changes are summarized.
 pub(super) const SUMMARIES: usize = 8;
 
+/// For how many tasks a transaction can interrupt the handler.
+pub(super) const CANCELS: usize = 64;
+
 /// A change of a task.
 #[derive(Clone, Copy)]
 pub(super) enum What {
@@ -72,6 +75,10 @@ pub(super) struct Summary {
 /// The changes that do not concern a single task.
 pub(super) struct Notices {
     pub(super) created: bool,
+    /// Handlers were attached or detached.
+    pub(super) handlers: bool,
+    /// Tasks whose handlers are to be interrupted. Of further ones, the cancellation is honoured when the handler ends.
+    pub(super) cancels: [i64; CANCELS],
     /// The first end of a lease that is in no lane.
     pub(super) lease: i64,
     /// When the next maintenance of a lane is due.
@@ -91,6 +98,8 @@ pub(super) struct Notices {
 
 const NO_NOTICES: Notices = Notices {
     created: false,
+    handlers: false,
+    cancels: [0; CANCELS],
     lease: NEVER,
     lane_time: NEVER,
     run: NEVER,

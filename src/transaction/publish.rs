@@ -2,7 +2,7 @@
 
 use super::pending::{Change, Notices, Pending, What};
 use crate::lanes::{self, Lease, Wake};
-use crate::shared::{self, NEVER};
+use crate::shared::{self, Handler, NEVER};
 use pgrx::prelude::*;
 
 impl Pending {
@@ -80,13 +80,17 @@ impl Pending {
     /// Notifies the launcher and the worker.
     pub(super) fn notify_worker(&self) {
         let Some(shared) = shared::get() else { return };
-        let Notices { created, lease, lane_time, run, start_by, queues, .. } = self.notices;
+        let Notices { created, handlers, cancels, lease, lane_time, run, start_by, queues, .. } =
+            self.notices;
         // SAFETY: a plain read of a constant of the process.
         let database_oid = unsafe { pg_sys::MyDatabaseId };
         if created {
             shared.announce_created(database_oid);
         }
-        let anything = lease.min(lane_time).min(run).min(start_by) != NEVER || queues != [0; 4];
+        for task in cancels.into_iter().take_while(|task| *task != 0) {
+            shared.handlers.handling(database_oid, task).into_iter().for_each(Handler::interrupt);
+        }
+        let anything = handlers || lease.min(lane_time).min(run).min(start_by) != NEVER || queues != [0; 4];
         let Some(database) = anything.then(|| shared.database(database_oid)).flatten() else { return };
         if lease != NEVER {
             database.lease_until(lease);
@@ -101,6 +105,9 @@ impl Pending {
             database.start_by(start_by);
         }
         database.pushed(&queues);
+        if handlers {
+            database.handlers_changed();
+        }
     }
 }
 

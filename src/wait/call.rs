@@ -47,7 +47,8 @@ impl Call {
             let arguments = [arguments[0], arguments[1], self.worker];
             let entered = rights::enter(self.fcinfo);
             let count = if self.kind == Kind::Result { 2 } else { 3 };
-            let until = sql::call(&mut self.check, &arguments[..count]).map_or(0, |until| until.value() as i64);
+            let until =
+                sql::call(&mut self.check, &arguments[..count]).map_or(0, |until| until.value() as i64);
             rights::leave(&entered);
             until
         }

@@ -1,6 +1,6 @@
 //! The lists of waiting sessions, which other sessions wake.
 
-use super::call::{Call, Kind};
+use super::call::Kind;
 use crate::heap::{self, Use};
 use crate::lanes::{self, Queue, Wake};
 use crate::names::elements;
@@ -29,21 +29,18 @@ impl From<Place> for Standing {
 }
 
 /// Enters the lists of the sessions that wait for the same task or queues.
-pub unsafe fn enter(call: &Call) -> Standing {
+pub unsafe fn enter(kind: Kind, subject: pg_sys::Datum) -> Standing {
     leave_in_any_case();
     // SAFETY: the arguments were checked.
     unsafe {
-        if call.kind == Kind::Result {
-            let place = shared::get().map(|shared| shared.results.enter(call.subject.value.value() as i64));
+        if kind == Kind::Result {
+            let place = shared::get().map(|shared| shared.results.enter(subject.value() as i64));
             return place.map_or(Standing { new: false, everywhere: false }, Standing::from);
-        }
-        if let Some(shared) = shared::get() {
-            shared.idle.enter(call.worker(), call.began);
         }
         let mut standing = Standing { new: false, everywhere: true };
         let tables = if lanes::available() { heap::open(Use::Claim).ok() } else { None };
         let Some(tables) = tables else { return Standing { everywhere: false, ..standing } };
-        for name in elements(call.subject.value) {
+        for name in elements(subject) {
             let queue = Queue::new(tables.tasks, name);
             let place = lanes::with_or_new(&queue, |slot| slot.waiters.enter()).unwrap_or(Place::None);
             if place == Place::New {
@@ -58,6 +55,13 @@ pub unsafe fn enter(call: &Call) -> Standing {
             standing = Standing { new: standing.new | new, everywhere: standing.everywhere & everywhere };
         }
         standing
+    }
+}
+
+/// Shows this process, which is in the lists, in `queue.workers`.
+pub fn show(worker: Option<&[u8]>, since: i64) {
+    if let Some(shared) = shared::get() {
+        shared.idle.enter(worker, since);
     }
 }
 

@@ -68,7 +68,7 @@ impl Drop for Leaving {
 }
 
 /// Sleeps until the latch is set or the time has passed.
-fn sleep_until(time: i64) {
+pub fn sleep_until(time: i64) {
     let left = u64::try_from(time.saturating_sub(now())).unwrap_or(0);
     // The latch counts whole milliseconds.
     crate::process::sleep(

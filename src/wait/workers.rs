@@ -11,7 +11,8 @@ use std::collections::HashMap;
 /// the layout of the bytea that pgrx passes as bytes; a time is in microseconds since 2000.
 #[pg_extern(sql = false)]
 fn waiting_workers()
--> TableIterator<'static, (name!(worker, Option<Vec<u8>>), name!(queue, Vec<u8>), name!(since, Option<i64>))> {
+-> TableIterator<'static, (name!(worker, Option<Vec<u8>>), name!(queue, Vec<u8>), name!(since, Option<i64>))>
+{
     let idle = shared::get().map(|shared| shared.idle.list()).unwrap_or_default();
     let idle: HashMap<i32, _> = idle.into_iter().map(|worker| (worker.pid, worker)).collect();
     let lanes = if lanes::available() { lanes::each(|slot| slot.waiters.pids()) } else { Vec::new() };

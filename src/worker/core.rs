@@ -1,5 +1,6 @@
 //! The worker's calls of SQL functions, which `sql/` documents.
 
+use super::handlers::Attached;
 use crate::clock::now;
 use crate::names::{Name, Names};
 use crate::shared::{self, NEVER, QueueBits};
@@ -242,6 +243,54 @@ pub fn sweep(position: Option<&[u8]>, max_rows: i32) -> Swept {
         let position: Option<Name> = row.get(1)?;
         Ok(Swept { position: position.map(|position| position.0), turn_is_over: row.get(2)?.unwrap_or(true) })
     })
+}
+
+/// The handlers to run, each with the number of its processes. As the owner of the tables.
+pub fn runnable_handlers() -> Vec<(Attached, usize)> {
+    let query = "SELECT queue, handler, role, workers FROM queue_internal.runnable_handlers()";
+    let result = Spi::connect(|client: &SpiClient<'_>| {
+        let mut found = Vec::new();
+        for row in client.select(query, None, &[])? {
+            let (queue, function, role): (Option<Name>, Option<pg_sys::Oid>, Option<pg_sys::Oid>) =
+                (row.get(1)?, row.get(2)?, row.get(3)?);
+            let workers: Option<i32> = row.get(4)?;
+            if let (Some(queue), Some(function), Some(role)) = (queue, function, role)
+                && owner_may_become(role)
+            {
+                let workers = usize::try_from(workers.unwrap_or(0)).unwrap_or(0);
+                found.push((Attached { queue: queue.0, function, role }, workers));
+            }
+        }
+        Ok::<_, pgrx::spi::SpiError>(found)
+    });
+    result.unwrap_or_else(|error| error!("the worker's query failed: {error}"))
+}
+
+/// Whether the current user, the owner of the tables, may SET ROLE to this one. Otherwise a row of queue.handlers would
+/// give it the rights of any role. queue.attach checks the same, but the owner can change that function.
+fn owner_may_become(role: pg_sys::Oid) -> bool {
+    // SAFETY: catalog lookups in a transaction.
+    unsafe {
+        let owner = pg_sys::GetUserId();
+        #[cfg(any(feature = "pg14", feature = "pg15"))]
+        return pg_sys::is_member_of_role(owner, role);
+        #[cfg(not(any(feature = "pg14", feature = "pg15")))]
+        return pg_sys::member_can_set_role(owner, role);
+    }
+}
+
+/// Whether a claim from a queue would find a task, of which another transaction may have the row locked.
+pub fn first_ready(queue: &[u8]) -> bool {
+    let query = "SELECT queue_internal.first_ready(ARRAY[$1])";
+    let first: Option<i64> = read(query, &[Name(queue.to_vec()).into()], |row| row.get(1));
+    first.is_some()
+}
+
+/// Whether the task runs with this token, according to this transaction.
+pub fn is_leased(id: i64, token: i64) -> bool {
+    let query = "SELECT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id OPERATOR(pg_catalog.=) $1
+                 AND t.token OPERATOR(pg_catalog.=) $2 AND t.state OPERATOR(pg_catalog.=) 'running')";
+    read(query, &[id.into(), token.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
 }
 
 /// Notifies the listeners of `queues` when the transaction commits.

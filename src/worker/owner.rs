@@ -1,4 +1,5 @@
-//! The worker is connected as a superuser, but runs its steps as the owner of the tables.
+//! The worker is connected as a superuser, but runs its steps as the owner of the tables. A process that runs a handler is
+//! connected as another role, and reads the tables as their owner.
 
 use pgrx::prelude::*;
 
@@ -22,4 +23,18 @@ pub fn become_owner() {
 pub fn become_itself() {
     // SAFETY: outside a transaction.
     unsafe { pg_sys::SetUserIdAndSecContext(pg_sys::GetSessionUserId(), 0) };
+}
+
+/// Runs `body` as the owner, in a transaction of another role. After an ERROR, the end of the transaction restores the
+/// role.
+pub fn as_owner<R>(body: impl FnOnce() -> R) -> R {
+    let (mut user, mut context) = (pg_sys::InvalidOid, 0);
+    // SAFETY: in a transaction; sets two variables of the process, and restores them.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
+        become_owner();
+        let result = body();
+        pg_sys::SetUserIdAndSecContext(user, context);
+        result
+    }
 }

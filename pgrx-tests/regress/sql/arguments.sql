@@ -225,6 +225,7 @@ CREATE FUNCTION pg_temp.everything() RETURNS text LANGUAGE sql AS $$
         UNION ALL SELECT s::text FROM queue_internal.group_starts AS s
         UNION ALL SELECT s::text FROM queue.schedules AS s
         UNION ALL SELECT b::text FROM queue.bindings AS b
+        UNION ALL SELECT h::text FROM queue.handlers AS h
         UNION ALL SELECT s::text FROM queue_internal.steps AS s UNION ALL SELECT e::text FROM queue_internal.emitted AS e
         UNION ALL SELECT r.rolname || coalesce(p.polname, '') FROM pg_roles AS r LEFT JOIN pg_policy AS p ON r.oid = ANY (p.polroles)) AS all_of_it (line)
 $$;

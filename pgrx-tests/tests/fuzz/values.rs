@@ -340,6 +340,8 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
         (_, "jsonb[]") => proptest::collection::vec(json().prop_map(|text| quote(&text)), 0..4)
             .prop_map(|items| format!("ARRAY[{}]", items.join(", ")))
             .boxed(),
+        (_, "regprocedure") => literals(&["pg_catalog.now()", "queue.channel(text)", "0", "4294967295"]),
+        (_, "regrole") => literals(&["postgres", "0", "4294967295"]),
         _ => panic!("no values for {name} {kind}"),
     };
     let kind = kind.to_owned();

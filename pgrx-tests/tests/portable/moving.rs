@@ -15,6 +15,7 @@ const EVERYTHING: &str = "
     UNION ALL SELECT 'queue ' || to_jsonb(q)::text FROM queue.queues AS q
     UNION ALL SELECT 'schedule ' || to_jsonb(s)::text FROM queue.schedules AS s
     UNION ALL SELECT 'binding ' || to_jsonb(b)::text FROM queue.bindings AS b
+    UNION ALL SELECT 'handler ' || to_jsonb(h)::text FROM queue.handlers AS h
     UNION ALL SELECT 'right ' || to_jsonb(r)::text FROM queue.rights AS r
     UNION ALL SELECT 'key ' || to_jsonb(k)::text FROM queue_internal.keys AS k
     UNION ALL SELECT 'slot ' || to_jsonb(s)::text FROM queue_internal.slots AS s

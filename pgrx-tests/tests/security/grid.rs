@@ -164,6 +164,10 @@ impl Grid {
                     Err((code, _)) if ["42501", "QX003", "QX007", "42704"].contains(&code.as_str()) => {
                         Some(false)
                     }
+                    // The owner may call it, with other arguments, and not in the SQL-only edition.
+                    Err((code, _)) if verb.0 == "attach" && ["22023", "0A000"].contains(&code.as_str()) => {
+                        Some(true)
+                    }
                     Err(_) => None,
                 };
                 self.tried += 1;

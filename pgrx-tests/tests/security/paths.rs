@@ -90,7 +90,7 @@ fn no_function_uses_a_callers_search_path_or_temporary_objects() {
         // A new session, because plans made with another search_path would be kept.
         let mut victim = cluster.connect();
         run(&mut victim, &format!("SET queue.fast_path = {fast_path}; {TEMPORARY}"));
-        for call in VERBS.iter().map(|verb| verb.2).chain([
+        for call in VERBS.iter().filter(|verb| verb.0 != "attach").map(|verb| verb.2).chain([
             // The triggers for statements that call no function.
             "INSERT INTO queue.tasks (queue, key, group_key) VALUES ('QUEUE', 'a', 'b')",
             "UPDATE queue.tasks SET priority = 3",

@@ -33,11 +33,13 @@ const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     ("queue.queues",       "",       "",     "r",      ""),
     ("queue.schedules",    "",       "",     "r",      ""),
     ("queue.bindings",     "",       "",     "r",      ""),
+    ("queue.handlers",     "",       "",     "r",      ""),
     ("queue.all_tasks",    "",       "",     "r",      ""),
     ("queue.stats",        "",       "",     "r",      "r"),
     ("queue.workers",      "",       "",     "r",      "r"),
     ("queue.batches",      "",       "",     "r",      "r"),
     ("queue.failing_schedules", "",  "",     "r",      "r"),
+    ("queue.failing_handlers", "",   "",     "r",      "r"),
     ("queue.due_schedules", "",      "",     "r",      "r"),
     ("queue.tasks_id_seq", "U",      "",     "U",      ""),
     // In the SQL-only edition.
@@ -71,6 +73,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("queue_internal.caller", "-PWOM*"),
     ("queue_internal.counted", "-PWOM*"),
     ("queue_internal.waiting_workers", "-PWOM*"),
+    ("queue_internal.is_handler", "-PWOM*"),
     // Procedures call these as their caller, because a procedure that commits cannot run as the owner.
     ("queue_internal.check_wait", "WO*"),
     ("queue_internal.check_wait_result", "WO*"),

@@ -83,6 +83,9 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("channel", "P W O", "SELECT queue.channel('QUEUE')"),
     ("engine_stats", "O M", "SELECT queue.engine_stats()"),
     ("health", "O M", "SELECT queue.health()"),
+    // Refused after the check of the right: the function is no handler.
+    ("attach", "", "SELECT queue.attach('QUEUE', 'pg_catalog.now()', CURRENT_USER::regrole)"),
+    ("detach", "", "SELECT queue.detach('QUEUE')"),
     ("maintain", "", "CALL queue.maintain()"),
     ("grant_producer", "", "SELECT queue.grant_producer('nobody')"),
     ("grant_worker", "", "SELECT queue.grant_worker('nobody', 'QUEUE')"),

@@ -28,7 +28,11 @@ fn workers_that_wait_are_shown_by_name_and_queue() {
     let _nameless = wait(&cluster, "CALL queue.wait('files')");
     let taker = {
         let mut worker = cluster.connect();
-        thread::spawn(move || worker.query_one("CALL queue.take('files', worker => 'taker')", &[]).map(|row| row.get::<_, i64>(0)))
+        thread::spawn(move || {
+            worker
+                .query_one("CALL queue.take('files', worker => 'taker')", &[])
+                .map(|row| row.get::<_, i64>(0))
+        })
     };
     let all = ["(none) files 1 0", "ada mail 2 0", "both files 1 0", "both mail 1 0", "taker files 1 0"];
     eventually("all are shown", SOON, || waiting(&mut client) == all);
@@ -51,7 +55,9 @@ fn workers_that_wait_are_shown_by_name_and_queue() {
     });
     run(&mut client, "SELECT count(*) FROM queue.push_many('files', array_fill('{}'::jsonb, ARRAY[3]))");
     assert!(taker.join().expect("join").expect("take") > 0);
-    eventually("nobody waits for files", SOON, || !waiting(&mut client).iter().any(|row| row.contains("files")));
+    eventually("nobody waits for files", SOON, || {
+        !waiting(&mut client).iter().any(|row| row.contains("files"))
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@ BEGIN
     FOR verb IN
         SELECT p.oid FROM pg_proc AS p
         WHERE p.pronamespace = 'queue'::regnamespace AND p.prokind = 'f'
-          AND p.proname !~ '^(grant_|revoke_|set$|health$)'
+          AND p.proname !~ '^(grant_|revoke_|attach$|detach$|set$|health$)'
         UNION ALL
         SELECT p.oid FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (

@@ -1,0 +1,299 @@
+//! A process that runs the handler of a queue (queue.attach). The worker of the database starts it (worker/handlers.rs).
+//!
+//! It is connected as the role of the handler, and calls the public functions as any session of that role, so nothing in
+//! it has more rights than the role. The first claim commits in a transaction of its own, so that a task that crashes
+//! the process has spent an attempt, operators see it running, and it can be cancelled. Then the handler, the completion
+//! and the next claim are one transaction: a commit for each task. If the handler raises an ERROR, that transaction is
+//! rolled back, and the failure is reported in another one.
+//!
+//! The lease bounds the call as a statement timeout does. A session that requests the cancellation of the task
+//! interrupts the call after its commit (triggers.rs), and so do commands on the whole database (hooks.rs).
+//!
+//! The process exits after its current task when the handler is detached and when its worker exits, and whenever a
+//! public function raises an unexpected ERROR. The worker then decides whether to start another one.
+
+mod call;
+mod failure;
+mod verbs;
+
+use crate::clock::now;
+use crate::extension;
+use crate::names::shown;
+use crate::process;
+use crate::settings;
+use crate::shared::{self, Database, Handler, HandlerUse};
+use crate::wait::Waiting;
+use crate::worker;
+use failure::{Failure, LEASE_LOST, QUERY_CANCELED, attempt};
+use pgrx::prelude::*;
+use std::cell::Cell;
+use std::ffi::CString;
+use std::time::Duration;
+use verbs::{Task, Verbs};
+
+/// How long before the end of the lease the call ends, at most. A tenth of the lease if that is shorter. In this time
+/// the process reports the failure, before others may end the lease.
+const LONGEST_MARGIN: i64 = 1_000_000;
+/// The pause while another session holds a lock on the extension.
+const RETRY_LOCKED: Duration = Duration::from_millis(200);
+
+/// The process's main function; the argument is its slot.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn handler_main(argument: pg_sys::Datum) {
+    let Some(shared) = shared::get() else { return };
+    let Some(slot) = shared.handlers.get(HandlerUse::from(argument)) else { return };
+    slot.process.enter();
+    // Before it connects, which may fail.
+    // SAFETY: the function only touches atomics in shared memory, which outlives the process.
+    unsafe { pg_sys::before_shmem_exit(Some(leave), argument) };
+    process::start_as(slot.database(), slot.role());
+    let Some(database) = shared.database(slot.database()) else { return };
+    let queue = slot.queue();
+    prepare_session(&queue);
+    Process::new(slot, database, queue).run();
+}
+
+/// An exit callback, which also runs after an ERROR.
+#[pg_guard]
+unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
+    if let Some(slot) = shared::get().and_then(|shared| shared.handlers.get(HandlerUse::from(argument))) {
+        slot.free();
+    }
+}
+
+/// The settings of the role and the database apply as in any session of the role, except for these: the public
+/// functions need them, or they would end the process.
+const SESSION: &[(&str, &str)] = &[
+    ("default_transaction_isolation", "read committed"),
+    ("default_transaction_read_only", "off"),
+    ("session_replication_role", "origin"),
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    ("transaction_timeout", "0"),
+];
+
+fn prepare_session(queue: &[u8]) {
+    let name = format!("queue_ext handler of {}", shown(queue));
+    process::transaction(|| {
+        for (setting, value) in SESSION.iter().copied().chain([("application_name", name.as_str())]) {
+            let (Ok(setting), Ok(value)) = (CString::new(setting), CString::new(value)) else { continue };
+            // SAFETY: zero-terminated strings; the context is that of a superuser.
+            unsafe {
+                pg_sys::SetConfigOption(
+                    setting.as_ptr(),
+                    value.as_ptr(),
+                    pg_sys::GucContext::PGC_SUSET,
+                    pg_sys::GucSource::PGC_S_OVERRIDE,
+                );
+            }
+        }
+    });
+}
+
+/// What the process does next.
+enum Next {
+    Claim,
+    Handle(Task),
+    Exit,
+}
+
+struct Process {
+    slot: &'static Handler,
+    database: &'static Database,
+    queue: Vec<u8>,
+    verbs: Verbs,
+    waiting: Waiting,
+}
+
+impl Process {
+    fn new(slot: &'static Handler, database: &'static Database, queue: Vec<u8>) -> Self {
+        Self { slot, database, verbs: Verbs::new(&queue), queue, waiting: Waiting::new() }
+    }
+
+    fn run(mut self) {
+        let mut next = Next::Claim;
+        loop {
+            process::reload_settings();
+            next = match next {
+                Next::Claim if !self.may_stay() => return,
+                Next::Claim => self.claim_or_wait(),
+                Next::Handle(task) => self.handle(&task),
+                Next::Exit => return,
+            };
+        }
+    }
+
+    /// Whether to claim another task.
+    fn may_stay(&self) -> bool {
+        settings::worker_enabled() && !self.slot.is_stopped() && !self.is_abandoned()
+    }
+
+    /// Whether the worker has exited, or has to disconnect from the database.
+    fn is_abandoned(&self) -> bool {
+        self.database.worker.pid() != self.slot.manager() || self.database.kept_out(now()) != 0
+    }
+
+    fn claim_or_wait(&mut self) -> Next {
+        process::report(Some(c"claiming a task"));
+        let claimed = attempt(|| {
+            match extension::oid() {
+                pg_sys::InvalidOid => return Claimed::Exit,
+                oid if !extension::hold(oid, false) => return Claimed::Locked,
+                _ if !call::is_callable(self.slot.function()) => return Claimed::Exit,
+                _ => {}
+            }
+            if let Some(task) = self.verbs.claim() {
+                self.waiting.leave(true);
+                self.slot.set_task(task.id);
+                return Claimed::Task(task);
+            }
+            // SAFETY: in a transaction with a snapshot.
+            let may_sleep = worker::as_owner(|| unsafe {
+                self.waiting.enter(&self.queue, self.verbs.worker(), || worker::first_ready(&self.queue))
+            });
+            if may_sleep { Claimed::Nothing } else { Claimed::Repeat }
+        });
+        process::report(None);
+        match claimed {
+            Ok(Claimed::Task(task)) => Next::Handle(task),
+            Ok(Claimed::Repeat) => Next::Claim,
+            Ok(Claimed::Exit) => Next::Exit,
+            Ok(Claimed::Nothing) => self.sleep(None),
+            Ok(Claimed::Locked) => self.sleep(Some(RETRY_LOCKED)),
+            Err(failure) => self.give_up("claiming", &failure),
+        }
+    }
+
+    /// Sleeps until there may be a task, or for a time. An interrupt for a task that has just ended is ignored.
+    fn sleep(&self, time: Option<Duration>) -> Next {
+        if self.may_stay() {
+            failure::catch(|| match time {
+                Some(time) => process::sleep(process::Sleep::Leave, time),
+                None => self.waiting.sleep(),
+            })
+            .ok();
+        }
+        Next::Claim
+    }
+
+    fn handle(&mut self, task: &Task) -> Next {
+        process::report(Some(c"running a handler"));
+        let deadline = task.deadline();
+        let completing = Cell::new(false);
+        let handled = if self.slot.is_interrupted(task.id) {
+            Err(Failure::interrupted())
+        } else {
+            attempt(|| {
+                if !call::is_callable(self.slot.function()) {
+                    return Handled::NotCallable;
+                }
+                // SAFETY: in a transaction with a snapshot; the task is a queue.claimed_task.
+                let result = unsafe { call::call(self.slot.function(), task.datum(), deadline) };
+                completing.set(true);
+                self.complete(task, result).map_or(Handled::Done, Handled::Next)
+            })
+        };
+        process::report(None);
+        call::forget_interrupts();
+        let failure = match handled {
+            Ok(Handled::Next(next)) => return Next::Handle(next),
+            Ok(Handled::Done) => {
+                self.slot.set_task(0);
+                return Next::Claim;
+            }
+            Ok(Handled::NotCallable) => {
+                self.slot.set_task(0);
+                self.report(|verbs| verbs.release(task)).ok();
+                return Next::Exit;
+            }
+            Err(failure) => failure,
+        };
+        let interrupted = self.slot.is_interrupted(task.id) || self.is_abandoned();
+        // From here on, the report honours a cancellation that is requested.
+        self.slot.set_task(0);
+        let reported = if failure.sqlstate == QUERY_CANCELED && interrupted || failure.is_lock_on_extension()
+        {
+            // If its cancellation was requested, that cancels it. Otherwise the attempt does not count.
+            self.report(|verbs| verbs.release(task))
+        } else if failure.sqlstate == LEASE_LOST && completing.get() {
+            // Nothing to report: another process has the task, or it has ended.
+            Ok(())
+        } else if failure.sqlstate == QUERY_CANCELED && now() >= deadline {
+            self.report(|verbs| verbs.fail(task, &failure.timed_out()))
+        } else {
+            self.report(|verbs| verbs.fail(task, &failure))
+        };
+        match reported {
+            Ok(()) => Next::Claim,
+            // The handler itself may have lost the lease.
+            Err(failure) if failure.sqlstate == LEASE_LOST => Next::Claim,
+            Err(failure) => self.give_up("reporting a failure", &failure),
+        }
+    }
+
+    /// Reports how a task ended. An interrupt that was under way is ignored.
+    fn report(&mut self, end: impl Fn(&mut Verbs)) -> Result<(), Failure> {
+        let mut reported = Ok(());
+        for _ in 0..2 {
+            call::forget_interrupts();
+            reported = attempt(|| end(&mut self.verbs));
+            if !matches!(&reported, Err(failure) if failure.sqlstate == QUERY_CANCELED) {
+                break;
+            }
+        }
+        reported
+    }
+
+    /// Completes the task, unless the handler has ended it itself, and claims the next one.
+    fn complete(&mut self, task: &Task, result: Option<pg_sys::Datum>) -> Option<Task> {
+        match extension::oid() {
+            oid if oid != pg_sys::InvalidOid && extension::hold(oid, false) => {}
+            _ => failure::raise_locked(),
+        }
+        let next = if task.was_ended_by_this_transaction() {
+            None
+        } else if self.may_stay() && call::is_callable(self.slot.function()) {
+            self.verbs.complete_and_claim(task, result)
+        } else {
+            self.verbs.complete(task, result);
+            None
+        };
+        // From here on the row of the completed task is locked, so that no session can request its cancellation.
+        next.iter().for_each(|next| self.slot.set_task(next.id));
+        next
+    }
+
+    /// Logs an ERROR of a public function, and lets the worker decide whether to start another process.
+    fn give_up(&mut self, activity: &str, failure: &Failure) -> Next {
+        self.waiting.leave(false);
+        // Not if the extension has just been dropped.
+        let installed = || attempt(extension::oid).is_ok_and(|oid| oid != pg_sys::InvalidOid);
+        if self.may_stay() && installed() {
+            failure.warn(activity, &self.queue);
+        }
+        Next::Exit
+    }
+}
+
+/// The result of a claim.
+enum Claimed {
+    Task(Task),
+    /// There is no task, and the process is in the list of those that wait for one.
+    Nothing,
+    /// It was not in that list before.
+    Repeat,
+    /// Another session has the extension locked.
+    Locked,
+    /// The extension or the function was dropped, or the role must not execute the function.
+    Exit,
+}
+
+/// What became of a task.
+enum Handled {
+    /// It ended, and this task was claimed with its completion.
+    Next(Task),
+    /// It ended.
+    Done,
+    /// The function was dropped, or the role must not execute it.
+    NotCallable,
+}
