@@ -50,13 +50,13 @@ const COLUMNS: &[(&str, &str, &str, &str)] = &[
         "producer",
         "queue.tasks",
         "INSERT",
-        "backoff group_key headers key kind lease max_attempts payload priority queue run_at timeout",
+        "backoff group_key headers key kind lease max_attempts payload priority queue run_at start_by timeout",
     ),
     (
         "operator",
         "queue.tasks",
         "INSERT",
-        "backoff group_key headers key kind lease max_attempts payload priority queue run_at timeout",
+        "backoff group_key headers key kind lease max_attempts payload priority queue run_at start_by timeout",
     ),
 ];
 
