@@ -5233,26 +5233,31 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     bound record;
-    late  bigint[];
+    found bigint[];
+    late  bigint[] := '{}';
     ended record;
 BEGIN
     until := clock_timestamp();
     SELECT b.start_by, b.id INTO bound FROM queue_internal.deadline_bound(since, since_id, max_entries) AS b;
-    SELECT array_agg(t.id), max(t.start_by), max(t.id) FILTER (WHERE t.nth = max_tasks)
-    INTO late, last, last_id
-    FROM (SELECT l.id, l.start_by, row_number() OVER (ORDER BY l.start_by, l.id) AS nth
-          FROM (SELECT s.id, s.start_by FROM queue.tasks AS s
-                WHERE (s.start_by, s.id) > (since, since_id) AND s.start_by <= until
-                  AND (s.start_by, s.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
-                  AND s.token = 0 AND s.state <> 'running'
-                ORDER BY s.start_by, s.id LIMIT max_tasks) AS l) AS t;
-    IF last_id IS NULL THEN
+    FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
+        SELECT coalesce(array_agg(l.id), '{}'), max(l.start_by), (array_agg(l.id ORDER BY l.start_by DESC, l.id DESC))[1]
+        INTO found, last, last_id
+        FROM (SELECT t.id, t.start_by FROM queue.tasks AS t
+              WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.start_by <= until
+                AND (t.start_by, t.id) > (since, since_id)
+                AND (t.start_by, t.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
+                AND t.token = 0 AND t.state <> 'running'
+              ORDER BY t.start_by, t.id LIMIT max_tasks - cardinality(late)) AS l;
+        late := late || found;
+        EXIT WHEN cardinality(late) >= max_tasks;
+    END LOOP;
+    IF (cardinality(late) >= max_tasks) IS NOT TRUE THEN
         -- There are no more, at least up to the bound.
         last := CASE WHEN bound.start_by <= until THEN bound.start_by END;
         last_id := CASE WHEN last IS NOT NULL THEN bound.id END;
     END IF;
     expired := 0;
-    IF late IS NOT NULL THEN
+    IF late <> '{}' THEN
         SELECT * INTO ended FROM queue_internal.expire(late, CASE WHEN max_entries IS NOT NULL THEN interval '50 ms' END);
         expired := ended.expired;
         IF ended.rest <> '{}' THEN
@@ -5265,10 +5270,13 @@ BEGIN
         -- If only tasks that have ended follow, the last of their index entries.
         SELECT b.start_by, b.id INTO bound
         FROM queue_internal.deadline_bound(until, 9223372036854775807, max_entries) AS b;
-        SELECT t.start_by INTO next_start_by FROM queue.tasks AS t
-        WHERE t.start_by > until
-          AND (t.start_by, t.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
-        ORDER BY t.start_by, t.id LIMIT 1;
+        FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
+            next_start_by := least(next_start_by, (
+                SELECT t.start_by FROM queue.tasks AS t
+                WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.start_by > until
+                  AND (t.start_by, t.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
+                ORDER BY t.start_by, t.id LIMIT 1));
+        END LOOP;
         next_start_by := coalesce(next_start_by, bound.start_by);
     END IF;
 END

@@ -7,8 +7,8 @@ COMMENT ON INDEX queue.tasks_order IS 'The order in which the tasks of a queue a
 CREATE INDEX tasks_group ON queue.tasks (group_key, queue, admission, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: the admitted, the open and the blocked ones.';
 
-CREATE INDEX tasks_start_by ON queue.tasks (start_by ASC, id) WHERE start_by IS NOT NULL;
-COMMENT ON INDEX queue.tasks_start_by IS 'The tasks with a start deadline.';
+CREATE INDEX tasks_start_by ON queue.tasks (bucket, start_by, id) WHERE start_by IS NOT NULL;
+COMMENT ON INDEX queue.tasks_start_by IS 'The tasks with a start deadline, in each bucket.';
 
 CREATE INDEX events_group ON queue_internal.events (group_key, queue, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue_internal.events_group IS 'The events of a group.';
