@@ -58,11 +58,7 @@ const COLUMNS: &[(&str, &str, &str, &str)] = &[
         "operator",
         "queue.tasks",
         "INSERT",
-<<<<<<< HEAD
         "backoff group_key headers key kind lease max_attempts payload priority queue run_at start_by timeout weight",
-=======
-        "backoff group_key headers key kind lease max_attempts payload priority queue run_at start_by timeout",
->>>>>>> h/deadlines
     ),
 ];
 
