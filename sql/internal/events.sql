@@ -89,7 +89,7 @@ BEGIN
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
                      WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
                        -- Not one that is for a later time (rates.sql).
-                       AND (e.due_at <= event.due_at OR e.tries > 0)
+                       AND (e.due_at <= clock_timestamp() OR e.tries > 0)
                      LIMIT 100 FOR UPDATE SKIP LOCKED);
         done := queue_internal.admit_next(source, event.group_key, until);
     END IF;

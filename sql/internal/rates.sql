@@ -233,14 +233,13 @@ BEGIN
     INSERT INTO queue_internal.group_starts (queue, group_key, started_at, task_id, weight, expires_at)
     VALUES (source.name, task.group_key, started, task.id, task.weight, back);
     IF source.max_running_per_group > 1 THEN
-        INSERT INTO queue_internal.events (queue, group_key, due_at) VALUES (source.name, task.group_key, back);
-        PERFORM queue_internal.announce_task(source.name, back);
+        PERFORM queue_internal.recheck_group_at(source, task.group_key, back);
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.record_group_start IS 'Counts the start of a task against the rate limit of its group.';
 
--- Has a group checked at a time in the future, unless an event does so already.
+-- Has a group checked at a time in the future, unless an event does so already, or before: that check then leaves the next.
 CREATE FUNCTION queue_internal.recheck_group_at(source queue.queues, group_key text, moment timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN

@@ -35,7 +35,7 @@ CALL queue.purge_where('{"all": true}');
 SELECT count(*) FROM queue.push_many('small', '{1, 2}');
 SELECT pg_temp.refused($$SELECT queue.push_many('small', '{3, 4}')$$);
 SELECT pg_temp.refused($$SELECT queue.push_tasks('[{"queue": "small"}, {"queue": "small"}]')$$);
-SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue) VALUES ('small'), ('small')$$);
+SELECT split_part(pg_temp.refused($$INSERT INTO queue.tasks (queue) VALUES ('small'), ('small')$$), E'\n', 1) AS refused;
 SELECT count(*) FROM queue.tasks;
 INSERT INTO queue.tasks (queue) VALUES ('small');
 SELECT pg_temp.refused($$SELECT queue.try_push('small')$$);

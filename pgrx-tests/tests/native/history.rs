@@ -191,10 +191,13 @@ impl<'a> History<'a> {
                 ", weight => 1000001",
             ]);
         }
-        if self.dice.one_in(5) {
+        if self.dice.one_in(8) {
             options += self.dice.pick(&[
                 ", ttl => '20 min'",
+                ", ttl => '20 min'",
+                ", ttl => '1 hour'",
                 ", ttl => '1 mon'",
+                ", start_by => now() + '20 min'::interval",
                 ", ttl => '0'",
                 ", start_by => now() + '40 min'::interval",
                 ", start_by => 'infinity'",
@@ -229,7 +232,7 @@ impl<'a> History<'a> {
         if self.dice.one_in(2) {
             self.lease(&format!("SELECT {CLAIMED} FROM queue.claim('1 hour', '{queue}', 1000) ORDER BY id"));
         }
-        self.run("SELECT queue.reap()");
+        self.run("SELECT queue.reap() >= 0 AS reaped");
     }
 
     fn push_many(&mut self) {
