@@ -154,3 +154,14 @@ SELECT queue.push('aged', '"old"', priority => 5, run_at => now() - interval '1 
        queue.push('aged', '"heavy"', weight => 3) > 0 AS pushed;
 SELECT queue_internal.first_ready('{aged}') IS NULL AS waits;
 SELECT * FROM pg_temp.work('aged');
+
+-- A start relies on no event that another session may process before it sees the start.
+SELECT queue.create('near', '{"group_rate_limit": 2, "rate_period": "1 hour", "max_running_per_group": 9}');
+SELECT count(queue.push('near', to_jsonb(n), group_key => 'g')) FROM generate_series(1, 3) AS n;
+SELECT payload FROM queue.claim('1 minute', 'near');
+DO $$ BEGIN
+    UPDATE queue_internal.events SET due_at = clock_timestamp() + interval '4 seconds'
+    WHERE queue = 'near' AND due_at > now();
+    PERFORM queue.claim('1 minute', 'near');
+END $$;
+SELECT count(*) FROM queue_internal.events WHERE queue = 'near' AND due_at > now() + interval '59 minutes';
