@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Edition, SOON, Worker, brief, eventually, stalls};
+use queue_ext_tests::{Cluster, Edition, SOON, Settings, Worker, brief, eventually, stalls};
 
 /// These tests keep both cores busy: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -292,6 +292,29 @@ fn a_group_at_its_rate_with_many_tasks_in_front_costs_other_claims_nothing() {
         println!("{}: {read} entries in ten claims", edition.name());
         assert!(read < 5_000, "{}: ten claims read {read} entries", edition.name());
     }
+}
+
+/// The background worker deletes them in batches until none is left, and not a number of them each sweep interval, which
+/// many starts would exceed.
+#[test]
+fn starts_of_groups_are_deleted_however_many_there_are() {
+    let settings = Settings { preload: true, extra: "queue.sweep_interval = 1h" };
+    let mut cluster = Cluster::start_with("policies-starts", &settings);
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    let expired = "INSERT INTO queue_internal.group_starts
+                   SELECT 'default', n, now() - interval '1 hour', n, 1, now() - interval '1 minute'
+                   FROM generate_series(1, 50000) AS n";
+    client.batch_execute(expired).expect("starts");
+    // The first sweep begins with the worker.
+    drop(client);
+    cluster.stop("fast");
+    cluster.launch();
+    let mut client = cluster.connect();
+    eventually("no start is left", SOON, || {
+        let query = "SELECT NOT EXISTS (SELECT FROM queue_internal.group_starts)";
+        client.query_one(query, &[]).expect("starts").get(0)
+    });
 }
 
 /// How long 64 sessions take to claim and complete all tasks of a queue, with as many tasks of a group as may run.

@@ -61,7 +61,8 @@ BEGIN
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             group_key => group_key, max_attempts => max_attempts, headers => headers, kind => kind, lease => lease,
-            timeout => timeout, start_by => start_by, ttl => ttl, weight => weight);
+            timeout => timeout, start_by => start_by, ttl => ttl,
+            weight => queue_internal.possible_weight(target, group_key, weight));
     END LOOP;
 END
 $$;
@@ -72,7 +73,8 @@ caller has the producer''s right.
 
 - topic: words of letters, digits, _ and -, separated by dots; at most 255 bytes. Added to the headers as "topic".
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout,
-  start_by, ttl, weight: as in queue.push, the same for each queue.
+  start_by, ttl, weight: as in queue.push, the same for each queue. In a queue whose limit is smaller than weight, the
+  task takes the whole limit.
 
 Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
 and on_duplicate is error. QX006: one of the queues is full. 22004, 22023 or 54000: an argument is null, invalid or too large.';
@@ -94,7 +96,8 @@ BEGIN
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
-            headers => headers, kind => kind, lease => lease, timeout => timeout, start_by => start_by, ttl => ttl, weight => weight);
+            headers => headers, kind => kind, lease => lease, timeout => timeout, start_by => start_by, ttl => ttl,
+            weight => queue_internal.possible_weight(target, group_key, weight));
     END LOOP;
 EXCEPTION WHEN lock_not_available THEN
     RAISE EXCEPTION 'another transaction holds this key%', coalesce(format(' in queue "%s"', target), '')

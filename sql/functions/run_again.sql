@@ -21,7 +21,8 @@ BEGIN
         queue => ended.queue, payload => ended.payload, priority => ended.priority, key => ended.key,
         on_duplicate => CASE WHEN ended.key IS NULL THEN 'skip' ELSE 'error' END, group_key => ended.group_key,
         max_attempts => ended.max_attempts, headers => ended.headers, kind => ended.kind,
-        lease => queue_internal.checked_lease(NULL, ended.lease), timeout => ended.timeout, weight => ended.weight, backoff => own.backoff,
+        lease => queue_internal.checked_lease(NULL, ended.lease), timeout => ended.timeout, 
+        weight => queue_internal.possible_weight(ended.queue, ended.group_key, ended.weight), backoff => own.backoff,
         key_ttl => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN - own.key_ttl ELSE own.key_ttl END,
         key_ttl_from => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN 'push' END);
 END
@@ -30,7 +31,7 @@ COMMENT ON FUNCTION queue.run_again IS
 'Pushes a new task like one that completed, failed or was cancelled, and returns the id of the new task. It has the same
 queue, payload, kind, headers, priority, key, group key, max_attempts, lease, timeout and weight, those of a dead letter also its
 backoff and key_ttl, and is due at once. The task that ended stays in the history or among the dead letters; queue.retry puts a dead letter
-itself back. Needs the operator''s right on the queue.
+itself back. Where a limit of the queue is smaller than the weight by now, the task takes the whole limit. Needs the operator''s right on the queue.
 
 - id: the task that ended.
 

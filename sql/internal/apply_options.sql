@@ -108,13 +108,18 @@ BEGIN
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
               AND (source.delayed_head = 'pass' AND l.admission = 1 AND l.run_at > clock_timestamp()
-                   OR source.delayed_head = 'block' AND l.admission = 0
-                   -- They are admitted again under the new rate limit of their group.
-                   OR source.group_rate_limit IS NOT NULL AND l.admission = 1)
+                   OR source.delayed_head = 'block' AND l.admission = 0)
             ORDER BY l.id FOR NO KEY UPDATE
+        ), admitted AS MATERIALIZED (
+            -- They are admitted again under the new rate limit of their group. Those that other transactions have locked
+            -- are not waited for, because claims could not lock the others meanwhile. Their events withdraw them.
+            SELECT l.id FROM queue.tasks AS l
+            WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued' AND l.admission = 1
+              AND source.group_rate_limit IS NOT NULL
+            ORDER BY l.id FOR NO KEY UPDATE SKIP LOCKED
         )
         UPDATE queue.tasks AS t SET admission = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 2 END
-        FROM locked AS l WHERE t.id = l.id;
+        FROM (SELECT k.id FROM locked AS k UNION SELECT a.id FROM admitted AS a) AS l WHERE t.id = l.id;
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key IS NOT NULL;

@@ -77,6 +77,7 @@ BEGIN
     <<walk>>
     LOOP
         more := false;
+        heavy := NULL;
         FOR turn IN start .. start + buckets - 1 LOOP
             in_bucket := turn % buckets;
             -- One statement does both. One check for events is enough.
@@ -126,6 +127,11 @@ BEGIN
                               AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
                             ORDER BY t.run_at, t.id LIMIT 1) AS f
                         WHERE f.weight > 1;
+                        -- So that claims write nothing while it waits.
+                        IF heavy IS NOT NULL AND queue_internal.starts_at(source, reserve) > clock_timestamp() THEN
+                            PERFORM queue_internal.announce_start(source, reserve);
+                            EXIT walk;
+                        END IF;
                     END IF;
                     FOR candidate IN
                         SELECT t.* FROM queue.tasks AS t

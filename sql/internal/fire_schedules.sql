@@ -171,7 +171,8 @@ BEGIN
         lease => queue_internal.checked_lease(NULL, (options ->> 'lease')::interval),
         timeout => (options ->> 'timeout')::interval,
         ttl => (options ->> 'ttl')::interval,
-        weight => coalesce((options ->> 'weight')::numeric::integer, 1),
+        weight => queue_internal.possible_weight(
+            plan.queue, options ->> 'group_key', coalesce((options ->> 'weight')::numeric::integer, 1)),
         headers => coalesce(options -> 'headers', '{}')
                    || jsonb_build_object('schedule', plan.name, 'scheduled_for', run_utc));
 END

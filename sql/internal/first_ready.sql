@@ -50,9 +50,9 @@ BEGIN
                 ORDER BY t.run_at, t.id LIMIT 1;
                 IF FOUND AND ahead.weight > 1 AND ahead.state = 'queued' AND source.rate_limit IS NOT NULL
                    AND queue_internal.starts_at(source, ahead.weight) > moment THEN
-                    -- Lighter tasks behind it do not start before it.
+                    -- Lighter tasks behind it do not start before it. With ageing, those of the next level may come first.
                     PERFORM queue_internal.announce_start(source, ahead.weight);
-                    CONTINUE queues;
+                    CONTINUE queues WHEN source.ageing IS NULL;
                 ELSIF FOUND THEN
                     RETURN ahead.id;
                 END IF;

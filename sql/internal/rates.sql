@@ -233,19 +233,25 @@ BEGIN
     INSERT INTO queue_internal.group_starts (queue, group_key, started_at, task_id, weight, expires_at)
     VALUES (source.name, task.group_key, started, task.id, task.weight, back);
     IF source.max_running_per_group > 1 THEN
-        PERFORM queue_internal.recheck_group_at(source, task.group_key, back);
+        -- Not relying on an event that another session may process before this transaction commits: it would still see
+        -- the task as one that does not run, and leave no other event. The sweep finds the groups of claims that are open for
+        -- longer.
+        PERFORM queue_internal.recheck_group_at(source, task.group_key, back, clock_timestamp() + interval '5 seconds');
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.record_group_start IS 'Counts the start of a task against the rate limit of its group.';
 
--- Has a group checked at a time in the future, unless an event does so already, or before: that check then leaves the next.
-CREATE FUNCTION queue_internal.recheck_group_at(source queue.queues, group_key text, moment timestamptz) RETURNS void
+-- Has a group checked at a time in the future, unless an event after "since" does so already, or before: that check then
+-- leaves the next.
+CREATE FUNCTION queue_internal.recheck_group_at(
+    source queue.queues, group_key text, moment timestamptz, since timestamptz DEFAULT clock_timestamp())
+RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM queue_internal.events AS e
                    WHERE e.queue = source.name AND e.group_key = recheck_group_at.group_key
-                     AND e.tries = 0 AND e.due_at > clock_timestamp() AND e.due_at <= moment) THEN
+                     AND e.tries = 0 AND e.due_at > since AND e.due_at <= moment) THEN
         INSERT INTO queue_internal.events (queue, group_key, due_at)
         VALUES (source.name, recheck_group_at.group_key, moment);
         PERFORM queue_internal.announce_task(source.name, moment);

@@ -66,7 +66,6 @@ BEGIN
             FROM queue_internal.sweep_emitted(pos.event_queue, pos.event, rows) AS e;
             pos.emitted_pending := pos.event IS NOT NULL AND (pos.is_first_turn OR pos.emitted_pending);
         END IF;
-        PERFORM queue_internal.retire_group_starts(10000);
         pos.queue := '';
         -- Forget queues that are gone.
         pos.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(pos.groups) AS g

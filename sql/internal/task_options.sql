@@ -151,3 +151,19 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_weight IS 'Checks the weight of a task against its bounds and the limits of its queue.';
+
+-- For pushes that were configured or made under a larger limit, and for those to several queues, so that a limit that was
+-- lowered since does not make them fail.
+CREATE FUNCTION queue_internal.possible_weight(queue text, group_key text, weight integer) RETURNS integer
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF weight = 1 THEN
+        RETURN weight;
+    END IF;
+    RETURN coalesce(
+        (SELECT least(weight, q.rate_limit, CASE WHEN possible_weight.group_key IS NOT NULL THEN q.group_rate_limit END)
+         FROM queue.queues AS q WHERE q.name = possible_weight.queue), weight);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.possible_weight IS
+    'Returns the weight of a task, or the limit of its queue or group if that is smaller.';

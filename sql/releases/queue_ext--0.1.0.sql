@@ -1184,6 +1184,22 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_weight IS 'Checks the weight of a task against its bounds and the limits of its queue.';
+
+-- For pushes that were configured or made under a larger limit, and for those to several queues, so that a limit that was
+-- lowered since does not make them fail.
+CREATE FUNCTION queue_internal.possible_weight(queue text, group_key text, weight integer) RETURNS integer
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF weight = 1 THEN
+        RETURN weight;
+    END IF;
+    RETURN coalesce(
+        (SELECT least(weight, q.rate_limit, CASE WHEN possible_weight.group_key IS NOT NULL THEN q.group_rate_limit END)
+         FROM queue.queues AS q WHERE q.name = possible_weight.queue), weight);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.possible_weight IS
+    'Returns the weight of a task, or the limit of its queue or group if that is smaller.';
 -- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It
 -- does not run for other tasks, nor for those of a dump, which restores keys and admissions as well
 -- (tasks_inserted.sql).
@@ -2973,7 +2989,6 @@ BEGIN
             FROM queue_internal.sweep_emitted(pos.event_queue, pos.event, rows) AS e;
             pos.emitted_pending := pos.event IS NOT NULL AND (pos.is_first_turn OR pos.emitted_pending);
         END IF;
-        PERFORM queue_internal.retire_group_starts(10000);
         pos.queue := '';
         -- Forget queues that are gone.
         pos.groups := (SELECT jsonb_object_agg(g.key, g.value) FROM jsonb_each(pos.groups) AS g
@@ -3505,19 +3520,25 @@ BEGIN
     INSERT INTO queue_internal.group_starts (queue, group_key, started_at, task_id, weight, expires_at)
     VALUES (source.name, task.group_key, started, task.id, task.weight, back);
     IF source.max_running_per_group > 1 THEN
-        PERFORM queue_internal.recheck_group_at(source, task.group_key, back);
+        -- Not relying on an event that another session may process before this transaction commits: it would still see
+        -- the task as one that does not run, and leave no other event. The sweep finds the groups of claims that are open for
+        -- longer.
+        PERFORM queue_internal.recheck_group_at(source, task.group_key, back, clock_timestamp() + interval '5 seconds');
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.record_group_start IS 'Counts the start of a task against the rate limit of its group.';
 
--- Has a group checked at a time in the future, unless an event does so already, or before: that check then leaves the next.
-CREATE FUNCTION queue_internal.recheck_group_at(source queue.queues, group_key text, moment timestamptz) RETURNS void
+-- Has a group checked at a time in the future, unless an event after "since" does so already, or before: that check then
+-- leaves the next.
+CREATE FUNCTION queue_internal.recheck_group_at(
+    source queue.queues, group_key text, moment timestamptz, since timestamptz DEFAULT clock_timestamp())
+RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM queue_internal.events AS e
                    WHERE e.queue = source.name AND e.group_key = recheck_group_at.group_key
-                     AND e.tries = 0 AND e.due_at > clock_timestamp() AND e.due_at <= moment) THEN
+                     AND e.tries = 0 AND e.due_at > since AND e.due_at <= moment) THEN
         INSERT INTO queue_internal.events (queue, group_key, due_at)
         VALUES (source.name, recheck_group_at.group_key, moment);
         PERFORM queue_internal.announce_task(source.name, moment);
@@ -4804,6 +4825,7 @@ BEGIN
     <<walk>>
     LOOP
         more := false;
+        heavy := NULL;
         FOR turn IN start .. start + buckets - 1 LOOP
             in_bucket := turn % buckets;
             -- One statement does both. One check for events is enough.
@@ -4853,6 +4875,11 @@ BEGIN
                               AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
                             ORDER BY t.run_at, t.id LIMIT 1) AS f
                         WHERE f.weight > 1;
+                        -- So that claims write nothing while it waits.
+                        IF heavy IS NOT NULL AND queue_internal.starts_at(source, reserve) > clock_timestamp() THEN
+                            PERFORM queue_internal.announce_start(source, reserve);
+                            EXIT walk;
+                        END IF;
                     END IF;
                     FOR candidate IN
                         SELECT t.* FROM queue.tasks AS t
@@ -5031,9 +5058,9 @@ BEGIN
                 ORDER BY t.run_at, t.id LIMIT 1;
                 IF FOUND AND ahead.weight > 1 AND ahead.state = 'queued' AND source.rate_limit IS NOT NULL
                    AND queue_internal.starts_at(source, ahead.weight) > moment THEN
-                    -- Lighter tasks behind it do not start before it.
+                    -- Lighter tasks behind it do not start before it. With ageing, those of the next level may come first.
                     PERFORM queue_internal.announce_start(source, ahead.weight);
-                    CONTINUE queues;
+                    CONTINUE queues WHEN source.ageing IS NULL;
                 ELSIF FOUND THEN
                     RETURN ahead.id;
                 END IF;
@@ -5822,13 +5849,18 @@ BEGIN
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
               AND (source.delayed_head = 'pass' AND l.admission = 1 AND l.run_at > clock_timestamp()
-                   OR source.delayed_head = 'block' AND l.admission = 0
-                   -- They are admitted again under the new rate limit of their group.
-                   OR source.group_rate_limit IS NOT NULL AND l.admission = 1)
+                   OR source.delayed_head = 'block' AND l.admission = 0)
             ORDER BY l.id FOR NO KEY UPDATE
+        ), admitted AS MATERIALIZED (
+            -- They are admitted again under the new rate limit of their group. Those that other transactions have locked
+            -- are not waited for, because claims could not lock the others meanwhile. Their events withdraw them.
+            SELECT l.id FROM queue.tasks AS l
+            WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued' AND l.admission = 1
+              AND source.group_rate_limit IS NOT NULL
+            ORDER BY l.id FOR NO KEY UPDATE SKIP LOCKED
         )
         UPDATE queue.tasks AS t SET admission = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 2 END
-        FROM locked AS l WHERE t.id = l.id;
+        FROM (SELECT k.id FROM locked AS k UNION SELECT a.id FROM admitted AS a) AS l WHERE t.id = l.id;
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key IS NOT NULL;
@@ -6357,7 +6389,8 @@ BEGIN
         lease => queue_internal.checked_lease(NULL, (options ->> 'lease')::interval),
         timeout => (options ->> 'timeout')::interval,
         ttl => (options ->> 'ttl')::interval,
-        weight => coalesce((options ->> 'weight')::numeric::integer, 1),
+        weight => queue_internal.possible_weight(
+            plan.queue, options ->> 'group_key', coalesce((options ->> 'weight')::numeric::integer, 1)),
         headers => coalesce(options -> 'headers', '{}')
                    || jsonb_build_object('schedule', plan.name, 'scheduled_for', run_utc));
 END
@@ -8089,7 +8122,8 @@ BEGIN
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             group_key => group_key, max_attempts => max_attempts, headers => headers, kind => kind, lease => lease,
-            timeout => timeout, start_by => start_by, ttl => ttl, weight => weight);
+            timeout => timeout, start_by => start_by, ttl => ttl,
+            weight => queue_internal.possible_weight(target, group_key, weight));
     END LOOP;
 END
 $$;
@@ -8100,7 +8134,8 @@ caller has the producer''s right.
 
 - topic: words of letters, digits, _ and -, separated by dots; at most 255 bytes. Added to the headers as "topic".
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout,
-  start_by, ttl, weight: as in queue.push, the same for each queue.
+  start_by, ttl, weight: as in queue.push, the same for each queue. In a queue whose limit is smaller than weight, the
+  task takes the whole limit.
 
 Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
 and on_duplicate is error. QX006: one of the queues is full. 22004, 22023 or 54000: an argument is null, invalid or too large.';
@@ -8122,7 +8157,8 @@ BEGIN
         RETURN NEXT queue.push(
             queue => target, payload => payload, priority => priority, run_at => run_at, delay => delay,
             key => key, on_duplicate => on_duplicate, group_key => group_key, max_attempts => max_attempts,
-            headers => headers, kind => kind, lease => lease, timeout => timeout, start_by => start_by, ttl => ttl, weight => weight);
+            headers => headers, kind => kind, lease => lease, timeout => timeout, start_by => start_by, ttl => ttl,
+            weight => queue_internal.possible_weight(target, group_key, weight));
     END LOOP;
 EXCEPTION WHEN lock_not_available THEN
     RAISE EXCEPTION 'another transaction holds this key%', coalesce(format(' in queue "%s"', target), '')
@@ -9396,7 +9432,8 @@ BEGIN
         queue => ended.queue, payload => ended.payload, priority => ended.priority, key => ended.key,
         on_duplicate => CASE WHEN ended.key IS NULL THEN 'skip' ELSE 'error' END, group_key => ended.group_key,
         max_attempts => ended.max_attempts, headers => ended.headers, kind => ended.kind,
-        lease => queue_internal.checked_lease(NULL, ended.lease), timeout => ended.timeout, weight => ended.weight, backoff => own.backoff,
+        lease => queue_internal.checked_lease(NULL, ended.lease), timeout => ended.timeout, 
+        weight => queue_internal.possible_weight(ended.queue, ended.group_key, ended.weight), backoff => own.backoff,
         key_ttl => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN - own.key_ttl ELSE own.key_ttl END,
         key_ttl_from => CASE WHEN extract(epoch FROM own.key_ttl) < 0 THEN 'push' END);
 END
@@ -9405,7 +9442,7 @@ COMMENT ON FUNCTION queue.run_again IS
 'Pushes a new task like one that completed, failed or was cancelled, and returns the id of the new task. It has the same
 queue, payload, kind, headers, priority, key, group key, max_attempts, lease, timeout and weight, those of a dead letter also its
 backoff and key_ttl, and is due at once. The task that ended stays in the history or among the dead letters; queue.retry puts a dead letter
-itself back. Needs the operator''s right on the queue.
+itself back. Where a limit of the queue is smaller than the weight by now, the task takes the whole limit. Needs the operator''s right on the queue.
 
 - id: the task that ended.
 
@@ -10182,7 +10219,7 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
   them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
   for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
-  timeout, weight.
+  timeout, weight. If a limit of the queue is lowered below weight later, the tasks take the whole limit.
 
 Errors: 42501: no right on the queue, or the name belongs to a schedule of another queue without it. QX002: the queue
 does not exist. 54000: the queue has 10000 schedules. 22004, 22023 or 54000: an argument or an option is null, invalid

@@ -220,6 +220,12 @@ pub fn retire_keys(max_keys: i32) -> bool {
     write(query, &[max_keys.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
 }
 
+/// Deletes starts of groups that count no longer; returns whether there may be more.
+pub fn retire_group_starts(max_starts: i32) -> bool {
+    let query = "SELECT queue_internal.retire_group_starts($1)";
+    write(query, &[max_starts.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
+}
+
 /// Processes about `max_events` events; returns how many it checked.
 pub fn process_events(max_events: i32) -> i64 {
     let query = "SELECT queue_internal.process_all_events($1)";

@@ -39,6 +39,10 @@ impl Worker {
         self.sweep_position = swept.position;
         self.sweeping = !swept.turn_is_over;
         if swept.turn_is_over {
+            // In batches until none is left. Each start of a task leaves one, so a bounded number a turn may not keep up.
+            let starts: fn(i32) -> bool = core::retire_group_starts;
+            self.to_retire.retain(|part| !std::ptr::fn_addr_eq(*part, starts));
+            self.to_retire.push(starts);
             // After a long turn, the next one waits in proportion. If this one did not check everything, the next one
             // waits no longer than that.
             self.rests_until = now() + LOST_SHARE * microseconds(self.swept_for);

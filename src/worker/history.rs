@@ -6,7 +6,8 @@ use crate::clock::now;
 use crate::shared::QueueBits;
 
 /// The parts of retention. Each returns whether there may be more to delete.
-const RETENTION: [fn(i32) -> bool; 3] = [core::retire_history, core::retire_dead_letters, core::retire_keys];
+const RETENTION: [fn(i32) -> bool; 4] =
+    [core::retire_history, core::retire_dead_letters, core::retire_keys, core::retire_group_starts];
 
 impl Worker {
     /// Creates the partitions of the coming days, and starts to apply retention.

@@ -116,3 +116,52 @@ SELECT weight FROM queue.dead_letters WHERE payload = '"kept"';
 SELECT queue.redrive('w');
 SELECT weight FROM queue.tasks WHERE payload = '"kept"';
 SELECT queue.drop('g', true), count(*) FROM queue_internal.group_starts WHERE queue = 'g';
+
+-- After a limit was lowered, what was set up under the larger one takes all of the smaller one and does not fail: a
+-- schedule, a task that is run again, and a task that is published to several queues.
+SELECT queue.create('low', '{"rate_limit": 9, "group_rate_limit": 9, "rate_period": "1 hour"}');
+SELECT queue.schedule('low', '@daily', 'low', '"scheduled"', options => '{"weight": 9}') > now() AS scheduled;
+SELECT queue.push('low', '"again"', weight => 8, group_key => 'g') > 0 AS pushed;
+SELECT * FROM pg_temp.work('low');
+SELECT queue.configure('low', '{"rate_limit": 3, "group_rate_limit": 2}');
+SELECT queue.bind('low.#', 'low'), queue.bind('low.#', 'q');
+UPDATE queue.schedules SET next_run_at = now() - interval '1 second' WHERE name = 'low';
+SELECT count(*) FROM queue_internal.fire_schedules(10, '1 minute');
+SELECT queue.run_again(id) > 0 AS again FROM queue.history WHERE payload = '"again"';
+SELECT count(*) AS published FROM queue.publish('low.er', '"published"', weight => 4);
+SELECT count(*) AS published FROM queue.publish('low.er', '"keyed"', weight => 4, key => 'k', group_key => 'g');
+SELECT last_error FROM queue.schedules WHERE name = 'low';
+SELECT queue, payload, weight FROM queue.tasks WHERE queue IN ('low', 'q') ORDER BY queue, id;
+SELECT queue.unschedule('low');
+
+-- While the first task waits for its weight, claims write nothing.
+SELECT queue.create('idle', '{"rate_limit": 4, "rate_period": "1 hour", "max_running": 5}');
+SELECT queue.push('idle', '"first"', weight => 2) > 0 AS pushed;
+SELECT * FROM pg_temp.work('idle');
+SELECT queue.push('idle', '"heavy"', weight => 3) > 0 AS pushed, queue.push('idle', '"light"') > 0 AS pushed;
+SELECT * FROM pg_temp.work('idle');
+BEGIN;
+SELECT payload FROM queue.claim('1 minute', 'idle', 9);
+SELECT pg_current_xact_id_if_assigned() IS NULL AS wrote_nothing;
+COMMIT;
+SELECT queue_internal.first_ready('{idle}') IS NULL AS waits;
+
+-- With ageing, a light task that comes before a heavy one of a better priority is found by queue.wait as by a claim.
+SELECT queue.create('aged', '{"rate_limit": 4, "rate_period": "1 hour", "ageing": "1 second"}');
+SELECT queue.push('aged', '"first"', weight => 2) > 0 AS pushed;
+SELECT * FROM pg_temp.work('aged');
+SELECT queue.push('aged', '"old"', priority => 5, run_at => now() - interval '1 minute') > 0 AS pushed,
+       queue.push('aged', '"heavy"', weight => 3) > 0 AS pushed;
+SELECT queue_internal.first_ready('{aged}') IS NULL AS waits;
+SELECT * FROM pg_temp.work('aged');
+
+-- A start relies on no event that another session may process before it sees the start.
+SELECT queue.create('near', '{"group_rate_limit": 2, "rate_period": "1 hour", "max_running_per_group": 9}');
+SELECT count(queue.push('near', to_jsonb(n), group_key => 'g')) FROM generate_series(1, 3) AS n;
+SELECT payload FROM queue.claim('1 minute', 'near');
+DO $$ BEGIN
+    UPDATE queue_internal.events SET due_at = clock_timestamp() + interval '4 seconds'
+    WHERE queue = 'near' AND due_at > now();
+    PERFORM queue.claim('1 minute', 'near');
+END $$;
+SELECT count(*) FROM queue_internal.events WHERE queue = 'near' AND due_at > now() + interval '59 minutes';
