@@ -197,7 +197,9 @@ fn a_flood_of_late_tasks_does_not_delay_one_that_is_less_late() {
                 flood.batch_execute("SELECT queue.push('default', start_by => '2020-01-01')").expect("push");
             }
         });
-        client.batch_execute("SELECT queue.push('default', key => 'k', start_by => '2022-01-01')").expect("push");
+        client
+            .batch_execute("SELECT queue.push('default', key => 'k', start_by => '2022-01-01')")
+            .expect("push");
         let ended = "SELECT count(*) FROM queue.dead_letters WHERE key = 'k'";
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             eventually("the one in the middle ends", WOKEN, || count(&mut client, ended) == 1);
