@@ -104,8 +104,8 @@ fn known_depth(queue: &[u8]) -> Option<i64> {
     }
 }
 
-/// How many tasks of the queue are queued, scheduled and blocked ones included, with those of this transaction. If the
-/// counters are unknown, the tables are counted for them, unless this transaction may have changed something, or another
+/// How many tasks of the queue are queued, scheduled and blocked ones included, with those of this transaction; none if
+/// that is unknown. If the counters are unknown, the tables are counted for them, unless this transaction may have changed something, or another
 /// session counts.
 pub fn depth(tables: &Tables, queue: &Queue<'_>) -> Option<i64> {
     let committed = lanes::with_or_free(queue, |slot| slot.counters.depth())?.or_else(|| {
@@ -119,7 +119,7 @@ pub fn depth(tables: &Tables, queue: &Queue<'_>) -> Option<i64> {
         }
         lanes::with(queue.hash(), |slot| slot.counters.depth()).flatten()
     })?;
-    Some(committed + transaction::queued_here(queue.hash()))
+    Some(committed + transaction::queued_here(queue.hash())?)
 }
 
 /// Whether the caller may see the numbers of a queue's tasks.

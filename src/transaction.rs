@@ -127,8 +127,8 @@ pub fn counted(queue: &Queue<'_>, item: Item, more: i32) {
     with_pending(|pending| pending.count_item(queue.hash(), item, more));
 }
 
-/// How many more queued tasks the queue has because of this transaction.
-pub fn queued_here(lane: u64) -> i64 {
+/// How many more queued tasks the queue has because of this transaction, if that is known.
+pub fn queued_here(lane: u64) -> Option<i64> {
     with_pending(|pending| pending.tally.queued(lane))
 }
 

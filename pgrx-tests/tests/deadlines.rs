@@ -52,6 +52,8 @@ fn the_worker_ends_a_task_at_its_deadline_however_it_came() {
         "SELECT queue.push('default', group_key => 'g', ttl => '300 ms'), queue.push('default', group_key => 'g', ttl => '300 ms')".to_owned(),
         // Late at its push already.
         "SELECT queue.push('default', start_by => '2020-01-01')".to_owned(),
+        // Together with one that is late already.
+        "BEGIN; SELECT queue.push('default', start_by => '2020-01-01'), queue.push('default', ttl => '300 ms'); COMMIT".to_owned(),
         // Committed after its deadline.
         "BEGIN; SELECT queue.push('default', ttl => '1 ms'); SELECT pg_sleep(0.05); COMMIT".to_owned(),
         // One that has to be started earlier comes after one with more time.
@@ -173,4 +175,36 @@ fn a_backlog_of_late_tasks_ends_in_pieces_and_blocks_no_other() {
     eventually("the late ones end", SOON, || count(&mut client, UNFINISHED) == 3001);
     assert_eq!(count(&mut client, "SELECT count(*) FROM queue.dead_letters"), 5_000);
     counters_agree(&mut client);
+}
+
+#[test]
+fn a_flood_of_late_tasks_does_not_delay_one_that_is_less_late() {
+    let (cluster, mut client) = without_sweeps("deadlines-flood");
+    // Started tasks with a passed deadline, which the worker reads again for each that is late.
+    client
+        .batch_execute(
+            "SET session_replication_role = replica;
+             INSERT INTO queue.tasks (queue, token, run_at, start_by)
+             SELECT 'default', 1, '2100-01-01', '2021-01-01' FROM generate_series(1, 300000);
+             RESET session_replication_role",
+        )
+        .expect("insert");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut flood = cluster.connect();
+            while !done.load(Ordering::Relaxed) {
+                flood.batch_execute("SELECT queue.push('default', start_by => '2020-01-01')").expect("push");
+            }
+        });
+        client
+            .batch_execute("SELECT queue.push('default', key => 'k', start_by => '2022-01-01')")
+            .expect("push");
+        let ended = "SELECT count(*) FROM queue.dead_letters WHERE key = 'k'";
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually("the one in the middle ends", WOKEN, || count(&mut client, ended) == 1);
+        }));
+        done.store(true, Ordering::Relaxed);
+        result.expect("it ends");
+    });
 }

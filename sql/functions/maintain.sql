@@ -15,6 +15,8 @@ DECLARE
     part  pg_catalog.text;
     until pg_catalog.timestamptz;
     rest  pg_catalog.timestamptz;
+    late  pg_catalog.timestamptz := '-infinity';
+    late_id pg_catalog.int8 := 0;
     pos queue_internal.sweep_position;
 BEGIN
     -- Events are only processed at READ COMMITTED. COMMIT AND CHAIN keeps the isolation level.
@@ -22,8 +24,16 @@ BEGIN
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     rest := queue_internal.maintain_schedules(NULL);
     COMMIT AND CHAIN;
+    until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
+    LOOP
+        SELECT d.last, d.last_id INTO late, late_id FROM queue_internal.maintain_deadlines(late, late_id) AS d;
+        COMMIT AND CHAIN;
+        rest := queue_internal.maintain_schedules(rest);
+        COMMIT AND CHAIN;
+        EXIT WHEN late IS NULL OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until;
+    END LOOP;
     FOREACH part IN ARRAY ARRAY[
-        'leases', 'deadlines', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
+        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
     ] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
@@ -86,12 +96,24 @@ $$;
 COMMENT ON FUNCTION queue_internal.maintain_sweep IS
     'Does one transaction of the search for lost events in queue.maintain(); returns where to continue.';
 
+-- Continues after the last task that it tried, so that tasks that cannot be ended now do not delay the others.
+CREATE FUNCTION queue_internal.maintain_deadlines(
+    since timestamptz, since_id bigint, OUT last timestamptz, OUT last_id bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
+BEGIN
+    SELECT e.last, e.last_id INTO last, last_id FROM queue_internal.expire_unstarted(1000, since, since_id) AS e;
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'queue.maintain() could not finish its part "deadlines": %', SQLERRM;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.maintain_deadlines IS
+    'Ends tasks that were not started in time, in one transaction of queue.maintain(); returns where to continue.';
+
 CREATE FUNCTION queue_internal.maintain_part(part text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
     CASE part
         WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
-        WHEN 'deadlines' THEN RETURN (queue_internal.expire_unstarted(1000)).expired >= 1000;
         WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).last IS NOT NULL;
         -- Before the sweep, which would leave an event for each.
         WHEN 'dependents' THEN RETURN queue_internal.notify_rests() > 0;

@@ -174,6 +174,12 @@ BEGIN
                             -- Larger than what token_mark covers (src/tokens.rs).
                             PERFORM queue_internal.claim_durably();
                         END IF;
+                        IF candidate.token = 0 AND candidate.start_by <= clock_timestamp() THEN
+                            -- Its start deadline has passed since the scan began. Before it takes a start.
+                            moment := clock_timestamp();
+                            again := true;
+                            CONTINUE;
+                        END IF;
                         started := moment;
                         IF candidate.group_key IS NOT NULL THEN
                             IF candidate.admission = 0 THEN
@@ -198,7 +204,6 @@ BEGIN
                             heavy := nullif(heavy, candidate.id);
                         END IF;
                         IF candidate.token = 0 AND candidate.start_by <= started THEN
-                            -- Its start deadline has passed since the scan began.
                             moment := started;
                             again := true;
                             CONTINUE;

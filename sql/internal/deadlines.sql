@@ -83,37 +83,42 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     bound record;
-    found bigint[];
-    late  bigint[] := '{}';
+    late  bigint[];
+    times timestamptz[];
     ended record;
 BEGIN
     until := clock_timestamp();
     SELECT b.start_by, b.id INTO bound FROM queue_internal.deadline_bound(since, since_id, max_entries) AS b;
-    FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
-        SELECT coalesce(array_agg(l.id), '{}'), max(l.start_by), (array_agg(l.id ORDER BY l.start_by DESC, l.id DESC))[1]
-        INTO found, last, last_id
-        FROM (SELECT t.id, t.start_by FROM queue.tasks AS t
-              WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.start_by <= until
+    -- From each bucket as many as from all together, because only an order of all shows where to continue.
+    SELECT coalesce(array_agg(l.id), '{}'), array_agg(l.start_by) INTO late, times
+    FROM (SELECT p.id, p.start_by
+          FROM generate_series(0, queue_internal.buckets() - 1) AS b (in_bucket), LATERAL (
+              SELECT t.id, t.start_by FROM queue.tasks AS t
+              WHERE queue_internal.task_in_bucket(t, b.in_bucket) AND t.start_by <= until
                 AND (t.start_by, t.id) > (since, since_id)
                 AND (t.start_by, t.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
                 AND t.token = 0 AND t.state <> 'running'
-              ORDER BY t.start_by, t.id LIMIT max_tasks - cardinality(late)) AS l;
-        late := late || found;
-        EXIT WHEN cardinality(late) >= max_tasks;
-    END LOOP;
-    IF (cardinality(late) >= max_tasks) IS NOT TRUE THEN
-        -- There are no more, at least up to the bound.
-        last := CASE WHEN bound.start_by <= until THEN bound.start_by END;
-        last_id := CASE WHEN last IS NOT NULL THEN bound.id END;
+              ORDER BY t.start_by, t.id LIMIT max_tasks) AS p
+          ORDER BY p.start_by, p.id LIMIT max_tasks) AS l;
+    IF cardinality(late) = max_tasks THEN
+        last := times[max_tasks];
+        last_id := late[max_tasks];
+    ELSIF bound.start_by <= until THEN
+        -- There are no more up to the bound.
+        last := bound.start_by;
+        last_id := bound.id;
     END IF;
     expired := 0;
     IF late <> '{}' THEN
         SELECT * INTO ended FROM queue_internal.expire(late, CASE WHEN max_entries IS NOT NULL THEN interval '50 ms' END);
         expired := ended.expired;
+        -- The next call does the rest of the piece.
         IF ended.rest <> '{}' THEN
-            -- The next call does the rest of the piece.
             last := since;
             last_id := since_id;
+        ELSIF ended.tried < cardinality(late) THEN
+            last := times[ended.tried];
+            last_id := late[ended.tried];
         END IF;
     END IF;
     IF last IS NULL THEN

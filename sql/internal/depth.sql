@@ -2,18 +2,22 @@
 --
 --   Natively the counters behind queue.stats know the depth (known_depth). Otherwise it is counted, up to the bound, in the
 --   indexes on the order and on groups.
---   Cost:     a session that has counted more than a hundred tasks uses the number for twenty times as long as counting
---             took, up to a minute, and adds what it inserts itself. So pushes to a queue with a million tasks spend a
---             twentieth of their time on counting. It is kept in a setting, as the scan start
+--   Cost:     a session that has read more than a hundred index entries to count, those of finished tasks included, uses
+--             the number for twenty times as long as counting took, up to a minute, and adds what it inserts itself. So
+--             pushes to a queue with a million tasks spend a twentieth of their time on counting. It is kept in a
+--             setting, as the scan start. A session can change that setting, and so exceed the bound on purpose
 --   Exact:    but for that, and for what other transactions push or claim at the same moment. No push waits for another
 
 -- A call adds "more" tasks. The statement has inserted "inserted" of them already, which are queued.
 CREATE FUNCTION queue_internal.check_depth(source queue.queues, more bigint, inserted bigint DEFAULT 0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    depth CONSTANT bigint :=
-        coalesce(queue_internal.known_depth(source.name), queue_internal.depth_in_session(source, inserted)) - inserted;
+    depth bigint;
 BEGIN
+    IF more = 0 THEN
+        RETURN;
+    END IF;
+    depth := coalesce(queue_internal.known_depth(source.name), queue_internal.depth_in_session(source, inserted)) - inserted;
     IF depth + more > source.max_queued THEN
         PERFORM queue_internal.raise_queue_full(source, depth, more);
     END IF;
@@ -27,6 +31,7 @@ DECLARE
     name    CONSTANT text := 'queue_depth.q' || md5(source.name);
     begun   CONSTANT timestamptz := clock_timestamp();
     longest CONSTANT interval := '1 minute';
+    entries CONSTANT bigint := queue_internal.depth_entries();
     -- The depth, and until when it is used.
     kept    text[] := nullif(current_setting(name, true), '');
     depth   bigint;
@@ -34,12 +39,14 @@ DECLARE
 BEGIN
     IF kept[2]::timestamptz BETWEEN begun AND begun + longest THEN
         depth := kept[1]::bigint + inserted;
-        until := kept[2];
+        until := CASE WHEN inserted > 0 THEN kept[2] END;
     ELSE
         depth := queue_internal.count_depth(source);
-        until := begun + least(20 * (clock_timestamp() - begun), longest);
+        IF depth > 100 OR queue_internal.depth_entries() > entries + 100 THEN
+            until := begun + least(20 * (clock_timestamp() - begun), longest);
+        END IF;
     END IF;
-    IF depth > 100 AND (inserted > 0 OR kept[2]::timestamptz IS DISTINCT FROM until) THEN
+    IF until IS NOT NULL THEN
         PERFORM set_config(name, ARRAY[depth::text, until::text]::text, false);
     END IF;
     RETURN depth;
@@ -47,6 +54,16 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.depth_in_session IS
     'Counts the queued tasks of a queue, or returns what this session has counted a moment ago.';
+
+CREATE FUNCTION queue_internal.depth_entries() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN queue_internal.entries_passed()
+         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_group')), 0);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.depth_entries IS
+    'Returns how many index entries this transaction has read, among them those that it counted.';
 
 CREATE FUNCTION queue_internal.count_depth(source queue.queues) RETURNS bigint
 LANGUAGE plpgsql

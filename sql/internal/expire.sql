@@ -10,12 +10,13 @@
 --             tasks of each queue (may_log.sql)
 --   Time:     begins with no further task after "patience", null for no limit. "rest" is what it did not come to
 --   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still
---             runs
+--             runs. "tried" is how many of the tasks given it tried before that
 --   Touches:  queue.tasks
 
 CREATE FUNCTION queue_internal.expire(
     ids bigint[], patience interval DEFAULT NULL,
-    OUT rest bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
+    OUT rest bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[],
+    OUT tried integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -23,22 +24,27 @@ SET jit = off
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-    started CONSTANT timestamptz := clock_timestamp();
+    started timestamptz := clock_timestamp();
     task_id bigint;
     stuck   record;
 BEGIN
     failed := '{}';
     rest := '{}';
+    tried := cardinality(ids);
     BEGIN
         SELECT * INTO expired, rest FROM queue_internal.end_expired(ids, started + patience);
     EXCEPTION WHEN OTHERS THEN
         expired := 0;
+        tried := 0;
+        -- Whatever the first attempt took, or none would be tried.
+        started := clock_timestamp();
         FOREACH task_id IN ARRAY ids LOOP
             EXIT WHEN clock_timestamp() > started + interval '300 ms';
+            tried := tried + 1;
             BEGIN
                 expired := expired + (queue_internal.end_expired(ARRAY[task_id], NULL)).ended;
             EXCEPTION
-                WHEN lock_not_available OR deadlock_detected THEN
+                WHEN lock_not_available OR deadlock_detected OR serialization_failure THEN
                     NULL;
                 WHEN OTHERS THEN
                     failed := failed || task_id;

@@ -150,6 +150,15 @@ DECLARE
 BEGIN
     SELECT k.* INTO holder FROM queue_internal.keys AS k
     WHERE k.queue = pushed.queue AND k.key = pushed.key;
+    -- A task that was not started by its deadline will never run, so no push may rely on it. "replace" gives it a new one.
+    IF on_duplicate <> 'replace' AND (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
+                                      WHERE t.id = holder.task_id AND t.queue = pushed.queue) THEN
+        -- Waits for another transaction that is ending it, as for the key.
+        PERFORM FROM queue.tasks AS t WHERE t.id = holder.task_id FOR NO KEY UPDATE;
+        IF NOT FOUND OR (queue_internal.expire(ARRAY[holder.task_id])).expired > 0 THEN
+            RETURN;
+        END IF;
+    END IF;
     IF on_duplicate = 'error' AND holder.task_id IS NOT NULL THEN
         PERFORM queue_internal.raise_duplicate_key(pushed.queue, pushed.key, holder.task_id, holder.expires_at);
     ELSIF on_duplicate = 'skip' OR holder.task_id IS NULL OR holder.expires_at IS NOT NULL THEN

@@ -1621,6 +1621,15 @@ DECLARE
 BEGIN
     SELECT k.* INTO holder FROM queue_internal.keys AS k
     WHERE k.queue = pushed.queue AND k.key = pushed.key;
+    -- A task that was not started by its deadline will never run, so no push may rely on it. "replace" gives it a new one.
+    IF on_duplicate <> 'replace' AND (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
+                                      WHERE t.id = holder.task_id AND t.queue = pushed.queue) THEN
+        -- Waits for another transaction that is ending it, as for the key.
+        PERFORM FROM queue.tasks AS t WHERE t.id = holder.task_id FOR NO KEY UPDATE;
+        IF NOT FOUND OR (queue_internal.expire(ARRAY[holder.task_id])).expired > 0 THEN
+            RETURN;
+        END IF;
+    END IF;
     IF on_duplicate = 'error' AND holder.task_id IS NOT NULL THEN
         PERFORM queue_internal.raise_duplicate_key(pushed.queue, pushed.key, holder.task_id, holder.expires_at);
     ELSIF on_duplicate = 'skip' OR holder.task_id IS NULL OR holder.expires_at IS NOT NULL THEN
@@ -4634,18 +4643,22 @@ COMMENT ON FUNCTION queue_internal.open_queue IS
 --
 --   Natively the counters behind queue.stats know the depth (known_depth). Otherwise it is counted, up to the bound, in the
 --   indexes on the order and on groups.
---   Cost:     a session that has counted more than a hundred tasks uses the number for twenty times as long as counting
---             took, up to a minute, and adds what it inserts itself. So pushes to a queue with a million tasks spend a
---             twentieth of their time on counting. It is kept in a setting, as the scan start
+--   Cost:     a session that has read more than a hundred index entries to count, those of finished tasks included, uses
+--             the number for twenty times as long as counting took, up to a minute, and adds what it inserts itself. So
+--             pushes to a queue with a million tasks spend a twentieth of their time on counting. It is kept in a
+--             setting, as the scan start. A session can change that setting, and so exceed the bound on purpose
 --   Exact:    but for that, and for what other transactions push or claim at the same moment. No push waits for another
 
 -- A call adds "more" tasks. The statement has inserted "inserted" of them already, which are queued.
 CREATE FUNCTION queue_internal.check_depth(source queue.queues, more bigint, inserted bigint DEFAULT 0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    depth CONSTANT bigint :=
-        coalesce(queue_internal.known_depth(source.name), queue_internal.depth_in_session(source, inserted)) - inserted;
+    depth bigint;
 BEGIN
+    IF more = 0 THEN
+        RETURN;
+    END IF;
+    depth := coalesce(queue_internal.known_depth(source.name), queue_internal.depth_in_session(source, inserted)) - inserted;
     IF depth + more > source.max_queued THEN
         PERFORM queue_internal.raise_queue_full(source, depth, more);
     END IF;
@@ -4659,6 +4672,7 @@ DECLARE
     name    CONSTANT text := 'queue_depth.q' || md5(source.name);
     begun   CONSTANT timestamptz := clock_timestamp();
     longest CONSTANT interval := '1 minute';
+    entries CONSTANT bigint := queue_internal.depth_entries();
     -- The depth, and until when it is used.
     kept    text[] := nullif(current_setting(name, true), '');
     depth   bigint;
@@ -4666,12 +4680,14 @@ DECLARE
 BEGIN
     IF kept[2]::timestamptz BETWEEN begun AND begun + longest THEN
         depth := kept[1]::bigint + inserted;
-        until := kept[2];
+        until := CASE WHEN inserted > 0 THEN kept[2] END;
     ELSE
         depth := queue_internal.count_depth(source);
-        until := begun + least(20 * (clock_timestamp() - begun), longest);
+        IF depth > 100 OR queue_internal.depth_entries() > entries + 100 THEN
+            until := begun + least(20 * (clock_timestamp() - begun), longest);
+        END IF;
     END IF;
-    IF depth > 100 AND (inserted > 0 OR kept[2]::timestamptz IS DISTINCT FROM until) THEN
+    IF until IS NOT NULL THEN
         PERFORM set_config(name, ARRAY[depth::text, until::text]::text, false);
     END IF;
     RETURN depth;
@@ -4679,6 +4695,16 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.depth_in_session IS
     'Counts the queued tasks of a queue, or returns what this session has counted a moment ago.';
+
+CREATE FUNCTION queue_internal.depth_entries() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN queue_internal.entries_passed()
+         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_group')), 0);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.depth_entries IS
+    'Returns how many index entries this transaction has read, among them those that it counted.';
 
 CREATE FUNCTION queue_internal.count_depth(source queue.queues) RETURNS bigint
 LANGUAGE plpgsql
@@ -4922,6 +4948,12 @@ BEGIN
                             -- Larger than what token_mark covers (src/tokens.rs).
                             PERFORM queue_internal.claim_durably();
                         END IF;
+                        IF candidate.token = 0 AND candidate.start_by <= clock_timestamp() THEN
+                            -- Its start deadline has passed since the scan began. Before it takes a start.
+                            moment := clock_timestamp();
+                            again := true;
+                            CONTINUE;
+                        END IF;
                         started := moment;
                         IF candidate.group_key IS NOT NULL THEN
                             IF candidate.admission = 0 THEN
@@ -4946,7 +4978,6 @@ BEGIN
                             heavy := nullif(heavy, candidate.id);
                         END IF;
                         IF candidate.token = 0 AND candidate.start_by <= started THEN
-                            -- Its start deadline has passed since the scan began.
                             moment := started;
                             again := true;
                             CONTINUE;
@@ -5087,12 +5118,13 @@ COMMENT ON FUNCTION queue_internal.first_ready IS
 --             tasks of each queue (may_log.sql)
 --   Time:     begins with no further task after "patience", null for no limit. "rest" is what it did not come to
 --   Locks:    waits 100 ms for one, and 300 ms for all of them. A task that could not be ended because of them still
---             runs
+--             runs. "tried" is how many of the tasks given it tried before that
 --   Touches:  queue.tasks
 
 CREATE FUNCTION queue_internal.expire(
     ids bigint[], patience interval DEFAULT NULL,
-    OUT rest bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[])
+    OUT rest bigint[], OUT expired bigint, OUT running bigint[], OUT lease_ends timestamptz[], OUT failed bigint[],
+    OUT tried integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -5100,22 +5132,27 @@ SET jit = off
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-    started CONSTANT timestamptz := clock_timestamp();
+    started timestamptz := clock_timestamp();
     task_id bigint;
     stuck   record;
 BEGIN
     failed := '{}';
     rest := '{}';
+    tried := cardinality(ids);
     BEGIN
         SELECT * INTO expired, rest FROM queue_internal.end_expired(ids, started + patience);
     EXCEPTION WHEN OTHERS THEN
         expired := 0;
+        tried := 0;
+        -- Whatever the first attempt took, or none would be tried.
+        started := clock_timestamp();
         FOREACH task_id IN ARRAY ids LOOP
             EXIT WHEN clock_timestamp() > started + interval '300 ms';
+            tried := tried + 1;
             BEGIN
                 expired := expired + (queue_internal.end_expired(ARRAY[task_id], NULL)).ended;
             EXCEPTION
-                WHEN lock_not_available OR deadlock_detected THEN
+                WHEN lock_not_available OR deadlock_detected OR serialization_failure THEN
                     NULL;
                 WHEN OTHERS THEN
                     failed := failed || task_id;
@@ -5260,37 +5297,42 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     bound record;
-    found bigint[];
-    late  bigint[] := '{}';
+    late  bigint[];
+    times timestamptz[];
     ended record;
 BEGIN
     until := clock_timestamp();
     SELECT b.start_by, b.id INTO bound FROM queue_internal.deadline_bound(since, since_id, max_entries) AS b;
-    FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
-        SELECT coalesce(array_agg(l.id), '{}'), max(l.start_by), (array_agg(l.id ORDER BY l.start_by DESC, l.id DESC))[1]
-        INTO found, last, last_id
-        FROM (SELECT t.id, t.start_by FROM queue.tasks AS t
-              WHERE queue_internal.task_in_bucket(t, in_bucket) AND t.start_by <= until
+    -- From each bucket as many as from all together, because only an order of all shows where to continue.
+    SELECT coalesce(array_agg(l.id), '{}'), array_agg(l.start_by) INTO late, times
+    FROM (SELECT p.id, p.start_by
+          FROM generate_series(0, queue_internal.buckets() - 1) AS b (in_bucket), LATERAL (
+              SELECT t.id, t.start_by FROM queue.tasks AS t
+              WHERE queue_internal.task_in_bucket(t, b.in_bucket) AND t.start_by <= until
                 AND (t.start_by, t.id) > (since, since_id)
                 AND (t.start_by, t.id) <= (coalesce(bound.start_by, 'infinity'), coalesce(bound.id, 9223372036854775807))
                 AND t.token = 0 AND t.state <> 'running'
-              ORDER BY t.start_by, t.id LIMIT max_tasks - cardinality(late)) AS l;
-        late := late || found;
-        EXIT WHEN cardinality(late) >= max_tasks;
-    END LOOP;
-    IF (cardinality(late) >= max_tasks) IS NOT TRUE THEN
-        -- There are no more, at least up to the bound.
-        last := CASE WHEN bound.start_by <= until THEN bound.start_by END;
-        last_id := CASE WHEN last IS NOT NULL THEN bound.id END;
+              ORDER BY t.start_by, t.id LIMIT max_tasks) AS p
+          ORDER BY p.start_by, p.id LIMIT max_tasks) AS l;
+    IF cardinality(late) = max_tasks THEN
+        last := times[max_tasks];
+        last_id := late[max_tasks];
+    ELSIF bound.start_by <= until THEN
+        -- There are no more up to the bound.
+        last := bound.start_by;
+        last_id := bound.id;
     END IF;
     expired := 0;
     IF late <> '{}' THEN
         SELECT * INTO ended FROM queue_internal.expire(late, CASE WHEN max_entries IS NOT NULL THEN interval '50 ms' END);
         expired := ended.expired;
+        -- The next call does the rest of the piece.
         IF ended.rest <> '{}' THEN
-            -- The next call does the rest of the piece.
             last := since;
             last_id := since_id;
+        ELSIF ended.tried < cardinality(late) THEN
+            last := times[ended.tried];
+            last_id := late[ended.tried];
         END IF;
     END IF;
     IF last IS NULL THEN
@@ -10679,6 +10721,8 @@ DECLARE
     part  pg_catalog.text;
     until pg_catalog.timestamptz;
     rest  pg_catalog.timestamptz;
+    late  pg_catalog.timestamptz := '-infinity';
+    late_id pg_catalog.int8 := 0;
     pos queue_internal.sweep_position;
 BEGIN
     -- Events are only processed at READ COMMITTED. COMMIT AND CHAIN keeps the isolation level.
@@ -10686,8 +10730,16 @@ BEGIN
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     rest := queue_internal.maintain_schedules(NULL);
     COMMIT AND CHAIN;
+    until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval;
+    LOOP
+        SELECT d.last, d.last_id INTO late, late_id FROM queue_internal.maintain_deadlines(late, late_id) AS d;
+        COMMIT AND CHAIN;
+        rest := queue_internal.maintain_schedules(rest);
+        COMMIT AND CHAIN;
+        EXIT WHEN late IS NULL OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until;
+    END LOOP;
     FOREACH part IN ARRAY ARRAY[
-        'leases', 'deadlines', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
+        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
     ] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
@@ -10750,12 +10802,24 @@ $$;
 COMMENT ON FUNCTION queue_internal.maintain_sweep IS
     'Does one transaction of the search for lost events in queue.maintain(); returns where to continue.';
 
+-- Continues after the last task that it tried, so that tasks that cannot be ended now do not delay the others.
+CREATE FUNCTION queue_internal.maintain_deadlines(
+    since timestamptz, since_id bigint, OUT last timestamptz, OUT last_id bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
+BEGIN
+    SELECT e.last, e.last_id INTO last, last_id FROM queue_internal.expire_unstarted(1000, since, since_id) AS e;
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'queue.maintain() could not finish its part "deadlines": %', SQLERRM;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.maintain_deadlines IS
+    'Ends tasks that were not started in time, in one transaction of queue.maintain(); returns where to continue.';
+
 CREATE FUNCTION queue_internal.maintain_part(part text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
 BEGIN
     CASE part
         WHEN 'leases' THEN RETURN (queue_internal.reap(1000)).reaped >= 1000;
-        WHEN 'deadlines' THEN RETURN (queue_internal.expire_unstarted(1000)).expired >= 1000;
         WHEN 'schedules' THEN RETURN (queue_internal.fire_schedules(1000, '30 seconds')).last IS NOT NULL;
         -- Before the sweep, which would leave an event for each.
         WHEN 'dependents' THEN RETURN queue_internal.notify_rests() > 0;

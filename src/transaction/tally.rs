@@ -111,13 +111,13 @@ impl Tally {
         self.count = kept;
     }
 
-    /// How many more queued tasks the queue of a lane has.
-    pub fn queued(&self, lane: u64) -> i64 {
+    /// How many more queued tasks the queue of a lane has, if that is known.
+    pub fn queued(&self, lane: u64) -> Option<i64> {
         let entries = self.entries[..self.count].iter();
-        entries
+        let queued = entries
             .filter(|entry| entry.lane == lane && entry.item.is_queued())
-            .map(|entry| i64::from(entry.more))
-            .sum()
+            .map(|entry| i64::from(entry.more));
+        (!self.unknown.contains(lane)).then(|| queued.sum())
     }
 
     /// The lanes that have entries, each once for each entry.

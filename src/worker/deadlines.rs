@@ -33,6 +33,8 @@ pub(super) struct Deadlines {
     next: i64,
     /// The entry after which those that are behind are to be read.
     behind: Option<Entry>,
+    /// The same for the next time. Otherwise an announcement would send the worker back before it came to the last.
+    behind_again: Option<Entry>,
     /// When the last sweep began, which reads all again that have passed, and how long it has taken.
     swept_at: i64,
     swept_for: Duration,
@@ -47,6 +49,7 @@ impl Deadlines {
             read: after(now()),
             next: AT_ONCE,
             behind: None,
+            behind_again: None,
             swept_at: i64::MIN,
             swept_for,
             sweep_from: AT_ONCE,
@@ -59,7 +62,7 @@ impl Deadlines {
             self.next = self.next.min(start_by);
         } else {
             let before = after(start_by.saturating_sub(1));
-            self.behind = Some(self.behind.map_or(before, |behind| behind.min(before)));
+            self.behind_again = Some(self.behind_again.map_or(before, |again| again.min(before)));
         }
     }
 
@@ -75,7 +78,7 @@ impl Deadlines {
 
     /// When deadlines have to be read next.
     fn due(&self) -> i64 {
-        if self.behind.is_some() { AT_ONCE } else { self.next.min(self.next_sweep()) }
+        if self.behind.or(self.behind_again).is_some() { AT_ONCE } else { self.next.min(self.next_sweep()) }
     }
 }
 
@@ -90,9 +93,12 @@ impl Worker {
         // Before the snapshots below, which show all tasks that have been announced.
         self.deadlines.announce(self.database.next_deadline.take());
         let moment = now();
-        if self.deadlines.behind.is_none() && self.deadlines.next_sweep() <= moment {
-            self.deadlines.behind = Some(FIRST);
-            (self.deadlines.swept_at, self.deadlines.swept_for) = (moment, Duration::ZERO);
+        if self.deadlines.behind.is_none() {
+            self.deadlines.behind = self.deadlines.behind_again.take();
+            if self.deadlines.next_sweep() <= moment {
+                self.deadlines.behind = Some(FIRST);
+                (self.deadlines.swept_at, self.deadlines.swept_for) = (moment, Duration::ZERO);
+            }
         }
         // Monotonic, because the clock may be set meanwhile.
         let started = Instant::now();
@@ -109,7 +115,11 @@ impl Worker {
         let started = Instant::now();
         while let Some(behind) = self.deadlines.behind.filter(|_| started.elapsed() < STEP) {
             match self.expire_piece(behind) {
-                Ok(piece) => self.deadlines.behind = piece.last,
+                Ok(piece) => {
+                    self.deadlines.behind = piece.last;
+                    // Only the earliest of several deadlines is announced, and that one may be behind.
+                    self.deadlines.next = self.deadlines.next.min(piece.next);
+                }
                 Err(installed) => return installed,
             }
         }

@@ -106,6 +106,16 @@ SELECT queue.push('plain', key => 'k', on_duplicate => 'reschedule', start_by =>
 SELECT start_by = '2100-01-01' AS new FROM queue.get(:id);
 SELECT queue.push('plain', key => 'k', on_duplicate => 'replace') = :id AS same;
 SELECT start_by FROM queue.get(:id);
+-- A push that finds the key with a late task, which no worker has ended yet, does not rely on it.
+BEGIN;
+SELECT queue.push('plain', key => 'l', start_by => '2020-01-01') AS one \gset
+SELECT pushed FROM queue.try_push('plain', key => 'l', start_by => '2020-01-01');
+SELECT queue.push('plain', key => 'l', on_duplicate => 'reschedule', start_by => '2020-01-01') > :one AS added;
+SELECT queue.push('plain', key => 'l', on_duplicate => 'error') > :one AS added;
+SELECT state, error FROM pg_temp.ended WHERE id >= :one;
+SELECT queue.push('hints', key => 'l', key_ttl => '1 hour', start_by => '2020-01-01') AS one \gset
+SELECT queue.push('hints', key => 'l') = :one AS same;
+ROLLBACK;
 -- A task that waits to replace a running one gives the key back when it is late.
 SELECT count(*) FROM queue.claim('1 minute', 'plain');
 SELECT queue.push('plain', key => 'k', on_duplicate => 'replace', ttl => '1 hour') AS next \gset
@@ -134,6 +144,21 @@ SELECT pg_temp.refused($$SELECT queue.schedule('s', '* * * * *', 'plain', option
 SELECT pg_temp.refused($$SELECT queue.push_tasks('[{"queue": "plain", "ttl": 5}]')$$);
 SELECT pg_temp.refused($$SELECT queue.push_tasks('[{"queue": "plain", "start_by": "soon"}]')$$);
 CALL queue.purge_where('{"all": true}');
+
+-- A task whose deadline passes while a claim starts the tasks before it takes none of the starts of its queue.
+SELECT queue.create('limited', '{"rate_limit": 2, "rate_period": "1 hour"}');
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_sleep(0.3) WHERE NEW.payload = '"slow"';
+    RETURN NEW;
+END
+$$;
+BEGIN;
+CREATE TRIGGER slow BEFORE UPDATE ON queue.tasks FOR EACH ROW EXECUTE FUNCTION slow();
+SELECT count(*) FROM (VALUES (queue.push('limited', '"slow"')), (queue.push('limited', '"late"', ttl => '0.2 s')), (queue.push('limited', '"next"'))) AS p;
+SELECT payload FROM queue.claim('1 minute', 'limited', 9);
+ROLLBACK;
+DROP FUNCTION slow();
 
 -- queue.stats does not count a late task as due for long, and queue.wait does not wait for it.
 SELECT queue.push('plain', start_by => '2020-01-01');
