@@ -178,3 +178,64 @@ fn a_handler_cannot_commit() {
     assert_eq!(error["details"]["sqlstate"], "2D000", "{error}");
     eventually("the process goes on", SOON, || processes(&mut client).len() == 1);
 }
+
+#[test]
+fn a_handler_may_end_its_task_after_any_number_of_other_changes() {
+    let (_cluster, mut client) = start("handlers-many");
+    run(&mut client, "SELECT queue.create('other'); SELECT queue.grant_producer('app', 'other')");
+    attach(
+        &mut client,
+        "PERFORM count(queue.push('other')) FROM generate_series(1, 3000);
+         BEGIN
+             PERFORM queue.fail(task.id, task.token, 'not kept', permanent => true);
+             RAISE EXCEPTION 'rolls back';
+         EXCEPTION WHEN raise_exception THEN NULL; END;
+         IF task.kind = 'own' THEN PERFORM queue.complete(task.id, task.token, '\"own\"'); END IF;
+         RETURN '\"returned\"';",
+        1,
+    );
+    for (kind, result) in [("own", "\"own\""), ("other", "\"returned\"")] {
+        let id = push(&mut client, &format!(", kind => '{kind}', lease => '1 minute', max_attempts => 1"));
+        await_state(&mut client, id, "completed");
+        let query = format!("SELECT result::text FROM queue.history WHERE id = {id}");
+        assert_eq!(one::<String>(&mut client, &query), result, "{kind}");
+    }
+    assert_eq!(one::<i64>(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'other'"), 6000);
+}
+
+#[test]
+fn a_deferred_trigger_is_cancelled_at_the_end_of_the_lease_as_well() {
+    let (_cluster, mut client) = start("handlers-slow-commit");
+    run(
+        &mut client,
+        "CREATE FUNCTION public.hang() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(3600); RETURN NULL; END';
+         CREATE CONSTRAINT TRIGGER hang AFTER INSERT ON public.done DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION public.hang()",
+    );
+    attach(&mut client, NOTE, 1);
+    let id = push(&mut client, ", lease => '300 ms', max_attempts => 1");
+    await_state(&mut client, id, "failed");
+    let error = last_error(&mut client, id);
+    assert_eq!(error["error"], "57014: the handler did not return before the end of its lease", "{error}");
+}
+
+#[test]
+fn a_handler_that_catches_its_cancellation_ends_with_its_process() {
+    let (_cluster, mut client) = start("handlers-stubborn");
+    attach(
+        &mut client,
+        "LOOP BEGIN PERFORM pg_sleep(3600); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP;",
+        1,
+    );
+    let pid = processes(&mut client);
+    let id = push(&mut client, ", lease => '500 ms', max_attempts => 1");
+    await_state(&mut client, id, "failed");
+    assert_eq!(last_error(&mut client, id)["error"], "lease expired");
+    eventually("another process", SOON, || {
+        let now = processes(&mut client);
+        now.len() == 1 && now != pid
+    });
+    create(&mut client, NOTE);
+    let id = push(&mut client, "");
+    await_state(&mut client, id, "completed");
+}
