@@ -161,6 +161,11 @@ impl Process {
             Ok(Claimed::Exit) => Next::Exit,
             Ok(Claimed::Nothing) => self.sleep(None),
             Ok(Claimed::Locked) => self.sleep(Some(RETRY_LOCKED)),
+            // Nothing was claimed.
+            Err(failure) if failure.is_passing() => {
+                self.slot.set_task(0);
+                Next::Claim
+            }
             Err(failure) => self.give_up("claiming", &failure),
         }
     }
@@ -233,13 +238,13 @@ impl Process {
         }
     }
 
-    /// Reports how a task ended. An interrupt that was under way is ignored.
+    /// Reports how a task ended, once more after what may not happen again.
     fn report(&mut self, end: impl Fn(&mut Verbs)) -> Result<(), Failure> {
         let mut reported = Ok(());
         for _ in 0..2 {
             call::forget_interrupts();
             reported = attempt(|| end(&mut self.verbs));
-            if !matches!(&reported, Err(failure) if failure.sqlstate == QUERY_CANCELED) {
+            if !matches!(&reported, Err(failure) if failure.is_passing()) {
                 break;
             }
         }

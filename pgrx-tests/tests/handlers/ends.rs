@@ -169,6 +169,28 @@ fn a_cancelled_statement_of_a_process_is_a_failed_attempt_or_nothing() {
 }
 
 #[test]
+fn a_cancelled_claim_is_repeated_by_the_same_process() {
+    let (cluster, mut client) = start("handlers-cancel-claim");
+    run(&mut client, "ALTER SYSTEM SET queue.sweep_interval = '1s'");
+    run(&mut client, "SELECT pg_reload_conf()");
+    attach(&mut client, NOTE, 1);
+    let pid = processes(&mut client);
+    run(&mut client, "BEGIN; LOCK TABLE queue.tasks");
+    eventually("the claim waits", SOON, || {
+        one(
+            &mut client,
+            "SELECT count(pg_cancel_backend(pid)) > 0 FROM pg_stat_activity
+             WHERE backend_type = 'queue_ext handler' AND wait_event_type = 'Lock'",
+        )
+    });
+    run(&mut client, "COMMIT");
+    let id = push(&mut client, "");
+    await_state(&mut client, id, "completed");
+    assert_eq!(processes(&mut client), pid, "it is the same process");
+    assert!(!cluster.log().contains("the handler of queue"), "{}", cluster.log());
+}
+
+#[test]
 fn a_handler_cannot_commit() {
     let (_cluster, mut client) = start("handlers-commit");
     attach(&mut client, "COMMIT; RETURN NULL;", 1);
