@@ -7,8 +7,8 @@
 //! rolled back, and the failure is reported in another one.
 //!
 //! The lease bounds the call and the commit as a statement timeout does; a handler that catches that ends with the process
-//! when its lease ends. A session that requests the cancellation of the task
-//! interrupts the call after its commit (triggers.rs), and so do commands on the whole database (hooks.rs).
+//! when its lease ends. A session that requests the cancellation of the task interrupts the call after its commit
+//! (triggers.rs), and so do commands on the whole database (hooks.rs).
 //!
 //! The process exits after its current task when the handler is detached and when its worker exits, and whenever a
 //! public function raises an unexpected ERROR. The worker then decides whether to start another one.
