@@ -191,7 +191,7 @@ COMMENT ON COLUMN queue.bindings.created_at IS 'When the binding was created.';
 COMMENT ON TABLE queue.handlers IS
     'Which function handles the tasks of a queue in the database. Change it with queue.attach() and queue.detach().';
 COMMENT ON COLUMN queue.handlers.queue IS 'The queue whose tasks are handled.';
-COMMENT ON COLUMN queue.handlers.handler IS 'The function that is called for each task.';
+COMMENT ON COLUMN queue.handlers.handler IS 'The function that is called for each task, by its name.';
 COMMENT ON COLUMN queue.handlers.role IS 'The role that claims the tasks and calls the function.';
 COMMENT ON COLUMN queue.handlers.workers IS 'How many processes handle tasks at the same time.';
 COMMENT ON COLUMN queue.handlers.created_at IS 'When the handler was attached.';

@@ -8,10 +8,9 @@ SELECT pg_catalog.pg_extension_config_dump('queue.history_default', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
--- Without roles and functions that were dropped, as for the rights.
+-- Without roles that were dropped, as for the rights.
 SELECT pg_catalog.pg_extension_config_dump(
-    'queue.handlers', 'WHERE role::pg_catalog.oid IN (SELECT r.oid FROM pg_catalog.pg_roles AS r)
-                       AND handler::pg_catalog.oid IN (SELECT p.oid FROM pg_catalog.pg_proc AS p)');
+    'queue.handlers', 'WHERE role::pg_catalog.oid IN (SELECT r.oid FROM pg_catalog.pg_roles AS r)');
 -- Without the rights of roles that were dropped, whose OIDs may belong to other roles elsewhere.
 SELECT pg_catalog.pg_extension_config_dump(
     'queue.rights', 'WHERE role::pg_catalog.oid IN (SELECT r.oid FROM pg_catalog.pg_roles AS r)');

@@ -13,7 +13,8 @@ GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, show only its queues, and read only the catalog.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
-    queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers, queue_internal.is_handler TO PUBLIC;
+    queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers, queue_internal.is_handler,
+    queue_internal.handler_name, queue_internal.handler_named TO PUBLIC;
 -- Run as the owner for the role that inserts. No other role may attach them to a table.
 ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
 ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;

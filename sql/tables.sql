@@ -401,13 +401,14 @@ CREATE TABLE queue.bindings (
     CONSTRAINT bindings_pkey PRIMARY KEY (queue, topic_pattern)
 );
 
--- queue.drop() deletes the row of its queue.
+-- queue.drop() deletes the row of its queue. A function has another OID after pg_upgrade, which therefore refuses a
+-- regprocedure; a role keeps its OID.
 CREATE TABLE queue.handlers (
     queue      text COLLATE "C" NOT NULL PRIMARY KEY,
-    handler    regprocedure NOT NULL,
-    role       regrole      NOT NULL,
-    workers    integer      NOT NULL DEFAULT 1,
-    created_at timestamptz  NOT NULL DEFAULT clock_timestamp(),
+    handler    text COLLATE "C" NOT NULL,
+    role       regrole     NOT NULL,
+    workers    integer     NOT NULL DEFAULT 1,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT handlers_bounds_check CHECK (octet_length(queue) BETWEEN 1 AND 128 AND workers BETWEEN 1 AND 64)
 );
 

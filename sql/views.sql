@@ -139,7 +139,7 @@ FROM queue.handlers AS h
 -- A null name, of a role that was dropped, is formatted as nothing.
 LEFT JOIN (SELECT a.oid, a.rolcanlogin, a.rolname AS name, quote_ident(a.rolname) AS quoted FROM pg_roles AS a) AS r
     ON r.oid = h.role
-LEFT JOIN pg_proc AS f ON f.oid = h.handler
+CROSS JOIN LATERAL (SELECT queue_internal.handler_named(h.handler) AS oid) AS f
 CROSS JOIN (SELECT c.relowner AS owner, quote_ident(current_database()) AS database
             FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass) AS t
 CROSS JOIN LATERAL (

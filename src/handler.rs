@@ -6,8 +6,9 @@
 //! and the next claim are one transaction: a commit for each task. If the handler raises an ERROR, that transaction is
 //! rolled back, and the failure is reported in another one.
 //!
-//! The lease bounds the call as a statement timeout does. A session that requests the cancellation of the task
-//! interrupts the call after its commit (triggers.rs), and so do commands on the whole database (hooks.rs).
+//! The lease bounds the call and the commit as a statement timeout does; a handler that catches that ends with the process
+//! when its lease ends. A session that requests the cancellation of the task interrupts the call after its commit
+//! (triggers.rs), and so do commands on the whole database (hooks.rs).
 //!
 //! The process exits after its current task when the handler is detached and when its worker exits, and whenever a
 //! public function raises an unexpected ERROR. The worker then decides whether to start another one.
@@ -22,6 +23,7 @@ use crate::names::shown;
 use crate::process;
 use crate::settings;
 use crate::shared::{self, Database, Handler, HandlerUse};
+use crate::transaction;
 use crate::wait::Waiting;
 use crate::worker;
 use failure::{Failure, LEASE_LOST, QUERY_CANCELED, attempt};
@@ -50,7 +52,7 @@ pub extern "C-unwind" fn handler_main(argument: pg_sys::Datum) {
     process::start_as(slot.database(), slot.role());
     let Some(database) = shared.database(slot.database()) else { return };
     let queue = slot.queue();
-    prepare_session(&queue);
+    set([("application_name", format!("queue_ext handler of {}", shown(&queue)).as_str())]);
     Process::new(slot, database, queue).run();
 }
 
@@ -62,8 +64,8 @@ unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
     }
 }
 
-/// The settings of the role and the database apply as in any session of the role, except for these: the public
-/// functions need them, or they would end the process.
+/// The settings of the role and the database apply as in any session of the role, and so do those that a handler made
+/// for the session, except for these: the public functions need them, or they would end the process.
 const SESSION: &[(&str, &str)] = &[
     ("default_transaction_isolation", "read committed"),
     ("default_transaction_read_only", "off"),
@@ -72,22 +74,20 @@ const SESSION: &[(&str, &str)] = &[
     ("transaction_timeout", "0"),
 ];
 
-fn prepare_session(queue: &[u8]) {
-    let name = format!("queue_ext handler of {}", shown(queue));
-    process::transaction(|| {
-        for (setting, value) in SESSION.iter().copied().chain([("application_name", name.as_str())]) {
-            let (Ok(setting), Ok(value)) = (CString::new(setting), CString::new(value)) else { continue };
-            // SAFETY: zero-terminated strings; the context is that of a superuser.
-            unsafe {
-                pg_sys::SetConfigOption(
-                    setting.as_ptr(),
-                    value.as_ptr(),
-                    pg_sys::GucContext::PGC_SUSET,
-                    pg_sys::GucSource::PGC_S_OVERRIDE,
-                );
-            }
+/// Sets settings for the session, as SET does. Outside a transaction.
+fn set<'a>(settings: impl IntoIterator<Item = (&'a str, &'a str)>) {
+    for (setting, value) in settings {
+        let (Ok(setting), Ok(value)) = (CString::new(setting), CString::new(value)) else { continue };
+        // SAFETY: zero-terminated strings; the context is that of a superuser.
+        unsafe {
+            pg_sys::SetConfigOption(
+                setting.as_ptr(),
+                value.as_ptr(),
+                pg_sys::GucContext::PGC_SUSET,
+                pg_sys::GucSource::PGC_S_SESSION,
+            );
         }
-    });
+    }
 }
 
 /// What the process does next.
@@ -114,6 +114,7 @@ impl Process {
         let mut next = Next::Claim;
         loop {
             process::reload_settings();
+            set(SESSION.iter().copied());
             next = match next {
                 Next::Claim if !self.may_stay() => return,
                 Next::Claim => self.claim_or_wait(),
@@ -160,6 +161,11 @@ impl Process {
             Ok(Claimed::Exit) => Next::Exit,
             Ok(Claimed::Nothing) => self.sleep(None),
             Ok(Claimed::Locked) => self.sleep(Some(RETRY_LOCKED)),
+            // Nothing was claimed.
+            Err(failure) if failure.is_passing() => {
+                self.slot.set_task(0);
+                Next::Claim
+            }
             Err(failure) => self.give_up("claiming", &failure),
         }
     }
@@ -187,8 +193,9 @@ impl Process {
                 if !call::is_callable(self.slot.function()) {
                     return Handled::NotCallable;
                 }
-                // SAFETY: in a transaction with a snapshot; the task is a queue.claimed_task.
-                let result = unsafe { call::call(self.slot.function(), task.datum(), deadline) };
+                transaction::watch(task.id);
+                // SAFETY: in a transaction with a snapshot.
+                let result = unsafe { call::call(self.slot.function(), task) };
                 completing.set(true);
                 self.complete(task, result).map_or(Handled::Done, Handled::Next)
             })
@@ -231,13 +238,13 @@ impl Process {
         }
     }
 
-    /// Reports how a task ended. An interrupt that was under way is ignored.
+    /// Reports how a task ended, once more after what may not happen again.
     fn report(&mut self, end: impl Fn(&mut Verbs)) -> Result<(), Failure> {
         let mut reported = Ok(());
         for _ in 0..2 {
             call::forget_interrupts();
             reported = attempt(|| end(&mut self.verbs));
-            if !matches!(&reported, Err(failure) if failure.sqlstate == QUERY_CANCELED) {
+            if !matches!(&reported, Err(failure) if failure.is_passing()) {
                 break;
             }
         }

@@ -17,7 +17,7 @@ mod tally;
 use crate::clock::now;
 use crate::lanes::{self, Item, Key, Queue};
 use crate::shared;
-use pending::{Change, Pending, What};
+use pending::{Change, Pending, Watched, What};
 use pgrx::prelude::*;
 pub use reservation::Reservation;
 use std::cell::UnsafeCell;
@@ -168,13 +168,14 @@ pub fn has_own(lane: u64) -> bool {
     })
 }
 
-/// Whether this transaction has changed a task that was running or claimable before.
-pub fn has_changed(task: i64) -> bool {
-    with_pending(|pending| {
-        pending.changes[..pending.count]
-            .iter()
-            .any(|change| change.key.id == task && matches!(change.what, What::Removed { .. }))
-    })
+/// Notes for [`has_changed_watched`] whether this transaction changes the task.
+pub fn watch(task: i64) {
+    with_pending(|pending| pending.watched = Watched::of(task));
+}
+
+/// Whether this transaction has changed the watched task, which was running before.
+pub fn has_changed_watched() -> bool {
+    with_pending(|pending| pending.watched.is_changed())
 }
 
 /// Handlers were attached or detached, or rights have changed.

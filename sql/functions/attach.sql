@@ -29,7 +29,7 @@ BEGIN
         PERFORM queue_internal.raise_unknown_queue(queue);
     END IF;
     INSERT INTO queue.handlers AS h (queue, handler, role, workers)
-    VALUES (attach.queue, attach.handler, attach.role, attach.workers)
+    VALUES (attach.queue, queue_internal.handler_name(attach.handler), attach.role, attach.workers)
     ON CONFLICT ON CONSTRAINT handlers_pkey DO UPDATE
     SET handler = excluded.handler, role = excluded.role, workers = excluded.workers, created_at = excluded.created_at;
     SELECT f.problem, f.hint INTO failing FROM queue.failing_handlers AS f WHERE f.queue = attach.queue;

@@ -413,13 +413,14 @@ CREATE TABLE queue.bindings (
     CONSTRAINT bindings_pkey PRIMARY KEY (queue, topic_pattern)
 );
 
--- queue.drop() deletes the row of its queue.
+-- queue.drop() deletes the row of its queue. A function has another OID after pg_upgrade, which therefore refuses a
+-- regprocedure; a role keeps its OID.
 CREATE TABLE queue.handlers (
     queue      text COLLATE "C" NOT NULL PRIMARY KEY,
-    handler    regprocedure NOT NULL,
-    role       regrole      NOT NULL,
-    workers    integer      NOT NULL DEFAULT 1,
-    created_at timestamptz  NOT NULL DEFAULT clock_timestamp(),
+    handler    text COLLATE "C" NOT NULL,
+    role       regrole     NOT NULL,
+    workers    integer     NOT NULL DEFAULT 1,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT handlers_bounds_check CHECK (octet_length(queue) BETWEEN 1 AND 128 AND workers BETWEEN 1 AND 64)
 );
 
@@ -7081,6 +7082,24 @@ END;
 COMMENT ON FUNCTION queue_internal.is_handler IS
     'Whether this is a function that takes one queue.claimed_task and returns jsonb.';
 
+CREATE FUNCTION queue_internal.handler_name(handler oid) RETURNS text
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('%I.%I(queue.claimed_task)', n.nspname, p.proname)
+    FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE p.oid = handler;
+END;
+COMMENT ON FUNCTION queue_internal.handler_name IS 'Returns the name of a handler as queue.handlers has it.';
+
+CREATE FUNCTION queue_internal.handler_named(name text) RETURNS oid
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    -- Not by to_regprocedure(), which raises an error if the caller must not use the schema.
+    SELECT p.oid FROM pg_proc AS p
+    WHERE p.pronargs = 1 AND p.proargtypes[0] = 'queue.claimed_task'::regtype
+      AND queue_internal.handler_name(p.oid) = name;
+END;
+COMMENT ON FUNCTION queue_internal.handler_named IS 'Returns the function with this name in queue.handlers.';
+
 CREATE FUNCTION queue_internal.runnable_handlers()
 RETURNS TABLE (queue text, handler oid, role oid, workers integer)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -7088,7 +7107,7 @@ BEGIN
     -- A handler may read tables whose rows the dump has still to bring.
     IF NOT queue_internal.is_being_restored() THEN
         RETURN QUERY
-        SELECT h.queue, h.handler::oid, h.role::oid, h.workers FROM queue.handlers AS h
+        SELECT h.queue, queue_internal.handler_named(h.handler), h.role::oid, h.workers FROM queue.handlers AS h
         WHERE NOT EXISTS (SELECT FROM queue.failing_handlers AS f WHERE f.queue = h.queue)
         ORDER BY h.created_at, h.queue;
     END IF;
@@ -7269,7 +7288,7 @@ FROM queue.handlers AS h
 -- A null name, of a role that was dropped, is formatted as nothing.
 LEFT JOIN (SELECT a.oid, a.rolcanlogin, a.rolname AS name, quote_ident(a.rolname) AS quoted FROM pg_roles AS a) AS r
     ON r.oid = h.role
-LEFT JOIN pg_proc AS f ON f.oid = h.handler
+CROSS JOIN LATERAL (SELECT queue_internal.handler_named(h.handler) AS oid) AS f
 CROSS JOIN (SELECT c.relowner AS owner, quote_ident(current_database()) AS database
             FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass) AS t
 CROSS JOIN LATERAL (
@@ -10005,7 +10024,7 @@ BEGIN
         PERFORM queue_internal.raise_unknown_queue(queue);
     END IF;
     INSERT INTO queue.handlers AS h (queue, handler, role, workers)
-    VALUES (attach.queue, attach.handler, attach.role, attach.workers)
+    VALUES (attach.queue, queue_internal.handler_name(attach.handler), attach.role, attach.workers)
     ON CONFLICT ON CONSTRAINT handlers_pkey DO UPDATE
     SET handler = excluded.handler, role = excluded.role, workers = excluded.workers, created_at = excluded.created_at;
     SELECT f.problem, f.hint INTO failing FROM queue.failing_handlers AS f WHERE f.queue = attach.queue;
@@ -11445,7 +11464,7 @@ COMMENT ON COLUMN queue.bindings.created_at IS 'When the binding was created.';
 COMMENT ON TABLE queue.handlers IS
     'Which function handles the tasks of a queue in the database. Change it with queue.attach() and queue.detach().';
 COMMENT ON COLUMN queue.handlers.queue IS 'The queue whose tasks are handled.';
-COMMENT ON COLUMN queue.handlers.handler IS 'The function that is called for each task.';
+COMMENT ON COLUMN queue.handlers.handler IS 'The function that is called for each task, by its name.';
 COMMENT ON COLUMN queue.handlers.role IS 'The role that claims the tasks and calls the function.';
 COMMENT ON COLUMN queue.handlers.workers IS 'How many processes handle tasks at the same time.';
 COMMENT ON COLUMN queue.handlers.created_at IS 'When the handler was attached.';
@@ -11481,10 +11500,9 @@ SELECT pg_catalog.pg_extension_config_dump('queue.history_default', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.dead_letters', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.schedules', '');
 SELECT pg_catalog.pg_extension_config_dump('queue.bindings', '');
--- Without roles and functions that were dropped, as for the rights.
+-- Without roles that were dropped, as for the rights.
 SELECT pg_catalog.pg_extension_config_dump(
-    'queue.handlers', 'WHERE role::pg_catalog.oid IN (SELECT r.oid FROM pg_catalog.pg_roles AS r)
-                       AND handler::pg_catalog.oid IN (SELECT p.oid FROM pg_catalog.pg_proc AS p)');
+    'queue.handlers', 'WHERE role::pg_catalog.oid IN (SELECT r.oid FROM pg_catalog.pg_roles AS r)');
 -- Without the rights of roles that were dropped, whose OIDs may belong to other roles elsewhere.
 SELECT pg_catalog.pg_extension_config_dump(
     'queue.rights', 'WHERE role::pg_catalog.oid IN (SELECT r.oid FROM pg_catalog.pg_roles AS r)');
@@ -11514,7 +11532,8 @@ GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, show only its queues, and read only the catalog.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
-    queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers, queue_internal.is_handler TO PUBLIC;
+    queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers, queue_internal.is_handler,
+    queue_internal.handler_name, queue_internal.handler_named TO PUBLIC;
 -- Run as the owner for the role that inserts. No other role may attach them to a table.
 ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
 ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;

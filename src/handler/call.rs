@@ -1,35 +1,61 @@
 //! The call of the handler.
 
+use super::verbs::Task;
 use crate::ffi::guarded;
 use crate::verbs::sql;
 use pgrx::prelude::*;
+use std::cell::Cell;
 
 /// The number of the timeout that cancels a statement, in PostgreSQL's list of timeouts.
 const STATEMENT_TIMEOUT: i32 = 3;
+/// Any number of a timeout that is not PostgreSQL's own: it assigns a free one.
+const OWN_TIMEOUT: i32 = 16;
+
+thread_local! {
+    /// The number of the timeout that ends the process.
+    static EXIT_TIMEOUT: Cell<Option<i32>> = const { Cell::new(None) };
+}
 
 unsafe extern "C-unwind" {
     // pgrx has no bindings of timeout.h.
     fn enable_timeout_at(id: i32, time: i64);
     fn disable_timeout(id: i32, keep_indicator: bool);
+    fn RegisterTimeout(id: i32, handler: unsafe extern "C" fn()) -> i32;
+    safe fn raise(signal: i32) -> i32;
 }
 
-/// Calls the handler as the current role, and cancels it at the deadline. Returns none for null.
+/// Ends the process as pg_terminate_backend does, which a handler cannot catch.
+unsafe extern "C" fn exit() {
+    raise(pg_sys::SIGTERM as i32);
+}
+
+/// Cancels what the process runs at the deadline of the task, and ends the process at the end of its lease if that was
+/// caught. Until `forget_interrupts`: the commit can run code of the role, too.
+fn begin_timeouts(task: &Task) {
+    // SAFETY: in a process that has connected; the function is async-signal-safe.
+    unsafe {
+        let exit_timeout = EXIT_TIMEOUT.get().unwrap_or_else(|| RegisterTimeout(OWN_TIMEOUT, exit));
+        EXIT_TIMEOUT.set(Some(exit_timeout));
+        enable_timeout_at(STATEMENT_TIMEOUT, task.deadline());
+        enable_timeout_at(exit_timeout, task.lease_until());
+    }
+}
+
+/// Calls the handler as the current role, under the timeouts of the task. Returns none for null.
 ///
 /// # Safety
-/// In a transaction with a snapshot; the function is callable, and the task is a queue.claimed_task.
-pub unsafe fn call(function: pg_sys::Oid, task: pg_sys::Datum, deadline: i64) -> Option<pg_sys::Datum> {
-    // SAFETY: the caller's promise. An ERROR leaves the timeout to `forget_interrupts`.
+/// In a transaction with a snapshot, before `forget_interrupts`; the function is callable.
+pub unsafe fn call(function: pg_sys::Oid, task: &Task) -> Option<pg_sys::Datum> {
+    // SAFETY: the caller's promise.
     unsafe {
         // Looked up for each call, as by a query: it may have been replaced.
         let mut info = pg_sys::FmgrInfo::default();
         pg_sys::fmgr_info(function, &mut info);
-        enable_timeout_at(STATEMENT_TIMEOUT, deadline);
+        begin_timeouts(task);
         // In case the lease has already ended, or the interrupt came before the call.
         pgrx::check_for_interrupts!();
-        let argument = pg_sys::NullableDatum { value: task, isnull: false };
-        let result = guarded(|| sql::call(&mut info, &[argument]));
-        disable_timeout(STATEMENT_TIMEOUT, false);
-        result
+        let argument = pg_sys::NullableDatum { value: task.datum(), isnull: false };
+        guarded(|| sql::call(&mut info, &[argument]))
     }
 }
 
@@ -54,11 +80,12 @@ pub fn is_callable(function: pg_sys::Oid) -> bool {
     }
 }
 
-/// Ends the timeout, and forgets an interrupt that came too late for the task that it was meant for.
+/// Ends the timeouts, and forgets an interrupt that came too late for the task that it was meant for.
 pub fn forget_interrupts() {
     // SAFETY: outside a transaction; a flag of this process.
     unsafe {
         disable_timeout(STATEMENT_TIMEOUT, false);
+        EXIT_TIMEOUT.get().into_iter().for_each(|exit| disable_timeout(exit, false));
         pg_sys::QueryCancelPending = 0;
     }
 }

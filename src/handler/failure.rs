@@ -73,6 +73,12 @@ impl Failure {
         format!("{}: {}", self.sqlstate, shown(message.as_bytes())).into_bytes()
     }
 
+    /// Whether the same may succeed next time: after an interrupt, for a task that has just ended or by
+    /// pg_cancel_backend, or a deadlock.
+    pub fn is_passing(&self) -> bool {
+        self.sqlstate == QUERY_CANCELED || self.sqlstate.starts_with("40")
+    }
+
     pub fn is_lock_on_extension(&self) -> bool {
         self.sqlstate == LOCKED && self.message == LOCKED_MESSAGE
     }

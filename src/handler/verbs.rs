@@ -62,10 +62,15 @@ impl Task {
         self.lease_until - (lease / 10).clamp(0, LONGEST_MARGIN)
     }
 
+    /// When the process exits, if the handler still runs.
+    pub fn lease_until(&self) -> i64 {
+        self.lease_until
+    }
+
     /// Whether the handler has completed, failed, released or suspended the task itself. If this transaction has
     /// changed the row of the task, no other one can have ended its lease since.
     pub fn was_ended_by_this_transaction(&self) -> bool {
-        transaction::has_changed(self.id) && !worker::as_owner(|| worker::is_leased(self.id, self.token))
+        transaction::has_changed_watched() && !worker::as_owner(|| worker::is_leased(self.id, self.token))
     }
 }
 

@@ -16,7 +16,7 @@ const NAME: usize = 128;
 pub struct Handler {
     /// The database, 0 if the slot is free.
     database: AtomicU32,
-    /// Which use of the slot this is.
+    /// Which use of the slot this is, or the next one if it is free.
     generation: AtomicU32,
     /// The worker that takes the slot.
     manager: AtomicI32,
@@ -105,8 +105,7 @@ impl Handlers {
         handler.stop.store(false, Ordering::SeqCst);
         handler.task.store(0, Ordering::SeqCst);
         handler.interrupted.store(0, Ordering::SeqCst);
-        let generation = handler.generation.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
-        Some(Use { slot: slot as u32, generation })
+        Some(Use { slot: slot as u32, generation: handler.generation.load(Ordering::SeqCst) })
     }
 
     /// The slot, unless it was freed since, and perhaps taken again.
@@ -157,10 +156,11 @@ impl Handler {
         self.manager.load(Ordering::SeqCst)
     }
 
-    /// Frees the slot.
+    /// Frees the slot. From then on, [`Handlers::get`] does not find this use of it, also while another worker takes it.
     pub fn free(&self) {
         self.process.leave();
         self.task.store(0, Ordering::SeqCst);
+        self.generation.fetch_add(1, Ordering::SeqCst);
         self.database.store(0, Ordering::SeqCst);
     }
 

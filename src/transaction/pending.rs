@@ -72,6 +72,31 @@ pub(super) struct Summary {
     pub(super) removed: bool,
 }
 
+/// Whether the transaction has changed one task. Exact, unlike the changes of other tasks, of which not all are kept.
+#[derive(Clone, Copy)]
+pub(super) struct Watched {
+    task: i64,
+    /// The first of the subtransactions that changed it and are not rolled back, MAX if none.
+    changed_by: pg_sys::SubTransactionId,
+}
+
+impl Watched {
+    pub(super) const fn of(task: i64) -> Self {
+        Self { task, changed_by: pg_sys::SubTransactionId::MAX }
+    }
+
+    pub(super) fn is_changed(&self) -> bool {
+        self.changed_by != pg_sys::SubTransactionId::MAX
+    }
+
+    /// The subtransactions from this one on are rolled back.
+    pub(super) fn roll_back(&mut self, from: pg_sys::SubTransactionId) {
+        if self.changed_by >= from {
+            self.changed_by = pg_sys::SubTransactionId::MAX;
+        }
+    }
+}
+
 /// The changes that do not concern a single task.
 pub(super) struct Notices {
     pub(super) created: bool,
@@ -126,6 +151,7 @@ pub(super) struct Pending {
     /// The name under which this transaction is going to be prepared, as a hash; 0 for none.
     pub(super) prepared_as: u64,
     pub(super) tally: Tally,
+    pub(super) watched: Watched,
     pub(super) changes: [Change; CHANGES],
     pub(super) summaries: [Summary; SUMMARIES],
 }
@@ -148,6 +174,7 @@ impl Pending {
         counting: false,
         prepared_as: 0,
         tally: Tally::NOTHING,
+        watched: Watched::of(0),
         changes: [NO_CHANGE; CHANGES],
         summaries: [NO_SUMMARY; SUMMARIES],
     };
@@ -155,6 +182,9 @@ impl Pending {
     pub(super) fn change(&mut self, lane: u64, key: Key, what: What) {
         // SAFETY: reads the state of the transaction.
         let subtransaction = unsafe { pg_sys::GetCurrentSubTransactionId() };
+        if key.id == self.watched.task && matches!(what, What::Removed { .. }) {
+            self.watched.changed_by = self.watched.changed_by.min(subtransaction);
+        }
         if self.count < CHANGES {
             self.changes[self.count] = Change { lane, subtransaction, key, what };
             self.count += 1;
@@ -214,6 +244,7 @@ impl Pending {
 
     pub(super) fn clear(&mut self) {
         self.prepared_as = 0;
+        self.watched = Watched::of(0);
         self.tally.clear();
         (self.count, self.summary_count, self.notices) = (0, 0, NO_NOTICES);
         (self.invalidated, self.refilled) = (LaneSet::NONE, LaneSet::NONE);

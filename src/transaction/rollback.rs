@@ -10,6 +10,7 @@ impl Pending {
     /// Returns to the lanes what the subtransactions from this one on took from them.
     pub(super) fn roll_back(&mut self, from: pg_sys::SubTransactionId) {
         self.tally.forget(from);
+        self.watched.roll_back(from);
         if std::mem::take(&mut self.counting) {
             lanes::stop_counting();
         }

@@ -222,6 +222,41 @@ fn settings_of_the_role_apply_to_the_handler_and_do_not_break_the_process() {
 }
 
 #[test]
+fn settings_that_a_handler_makes_do_not_break_the_process() {
+    let (cluster, mut client) = start("handlers-own-settings");
+    attach(
+        &mut client,
+        "PERFORM set_config(name, setting, false) FROM (VALUES
+             ('default_transaction_isolation', 'serializable'), ('default_transaction_read_only', 'on'),
+             ('row_security', 'off'), ('search_path', 'hostile')) AS s (name, setting);
+         RETURN to_jsonb(current_setting('transaction_isolation'));",
+        1,
+    );
+    let pid = processes(&mut client);
+    for _ in 0..3 {
+        let id = push(&mut client, "");
+        await_state(&mut client, id, "completed");
+        let query = format!("SELECT result #>> '{{}}' FROM queue.history WHERE id = {id}");
+        assert_eq!(one::<String>(&mut client, &query), "read committed");
+    }
+    assert_eq!(processes(&mut client), pid, "it is the same process");
+    assert!(!cluster.log().contains("WARNING"), "{}", cluster.log());
+}
+
+#[test]
+fn a_renamed_function_is_attached_again() {
+    let (_cluster, mut client) = start("handlers-renamed");
+    attach(&mut client, NOTE, 1);
+    run(&mut client, "ALTER FUNCTION public.handle RENAME TO \"Handle\"\"s\"");
+    eventually("the worker has noticed", SOON, || problem(&mut client) == "its function does not exist");
+    let attach = "SELECT queue.attach('work', 'public.\"Handle\"\"s\"(queue.claimed_task)', 'app')";
+    run(&mut client, attach);
+    let id = push(&mut client, "");
+    await_state(&mut client, id, "completed");
+    assert_eq!(problem(&mut client), "");
+}
+
+#[test]
 fn a_running_handler_is_seen_as_a_worker() {
     let (_cluster, mut client) = start("handlers-seen");
     attach(&mut client, HANG, 1);

@@ -169,6 +169,28 @@ fn a_cancelled_statement_of_a_process_is_a_failed_attempt_or_nothing() {
 }
 
 #[test]
+fn a_cancelled_claim_is_repeated_by_the_same_process() {
+    let (cluster, mut client) = start("handlers-cancel-claim");
+    run(&mut client, "ALTER SYSTEM SET queue.sweep_interval = '1s'");
+    run(&mut client, "SELECT pg_reload_conf()");
+    attach(&mut client, NOTE, 1);
+    let pid = processes(&mut client);
+    run(&mut client, "BEGIN; LOCK TABLE queue.tasks");
+    eventually("the claim waits", SOON, || {
+        one(
+            &mut client,
+            "SELECT count(pg_cancel_backend(pid)) > 0 FROM pg_stat_activity
+             WHERE backend_type = 'queue_ext handler' AND wait_event_type = 'Lock'",
+        )
+    });
+    run(&mut client, "COMMIT");
+    let id = push(&mut client, "");
+    await_state(&mut client, id, "completed");
+    assert_eq!(processes(&mut client), pid, "it is the same process");
+    assert!(!cluster.log().contains("the handler of queue"), "{}", cluster.log());
+}
+
+#[test]
 fn a_handler_cannot_commit() {
     let (_cluster, mut client) = start("handlers-commit");
     attach(&mut client, "COMMIT; RETURN NULL;", 1);
@@ -177,4 +199,65 @@ fn a_handler_cannot_commit() {
     let error = last_error(&mut client, id);
     assert_eq!(error["details"]["sqlstate"], "2D000", "{error}");
     eventually("the process goes on", SOON, || processes(&mut client).len() == 1);
+}
+
+#[test]
+fn a_handler_may_end_its_task_after_any_number_of_other_changes() {
+    let (_cluster, mut client) = start("handlers-many");
+    run(&mut client, "SELECT queue.create('other'); SELECT queue.grant_producer('app', 'other')");
+    attach(
+        &mut client,
+        "PERFORM count(queue.push('other')) FROM generate_series(1, 3000);
+         BEGIN
+             PERFORM queue.fail(task.id, task.token, 'not kept', permanent => true);
+             RAISE EXCEPTION 'rolls back';
+         EXCEPTION WHEN raise_exception THEN NULL; END;
+         IF task.kind = 'own' THEN PERFORM queue.complete(task.id, task.token, '\"own\"'); END IF;
+         RETURN '\"returned\"';",
+        1,
+    );
+    for (kind, result) in [("own", "\"own\""), ("other", "\"returned\"")] {
+        let id = push(&mut client, &format!(", kind => '{kind}', lease => '1 minute', max_attempts => 1"));
+        await_state(&mut client, id, "completed");
+        let query = format!("SELECT result::text FROM queue.history WHERE id = {id}");
+        assert_eq!(one::<String>(&mut client, &query), result, "{kind}");
+    }
+    assert_eq!(one::<i64>(&mut client, "SELECT count(*) FROM queue.tasks WHERE queue = 'other'"), 6000);
+}
+
+#[test]
+fn a_deferred_trigger_is_cancelled_at_the_end_of_the_lease_as_well() {
+    let (_cluster, mut client) = start("handlers-slow-commit");
+    run(
+        &mut client,
+        "CREATE FUNCTION public.hang() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(3600); RETURN NULL; END';
+         CREATE CONSTRAINT TRIGGER hang AFTER INSERT ON public.done DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION public.hang()",
+    );
+    attach(&mut client, NOTE, 1);
+    let id = push(&mut client, ", lease => '300 ms', max_attempts => 1");
+    await_state(&mut client, id, "failed");
+    let error = last_error(&mut client, id);
+    assert_eq!(error["error"], "57014: the handler did not return before the end of its lease", "{error}");
+}
+
+#[test]
+fn a_handler_that_catches_its_cancellation_ends_with_its_process() {
+    let (_cluster, mut client) = start("handlers-stubborn");
+    attach(
+        &mut client,
+        "LOOP BEGIN PERFORM pg_sleep(3600); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP;",
+        1,
+    );
+    let pid = processes(&mut client);
+    let id = push(&mut client, ", lease => '500 ms', max_attempts => 1");
+    await_state(&mut client, id, "failed");
+    assert_eq!(last_error(&mut client, id)["error"], "lease expired");
+    eventually("another process", SOON, || {
+        let now = processes(&mut client);
+        now.len() == 1 && now != pid
+    });
+    create(&mut client, NOTE);
+    let id = push(&mut client, "");
+    await_state(&mut client, id, "completed");
 }

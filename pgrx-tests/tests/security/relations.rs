@@ -73,6 +73,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("queue_internal.caller", "-PWOM*"),
     ("queue_internal.counted", "-PWOM*"),
     ("queue_internal.waiting_workers", "-PWOM*"),
+    ("queue_internal.handler_name", "-PWOM*"),
+    ("queue_internal.handler_named", "-PWOM*"),
     ("queue_internal.is_handler", "-PWOM*"),
     // Procedures call these as their caller, because a procedure that commits cannot run as the owner.
     ("queue_internal.check_wait", "WO*"),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use queue_ext_tests::cluster::{bindir, run_folder};
-use queue_ext_tests::{Cluster, Settings, estate};
+use queue_ext_tests::{Cluster, SOON, Settings, estate, eventually};
 
 /// The programs of the servers to upgrade from: the earlier ones of `make test`, or this one if there are none.
 fn sources() -> Vec<PathBuf> {
@@ -28,6 +28,13 @@ fn pg_upgrade_keeps_what_is_in_flight() {
         client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
         old.await_worker("postgres");
         estate::fill(&mut client, 2000);
+        client
+            .batch_execute(
+                "CREATE ROLE handler_app LOGIN; SELECT queue.create('handled'), queue.grant_worker('handler_app', 'handled');
+                 CREATE FUNCTION public.handle(task queue.claimed_task) RETURNS jsonb LANGUAGE sql RETURN task.payload;
+                 SELECT queue.attach('handled', 'public.handle(queue.claimed_task)', 'handler_app')",
+            )
+            .expect("attach a handler");
         let before = estate::everything(&mut client);
         // Some builds of PostgreSQL 15 note an option of their own at every column, which no later version knows:
         // as it is, pg_upgrade cannot take any table from there.
@@ -70,5 +77,10 @@ fn pg_upgrade_keeps_what_is_in_flight() {
         estate::goes_on(&mut client);
         new.await_worker("postgres");
         estate::worker_goes_on(&mut client);
+        let id: i64 = client.query_one("SELECT queue.push('handled', '1')", &[]).expect("push").get(0);
+        eventually("the handler goes on", SOON, || {
+            let query = "SELECT FROM queue.history WHERE id = $1 AND state = 'completed'";
+            client.query_opt(query, &[&id]).expect("history").is_some()
+        });
     }
 }
