@@ -19,10 +19,10 @@ async function fulfil(flow, number, item) {
   return "shipped";
 }
 
-/** The task waits. It is claimed again when what it waits for has come. */
+/** The task waits. It is claimed again when its wait is over. */
 class Suspended extends Error {}
 
-/** A task, and those of its steps that are done. */
+/** A task and its finished steps. */
 class Flow {
   constructor(id, token, steps) {
     this.lease = [id, token];

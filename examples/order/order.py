@@ -26,11 +26,11 @@ def fulfil(flow, number, item):
 
 
 class Suspended(Exception):
-    """The task waits. It is claimed again when what it waits for has come."""
+    """The task waits. It is claimed again when its wait is over."""
 
 
 class Flow:
-    """A task, and those of its steps that are done."""
+    """A task and its finished steps."""
 
     def __init__(self, db, id, token):
         self.db, self.lease = db, [id, token]

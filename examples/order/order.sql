@@ -17,7 +17,7 @@ BEGIN
         COMMIT;
     END IF;
 
-    -- A call of another service: if the worker dies before the step is stored, it is made again with the same key.
+    -- A call to another service: if the worker dies before the step is stored, the next worker repeats it with the same key.
     IF NOT is_done(id, 'charge') THEN
         receipt := request('charge', id || '/charge', number);
         COMMIT; -- Nothing can undo the call.
@@ -28,7 +28,7 @@ BEGIN
     SELECT arrived INTO paid FROM queue.await_event(id, token, 'payment:' || number, payment_timeout);
     COMMIT;
     IF paid IS NULL THEN
-        RETURN; -- Suspended: the task is claimed again when the event has come, or the time is over.
+        RETURN; -- Suspended: the task is claimed again when the event is emitted or the timeout has passed.
     ELSIF NOT paid THEN
         IF NOT is_done(id, 'cancel') THEN
             PERFORM queue.assert_lease(id, token);

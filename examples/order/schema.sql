@@ -1,12 +1,12 @@
--- What the three workers share: psql shop -f schema.sql
+-- The queues, tables and functions of all three workers: psql shop -f schema.sql
 
 SELECT queue.create('orders'), queue.create('mail');
 
 CREATE TABLE stock (item text PRIMARY KEY, available integer NOT NULL CHECK (available >= 0));
 CREATE TABLE reviews (order_number bigint PRIMARY KEY);
 
--- Stands for two services on the internet, one that charges cards and one that ships parcels. They do nothing twice for the
--- same idempotency key, and return the same receipt again.
+-- Stands for two external services, one that charges cards and one that ships parcels. If an idempotency key is repeated,
+-- they do nothing and return the first receipt.
 CREATE TABLE service_requests (
     key          text    PRIMARY KEY,
     service      text    NOT NULL,

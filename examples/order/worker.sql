@@ -1,4 +1,4 @@
--- Handles one order. A worker repeats that: yes '\i worker.sql' | psql shop
+-- Handles one order. To handle one after another: yes '\i worker.sql' | psql shop
 
 \set payment_timeout '3 days'
 \getenv payment_timeout PAYMENT_TIMEOUT
