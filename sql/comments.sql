@@ -6,11 +6,11 @@ COMMENT ON COLUMN queue.queues.lease IS 'How long a claim lasts that names no le
 COMMENT ON COLUMN queue.queues.timeout IS
     'How long an attempt may take of a task that was pushed without a timeout of its own; null for no limit.';
 COMMENT ON COLUMN queue.queues.ttl IS
-    'The start deadline of a task that was pushed without one, as an interval from its push; null for none.';
+    'The default start deadline of a task, as an interval from its push; null for none.';
 COMMENT ON COLUMN queue.queues.on_expired IS
-    'What happens to a task that was not started by its deadline: dead makes it a dead letter, cancel cancels it.';
+    'What happens to a task that no worker has claimed by its start deadline: dead makes it a dead letter, cancel cancels it.';
 COMMENT ON COLUMN queue.queues.max_queued IS
-    'How many queued tasks the queue may have before pushes are refused; null for no limit.';
+    'How many queued tasks the queue may have. Pushes beyond that are refused; null for no limit.';
 COMMENT ON COLUMN queue.queues.max_attempts IS 'Attempts of a task that was pushed without a number of its own.';
 COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the delay grows with each failure: fixed, linear or exponential.';
 COMMENT ON COLUMN queue.queues.backoff_base IS 'The delay after the first failure.';
@@ -66,8 +66,8 @@ COMMENT ON COLUMN queue.tasks.kind IS 'What sort of work it is, by which workers
 COMMENT ON COLUMN queue.tasks.lease IS 'How long a claim lasts that names no lease; null for the option of the queue.';
 COMMENT ON COLUMN queue.tasks.timeout IS 'How long an attempt may take; null for the option of the queue.';
 COMMENT ON COLUMN queue.tasks.start_by IS
-    'The start deadline: a task whose first attempt has not begun by then is not started any more; null for none.';
-COMMENT ON COLUMN queue.tasks.weight IS 'How much of rate_limit and group_rate_limit a start of the task takes.';
+    'The start deadline: if no worker has claimed the task by then, it expires; null for none.';
+COMMENT ON COLUMN queue.tasks.weight IS 'How much of rate_limit and group_rate_limit a start of the task uses up.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
@@ -129,7 +129,7 @@ COMMENT ON COLUMN queue.stats.cancelled_last_hour IS 'Tasks that were cancelled 
 COMMENT ON COLUMN queue.stats.failed_last_hour IS 'Tasks that became dead letters in the last hour.';
 COMMENT ON COLUMN queue.stats.completed_per_second IS 'Tasks that completed, per second, over the last minute.';
 COMMENT ON VIEW queue.workers IS
-    'The workers of each queue that hold leases or wait for a task. The SQL-only edition does not know who waits.';
+    'The workers of each queue that hold leases or wait for a task. The SQL-only edition does not show workers that wait.';
 COMMENT ON COLUMN queue.workers.worker IS 'The name that the worker passed to claim, take or wait; null if none.';
 COMMENT ON COLUMN queue.workers.queue IS 'The name of the queue.';
 COMMENT ON COLUMN queue.workers.running IS 'How many tasks of the queue the worker has leased.';
@@ -189,9 +189,9 @@ COMMENT ON COLUMN queue.bindings.topic_regex IS
     'The pattern as a regular expression, for the topic with a dot before it.';
 COMMENT ON COLUMN queue.bindings.created_at IS 'When the binding was created.';
 COMMENT ON TABLE queue.handlers IS
-    'Which function handles the tasks of a queue in the database. Change it with queue.attach() and queue.detach().';
+    'The functions that handle tasks in the database, one for each queue. Change them with queue.attach() and queue.detach().';
 COMMENT ON COLUMN queue.handlers.queue IS 'The queue whose tasks are handled.';
-COMMENT ON COLUMN queue.handlers.handler IS 'The function that is called for each task, by its name.';
+COMMENT ON COLUMN queue.handlers.handler IS 'The name of the function that is called for each task.';
 COMMENT ON COLUMN queue.handlers.role IS 'The role that claims the tasks and calls the function.';
 COMMENT ON COLUMN queue.handlers.workers IS 'How many processes handle tasks at the same time.';
 COMMENT ON COLUMN queue.handlers.created_at IS 'When the handler was attached.';

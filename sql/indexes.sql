@@ -10,7 +10,7 @@ COMMENT ON INDEX queue.tasks_order IS
 CREATE INDEX tasks_group ON queue.tasks (queue, group_key, admission, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: the admitted, the open and the blocked ones.';
 
--- expire_unstarted: the tasks that have to be started next, and those that were not. Tasks without a deadline are not in it.
+-- expire_unstarted: the tasks in the order of their start deadlines. Tasks without one have no entry.
 CREATE INDEX tasks_start_by ON queue.tasks (start_by, id) WHERE start_by IS NOT NULL;
 COMMENT ON INDEX queue.tasks_start_by IS 'The tasks with a start deadline. Holds no column that a claim changes.';
 
@@ -42,9 +42,9 @@ CREATE INDEX history_default_finished_at ON queue.history_default
     USING brin (finished_at) WITH (pages_per_range = 32);
 COMMENT ON INDEX queue.history_default_finished_at IS 'Finds the tasks that finished in an interval.';
 
--- retire_group_starts: the starts that count no longer.
+-- retire_group_starts: the starts that no longer count.
 CREATE INDEX group_starts_expiry ON queue_internal.group_starts (expires_at);
-COMMENT ON INDEX queue_internal.group_starts_expiry IS 'Finds the starts of groups that count no longer.';
+COMMENT ON INDEX queue_internal.group_starts_expiry IS 'Finds the starts of groups that no longer count.';
 
 -- fire_schedules: the schedules that became due since the last call.
 CREATE INDEX schedules_next_run_at ON queue.schedules (next_run_at) WHERE paused_at IS NULL;

@@ -136,7 +136,7 @@ GROUP BY s.queue;
 CREATE VIEW queue.failing_handlers WITH (security_barrier) AS
 SELECT h.queue, p.problem, p.hint
 FROM queue.handlers AS h
--- A null name, of a role that was dropped, is formatted as nothing.
+-- The name of a dropped role is null, which format() replaces by an empty string.
 LEFT JOIN (SELECT a.oid, a.rolcanlogin, a.rolname AS name, quote_ident(a.rolname) AS quoted FROM pg_roles AS a) AS r
     ON r.oid = h.role
 CROSS JOIN LATERAL (SELECT queue_internal.handler_named(h.handler) AS oid) AS f
@@ -153,14 +153,14 @@ CROSS JOIN LATERAL (
          'Attach another function, or call queue.detach().'),
         (4, NOT pg_has_role(t.owner, r.oid, CASE WHEN current_setting('server_version_num')::integer < 160000
                                                  THEN 'MEMBER' ELSE 'SET' END),
-         format('the owner of the extension must not become role %s', r.quoted),
+         format('the owner of the extension may not SET ROLE to %s', r.quoted),
          format('Attach the handler with another role, or let a superuser GRANT %s TO %I.', r.quoted, pg_get_userbyid(t.owner))),
         (5, NOT r.rolcanlogin, format('role %s is not permitted to log in', r.quoted),
-         format('ALTER ROLE %s LOGIN. Without a password nobody can log in with one.', r.quoted)),
+         format('ALTER ROLE %s LOGIN. Leave it without a password, so that no client can log in with one.', r.quoted)),
         (6, NOT has_database_privilege(r.oid, current_database(), 'CONNECT'),
-         format('role %s must not connect to the database', r.quoted),
+         format('role %s lacks the privilege CONNECT on the database', r.quoted),
          format('GRANT CONNECT ON DATABASE %s TO %s.', t.database, r.quoted)),
-        (7, NOT has_function_privilege(r.oid, f.oid, 'EXECUTE'), format('role %s must not execute %s', r.quoted, h.handler),
+        (7, NOT has_function_privilege(r.oid, f.oid, 'EXECUTE'), format('role %s lacks the privilege EXECUTE on %s', r.quoted, h.handler),
          format('GRANT EXECUTE ON FUNCTION %s TO %s.', h.handler, r.quoted)),
         (8, NOT pg_has_role(r.oid, t.owner, 'USAGE') AND NOT EXISTS (
                 SELECT FROM queue.rights AS g

@@ -1,13 +1,13 @@
 //! A process that runs the handler of a queue (queue.attach). The worker of the database starts it (worker/handlers.rs).
 //!
-//! It is connected as the role of the handler, and calls the public functions as any session of that role, so nothing in
-//! it has more rights than the role. The first claim commits in a transaction of its own, so that a task that crashes
-//! the process has spent an attempt, operators see it running, and it can be cancelled. Then the handler, the completion
-//! and the next claim are one transaction: a commit for each task. If the handler raises an ERROR, that transaction is
+//! It is connected as the role of the handler and calls the public functions like any session of that role, so it never has
+//! more rights than the role. The first claim commits in a transaction of its own, so that a task that crashes the process
+//! uses up an attempt, operators see it running, and it can be cancelled. Then the handler, the completion and the next
+//! claim are one transaction, so each task costs one commit. If the handler raises an ERROR, that transaction is
 //! rolled back, and the failure is reported in another one.
 //!
-//! The lease bounds the call and the commit as a statement timeout does; a handler that catches that ends with the process
-//! when its lease ends. A session that requests the cancellation of the task interrupts the call after its commit
+//! The lease bounds the call and the commit as a statement timeout does. If a handler catches that error, the process exits
+//! when the lease ends. A session that requests the cancellation of the task interrupts the call after its commit
 //! (triggers.rs), and so do commands on the whole database (hooks.rs).
 //!
 //! The process exits after its current task when the handler is detached and when its worker exits, and whenever a
@@ -33,8 +33,8 @@ use std::ffi::CString;
 use std::time::Duration;
 use verbs::{Task, Verbs};
 
-/// How long before the end of the lease the call ends, at most. A tenth of the lease if that is shorter. In this time
-/// the process reports the failure, before others may end the lease.
+/// The call is cancelled this long before the end of the lease, or a tenth of the lease if that is shorter. In the
+/// remaining time the process reports the failure, before other sessions may end the lease.
 const LONGEST_MARGIN: i64 = 1_000_000;
 /// The pause while another session holds a lock on the extension.
 const RETRY_LOCKED: Duration = Duration::from_millis(200);
@@ -238,7 +238,7 @@ impl Process {
         }
     }
 
-    /// Reports how a task ended, once more after what may not happen again.
+    /// Reports how a task ended. Repeats that once after an error that may not recur.
     fn report(&mut self, end: impl Fn(&mut Verbs)) -> Result<(), Failure> {
         let mut reported = Ok(());
         for _ in 0..2 {
@@ -291,16 +291,16 @@ enum Claimed {
     Repeat,
     /// Another session has the extension locked.
     Locked,
-    /// The extension or the function was dropped, or the role must not execute the function.
+    /// The extension or the function was dropped, or the role may not execute the function.
     Exit,
 }
 
-/// What became of a task.
+/// How the handling of a task ended.
 enum Handled {
     /// It ended, and this task was claimed with its completion.
     Next(Task),
     /// It ended.
     Done,
-    /// The function was dropped, or the role must not execute it.
+    /// The function was dropped, or the role may not execute it.
     NotCallable,
 }

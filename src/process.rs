@@ -16,7 +16,7 @@ pub fn start(oid: pg_sys::Oid) {
     start_as(oid, pg_sys::InvalidOid);
 }
 
-/// The same, as a role instead of as a superuser. Ends the process if the role must not connect.
+/// The same, as a role instead of as a superuser. Ends the process if the role may not connect.
 pub fn start_as(oid: pg_sys::Oid, role: pg_sys::Oid) {
     // SAFETY: called first in a background worker, with the handlers of the server's own processes: `die` ends the
     // process at the next CHECK_FOR_INTERRUPTS.

@@ -117,7 +117,7 @@ pub fn due_at(time: i64) {
     with_pending(|pending| pending.notices.run = pending.notices.run.min(time));
 }
 
-/// A task has to be started by this time, or the worker has to end it.
+/// Notes that a task has this start deadline, at which the worker has to end it.
 pub fn start_by(time: i64) {
     with_pending(|pending| pending.notices.start_by = pending.notices.start_by.min(time));
 }

@@ -23,7 +23,7 @@ BEGIN
         PERFORM queue_internal.raise_invalid(
             'handler', 'must be a function that takes one queue.claimed_task and returns jsonb', handler::text);
     END IF;
-    -- A drop that is under way comes first.
+    -- Waits for a concurrent drop of the queue.
     PERFORM FROM queue.queues AS q WHERE q.name = attach.queue FOR KEY SHARE;
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_unknown_queue(queue);
@@ -43,13 +43,13 @@ $$;
 COMMENT ON FUNCTION queue.attach IS
 'Attaches a handler to a queue: processes of the extension claim the tasks of the queue, call the function for each, and
 complete it with what the function returns. The changes that the function makes in this database and the completion
-commit together. An error in the function is a failed attempt. Attaching again replaces the handler of the queue; tasks
-that run are finished by the former one. Only the owner of the extension can call it. Needs the library in
-shared_preload_libraries.
+commit together. An error in the function is a failed attempt. A queue has one handler: attaching another one replaces
+it, and the former handler finishes the tasks that it runs. Only the owner of the extension can call it. Needs the
+library in shared_preload_libraries.
 
 - queue: name of the queue.
-- handler: a function that takes one queue.claimed_task and returns jsonb, the result of the task. Null as result means
-  none.
+- handler: a function that takes one queue.claimed_task and returns jsonb, the result of the task or null. Written with
+  its argument type, as in ''pay(queue.claimed_task)''.
 - role: the role that claims the tasks and calls the function. It needs LOGIN, the worker''s right on the queue, CONNECT
   on the database and EXECUTE on the function.
 - workers: how many tasks are handled at the same time, each by a process of its own, 1 to 64. The processes count

@@ -40,11 +40,11 @@ Options:
 - lease: how long a claim lasts that names no lease. Default "1 minute".
 - timeout: how long an attempt may take. Then it has failed with the error "timed out", and its lease cannot be
   extended further. Default null: no limit.
-- ttl: the start deadline of a task that is pushed without one, as an interval from its push. Default null: none.
-- on_expired: dead (default) or cancel: whether a task that was not started by its deadline becomes a dead letter or is
-  cancelled.
-- max_queued: how many queued tasks the queue may have, scheduled and blocked ones included. Beyond that, pushes raise
-  QX006. Approximate by what is pushed at the same moment. 1 to 2147483647. Default null: no limit.
+- ttl: the default start deadline of a task, as an interval from its push. Default null: none.
+- on_expired: dead (default) or cancel: whether a task that no worker has claimed by its start deadline becomes a dead
+  letter or is cancelled.
+- max_queued: how many queued tasks the queue may have, scheduled and blocked ones included. Pushes beyond that raise
+  QX006. Concurrent pushes can exceed it together. 1 to 2147483647. Default null: no limit.
 - max_attempts: number of attempts of a task, 1 to 10000. Default 20.
 - backoff: an object: kind (fixed, linear, exponential; default exponential), base (the delay after the first failure;
   default "1 second"), max (the longest delay; default "1 hour"), jitter (0 to 1, the largest fraction randomly
@@ -55,7 +55,7 @@ Options:
 - fair_groups: true lets the groups take turns. Default false.
 - rate_limit: how many tasks may start in any rate_period, 1 to 10000. Default null: no limit.
 - group_rate_limit: how many tasks of a group may start in any rate_period, 1 to 10000. Default null: no limit.
-- rate_period: the period of these two limits. Needed with each of them, and not allowed without. Default null.
+- rate_period: the period of rate_limit and group_rate_limit. Required with either, and not allowed without. Default null.
 - ageing: the waiting time that counts as one step of priority. Default null: none.
 - key_ttl: how long a completed or cancelled task keeps its key. Default null: not at all.
 - on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or

@@ -11,8 +11,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.detach IS
-'Detaches the handler of a queue, and returns whether it had one. After the commit its processes finish the tasks that
-they run, and exit. Only the owner of the extension can call it.
+'Detaches the handler of a queue, and returns whether it had one. After the commit, its processes finish their current
+tasks and exit. Only the owner of the extension can call it.
 
 - queue: name of the queue.
 

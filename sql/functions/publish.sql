@@ -74,7 +74,7 @@ caller has the producer''s right.
 - topic: words of letters, digits, _ and -, separated by dots; at most 255 bytes. Added to the headers as "topic".
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout,
   start_by, ttl, weight: as in queue.push, the same for each queue. In a queue whose limit is smaller than weight, the
-  task takes the whole limit.
+  task uses up the whole limit.
 
 Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
 and on_duplicate is error. QX006: one of the queues is full. 22004, 22023 or 54000: an argument is null, invalid or too large.';

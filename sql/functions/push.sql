@@ -102,13 +102,13 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
   option.
 - timeout: how long an attempt may take; more than 0, at most a year. Then the attempt has failed with the error "timed
   out", and its lease cannot be extended further. Null means the queue''s option.
-- start_by: the start deadline: a task whose first attempt has not begun by then is not started any more. It becomes a dead
-  letter with the error "expired", or is cancelled, as the queue''s option on_expired says. Also if it is scheduled for
-  later, or waits for other tasks. Null means no deadline.
-- ttl: the same as an interval from now, more than 0, at most 100 years. Cannot be combined with start_by. Null means the
-  queue''s option.
-- weight: how much of rate_limit and group_rate_limit the task takes when it starts, from 1 to the smaller of these limits.
-  Default 1.
+- start_by: the start deadline. If no worker has claimed the task by then, it expires: it becomes a dead letter with the
+  error "expired", or is cancelled if the queue''s option on_expired is cancel. A task that is scheduled for later or waits
+  for other tasks expires too. Null (default) means that ttl applies.
+- ttl: the start deadline as an interval from now, more than 0, at most 100 years. Cannot be combined with start_by. Null
+  (default) means the queue''s option ttl.
+- weight: how much of rate_limit and group_rate_limit the task uses up when it starts, from 1 to the smaller of these
+  limits. Default 1.
 - batch: the batch, as returned by queue.create_batch, to which the task is added if it is new. Needs the producer''s
   right on the queue of the batch too. Null means no batch.
 

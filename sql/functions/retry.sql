@@ -27,8 +27,8 @@ END
 $$;
 COMMENT ON FUNCTION queue.retry IS
 'Puts a dead letter back into its queue and returns its new state, queued. The task is due at once, and its attempts
-start again from 0. It keeps its id and its errors, and its token continues to grow. It has no start deadline any
-more. Needs the operator''s right on the
+start again from 0. It keeps its id and its errors, and its token continues to grow. Its start deadline is
+removed. Needs the operator''s right on the
 queue.
 
 - id: the task.

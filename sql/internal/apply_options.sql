@@ -111,8 +111,8 @@ BEGIN
                    OR source.delayed_head = 'block' AND l.admission = 0)
             ORDER BY l.id FOR NO KEY UPDATE
         ), admitted AS MATERIALIZED (
-            -- They are admitted again under the new rate limit of their group. Those that other transactions have locked
-            -- are not waited for, because claims could not lock the others meanwhile. Their events withdraw them.
+            -- They are admitted again under the new rate limit of their group. This does not wait for tasks that other
+            -- transactions have locked, because claims could not lock the rest meanwhile. Events withdraw their admission.
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued' AND l.admission = 1
               AND source.group_rate_limit IS NOT NULL

@@ -1,7 +1,7 @@
--- Start deadlines: a task whose first attempt has not begun by "start_by" is not started any more.
+-- Start deadlines: a task that no worker has claimed by "start_by" expires.
 --
---   A claim raises the token of a task, and nothing lowers it. So a task with the token 0 has never been started. After its
---   first claim the deadline has no effect, also if the task is retried, released or suspended.
+--   A claim raises the token of a task, and nothing lowers it. So a task with the token 0 has never been claimed. After its
+--   first claim the deadline has no effect, even if the task is retried, released or suspended.
 --   Promise:  no claim starts a task whose deadline has passed, by the server's clock. Claims check each row (claim_from,
 --             and natively src/verbs/grant.rs)
 --   Promise:  a task whose deadline has passed ends, whatever it waits for: the background worker sleeps until the next
@@ -65,11 +65,11 @@ $$;
 COMMENT ON FUNCTION queue_internal.end_unstarted IS
     'Ends a task whose start deadline has passed, as the queue says; false if it could not.';
 
--- Ends up to "max_tasks" tasks whose start deadline has passed, null for all, those that had to be started first before
--- others, and returns when the next deadline is.
---   Pieces:   continues after the deadline "since" and the id "since_id", and reads natively only so many index entries.
---             "last" and "last_id" are where to continue; null if no deadline up to "until" is left. Tasks that could not
---             be ended are passed over, until a call begins at the start
+-- Ends up to "max_tasks" tasks whose start deadline has passed, null for all, in the order of their deadlines, and returns
+-- the next deadline.
+--   Pieces:   continues after the deadline "since" and the id "since_id". Natively it reads at most "max_entries" index
+--             entries. "last" and "last_id" are where to continue; null if no deadline up to "until" is left. Tasks that
+--             could not be ended are skipped until a call starts from the beginning
 CREATE FUNCTION queue_internal.expire_unstarted(
     max_tasks integer, since timestamptz DEFAULT '-infinity', since_id bigint DEFAULT 0, max_entries integer DEFAULT NULL,
     OUT expired bigint, OUT next_start_by timestamptz, OUT until timestamptz, OUT last timestamptz, OUT last_id bigint)
@@ -89,7 +89,7 @@ DECLARE
 BEGIN
     until := clock_timestamp();
     SELECT b.start_by, b.id INTO bound FROM queue_internal.deadline_bound(since, since_id, max_entries) AS b;
-    -- From each bucket as many as from all together, because only an order of all shows where to continue.
+    -- Reads "max_tasks" from each bucket, because only the merged order shows where to continue.
     SELECT coalesce(array_agg(l.id), '{}'), array_agg(l.start_by) INTO late, times
     FROM (SELECT p.id, p.start_by
           FROM generate_series(0, queue_internal.buckets() - 1) AS b (in_bucket), LATERAL (
@@ -122,7 +122,7 @@ BEGIN
         END IF;
     END IF;
     IF last IS NULL THEN
-        -- If only tasks that have ended follow, the last of their index entries.
+        -- If only entries of ended tasks follow, continue after the last of them.
         SELECT b.start_by, b.id INTO bound
         FROM queue_internal.deadline_bound(until, 9223372036854775807, max_entries) AS b;
         FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP

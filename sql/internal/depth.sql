@@ -1,12 +1,12 @@
 -- The depth of a queue: how many of its tasks are queued, scheduled and blocked ones included. "max_queued" bounds it.
 --
---   Natively the counters behind queue.stats know the depth (known_depth). Otherwise it is counted, up to the bound, in the
---   indexes on the order and on groups.
---   Cost:     a session that has read more than a hundred index entries to count, those of finished tasks included, uses
---             the number for twenty times as long as counting took, up to a minute, and adds what it inserts itself. So
---             pushes to a queue with a million tasks spend a twentieth of their time on counting. It is kept in a
---             setting, as the scan start. A session can change that setting, and so exceed the bound on purpose
---   Exact:    but for that, and for what other transactions push or claim at the same moment. No push waits for another
+--   The native fast path reads the depth from the counters behind queue.stats (known_depth). The SQL implementation counts,
+--   up to the bound, in the indexes on the order and on groups.
+--   Cost:     a session that had to read more than a hundred index entries, those of finished tasks included, reuses the
+--             number for twenty times as long as counting took, up to a minute, and adds what it inserts itself. So
+--             pushes to a queue with a million tasks spend a twentieth of their time on counting. The number is kept in a
+--             setting, like the scan start. A session can change that setting, and so exceed the bound on purpose
+--   Exact:    except for that, and for tasks that other transactions push or claim concurrently. No push waits for another
 
 -- A call adds "more" tasks. The statement has inserted "inserted" of them already, which are queued.
 CREATE FUNCTION queue_internal.check_depth(source queue.queues, more bigint, inserted bigint DEFAULT 0) RETURNS void
@@ -53,7 +53,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.depth_in_session IS
-    'Counts the queued tasks of a queue, or returns what this session has counted a moment ago.';
+    'Counts the queued tasks of a queue, or returns the recent count of this session.';
 
 CREATE FUNCTION queue_internal.depth_entries() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -59,9 +59,9 @@ CREATE TRIGGER queue_created AFTER INSERT ON queue.queues
     FOR EACH ROW EXECUTE FUNCTION queue_internal.queue_created();
 COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new queue''s groups.';
 
--- Returns how many tasks of a group are admitted, how many of those do not run yet, and the last of these. "used" is what
--- they and the starts of the last period take of the rate limit of the group, null if it has none. One query, because a
--- task that starts meanwhile must be counted once.
+-- Returns how many tasks of a group are admitted, how many of those are not running yet, and the last of these. "used" is
+-- how much of the group's rate limit these and the starts of the last period use up, null if it has none. This is one query,
+-- so that a task that starts meanwhile is counted once.
 CREATE FUNCTION queue_internal.admitted_of(
     source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint, OUT used bigint)
 LANGUAGE plpgsql
@@ -88,10 +88,10 @@ BEGIN
     WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.admission = is_admitted;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted, and what they take of its rate limit.';
+COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted, and how much of its rate limit they use up.';
 
 -- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing. "not_before" is
--- when the rate limit will allow the next task, null if that is not what it waits for.
+-- when the rate limit will allow the next task, null if the rate limit is not the reason that it waits.
 CREATE FUNCTION queue_internal.next_admission(
     source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint, used bigint,
     OUT admit bigint, OUT withdraw bigint, OUT not_before timestamptz)
@@ -251,8 +251,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.block_due_tasks IS 'Blocks the due tasks of a group until it is their turn.';
 
 -- Called when a task of a group is requeued or gets another run_at: a task behind it may run first, or it may run
--- before others. If the option of the queue says so, a delayed task lets the others pass. The rate limit of a group allows
--- a task that ran one more start only when it admits it again.
+-- before others. If the option of the queue says so, a delayed task lets the others pass. In a group with a rate limit,
+-- a task that has run must be admitted again before its next start.
 CREATE FUNCTION queue_internal.recheck_group(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -22,7 +22,7 @@ COMMENT ON FUNCTION queue_internal.handler_name IS 'Returns the name of a handle
 CREATE FUNCTION queue_internal.handler_named(name text) RETURNS oid
 LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    -- Not by to_regprocedure(), which raises an error if the caller must not use the schema.
+    -- Not by to_regprocedure(), which raises an error if the caller lacks USAGE on the schema.
     SELECT p.oid FROM pg_proc AS p
     WHERE p.pronargs = 1 AND p.proargtypes[0] = 'queue.claimed_task'::regtype
       AND queue_internal.handler_name(p.oid) = name;
@@ -33,7 +33,7 @@ CREATE FUNCTION queue_internal.runnable_handlers()
 RETURNS TABLE (queue text, handler oid, role oid, workers integer)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- A handler may read tables whose rows the dump has still to bring.
+    -- A handler may read tables whose rows the dump has not restored yet.
     IF NOT queue_internal.is_being_restored() THEN
         RETURN QUERY
         SELECT h.queue, queue_internal.handler_named(h.handler), h.role::oid, h.workers FROM queue.handlers AS h

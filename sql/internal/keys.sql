@@ -150,7 +150,7 @@ DECLARE
 BEGIN
     SELECT k.* INTO holder FROM queue_internal.keys AS k
     WHERE k.queue = pushed.queue AND k.key = pushed.key;
-    -- A task that was not started by its deadline will never run, so no push may rely on it. "replace" gives it a new one.
+    -- An expired task will never run, so no push may be skipped in favour of it. "replace" gives it a new deadline.
     IF on_duplicate <> 'replace' AND (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
                                       WHERE t.id = holder.task_id AND t.queue = pushed.queue) THEN
         -- Waits for another transaction that is ending it, as for the key.

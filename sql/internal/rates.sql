@@ -1,23 +1,23 @@
 -- How many tasks may start in a period: of a queue (rate_limit), and of each of its groups (group_rate_limit).
 --
---   A task counts with its weight. If its weight is larger than the limit, which can be so after the limit was lowered, it
---   counts as the whole limit, because it could never start otherwise.
+--   A start counts as much as the weight of the task. A weight that is larger than the limit, for example because the limit
+--   was lowered, counts as the whole limit; otherwise the task could never start.
 --
 --   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.rate_buckets). A
---   start uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more
---   tasks start. A task with a larger weight uses up several at once. Tasks behind it leave it enough of them, or it might
---   wait for ever while each start that comes back goes to a lighter task.
+--   start uses up one, which becomes available again rate_period later. So in no span of that length, wherever it begins,
+--   can more tasks start. A task with a larger weight uses up several at once. Tasks behind it must leave enough of them
+--   available, or it might wait for ever while lighter tasks use each one that becomes available.
 --
 --   group_rate_limit: each start of a task of a group is a row of queue_internal.group_starts. A task is admitted in its
 --   group (groups.sql) only if its weight, the starts of the last period, and the weights of the tasks that are admitted
---   but do not run yet, together do not exceed the limit. By the time it starts, the starts before it can only have
---   become fewer. So the limit is exact although a start writes a new row and locks none. Until the rate allows the next
+--   but do not run yet, together do not exceed the limit. Between its admission and its start, that sum can only
+--   decrease. So the limit is exact although a start inserts a row and locks none. Until the rate allows the next
 --   task, the group is blocked, so that no claim meets its tasks, and has an event that is due at that time. A task that
 --   is requeued has to be admitted again (recheck_group).
 --
 --   Times that lie more than a period in the future were written before the clock was set back, and do not count.
 
--- Returns when each bucket next has a start, or since when it has one. Reads only.
+-- Returns when each bucket has its next start available, or since when it has had one. Reads only.
 CREATE FUNCTION queue_internal.rate_bucket_times(
     source queue.queues, until timestamptz, wanted integer,
     OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
@@ -156,7 +156,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_start IS
     'Takes a start from a queue''s rate buckets; returns when, or null if there is none.';
 
--- All starts are taken at the same time, after all buckets are locked. The handler releases the locks of a part of them.
+-- Takes all starts at the same time, after it has locked all buckets. If it could lock only a part of them, the exception
+-- handler releases these locks.
 CREATE FUNCTION queue_internal.take_starts(source queue.queues, weight integer, reserve integer) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -166,8 +167,8 @@ DECLARE
     free    record;
     moment  timestamptz;
 BEGIN
-    -- If both together exceed the limit, the task behind can start once the queue has started nothing for a period and a
-    -- second: then another transaction has the first task locked, and does not claim it.
+    -- If both together exceed the limit, the lighter task may start only after the queue has started nothing for a period and
+    -- a second. Then another transaction must have the heavier task locked without claiming it.
     IF wanted + reserve > source.rate_limit THEN
         reserve := source.rate_limit - wanted;
         until := until - interval '1 second';
@@ -200,7 +201,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_starts IS
     'Takes as many starts from a queue''s rate buckets as a task weighs, if others are left; returns when, or null.';
 
--- Returns when enough starts of a group will have come back; null if that takes more than all of them.
+-- Returns when enough starts of a group will be available again; null if that would take more starts than there are.
 CREATE FUNCTION queue_internal.group_free_at(source queue.queues, group_key text, wanted bigint) RETURNS timestamptz
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -223,8 +224,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.group_free_at IS
     'Returns when starts of this weight of a group will have come back.';
 
--- If several tasks of a group can run at a time, the next one may have to wait for this start to come back, and nothing
--- else would have the group checked then. Otherwise it waits for the end of this task, which leaves an event.
+-- If several tasks of a group can run at a time, the next one may have to wait until this start no longer counts, and no
+-- other event would cause the group to be checked then. Otherwise it waits for the end of this task, which adds an event.
 CREATE FUNCTION queue_internal.record_group_start(source queue.queues, task queue.tasks, started timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -233,17 +234,17 @@ BEGIN
     INSERT INTO queue_internal.group_starts (queue, group_key, started_at, task_id, weight, expires_at)
     VALUES (source.name, task.group_key, started, task.id, task.weight, back);
     IF source.max_running_per_group > 1 THEN
-        -- Not relying on an event that another session may process before this transaction commits: it would still see
-        -- the task as one that does not run, and leave no other event. The sweep finds the groups of claims that are open for
-        -- longer.
+        -- An event that exists already is not enough. Another session may process it before this transaction commits: it
+        -- would see the task as not running, and add no further event. If a claim stays open for longer, the sweep finds
+        -- its group.
         PERFORM queue_internal.recheck_group_at(source, task.group_key, back, clock_timestamp() + interval '5 seconds');
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.record_group_start IS 'Counts the start of a task against the rate limit of its group.';
 
--- Has a group checked at a time in the future, unless an event after "since" does so already, or before: that check then
--- leaves the next.
+-- Adds an event that causes a group to be checked at a time in the future, unless there is one after "since" that is due
+-- then or before. Processing that one adds the next.
 CREATE FUNCTION queue_internal.recheck_group_at(
     source queue.queues, group_key text, moment timestamptz, since timestamptz DEFAULT clock_timestamp())
 RETURNS void

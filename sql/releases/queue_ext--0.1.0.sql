@@ -483,7 +483,7 @@ COMMENT ON INDEX queue.tasks_order IS
 CREATE INDEX tasks_group ON queue.tasks (queue, group_key, admission, id) WHERE group_key IS NOT NULL;
 COMMENT ON INDEX queue.tasks_group IS 'The tasks of a group: the admitted, the open and the blocked ones.';
 
--- expire_unstarted: the tasks that have to be started next, and those that were not. Tasks without a deadline are not in it.
+-- expire_unstarted: the tasks in the order of their start deadlines. Tasks without one have no entry.
 CREATE INDEX tasks_start_by ON queue.tasks (start_by, id) WHERE start_by IS NOT NULL;
 COMMENT ON INDEX queue.tasks_start_by IS 'The tasks with a start deadline. Holds no column that a claim changes.';
 
@@ -515,9 +515,9 @@ CREATE INDEX history_default_finished_at ON queue.history_default
     USING brin (finished_at) WITH (pages_per_range = 32);
 COMMENT ON INDEX queue.history_default_finished_at IS 'Finds the tasks that finished in an interval.';
 
--- retire_group_starts: the starts that count no longer.
+-- retire_group_starts: the starts that no longer count.
 CREATE INDEX group_starts_expiry ON queue_internal.group_starts (expires_at);
-COMMENT ON INDEX queue_internal.group_starts_expiry IS 'Finds the starts of groups that count no longer.';
+COMMENT ON INDEX queue_internal.group_starts_expiry IS 'Finds the starts of groups that no longer count.';
 
 -- fire_schedules: the schedules that became due since the last call.
 CREATE INDEX schedules_next_run_at ON queue.schedules (next_run_at) WHERE paused_at IS NULL;
@@ -1622,7 +1622,7 @@ DECLARE
 BEGIN
     SELECT k.* INTO holder FROM queue_internal.keys AS k
     WHERE k.queue = pushed.queue AND k.key = pushed.key;
-    -- A task that was not started by its deadline will never run, so no push may rely on it. "replace" gives it a new one.
+    -- An expired task will never run, so no push may be skipped in favour of it. "replace" gives it a new deadline.
     IF on_duplicate <> 'replace' AND (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
                                       WHERE t.id = holder.task_id AND t.queue = pushed.queue) THEN
         -- Waits for another transaction that is ending it, as for the key.
@@ -1756,9 +1756,9 @@ CREATE TRIGGER queue_created AFTER INSERT ON queue.queues
     FOR EACH ROW EXECUTE FUNCTION queue_internal.queue_created();
 COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new queue''s groups.';
 
--- Returns how many tasks of a group are admitted, how many of those do not run yet, and the last of these. "used" is what
--- they and the starts of the last period take of the rate limit of the group, null if it has none. One query, because a
--- task that starts meanwhile must be counted once.
+-- Returns how many tasks of a group are admitted, how many of those are not running yet, and the last of these. "used" is
+-- how much of the group's rate limit these and the starts of the last period use up, null if it has none. This is one query,
+-- so that a task that starts meanwhile is counted once.
 CREATE FUNCTION queue_internal.admitted_of(
     source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint, OUT used bigint)
 LANGUAGE plpgsql
@@ -1785,10 +1785,10 @@ BEGIN
     WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.admission = is_admitted;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted, and what they take of its rate limit.';
+COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted, and how much of its rate limit they use up.';
 
 -- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing. "not_before" is
--- when the rate limit will allow the next task, null if that is not what it waits for.
+-- when the rate limit will allow the next task, null if the rate limit is not the reason that it waits.
 CREATE FUNCTION queue_internal.next_admission(
     source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint, used bigint,
     OUT admit bigint, OUT withdraw bigint, OUT not_before timestamptz)
@@ -1948,8 +1948,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.block_due_tasks IS 'Blocks the due tasks of a group until it is their turn.';
 
 -- Called when a task of a group is requeued or gets another run_at: a task behind it may run first, or it may run
--- before others. If the option of the queue says so, a delayed task lets the others pass. The rate limit of a group allows
--- a task that ran one more start only when it admits it again.
+-- before others. If the option of the queue says so, a delayed task lets the others pass. In a group with a rate limit,
+-- a task that has run must be admitted again before its next start.
 CREATE FUNCTION queue_internal.recheck_group(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -3297,24 +3297,24 @@ COMMENT ON FUNCTION queue_internal.sweep_part IS
     'Leaves events for changes without one, for a small part of a queue, once a second in a session.';
 -- How many tasks may start in a period: of a queue (rate_limit), and of each of its groups (group_rate_limit).
 --
---   A task counts with its weight. If its weight is larger than the limit, which can be so after the limit was lowered, it
---   counts as the whole limit, because it could never start otherwise.
+--   A start counts as much as the weight of the task. A weight that is larger than the limit, for example because the limit
+--   was lowered, counts as the whole limit; otherwise the task could never start.
 --
 --   rate_limit: the queue can start that many tasks, spread over up to 64 rate buckets (queue_internal.rate_buckets). A
---   start uses up one, which comes back rate_period later. So in no span of that length, wherever it begins, can more
---   tasks start. A task with a larger weight uses up several at once. Tasks behind it leave it enough of them, or it might
---   wait for ever while each start that comes back goes to a lighter task.
+--   start uses up one, which becomes available again rate_period later. So in no span of that length, wherever it begins,
+--   can more tasks start. A task with a larger weight uses up several at once. Tasks behind it must leave enough of them
+--   available, or it might wait for ever while lighter tasks use each one that becomes available.
 --
 --   group_rate_limit: each start of a task of a group is a row of queue_internal.group_starts. A task is admitted in its
 --   group (groups.sql) only if its weight, the starts of the last period, and the weights of the tasks that are admitted
---   but do not run yet, together do not exceed the limit. By the time it starts, the starts before it can only have
---   become fewer. So the limit is exact although a start writes a new row and locks none. Until the rate allows the next
+--   but do not run yet, together do not exceed the limit. Between its admission and its start, that sum can only
+--   decrease. So the limit is exact although a start inserts a row and locks none. Until the rate allows the next
 --   task, the group is blocked, so that no claim meets its tasks, and has an event that is due at that time. A task that
 --   is requeued has to be admitted again (recheck_group).
 --
 --   Times that lie more than a period in the future were written before the clock was set back, and do not count.
 
--- Returns when each bucket next has a start, or since when it has one. Reads only.
+-- Returns when each bucket has its next start available, or since when it has had one. Reads only.
 CREATE FUNCTION queue_internal.rate_bucket_times(
     source queue.queues, until timestamptz, wanted integer,
     OUT bucket integer, OUT version bigint, OUT free_at timestamptz)
@@ -3453,7 +3453,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_start IS
     'Takes a start from a queue''s rate buckets; returns when, or null if there is none.';
 
--- All starts are taken at the same time, after all buckets are locked. The handler releases the locks of a part of them.
+-- Takes all starts at the same time, after it has locked all buckets. If it could lock only a part of them, the exception
+-- handler releases these locks.
 CREATE FUNCTION queue_internal.take_starts(source queue.queues, weight integer, reserve integer) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -3463,8 +3464,8 @@ DECLARE
     free    record;
     moment  timestamptz;
 BEGIN
-    -- If both together exceed the limit, the task behind can start once the queue has started nothing for a period and a
-    -- second: then another transaction has the first task locked, and does not claim it.
+    -- If both together exceed the limit, the lighter task may start only after the queue has started nothing for a period and
+    -- a second. Then another transaction must have the heavier task locked without claiming it.
     IF wanted + reserve > source.rate_limit THEN
         reserve := source.rate_limit - wanted;
         until := until - interval '1 second';
@@ -3497,7 +3498,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_starts IS
     'Takes as many starts from a queue''s rate buckets as a task weighs, if others are left; returns when, or null.';
 
--- Returns when enough starts of a group will have come back; null if that takes more than all of them.
+-- Returns when enough starts of a group will be available again; null if that would take more starts than there are.
 CREATE FUNCTION queue_internal.group_free_at(source queue.queues, group_key text, wanted bigint) RETURNS timestamptz
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -3520,8 +3521,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.group_free_at IS
     'Returns when starts of this weight of a group will have come back.';
 
--- If several tasks of a group can run at a time, the next one may have to wait for this start to come back, and nothing
--- else would have the group checked then. Otherwise it waits for the end of this task, which leaves an event.
+-- If several tasks of a group can run at a time, the next one may have to wait until this start no longer counts, and no
+-- other event would cause the group to be checked then. Otherwise it waits for the end of this task, which adds an event.
 CREATE FUNCTION queue_internal.record_group_start(source queue.queues, task queue.tasks, started timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -3530,17 +3531,17 @@ BEGIN
     INSERT INTO queue_internal.group_starts (queue, group_key, started_at, task_id, weight, expires_at)
     VALUES (source.name, task.group_key, started, task.id, task.weight, back);
     IF source.max_running_per_group > 1 THEN
-        -- Not relying on an event that another session may process before this transaction commits: it would still see
-        -- the task as one that does not run, and leave no other event. The sweep finds the groups of claims that are open for
-        -- longer.
+        -- An event that exists already is not enough. Another session may process it before this transaction commits: it
+        -- would see the task as not running, and add no further event. If a claim stays open for longer, the sweep finds
+        -- its group.
         PERFORM queue_internal.recheck_group_at(source, task.group_key, back, clock_timestamp() + interval '5 seconds');
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.record_group_start IS 'Counts the start of a task against the rate limit of its group.';
 
--- Has a group checked at a time in the future, unless an event after "since" does so already, or before: that check then
--- leaves the next.
+-- Adds an event that causes a group to be checked at a time in the future, unless there is one after "since" that is due
+-- then or before. Processing that one adds the next.
 CREATE FUNCTION queue_internal.recheck_group_at(
     source queue.queues, group_key text, moment timestamptz, since timestamptz DEFAULT clock_timestamp())
 RETURNS void
@@ -4642,13 +4643,13 @@ COMMENT ON FUNCTION queue_internal.open_queue IS
     'Returns the row of a queue; raises if the caller has no such right or the queue does not exist.';
 -- The depth of a queue: how many of its tasks are queued, scheduled and blocked ones included. "max_queued" bounds it.
 --
---   Natively the counters behind queue.stats know the depth (known_depth). Otherwise it is counted, up to the bound, in the
---   indexes on the order and on groups.
---   Cost:     a session that has read more than a hundred index entries to count, those of finished tasks included, uses
---             the number for twenty times as long as counting took, up to a minute, and adds what it inserts itself. So
---             pushes to a queue with a million tasks spend a twentieth of their time on counting. It is kept in a
---             setting, as the scan start. A session can change that setting, and so exceed the bound on purpose
---   Exact:    but for that, and for what other transactions push or claim at the same moment. No push waits for another
+--   The native fast path reads the depth from the counters behind queue.stats (known_depth). The SQL implementation counts,
+--   up to the bound, in the indexes on the order and on groups.
+--   Cost:     a session that had to read more than a hundred index entries, those of finished tasks included, reuses the
+--             number for twenty times as long as counting took, up to a minute, and adds what it inserts itself. So
+--             pushes to a queue with a million tasks spend a twentieth of their time on counting. The number is kept in a
+--             setting, like the scan start. A session can change that setting, and so exceed the bound on purpose
+--   Exact:    except for that, and for tasks that other transactions push or claim concurrently. No push waits for another
 
 -- A call adds "more" tasks. The statement has inserted "inserted" of them already, which are queued.
 CREATE FUNCTION queue_internal.check_depth(source queue.queues, more bigint, inserted bigint DEFAULT 0) RETURNS void
@@ -4695,7 +4696,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.depth_in_session IS
-    'Counts the queued tasks of a queue, or returns what this session has counted a moment ago.';
+    'Counts the queued tasks of a queue, or returns the recent count of this session.';
 
 CREATE FUNCTION queue_internal.depth_entries() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -5213,10 +5214,10 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.end_expired IS
     'Ends attempts whose lease has expired, and tasks that were not started, until a time; returns how many, and the tasks that it did not come to.';
--- Start deadlines: a task whose first attempt has not begun by "start_by" is not started any more.
+-- Start deadlines: a task that no worker has claimed by "start_by" expires.
 --
---   A claim raises the token of a task, and nothing lowers it. So a task with the token 0 has never been started. After its
---   first claim the deadline has no effect, also if the task is retried, released or suspended.
+--   A claim raises the token of a task, and nothing lowers it. So a task with the token 0 has never been claimed. After its
+--   first claim the deadline has no effect, even if the task is retried, released or suspended.
 --   Promise:  no claim starts a task whose deadline has passed, by the server's clock. Claims check each row (claim_from,
 --             and natively src/verbs/grant.rs)
 --   Promise:  a task whose deadline has passed ends, whatever it waits for: the background worker sleeps until the next
@@ -5280,11 +5281,11 @@ $$;
 COMMENT ON FUNCTION queue_internal.end_unstarted IS
     'Ends a task whose start deadline has passed, as the queue says; false if it could not.';
 
--- Ends up to "max_tasks" tasks whose start deadline has passed, null for all, those that had to be started first before
--- others, and returns when the next deadline is.
---   Pieces:   continues after the deadline "since" and the id "since_id", and reads natively only so many index entries.
---             "last" and "last_id" are where to continue; null if no deadline up to "until" is left. Tasks that could not
---             be ended are passed over, until a call begins at the start
+-- Ends up to "max_tasks" tasks whose start deadline has passed, null for all, in the order of their deadlines, and returns
+-- the next deadline.
+--   Pieces:   continues after the deadline "since" and the id "since_id". Natively it reads at most "max_entries" index
+--             entries. "last" and "last_id" are where to continue; null if no deadline up to "until" is left. Tasks that
+--             could not be ended are skipped until a call starts from the beginning
 CREATE FUNCTION queue_internal.expire_unstarted(
     max_tasks integer, since timestamptz DEFAULT '-infinity', since_id bigint DEFAULT 0, max_entries integer DEFAULT NULL,
     OUT expired bigint, OUT next_start_by timestamptz, OUT until timestamptz, OUT last timestamptz, OUT last_id bigint)
@@ -5304,7 +5305,7 @@ DECLARE
 BEGIN
     until := clock_timestamp();
     SELECT b.start_by, b.id INTO bound FROM queue_internal.deadline_bound(since, since_id, max_entries) AS b;
-    -- From each bucket as many as from all together, because only an order of all shows where to continue.
+    -- Reads "max_tasks" from each bucket, because only the merged order shows where to continue.
     SELECT coalesce(array_agg(l.id), '{}'), array_agg(l.start_by) INTO late, times
     FROM (SELECT p.id, p.start_by
           FROM generate_series(0, queue_internal.buckets() - 1) AS b (in_bucket), LATERAL (
@@ -5337,7 +5338,7 @@ BEGIN
         END IF;
     END IF;
     IF last IS NULL THEN
-        -- If only tasks that have ended follow, the last of their index entries.
+        -- If only entries of ended tasks follow, continue after the last of them.
         SELECT b.start_by, b.id INTO bound
         FROM queue_internal.deadline_bound(until, 9223372036854775807, max_entries) AS b;
         FOR in_bucket IN 0 .. queue_internal.buckets() - 1 LOOP
@@ -5895,8 +5896,8 @@ BEGIN
                    OR source.delayed_head = 'block' AND l.admission = 0)
             ORDER BY l.id FOR NO KEY UPDATE
         ), admitted AS MATERIALIZED (
-            -- They are admitted again under the new rate limit of their group. Those that other transactions have locked
-            -- are not waited for, because claims could not lock the others meanwhile. Their events withdraw them.
+            -- They are admitted again under the new rate limit of their group. This does not wait for tasks that other
+            -- transactions have locked, because claims could not lock the rest meanwhile. Events withdraw their admission.
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued' AND l.admission = 1
               AND source.group_rate_limit IS NOT NULL
@@ -7093,7 +7094,7 @@ COMMENT ON FUNCTION queue_internal.handler_name IS 'Returns the name of a handle
 CREATE FUNCTION queue_internal.handler_named(name text) RETURNS oid
 LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    -- Not by to_regprocedure(), which raises an error if the caller must not use the schema.
+    -- Not by to_regprocedure(), which raises an error if the caller lacks USAGE on the schema.
     SELECT p.oid FROM pg_proc AS p
     WHERE p.pronargs = 1 AND p.proargtypes[0] = 'queue.claimed_task'::regtype
       AND queue_internal.handler_name(p.oid) = name;
@@ -7104,7 +7105,7 @@ CREATE FUNCTION queue_internal.runnable_handlers()
 RETURNS TABLE (queue text, handler oid, role oid, workers integer)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- A handler may read tables whose rows the dump has still to bring.
+    -- A handler may read tables whose rows the dump has not restored yet.
     IF NOT queue_internal.is_being_restored() THEN
         RETURN QUERY
         SELECT h.queue, queue_internal.handler_named(h.handler), h.role::oid, h.workers FROM queue.handlers AS h
@@ -7285,7 +7286,7 @@ GROUP BY s.queue;
 CREATE VIEW queue.failing_handlers WITH (security_barrier) AS
 SELECT h.queue, p.problem, p.hint
 FROM queue.handlers AS h
--- A null name, of a role that was dropped, is formatted as nothing.
+-- The name of a dropped role is null, which format() replaces by an empty string.
 LEFT JOIN (SELECT a.oid, a.rolcanlogin, a.rolname AS name, quote_ident(a.rolname) AS quoted FROM pg_roles AS a) AS r
     ON r.oid = h.role
 CROSS JOIN LATERAL (SELECT queue_internal.handler_named(h.handler) AS oid) AS f
@@ -7302,14 +7303,14 @@ CROSS JOIN LATERAL (
          'Attach another function, or call queue.detach().'),
         (4, NOT pg_has_role(t.owner, r.oid, CASE WHEN current_setting('server_version_num')::integer < 160000
                                                  THEN 'MEMBER' ELSE 'SET' END),
-         format('the owner of the extension must not become role %s', r.quoted),
+         format('the owner of the extension may not SET ROLE to %s', r.quoted),
          format('Attach the handler with another role, or let a superuser GRANT %s TO %I.', r.quoted, pg_get_userbyid(t.owner))),
         (5, NOT r.rolcanlogin, format('role %s is not permitted to log in', r.quoted),
-         format('ALTER ROLE %s LOGIN. Without a password nobody can log in with one.', r.quoted)),
+         format('ALTER ROLE %s LOGIN. Leave it without a password, so that no client can log in with one.', r.quoted)),
         (6, NOT has_database_privilege(r.oid, current_database(), 'CONNECT'),
-         format('role %s must not connect to the database', r.quoted),
+         format('role %s lacks the privilege CONNECT on the database', r.quoted),
          format('GRANT CONNECT ON DATABASE %s TO %s.', t.database, r.quoted)),
-        (7, NOT has_function_privilege(r.oid, f.oid, 'EXECUTE'), format('role %s must not execute %s', r.quoted, h.handler),
+        (7, NOT has_function_privilege(r.oid, f.oid, 'EXECUTE'), format('role %s lacks the privilege EXECUTE on %s', r.quoted, h.handler),
          format('GRANT EXECUTE ON FUNCTION %s TO %s.', h.handler, r.quoted)),
         (8, NOT pg_has_role(r.oid, t.owner, 'USAGE') AND NOT EXISTS (
                 SELECT FROM queue.rights AS g
@@ -7459,13 +7460,13 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
   option.
 - timeout: how long an attempt may take; more than 0, at most a year. Then the attempt has failed with the error "timed
   out", and its lease cannot be extended further. Null means the queue''s option.
-- start_by: the start deadline: a task whose first attempt has not begun by then is not started any more. It becomes a dead
-  letter with the error "expired", or is cancelled, as the queue''s option on_expired says. Also if it is scheduled for
-  later, or waits for other tasks. Null means no deadline.
-- ttl: the same as an interval from now, more than 0, at most 100 years. Cannot be combined with start_by. Null means the
-  queue''s option.
-- weight: how much of rate_limit and group_rate_limit the task takes when it starts, from 1 to the smaller of these limits.
-  Default 1.
+- start_by: the start deadline. If no worker has claimed the task by then, it expires: it becomes a dead letter with the
+  error "expired", or is cancelled if the queue''s option on_expired is cancel. A task that is scheduled for later or waits
+  for other tasks expires too. Null (default) means that ttl applies.
+- ttl: the start deadline as an interval from now, more than 0, at most 100 years. Cannot be combined with start_by. Null
+  (default) means the queue''s option ttl.
+- weight: how much of rate_limit and group_rate_limit the task uses up when it starts, from 1 to the smaller of these
+  limits. Default 1.
 - batch: the batch, as returned by queue.create_batch, to which the task is added if it is new. Needs the producer''s
   right on the queue of the batch too. Null means no batch.
 
@@ -8196,7 +8197,7 @@ caller has the producer''s right.
 - topic: words of letters, digits, _ and -, separated by dots; at most 255 bytes. Added to the headers as "topic".
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease, timeout,
   start_by, ttl, weight: as in queue.push, the same for each queue. In a queue whose limit is smaller than weight, the
-  task takes the whole limit.
+  task uses up the whole limit.
 
 Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
 and on_duplicate is error. QX006: one of the queues is full. 22004, 22023 or 54000: an argument is null, invalid or too large.';
@@ -9399,8 +9400,8 @@ END
 $$;
 COMMENT ON FUNCTION queue.retry IS
 'Puts a dead letter back into its queue and returns its new state, queued. The task is due at once, and its attempts
-start again from 0. It keeps its id and its errors, and its token continues to grow. It has no start deadline any
-more. Needs the operator''s right on the
+start again from 0. It keeps its id and its errors, and its token continues to grow. Its start deadline is
+removed. Needs the operator''s right on the
 queue.
 
 - id: the task.
@@ -9503,7 +9504,7 @@ COMMENT ON FUNCTION queue.run_again IS
 'Pushes a new task like one that completed, failed or was cancelled, and returns the id of the new task. It has the same
 queue, payload, kind, headers, priority, key, group key, max_attempts, lease, timeout and weight, those of a dead letter also its
 backoff and key_ttl, and is due at once. The task that ended stays in the history or among the dead letters; queue.retry puts a dead letter
-itself back. Where a limit of the queue is smaller than the weight by now, the task takes the whole limit. Needs the operator''s right on the queue.
+itself back. If a limit of the queue is now smaller than the weight, the task uses up the whole limit. Needs the operator''s right on the queue.
 
 - id: the task that ended.
 
@@ -9523,7 +9524,7 @@ END
 $$;
 COMMENT ON FUNCTION queue.reap IS
 'Requeues every task whose lease has expired, or moves it to the dead letters if its attempts are used up, and ends every
-task that was not started by its deadline. Returns how many tasks it changed. The background worker and queue.maintain do the same, and claims take over expired leases by
+task that was not claimed by its start deadline. Returns how many tasks it changed. The background worker and queue.maintain do the same, and claims take over expired leases by
 themselves. Needs the operator''s right on all queues.
 
 Errors: 42501: no right on all queues.';
@@ -9799,11 +9800,11 @@ Options:
 - lease: how long a claim lasts that names no lease. Default "1 minute".
 - timeout: how long an attempt may take. Then it has failed with the error "timed out", and its lease cannot be
   extended further. Default null: no limit.
-- ttl: the start deadline of a task that is pushed without one, as an interval from its push. Default null: none.
-- on_expired: dead (default) or cancel: whether a task that was not started by its deadline becomes a dead letter or is
-  cancelled.
-- max_queued: how many queued tasks the queue may have, scheduled and blocked ones included. Beyond that, pushes raise
-  QX006. Approximate by what is pushed at the same moment. 1 to 2147483647. Default null: no limit.
+- ttl: the default start deadline of a task, as an interval from its push. Default null: none.
+- on_expired: dead (default) or cancel: whether a task that no worker has claimed by its start deadline becomes a dead
+  letter or is cancelled.
+- max_queued: how many queued tasks the queue may have, scheduled and blocked ones included. Pushes beyond that raise
+  QX006. Concurrent pushes can exceed it together. 1 to 2147483647. Default null: no limit.
 - max_attempts: number of attempts of a task, 1 to 10000. Default 20.
 - backoff: an object: kind (fixed, linear, exponential; default exponential), base (the delay after the first failure;
   default "1 second"), max (the longest delay; default "1 hour"), jitter (0 to 1, the largest fraction randomly
@@ -9814,7 +9815,7 @@ Options:
 - fair_groups: true lets the groups take turns. Default false.
 - rate_limit: how many tasks may start in any rate_period, 1 to 10000. Default null: no limit.
 - group_rate_limit: how many tasks of a group may start in any rate_period, 1 to 10000. Default null: no limit.
-- rate_period: the period of these two limits. Needed with each of them, and not allowed without. Default null.
+- rate_period: the period of rate_limit and group_rate_limit. Required with either, and not allowed without. Default null.
 - ageing: the waiting time that counts as one step of priority. Default null: none.
 - key_ttl: how long a completed or cancelled task keeps its key. Default null: not at all.
 - on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or
@@ -9926,7 +9927,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.drop IS
-'Drops a queue, its bindings, its emitted events, and detaches its handler. The history stays. Needs the operator''s right on the queue.
+'Drops a queue, its bindings and its emitted events, and detaches its handler. The history stays. Needs the operator''s right on the queue.
 
 - name: name of the queue.
 - force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait
@@ -10018,7 +10019,7 @@ BEGIN
         PERFORM queue_internal.raise_invalid(
             'handler', 'must be a function that takes one queue.claimed_task and returns jsonb', handler::text);
     END IF;
-    -- A drop that is under way comes first.
+    -- Waits for a concurrent drop of the queue.
     PERFORM FROM queue.queues AS q WHERE q.name = attach.queue FOR KEY SHARE;
     IF NOT FOUND THEN
         PERFORM queue_internal.raise_unknown_queue(queue);
@@ -10038,13 +10039,13 @@ $$;
 COMMENT ON FUNCTION queue.attach IS
 'Attaches a handler to a queue: processes of the extension claim the tasks of the queue, call the function for each, and
 complete it with what the function returns. The changes that the function makes in this database and the completion
-commit together. An error in the function is a failed attempt. Attaching again replaces the handler of the queue; tasks
-that run are finished by the former one. Only the owner of the extension can call it. Needs the library in
-shared_preload_libraries.
+commit together. An error in the function is a failed attempt. A queue has one handler: attaching another one replaces
+it, and the former handler finishes the tasks that it runs. Only the owner of the extension can call it. Needs the
+library in shared_preload_libraries.
 
 - queue: name of the queue.
-- handler: a function that takes one queue.claimed_task and returns jsonb, the result of the task. Null as result means
-  none.
+- handler: a function that takes one queue.claimed_task and returns jsonb, the result of the task or null. Written with
+  its argument type, as in ''pay(queue.claimed_task)''.
 - role: the role that claims the tasks and calls the function. It needs LOGIN, the worker''s right on the queue, CONNECT
   on the database and EXECUTE on the function.
 - workers: how many tasks are handled at the same time, each by a process of its own, 1 to 64. The processes count
@@ -10065,8 +10066,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.detach IS
-'Detaches the handler of a queue, and returns whether it had one. After the commit its processes finish the tasks that
-they run, and exit. Only the owner of the extension can call it.
+'Detaches the handler of a queue, and returns whether it had one. After the commit, its processes finish their current
+tasks and exit. Only the owner of the extension can call it.
 
 - queue: name of the queue.
 
@@ -10280,7 +10281,7 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
   them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
   for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
-  timeout, weight. If a limit of the queue is lowered below weight later, the tasks take the whole limit.
+  timeout, weight. If a limit of the queue is later lowered below weight, the tasks use up the whole limit.
 
 Errors: 42501: no right on the queue, or the name belongs to a schedule of another queue without it. QX002: the queue
 does not exist. 54000: the queue has 10000 schedules. 22004, 22023 or 54000: an argument or an option is null, invalid
@@ -10783,7 +10784,7 @@ END
 $$;
 COMMENT ON PROCEDURE queue.maintain IS
 'Does one round of the background worker''s work, for databases without one: requeues tasks whose lease has expired,
-ends tasks that were not started by their deadline, runs the schedules that are due, unblocks tasks that waited for a
+ends tasks that were not claimed by their start deadline, runs the schedules that are due, unblocks tasks that waited for a
 predecessor or their turn, creates and drops partitions of the history, and deletes old dead letters, keys, steps and
 events. Call it once a minute, from pg_cron or another scheduler. Only the owner of the extension can call it, because it creates and drops tables.
 
@@ -11279,11 +11280,11 @@ COMMENT ON COLUMN queue.queues.lease IS 'How long a claim lasts that names no le
 COMMENT ON COLUMN queue.queues.timeout IS
     'How long an attempt may take of a task that was pushed without a timeout of its own; null for no limit.';
 COMMENT ON COLUMN queue.queues.ttl IS
-    'The start deadline of a task that was pushed without one, as an interval from its push; null for none.';
+    'The default start deadline of a task, as an interval from its push; null for none.';
 COMMENT ON COLUMN queue.queues.on_expired IS
-    'What happens to a task that was not started by its deadline: dead makes it a dead letter, cancel cancels it.';
+    'What happens to a task that no worker has claimed by its start deadline: dead makes it a dead letter, cancel cancels it.';
 COMMENT ON COLUMN queue.queues.max_queued IS
-    'How many queued tasks the queue may have before pushes are refused; null for no limit.';
+    'How many queued tasks the queue may have. Pushes beyond that are refused; null for no limit.';
 COMMENT ON COLUMN queue.queues.max_attempts IS 'Attempts of a task that was pushed without a number of its own.';
 COMMENT ON COLUMN queue.queues.backoff_kind IS 'How the delay grows with each failure: fixed, linear or exponential.';
 COMMENT ON COLUMN queue.queues.backoff_base IS 'The delay after the first failure.';
@@ -11339,8 +11340,8 @@ COMMENT ON COLUMN queue.tasks.kind IS 'What sort of work it is, by which workers
 COMMENT ON COLUMN queue.tasks.lease IS 'How long a claim lasts that names no lease; null for the option of the queue.';
 COMMENT ON COLUMN queue.tasks.timeout IS 'How long an attempt may take; null for the option of the queue.';
 COMMENT ON COLUMN queue.tasks.start_by IS
-    'The start deadline: a task whose first attempt has not begun by then is not started any more; null for none.';
-COMMENT ON COLUMN queue.tasks.weight IS 'How much of rate_limit and group_rate_limit a start of the task takes.';
+    'The start deadline: if no worker has claimed the task by then, it expires; null for none.';
+COMMENT ON COLUMN queue.tasks.weight IS 'How much of rate_limit and group_rate_limit a start of the task uses up.';
 COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request id, user, trace context.';
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
@@ -11402,7 +11403,7 @@ COMMENT ON COLUMN queue.stats.cancelled_last_hour IS 'Tasks that were cancelled 
 COMMENT ON COLUMN queue.stats.failed_last_hour IS 'Tasks that became dead letters in the last hour.';
 COMMENT ON COLUMN queue.stats.completed_per_second IS 'Tasks that completed, per second, over the last minute.';
 COMMENT ON VIEW queue.workers IS
-    'The workers of each queue that hold leases or wait for a task. The SQL-only edition does not know who waits.';
+    'The workers of each queue that hold leases or wait for a task. The SQL-only edition does not show workers that wait.';
 COMMENT ON COLUMN queue.workers.worker IS 'The name that the worker passed to claim, take or wait; null if none.';
 COMMENT ON COLUMN queue.workers.queue IS 'The name of the queue.';
 COMMENT ON COLUMN queue.workers.running IS 'How many tasks of the queue the worker has leased.';
@@ -11462,9 +11463,9 @@ COMMENT ON COLUMN queue.bindings.topic_regex IS
     'The pattern as a regular expression, for the topic with a dot before it.';
 COMMENT ON COLUMN queue.bindings.created_at IS 'When the binding was created.';
 COMMENT ON TABLE queue.handlers IS
-    'Which function handles the tasks of a queue in the database. Change it with queue.attach() and queue.detach().';
+    'The functions that handle tasks in the database, one for each queue. Change them with queue.attach() and queue.detach().';
 COMMENT ON COLUMN queue.handlers.queue IS 'The queue whose tasks are handled.';
-COMMENT ON COLUMN queue.handlers.handler IS 'The function that is called for each task, by its name.';
+COMMENT ON COLUMN queue.handlers.handler IS 'The name of the function that is called for each task.';
 COMMENT ON COLUMN queue.handlers.role IS 'The role that claims the tasks and calls the function.';
 COMMENT ON COLUMN queue.handlers.workers IS 'How many processes handle tasks at the same time.';
 COMMENT ON COLUMN queue.handlers.created_at IS 'When the handler was attached.';

@@ -73,8 +73,8 @@ impl Failure {
         format!("{}: {}", self.sqlstate, shown(message.as_bytes())).into_bytes()
     }
 
-    /// Whether the same may succeed next time: after an interrupt, for a task that has just ended or by
-    /// pg_cancel_backend, or a deadlock.
+    /// Whether a repetition may succeed: after a deadlock, or an interrupt that was meant for a task that has just ended or
+    /// came from pg_cancel_backend.
     pub fn is_passing(&self) -> bool {
         self.sqlstate == QUERY_CANCELED || self.sqlstate.starts_with("40")
     }

@@ -7,7 +7,7 @@ use super::sleeper::Sleeper;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, Ordering};
 
-/// How many handlers the processes of a server can run at a time, in all databases.
+/// The largest number of processes with handlers on a server, in all databases.
 const MOST: usize = 128;
 /// The longest name of a queue.
 const NAME: usize = 128;
@@ -108,7 +108,7 @@ impl Handlers {
         Some(Use { slot: slot as u32, generation: handler.generation.load(Ordering::SeqCst) })
     }
 
-    /// The slot, unless it was freed since, and perhaps taken again.
+    /// The slot, unless it was freed in the meantime, and perhaps taken again.
     pub fn get(&self, taken: Use) -> Option<&Handler> {
         let handler = self.0.get(taken.slot as usize)?;
         let same = handler.generation.load(Ordering::SeqCst) == taken.generation
@@ -156,7 +156,7 @@ impl Handler {
         self.manager.load(Ordering::SeqCst)
     }
 
-    /// Frees the slot. From then on, [`Handlers::get`] does not find this use of it, also while another worker takes it.
+    /// Frees the slot. From then on, [`Handlers::get`] does not find this use of it, even while another worker takes the slot.
     pub fn free(&self) {
         self.process.leave();
         self.task.store(0, Ordering::SeqCst);

@@ -11,7 +11,7 @@ const ROOM: usize = 512;
 const NAME: usize = 128;
 
 thread_local! {
-    /// Where this process is.
+    /// The index of this process's entry.
     static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -31,7 +31,7 @@ struct Place {
 /// A session that waits.
 pub struct IdleWorker {
     pub pid: i32,
-    /// The name that it gives.
+    /// The name of the worker.
     pub name: Option<Vec<u8>>,
     /// When its call began, in microseconds since 2000.
     pub since: i64,
@@ -44,7 +44,7 @@ impl Default for IdleWorkers {
 }
 
 impl IdleWorkers {
-    /// Adds the calling process, unless it is here or there is no room. The name is in the encoding of the database.
+    /// Adds the calling process, unless it has an entry or no entry is free. The name is in the encoding of the database.
     pub fn enter(&self, name: Option<&[u8]>, since: i64) {
         // SAFETY: plain reads of what belongs to this process.
         let (me, database) = unsafe { (pg_sys::MyProcPid, pg_sys::MyDatabaseId.to_u32()) };
@@ -56,7 +56,7 @@ impl IdleWorkers {
         let Some(index) = self.0.iter().position(is_free) else { return };
         let place = &self.0[index];
         place.since.store(since, Ordering::SeqCst);
-        // Of no name: longer than any.
+        // No name: a length beyond the longest one.
         place.length.store(name.map_or(u32::MAX, |name| name.len() as u32), Ordering::SeqCst);
         for (to, from) in place.name.iter().zip(name.unwrap_or_default().chunks(8)) {
             let mut bytes = [0; 8];
@@ -67,7 +67,7 @@ impl IdleWorkers {
         PLACE.set(Some(index));
     }
 
-    /// Removes the calling process, if it is here.
+    /// Removes the entry of the calling process, if it has one.
     pub fn leave(&self) {
         if let Some(index) = PLACE.take() {
             self.0[index].database.store(0, Ordering::SeqCst);
@@ -94,7 +94,7 @@ impl Place {
             let bytes = self.name.iter().flat_map(|part| part.load(Ordering::SeqCst).to_ne_bytes());
             bytes.take(length).collect()
         });
-        // Otherwise another session may have written a part of what was read.
+        // Otherwise the read may have mixed two versions of the entry.
         let is_same =
             is_here() && self.pid.load(Ordering::SeqCst) == pid && self.since.load(Ordering::SeqCst) == since;
         is_same.then_some(IdleWorker { pid, name, since })

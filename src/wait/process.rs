@@ -1,4 +1,4 @@
-//! Waiting in a process of the extension, which claims by itself and has no CALL: see handler.rs.
+//! Waiting in a process of the extension, which claims by itself without a CALL: see handler.rs.
 
 use super::call::Kind;
 use super::{FIRST_PAUSE, NEVER, RETRY_AT, lists, next_check, sleep};

@@ -7,7 +7,7 @@ use pgrx::prelude::*;
 use std::collections::HashMap;
 
 /// `queue_internal.waiting_workers()`: each session that waits, once for each of its queues of which the caller may see the
-/// numbers. Name and time are null for the sessions that found no room in the list of names. A name is a text, which has
+/// numbers. Name and time are null for sessions without an entry in the list of names. A name is a text, which has
 /// the layout of the bytea that pgrx passes as bytes; a time is in microseconds since 2000.
 #[pg_extern(sql = false)]
 fn waiting_workers()

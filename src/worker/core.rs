@@ -113,7 +113,7 @@ pub struct Expired {
     pub next: i64,
 }
 
-/// Ends up to `max_tasks` tasks that were not started by their deadline, among `max_entries` after an entry.
+/// Ends up to `max_tasks` tasks whose start deadline has passed, among the `max_entries` index entries after an entry.
 pub fn expire_unstarted(max_tasks: i32, after: (i64, i64), max_entries: i32) -> Expired {
     let query =
         "SELECT last, last_id, until, next_start_by FROM queue_internal.expire_unstarted($1, $2, $3, $4)";
@@ -220,7 +220,7 @@ pub fn retire_keys(max_keys: i32) -> bool {
     write(query, &[max_keys.into()], |row| Ok(row.get(1)?.unwrap_or(false)))
 }
 
-/// Deletes starts of groups that count no longer; returns whether there may be more.
+/// Deletes starts of groups that no longer count; returns whether there may be more.
 pub fn retire_group_starts(max_starts: i32) -> bool {
     let query = "SELECT queue_internal.retire_group_starts($1)";
     write(query, &[max_starts.into()], |row| Ok(row.get(1)?.unwrap_or(false)))

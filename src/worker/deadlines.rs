@@ -1,6 +1,6 @@
-//! Ends tasks that were not started by their deadline. First those whose deadline has just passed, and then those that are
-//! behind: of tasks that were pushed late, were locked, or were announced by no session. So a flood of such tasks does not
-//! delay the others.
+//! Ends tasks whose start deadline has passed: first those whose deadline has just passed, and then older ones. Older ones
+//! are left if their tasks were pushed after the deadline, were locked, or were announced by no session. A flood of them
+//! does not delay the others.
 
 use super::installed::Installed;
 use super::{BATCH, EXPIRE_UNSTARTED, Worker, core, microseconds};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How many index entries a piece has, and how long a step reads one piece of either kind after the other.
 const PIECE: i32 = 5_000;
 const STEP: Duration = Duration::from_millis(25);
-/// The time between two sweeps is at least so many times that of the last one.
+/// The time between two sweeps is at least this many times the duration of the last one.
 const SWEEP_SHARE: i64 = 8;
 
 /// An entry of the index: a deadline and the id of its task.
@@ -26,12 +26,12 @@ fn after(time: i64) -> Entry {
     (time, i64::MAX)
 }
 
-/// What the worker knows of the start deadlines.
+/// How far the worker has read the start deadlines.
 pub(super) struct Deadlines {
     /// All up to this entry have been read once, and the next one.
     read: Entry,
     next: i64,
-    /// The entry after which those that are behind are to be read.
+    /// The entry after which the older ones have to be read.
     behind: Option<Entry>,
     /// The same for the next time. Otherwise an announcement would send the worker back before it came to the last.
     behind_again: Option<Entry>,

@@ -39,7 +39,7 @@ impl Worker {
         self.sweep_position = swept.position;
         self.sweeping = !swept.turn_is_over;
         if swept.turn_is_over {
-            // In batches until none is left. Each start of a task leaves one, so a bounded number a turn may not keep up.
+            // In batches until none is left. Each start of a task adds one, so a bounded number per turn might not keep up.
             let starts: fn(i32) -> bool = core::retire_group_starts;
             self.to_retire.retain(|part| !std::ptr::fn_addr_eq(*part, starts));
             self.to_retire.push(starts);

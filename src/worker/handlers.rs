@@ -31,14 +31,14 @@ struct Process {
     taken: HandlerUse,
     handle: DynamicBackgroundWorker,
     started: i64,
-    /// It was told to exit.
+    /// Whether the worker has asked it to exit.
     stopped: bool,
 }
 
 /// The processes of a database, and when to start more of them.
 pub struct Processes {
     running: Vec<Process>,
-    /// After processes of a handler have exited by themselves.
+    /// The pauses of handlers whose processes have exited by themselves.
     pauses: HashMap<Vec<u8>, Pause>,
     /// When to compare them with the attached handlers again, even if nothing was announced.
     due: i64,

@@ -92,12 +92,12 @@ fn what_the_role_lacks_is_refused_and_stops_a_handler_that_runs() {
         (
             "REVOKE EXECUTE ON FUNCTION public.handle FROM PUBLIC",
             "GRANT EXECUTE ON FUNCTION public.handle TO PUBLIC",
-            "role app must not execute public.handle(queue.claimed_task)",
+            "role app lacks the privilege EXECUTE on public.handle(queue.claimed_task)",
         ),
         (
             "REVOKE CONNECT ON DATABASE postgres FROM PUBLIC",
             "GRANT CONNECT ON DATABASE postgres TO PUBLIC",
-            "role app must not connect to the database",
+            "role app lacks the privilege CONNECT on the database",
         ),
     ] {
         run(&mut client, loses);

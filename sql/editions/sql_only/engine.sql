@@ -187,7 +187,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.waiting_workers IS
-    'Returns no rows: without the library, sessions that wait leave no trace.';
+    'Returns no rows: without the library, waiting sessions are not recorded.';
 
 CREATE FUNCTION queue.engine_stats() RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

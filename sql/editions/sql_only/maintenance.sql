@@ -14,8 +14,8 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE queue.maintain IS
-'Does one round of maintenance: requeues tasks whose lease has expired, ends tasks that were not started by their
-deadline, runs the schedules that are due, unblocks tasks that waited for a predecessor or their turn, creates and drops
+'Does one round of maintenance: requeues tasks whose lease has expired, ends tasks that were not claimed by their
+start deadline, runs the schedules that are due, unblocks tasks that waited for a predecessor or their turn, creates and drops
 partitions of the history, deletes old dead letters, keys, steps and events, and notifies listeners. Call it once a
 minute, from pg_cron or another scheduler. Only the owner of queue_ext can call it, because it creates and drops tables.
 

@@ -32,7 +32,7 @@ ALTER SEQUENCE queue_internal.events_id_seq CACHE 100;
 -- Keys are distributed by the hash of the key, not of the queue.
 ALTER TABLE queue_internal.keys DROP CONSTRAINT keys_pkey;
 ALTER TABLE queue_internal.keys ADD CONSTRAINT keys_pkey PRIMARY KEY (key, queue);
--- The starts of groups likewise.
+-- The same for the starts of groups.
 ALTER TABLE queue_internal.group_starts DROP CONSTRAINT group_starts_pkey;
 ALTER TABLE queue_internal.group_starts
     ADD CONSTRAINT group_starts_pkey PRIMARY KEY (group_key, queue, started_at, task_id);

@@ -10,7 +10,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.attach IS
-'Handlers in the database need the library, which the SQL-only edition does not have: always raises 0A000. Only the owner
-of the extension can call it.
+'Always raises 0A000, because handlers in the database need the library, which the SQL-only edition does not have. Only
+the owner can call it.
 
 - queue, handler, role, workers: ignored.';
