@@ -21,8 +21,8 @@ export function render({ overview }) {
     part(overview.workers, (rows) => [
       heading("Workers", h("span", { class: "dim" }, count(new Set(rows.map((row) => row.worker)).size))),
       rows.length ? table("Workers", columns, rows, (row) => JSON.stringify([row.worker, row.queue]))
-        : empty("No workers", "No worker has a lease or waits for a task. If tasks are due, the workers are down or the queues are paused."),
-      h("p", { class: "dim" }, "A worker that polls is shown only while it has a lease; so is one that waits, in the SQL-only edition."),
+        : empty("No workers", "No worker holds a lease or waits for a task. If tasks are due, the workers are down or the queues are paused."),
+      h("p", { class: "dim" }, "A worker that polls instead of waiting is shown only while it has a lease. In the SQL-only edition, this holds for all workers."),
     ]),
   ];
 }
