@@ -127,7 +127,7 @@ BEGIN
                               AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
                             ORDER BY t.run_at, t.id LIMIT 1) AS f
                         WHERE f.weight > 1;
-                        -- So that claims write nothing while it waits.
+                        -- Stops here, so that claims write nothing while the heavy task waits for the rate.
                         IF heavy IS NOT NULL AND queue_internal.starts_at(source, reserve) > clock_timestamp() THEN
                             PERFORM queue_internal.announce_start(source, reserve);
                             EXIT walk;

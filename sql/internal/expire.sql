@@ -36,7 +36,7 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
         expired := 0;
         tried := 0;
-        -- Whatever the first attempt took, or none would be tried.
+        -- The time starts after the first attempt. If that took longer, no task would be tried here.
         started := clock_timestamp();
         FOREACH task_id IN ARRAY ids LOOP
             EXIT WHEN clock_timestamp() > started + interval '300 ms';

@@ -96,7 +96,7 @@ BEGIN
     IF source.rate_limit IS NOT NULL THEN
         started := queue_internal.take_start(source, weight, reserve);
         IF started IS NULL THEN
-            -- Unless it only met the locks of others.
+            -- If a start is available now, the call only met buckets that other sessions have locked.
             later := queue_internal.starts_at(source, weight + reserve);
             IF later > clock_timestamp() THEN
                 PERFORM queue_internal.announce_task(source.name, later);

@@ -127,7 +127,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_times IS 'Checks the lease and the timeout of a task, which may be null.';
 
--- The limits of a queue are only for those who may push to it. "queue" is null if there may be several.
+-- Reports the limits of a queue only to roles that may push to it. "queue" is null if there may be several.
 CREATE FUNCTION queue_internal.check_weight(queue text, group_key text, weight integer) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -152,8 +152,8 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_weight IS 'Checks the weight of a task against its bounds and the limits of its queue.';
 
--- For pushes that were configured or made under a larger limit, and for those to several queues, so that a limit that was
--- lowered since does not make them fail.
+-- For pushes that were configured or made under a larger limit, and for pushes to several queues: they do not fail because
+-- a limit is smaller than the weight.
 CREATE FUNCTION queue_internal.possible_weight(queue text, group_key text, weight integer) RETURNS integer
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

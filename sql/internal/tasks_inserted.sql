@@ -2,7 +2,7 @@
 --
 --   Refuses tasks of unknown and full queues and tasks that could never run, gives tasks without a start deadline that of
 --   their queue, and leaves an event for each group with blocked tasks. A task with errors is a dead letter that is put
---   back: that is never refused, and gives it no deadline.
+--   back: it is never refused and gets no deadline.
 --   Errors:   QX002 no such queue; QX006 the queue is full; 22023 for an invalid column in a plain INSERT
 --   Why a statement trigger: one lookup of the queues for a million rows.
 

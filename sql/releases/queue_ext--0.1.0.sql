@@ -1161,7 +1161,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_times IS 'Checks the lease and the timeout of a task, which may be null.';
 
--- The limits of a queue are only for those who may push to it. "queue" is null if there may be several.
+-- Reports the limits of a queue only to roles that may push to it. "queue" is null if there may be several.
 CREATE FUNCTION queue_internal.check_weight(queue text, group_key text, weight integer) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -1186,8 +1186,8 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.check_weight IS 'Checks the weight of a task against its bounds and the limits of its queue.';
 
--- For pushes that were configured or made under a larger limit, and for those to several queues, so that a limit that was
--- lowered since does not make them fail.
+-- For pushes that were configured or made under a larger limit, and for pushes to several queues: they do not fail because
+-- a limit is smaller than the weight.
 CREATE FUNCTION queue_internal.possible_weight(queue text, group_key text, weight integer) RETURNS integer
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -1324,7 +1324,7 @@ ALTER TABLE queue.bindings ADD CONSTRAINT bindings_pattern_check
 --
 --   Refuses tasks of unknown and full queues and tasks that could never run, gives tasks without a start deadline that of
 --   their queue, and leaves an event for each group with blocked tasks. A task with errors is a dead letter that is put
---   back: that is never refused, and gives it no deadline.
+--   back: it is never refused and gets no deadline.
 --   Errors:   QX002 no such queue; QX006 the queue is full; 22023 for an invalid column in a plain INSERT
 --   Why a statement trigger: one lookup of the queues for a million rows.
 
@@ -3675,7 +3675,7 @@ BEGIN
     IF source.rate_limit IS NOT NULL THEN
         started := queue_internal.take_start(source, weight, reserve);
         IF started IS NULL THEN
-            -- Unless it only met the locks of others.
+            -- If a start is available now, the call only met buckets that other sessions have locked.
             later := queue_internal.starts_at(source, weight + reserve);
             IF later > clock_timestamp() THEN
                 PERFORM queue_internal.announce_task(source.name, later);
@@ -4903,7 +4903,7 @@ BEGIN
                               AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
                             ORDER BY t.run_at, t.id LIMIT 1) AS f
                         WHERE f.weight > 1;
-                        -- So that claims write nothing while it waits.
+                        -- Stops here, so that claims write nothing while the heavy task waits for the rate.
                         IF heavy IS NOT NULL AND queue_internal.starts_at(source, reserve) > clock_timestamp() THEN
                             PERFORM queue_internal.announce_start(source, reserve);
                             EXIT walk;
@@ -5146,7 +5146,7 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
         expired := 0;
         tried := 0;
-        -- Whatever the first attempt took, or none would be tried.
+        -- The time starts after the first attempt. If that took longer, no task would be tried here.
         started := clock_timestamp();
         FOREACH task_id IN ARRAY ids LOOP
             EXIT WHEN clock_timestamp() > started + interval '300 ms';
