@@ -221,7 +221,7 @@ fn no_period_has_more_starts_than_the_rate_limit() {
 /// the light ones do not keep the heavy ones out.
 #[test]
 fn no_period_has_more_weight_than_the_rates_of_the_queue_and_of_each_group() {
-    in_each_mode("group-rate", 240, |cluster, tasks| {
+    in_each_mode("group-rate", 96, |cluster, tasks| {
         let mut client = cluster.connect();
         let options = "{\"rate_limit\": 50, \"group_rate_limit\": 12, \"rate_period\": \"1 second\",
                         \"max_running_per_group\": 20}";
@@ -264,7 +264,7 @@ fn no_period_has_more_weight_than_the_rates_of_the_queue_and_of_each_group() {
 /// However many tasks of a group wait for its rate, claims of others do not read them, also not again and again.
 #[test]
 fn a_group_at_its_rate_with_many_tasks_in_front_costs_other_claims_nothing() {
-    const WAITING: i32 = 100_000;
+    const WAITING: i32 = 40_000;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for edition in [Edition::FastPath, Edition::SqlOnly] {
         let cluster = edition.cluster("policies-throttled", Worker::On);
@@ -349,7 +349,7 @@ fn a_rate_per_group_that_is_not_reached_costs_little_more_than_groups() {
         client.execute("SELECT queue.create($1, $2::text::jsonb)", &[&queue, &options]).expect("create");
     }
     let mut times = [Duration::ZERO; 2];
-    for _ in 0..3 {
+    for _ in 0..if brief() { 1 } else { 3 } {
         for (queue, time) in ["free", "rated"].into_iter().zip(&mut times) {
             push(&mut client, queue, 500, 50);
             *time += time_to_drain(&cluster, queue);
