@@ -39,8 +39,8 @@ COMMITTING = [
     "to_queue text,priority integer,INOUT tasks bigint)",
     # In the SQL-only edition.
     "queue_internal.try_commit(INOUT committed boolean)",
-    "queue.wait(queue text,timeout interval,INOUT ready boolean)",
-    "queue.wait(queues text[],timeout interval,INOUT ready boolean)",
+    "queue.wait(queue text,timeout interval,INOUT ready boolean,worker text)",
+    "queue.wait(queues text[],timeout interval,INOUT ready boolean,worker text)",
     "queue.wait_result(id bigint,timeout interval,INOUT state text,INOUT result jsonb)",
 ]
 

@@ -7,16 +7,20 @@
 
 mod account;
 mod actions;
+mod batches;
 pub mod campaign;
 pub mod campaigns;
 pub mod checker;
 mod client;
+mod deadlines;
 mod drain;
+mod events;
 mod journal;
 mod links;
 mod load;
 mod observer;
 pub mod random;
 mod scene;
+mod steps;
 mod waiting;
 mod words;

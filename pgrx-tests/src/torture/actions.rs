@@ -2,6 +2,7 @@
 //! operation as the worker, so that a lease can be traced to it.
 
 use postgres::Row;
+use postgres::types::ToSql;
 
 use super::client::{Client, Held, Session, Unsure};
 use super::journal::{Effect, Link, OnFailure, Verb};
@@ -48,6 +49,11 @@ enum Action {
     Batch,
     Zombie,
     Cancel,
+    Deadline,
+    PushInBatch,
+    Step,
+    Await,
+    Emit,
 }
 
 impl Client {
@@ -68,6 +74,11 @@ impl Client {
                 (37, Finish),
                 (4, Zombie),
                 (2, Cancel),
+                (4, Deadline),
+                (5, PushInBatch),
+                (6, Step),
+                (3, Await),
+                (3, Emit),
             ])
         };
         match action {
@@ -86,6 +97,11 @@ impl Client {
                 None => self.push(session),
             },
             Cancel => self.cancel(session),
+            Deadline => self.push_with_deadline(session),
+            PushInBatch => self.push_in_batch(session),
+            Step => self.step(session),
+            Await => self.await_event(session),
+            Emit => self.emit(session),
         }
     }
 
@@ -185,6 +201,32 @@ impl Client {
         }
         self.journal.settle(number, effect);
         Ok(())
+    }
+
+    /// Pushes a task with a value alone by a statement with more arguments: $1 is the queue, $2 the value.
+    pub(super) fn push_by(
+        &mut self,
+        session: &mut Session,
+        statement: &'static str,
+        queue: &str,
+        value: &str,
+        after: &[i64],
+        more: &[&(dyn ToSql + Sync)],
+    ) -> Result<i64, postgres::Error> {
+        let effect = |id| Effect::Push {
+            queue: queue.to_owned(),
+            value: value.to_owned(),
+            key: None,
+            group: None,
+            link: Link { after: after.to_vec(), ..Link::NONE },
+            id,
+        };
+        let number = self.journal.effect(effect(None));
+        let mut arguments: Vec<&(dyn ToSql + Sync)> = vec![&queue, &value];
+        arguments.extend(more);
+        let id = session.query(statement, &arguments)?[0].get(0);
+        self.journal.settle(number, effect(Some(id)));
+        Ok(id)
     }
 
     fn push_many(&mut self, session: &mut Session) -> Result<(), postgres::Error> {

@@ -13,7 +13,7 @@ use super::client::{Client, Target};
 use super::load::{Load, QUEUES, SETUP};
 use super::random::Random;
 use super::scene::Scene;
-use super::{account, drain, observer, waiting};
+use super::{account, batches, drain, observer, waiting};
 use crate::cluster::{bindir, major_version, run_folder};
 use crate::{Cluster, Settings};
 
@@ -250,6 +250,11 @@ impl Campaign {
         let mut client = scene.cluster.connect();
         let mut say = |invariant, what| verdict.violations.push(Violation { invariant, what });
         checker::wrong_stats(&mut client).into_iter().for_each(|what| say("I10", what));
+        if let Err(error) =
+            batches::seal_all(&mut client, &scene.journals, &format!("r{}seal", verdict.rounds))
+        {
+            say("I19", format!("a batch cannot be sealed: {error:?}"));
+        }
         match waiting::unannounced(&mut client) {
             Ok(found) => found.into_iter().for_each(|what| say("I17", what)),
             Err(error) => say("I17", format!("{error:?}")),
@@ -276,7 +281,9 @@ impl Campaign {
             client
                 .batch_execute(
                     "DELETE FROM queue.history; DELETE FROM queue.dead_letters; DELETE FROM queue_internal.keys; \
-                     DELETE FROM queue_internal.outcomes; DELETE FROM public.orders",
+                     DELETE FROM queue_internal.outcomes; DELETE FROM queue_internal.steps; \
+                     DELETE FROM queue_internal.awaits; DELETE FROM queue_internal.emitted; \
+                     DELETE FROM public.orders",
                 )
                 .expect("a clean slate");
         }
@@ -285,7 +292,10 @@ impl Campaign {
 
 fn found(client: &mut postgres::Client) -> Vec<Found> {
     let query = "SELECT id, queue, state, payload->>'value', token, attempt, key, group_key, \
-                 (extract(epoch FROM finished_at) * 1000000)::bigint FROM queue.all_tasks WHERE queue = ANY ($1)";
+                 (extract(epoch FROM finished_at) * 1000000)::bigint, coalesce(errors->-1->>'error' = 'expired', false), \
+                 headers->'batch', coalesce((SELECT jsonb_object_agg(s.name, coalesce(s.value, '\"timeout\"')) FROM queue_internal.steps AS s \
+                                             WHERE s.task_id = a.id), '{}') \
+                 FROM queue.all_tasks AS a WHERE queue = ANY ($1)";
     let rows = client.query(query, &[&QUEUES.as_slice()]).expect("read all tasks");
     rows.iter()
         .map(|row| Found {
@@ -298,6 +308,9 @@ fn found(client: &mut postgres::Client) -> Vec<Found> {
             key: row.get(6),
             group: row.get(7),
             finished: row.get(8),
+            expired: row.get(9),
+            counts: row.get(10),
+            steps: row.get(11),
         })
         .collect()
 }

@@ -3,6 +3,8 @@
 //! Each check is sound: it only reports what no interleaving of correct transactions can produce. An operation took
 //! effect somewhere between its begin and its end. One whose outcome is unknown may have taken effect or not.
 
+mod batches;
+mod deadlines;
 mod endings;
 mod leases;
 mod links;
@@ -10,6 +12,7 @@ mod order;
 mod owners;
 mod pushes;
 mod server;
+mod steps;
 
 pub use server::{Log, corruption, damaged_pages, wrong_stats};
 
@@ -70,6 +73,12 @@ pub struct Found {
     pub group: Option<String>,
     /// In microseconds since 1970; a live task has none.
     pub finished: Option<i64>,
+    /// Whether it was not started by its deadline.
+    pub expired: bool,
+    /// For the callback of a batch: how many tasks completed, failed and were cancelled.
+    pub counts: Option<serde_json::Value>,
+    /// Its steps, and the events that it awaited, by name.
+    pub steps: serde_json::Value,
 }
 
 /// A lease as the observer saw it: its worker is the name of the operation that claimed it.
@@ -124,6 +133,27 @@ pub struct End<'a> {
     pub accepted: bool,
 }
 
+/// A step that a client stored, or an event that a task awaited.
+pub struct Step<'a> {
+    pub operation: &'a Operation,
+    pub outcome: Outcome,
+    pub token: i64,
+    pub name: &'a str,
+    pub value: &'a str,
+    pub stored: Option<&'a str>,
+}
+
+/// A batch that was created.
+#[derive(Default)]
+pub struct Batch<'a> {
+    /// Whether its creation is known to have committed.
+    pub sure: bool,
+    /// The values of the tasks that were pushed into it, or may have been.
+    pub members: Vec<&'a str>,
+    /// When a call that sealed it, or may have, began at the earliest.
+    pub sealed: Option<i64>,
+}
+
 /// Everything that is known of one task.
 #[derive(Default)]
 pub struct Task<'a> {
@@ -133,6 +163,7 @@ pub struct Task<'a> {
     pub forgotten: Vec<Claim<'a>>,
     pub extensions: Vec<Extension<'a>>,
     pub ends: Vec<End<'a>>,
+    pub steps: Vec<Step<'a>>,
     /// The operations that cancelled it, or may have.
     pub cancels: Vec<(&'a Operation, Outcome, Option<&'a str>)>,
     pub found: Vec<&'a Found>,
@@ -143,6 +174,11 @@ pub struct Facts<'a> {
     pub pushes: HashMap<&'a str, Vec<Push<'a>>>,
     pub tasks: HashMap<i64, Task<'a>>,
     pub found: HashMap<&'a str, Vec<&'a Found>>,
+    /// The earliest and the latest time of start deadlines, by the values of their tasks.
+    pub deadlines: HashMap<&'a str, (i64, i64)>,
+    pub batches: HashMap<i64, Batch<'a>>,
+    /// The payloads of emissions that committed, or may have, by event.
+    pub emitted: HashMap<&'a str, Vec<&'a str>>,
     /// Every claim, committed or not.
     pub seen: Vec<Claim<'a>>,
     /// Keys, by queue, whose holders may have been replaced.
@@ -176,6 +212,9 @@ pub fn check(
     endings::check(&facts, &mut say);
     leases::check(&facts, timed, &mut say);
     links::check(&facts, timed, &mut say);
+    deadlines::check(&facts, timed, &mut say);
+    batches::check(&facts, timed, &mut say);
+    steps::check(&facts, &mut say);
     if timed {
         order::check(&facts, &mut say);
     }
@@ -190,6 +229,9 @@ impl<'a> Facts<'a> {
             pushes: HashMap::new(),
             tasks: HashMap::new(),
             found: HashMap::new(),
+            deadlines: HashMap::new(),
+            batches: HashMap::new(),
+            emitted: HashMap::new(),
             seen: Vec::new(),
             replaced: HashSet::new(),
         };
@@ -244,6 +286,28 @@ impl<'a> Facts<'a> {
             Effect::Cancel { id, state } => {
                 self.tasks.entry(*id).or_default().cancels.push((operation, outcome, state.as_deref()));
             }
+            Effect::Deadline { value, from, to } => {
+                self.deadlines.insert(value, (*from, *to));
+            }
+            Effect::Open { batch } => {
+                self.batches.entry(*batch).or_default().sure |= outcome == Outcome::Ok;
+            }
+            Effect::Join { batch, value } if outcome != Outcome::Failed => {
+                self.batches.entry(*batch).or_default().members.push(value);
+            }
+            Effect::Seal { batch } if outcome != Outcome::Failed => {
+                let sealed = &mut self.batches.entry(*batch).or_default().sealed;
+                *sealed = Some(sealed.map_or(operation.begin, |other| other.min(operation.begin)));
+            }
+            Effect::Emit { event, value } if outcome != Outcome::Failed => {
+                self.emitted.entry(event).or_default().push(value);
+            }
+            Effect::Join { .. } | Effect::Seal { .. } | Effect::Emit { .. } => {}
+            Effect::Step { id, token, name, value, stored } => {
+                let (token, stored) = (*token, stored.as_deref());
+                let step = Step { operation, outcome, token, name, value, stored };
+                self.tasks.entry(*id).or_default().steps.push(step);
+            }
         }
     }
 }
@@ -276,6 +340,13 @@ impl End<'_> {
     /// Whether it may have been accepted.
     pub fn maybe(&self) -> bool {
         self.is_accepted() || self.outcome == Outcome::Unknown
+    }
+}
+
+impl Step<'_> {
+    /// Whether it is known to have returned what is stored.
+    pub fn is_returned(&self) -> bool {
+        self.outcome == Outcome::Ok && self.stored.is_some()
     }
 }
 

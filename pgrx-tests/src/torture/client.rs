@@ -126,6 +126,8 @@ pub struct Client {
     pub(super) past: VecDeque<Held>,
     /// Tasks that it pushed of late, the last one first.
     pub(super) pushed: VecDeque<i64>,
+    /// Batches that it has created and not sealed.
+    pub(super) batches: VecDeque<i64>,
     unsure: Vec<Unsure>,
     pub(super) values: u64,
     /// The settings of its sessions.
@@ -155,6 +157,7 @@ impl Client {
             held: Vec::new(),
             past: VecDeque::new(),
             pushed: VecDeque::new(),
+            batches: VecDeque::new(),
             unsure: Vec::new(),
             values: 0,
             settings,
@@ -332,6 +335,7 @@ impl Client {
                     self.pushed.push_front(id);
                     self.pushed.truncate(REMEMBERED);
                 }
+                (Effect::Open { batch }, Outcome::Ok) => self.batches.push_back(batch),
                 (Effect::Push { queue, value, key: Some(key), .. }, Outcome::Unknown)
                     if repeated.is_none() && key == value =>
                 {
@@ -344,8 +348,10 @@ impl Client {
 
     /// The last call was refused because its lease is lost.
     fn give_up(&mut self) {
-        if let Some((Effect::End { id, token, .. } | Effect::Extend { id, token, .. }, _)) =
-            self.journal.effects().last()
+        if let Some((
+            Effect::End { id, token, .. } | Effect::Extend { id, token, .. } | Effect::Step { id, token, .. },
+            _,
+        )) = self.journal.effects().last()
         {
             self.forget(Held { id: *id, token: *token });
         }

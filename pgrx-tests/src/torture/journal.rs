@@ -73,6 +73,18 @@ pub enum Effect {
     End { verb: Verb, id: i64, token: i64, accepted: bool },
     /// A task was to be cancelled by an operator, and was, or its worker was asked to.
     Cancel { id: i64, state: Option<String> },
+    /// The task pushed with this value has a start deadline, which lies between these times.
+    Deadline { value: String, from: i64, to: i64 },
+    /// A batch was created.
+    Open { batch: i64 },
+    /// The task pushed with this value belongs to a batch.
+    Join { batch: i64, value: String },
+    /// A batch was to be sealed.
+    Seal { batch: i64 },
+    /// An event was to be emitted.
+    Emit { event: String, value: String },
+    /// A step was to be stored, or an event to be awaited, and this was returned as its value.
+    Step { id: i64, token: i64, name: String, value: String, stored: Option<String> },
 }
 
 impl Effect {

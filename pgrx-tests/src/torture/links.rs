@@ -76,7 +76,7 @@ impl Client {
     }
 
     /// Up to three: tasks that this transaction has pushed, that the client holds, or that it pushed before.
-    fn predecessors(&mut self) -> Vec<i64> {
+    pub(super) fn predecessors(&mut self) -> Vec<i64> {
         let own: Vec<i64> = self.journal.effects().iter().rev().filter_map(own_push).take(4).collect();
         let mut after: Vec<i64> = Vec::new();
         for _ in 0..self.random.weighted(&[(10, 0), (50, 1), (25, 2), (15, 3)]) {

@@ -19,7 +19,7 @@ SELECT queue.create('hot', '{"max_attempts": 1000, "backoff": {"base": "0"}}');
 SELECT queue.create('grouped', '{"max_attempts": 1000, "backoff": {"base": "20 ms", "max": "100 ms"}}');
 SELECT queue.create('limited', '{"max_attempts": 1000, "max_running": 5, "backoff": {"base": "0"}}');
 SELECT queue.create('frail', '{"max_attempts": 2, "backoff": {"base": "0"}}');
-SELECT queue.create('café', '{"max_attempts": 1000, "backoff": {"base": "20 ms", "max": "100 ms"}}');
+SELECT queue.create('café', '{"max_attempts": 1000, "on_expired": "cancel", "backoff": {"base": "20 ms", "max": "100 ms"}}');
 SELECT queue.create('reliés', '{"max_attempts": 1000, "backoff": {"base": "20 ms", "max": "100 ms"}}');
 CREATE TABLE public.orders (id bigint GENERATED ALWAYS AS IDENTITY, task bigint);
 CREATE INDEX ON public.orders (task);
@@ -85,9 +85,9 @@ impl Load {
     };
 
     /// Whether a client may meet this error. The others are: a stale token, a task that has finished, a
-    /// duplicate, a server that goes down or comes up.
+    /// duplicate, a batch that is over, a server that goes down or comes up.
     pub fn tolerates(&self, code: &str) -> bool {
-        ["QX001", "QX003", "QX005", "57P01", "57P02", "57P03"].contains(&code)
+        ["QX001", "QX003", "QX005", "QX007", "QX008", "57P01", "57P02", "57P03"].contains(&code)
             || self.tolerated.contains(&code)
     }
 }

@@ -10,14 +10,17 @@ use crate::stalls;
 /// by ten seconds at most.
 const SOON: Duration = Duration::from_secs(15);
 
-/// A task that the sweep may have to find: it waits for a task whose end could not be written to the dependency's
-/// row, and left its outcome elsewhere, as designed.
+/// A task that the sweep may have to find, as designed: it waits for a task whose end could not be written to the
+/// dependency's row, and left its outcome elsewhere; or it was locked when its start deadline passed.
 const LEFT_TO_THE_SWEEP: &str = "
     SELECT DISTINCT t.id FROM queue.tasks AS t
     JOIN queue_internal.dependencies AS d ON d.task_id = t.id
     JOIN queue_internal.outcomes AS o ON o.task_id = d.predecessor_id
     WHERE t.state = 'waiting' AND d.outcome IS NULL
-      AND NOT EXISTS (SELECT FROM queue.tasks AS p WHERE p.id = d.predecessor_id)";
+      AND NOT EXISTS (SELECT FROM queue.tasks AS p WHERE p.id = d.predecessor_id)
+    UNION
+    SELECT t.id FROM queue.tasks AS t
+    WHERE t.state <> 'running' AND t.token = 0 AND t.start_by <= clock_timestamp()";
 
 /// Tasks that can be unblocked and have no event: they would wait for the sweep.
 const UNANNOUNCED: &str = "
@@ -25,11 +28,12 @@ const UNANNOUNCED: &str = "
     FROM queue.tasks AS t
     WHERE t.state = 'waiting' AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = t.id)
       AND (EXISTS (SELECT FROM queue_internal.dependencies AS d
-                   WHERE d.task_id = t.id AND d.outcome <> 'completed' AND d.on_failure <> 'continue')
+                   WHERE d.task_id = t.id AND d.outcome <> 'completed' AND d.on_failure NOT IN ('continue', 'batch'))
            OR NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
                           WHERE d.task_id = t.id AND d.outcome IS NULL
                             AND (EXISTS (SELECT FROM queue.tasks AS p WHERE p.id = d.predecessor_id)
-                                 OR EXISTS (SELECT FROM queue_internal.outcomes AS o WHERE o.task_id = d.predecessor_id))))
+                                 OR EXISTS (SELECT FROM queue_internal.outcomes AS o WHERE o.task_id = d.predecessor_id)))
+              AND NOT EXISTS (SELECT FROM queue_internal.batches AS b WHERE b.task_id = t.id AND b.sealed_at IS NULL))
     UNION ALL
     SELECT format('group %s of %s has its turn, and no event says so', g.group_key, (g.source).name)
     FROM (SELECT DISTINCT q AS source, t.group_key FROM queue.tasks AS t JOIN queue.queues AS q ON q.name = t.queue

@@ -45,6 +45,14 @@ pub fn encode(effect: &Effect) -> String {
         }
         Effect::End { verb, id, token, accepted } => format!("{verb:?} {id} {token} {}", u8::from(*accepted)),
         Effect::Cancel { id, state } => format!("cancel {id} {}", or_dash(state.as_ref())),
+        Effect::Deadline { value, from, to } => format!("deadline {value} {from} {to}"),
+        Effect::Open { batch } => format!("open {batch}"),
+        Effect::Join { batch, value } => format!("join {batch} {value}"),
+        Effect::Seal { batch } => format!("seal {batch}"),
+        Effect::Emit { event, value } => format!("emit {event} {value}"),
+        Effect::Step { id, token, name, value, stored } => {
+            format!("step {id} {token} {name} {value} {}", or_dash(stored.as_ref()))
+        }
     }
 }
 
@@ -85,6 +93,18 @@ pub fn decode(words: &mut SplitWhitespace<'_>) -> Effect {
             return Effect::Extend { id, token, lease, until };
         }
         "cancel" => return Effect::Cancel { id: number(words), state: maybe(words) },
+        "deadline" => {
+            let value = word(words).to_owned();
+            return Effect::Deadline { value, from: number(words), to: number(words) };
+        }
+        "open" => return Effect::Open { batch: number(words) },
+        "join" => return Effect::Join { batch: number(words), value: word(words).to_owned() },
+        "seal" => return Effect::Seal { batch: number(words) },
+        "emit" => return Effect::Emit { event: word(words).to_owned(), value: word(words).to_owned() },
+        "step" => {
+            let (id, token, name) = (number(words), number(words), word(words).to_owned());
+            return Effect::Step { id, token, name, value: word(words).to_owned(), stored: maybe(words) };
+        }
         "Complete" => Verb::Complete,
         "Fail" => Verb::Fail,
         "FailForGood" => Verb::FailForGood,

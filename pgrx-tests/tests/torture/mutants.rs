@@ -121,6 +121,43 @@ mutants! { seen:
     acknowledged_too_early: "crash",
         "ALTER DATABASE postgres SET synchronous_commit = off",
         "I1 I4 I6 I12";
+    /// A claim starts a task after its start deadline.
+    deadlines_ignored: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 'start_by <= ', 'start_by < ''-infinity'' AND now() <= ')",
+        "I18";
+    /// A task that was started and is to be retried expires.
+    started_and_expired: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.expire_unstarted', 'AND t.token = 0', ''),
+                pg_temp.mutate('queue_internal.end_expired', 'AND t.token = 0', '')",
+        "I18";
+    /// A callback is queued when the tasks so far have ended, although its batch is not sealed.
+    batches_not_sealed: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.process_dependent', 'AND batch.sealed_at IS NULL', 'AND false'),
+                pg_temp.mutate('queue_internal.process_batch', 'AND b.sealed_at IS NOT NULL', '')",
+        "I19";
+    /// A callback is queued when one task of its batch has ended.
+    first_of_batch_suffices: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.process_dependent',
+             'EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)', 'false'),
+                pg_temp.mutate('queue_internal.process_batch', 'ELSIF EXISTS', 'ELSIF false AND EXISTS'),
+                pg_temp.mutate('queue_internal.process_batch', '< batch.members', '< 0')",
+        "I19";
+    /// A batch counts the completed tasks twice.
+    batches_counted_wrong: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.process_batch', 'b.completed + t.completed', 'b.completed + 2 * t.completed')",
+        "I19";
+    /// A step returns the value that it was given, and not the first one.
+    steps_repeated: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.step', 'RETURN earlier.value', 'RETURN value')",
+        "I20";
+    /// A step is not stored.
+    steps_lost: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.step', 'PERFORM queue_internal.store_step(id, ''step'', name, value);', '')",
+        "I20";
+    /// A step is stored with a stale token.
+    stale_steps: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.step', 'PERFORM queue.assert_lease(id, token);', '')",
+        "I7";
     /// The statistics count everything twice.
     statistics_doubled: "quiet",
         "ALTER VIEW queue.stats RENAME TO honest_stats;

@@ -28,7 +28,8 @@ fn stale(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
         .iter()
         .filter(|extension| extension.outcome == Outcome::Ok && extension.until.is_some())
         .map(|extension| (extension.operation, extension.token));
-    for (operation, token) in ends.chain(extensions) {
+    let steps = task.steps.iter().filter(|step| step.is_returned()).map(|step| (step.operation, step.token));
+    for (operation, token) in ends.chain(extensions).chain(steps) {
         if let Some(later) = task.claims.iter().find(|c| c.token > token && c.operation.end < operation.begin)
         {
             let text = format!("{} was accepted with token {token} of task {id}", operation.name);
@@ -87,15 +88,18 @@ fn explained(facts: &Facts<'_>, row: &Found, task: &Task<'_>, say: &mut impl FnM
     // unknown.
     let replaced = row.key.as_deref().is_some_and(|key| facts.replaced.contains(&(row.queue.as_str(), key)));
     let ended = |verb| task.ends.iter().any(|end| end.verb == verb && end.token == row.token && end.maybe());
+    let expired = row.expired && facts.deadlines.contains_key(row.value.as_str());
     let fine = match row.state.as_str() {
         "completed" => ended(Verb::Complete),
         "cancelled" => {
-            replaced
+            expired
+                || replaced
                 || facts.by_predecessor(row, OnFailure::Cancel)
                 || task.cancels.iter().any(|(_, outcome, _)| *outcome != Outcome::Failed)
         }
         "failed" => {
-            ended(Verb::FailForGood)
+            expired
+                || ended(Verb::FailForGood)
                 || row.queue == "frail" && row.attempt >= 2
                 || facts.by_predecessor(row, OnFailure::Fail)
                 || replaced && row.attempt == 0
