@@ -22,7 +22,7 @@ use queue_ext_tests::{Cluster, SOON, Settings};
 /// A version after all others: the statements that its sources add. Each can be in the install script and in the
 /// upgrade script, and comes with the message that reports it as missing.
 const NEXT: &[(&str, &str)] = &[
-    ("ALTER TABLE queue.tasks ADD COLUMN site text NOT NULL DEFAULT 'here'", "queue.tasks column 27: column"),
+    ("ALTER TABLE queue.tasks ADD COLUMN site text NOT NULL DEFAULT 'here'", "queue.tasks column 28: column"),
     ("COMMENT ON COLUMN queue.tasks.worker IS 'Who.'", "queue.tasks column 11: comment"),
     ("CREATE INDEX dead_letters_worker ON queue.dead_letters (worker)", "queue.dead_letters_worker: index"),
     ("DROP INDEX queue_internal.events_task", "queue_internal.events_task: index"),
@@ -42,7 +42,7 @@ const NEXT: &[(&str, &str)] = &[
     ),
     (
         "ALTER TABLE queue.dead_letters ALTER COLUMN payload SET STORAGE EXTERNAL",
-        "queue.dead_letters column 20: column",
+        "queue.dead_letters column 21: column",
     ),
     ("ALTER TABLE queue.schedules REPLICA IDENTITY FULL", "queue.schedules: kind"),
     ("GRANT SELECT ON queue.bindings TO pg_monitor", "queue.bindings: privileges"),

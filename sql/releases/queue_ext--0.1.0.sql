@@ -2837,7 +2837,9 @@ BEGIN
                        -- Not one that is for a later time (rates.sql).
                        AND (e.due_at <= clock_timestamp() OR e.tries > 0)
                      LIMIT 100 FOR UPDATE SKIP LOCKED);
-        done := queue_internal.admit_next(source, event.group_key, until);
+        -- One of them may be there because an option has changed since "source" was read.
+        SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = event.queue;
+        done := source.name IS NULL OR queue_internal.admit_next(source, event.group_key, until);
     END IF;
     IF NOT done THEN
         PERFORM queue_internal.postpone_event(event, NULL);

@@ -153,3 +153,12 @@ BEGIN;
 SELECT queue_internal.process_all_events(50) BETWEEN 1 AND 100 AS bounded;
 SELECT count(*) AS advisory FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
 ROLLBACK;
+
+-- An event that was left by a changed limit is processed with the new limit, also by a claim that has read the old one.
+BEGIN;
+SELECT queue.create('stale', '{"max_running_per_group": 1}');
+SELECT count(queue.push('stale', group_key => 'g')) FROM generate_series(1, 3);
+SELECT queue_internal.process_events(jsonb_populate_record(q, '{"max_running_per_group": 3}'), 100, 0) > 0 AS processed
+FROM queue.queues AS q WHERE q.name = 'stale';
+SELECT count(*) AS admitted FROM queue.tasks WHERE queue = 'stale' AND admission = 1;
+ROLLBACK;

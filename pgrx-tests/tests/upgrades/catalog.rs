@@ -174,7 +174,7 @@ fn an_upgrade_creates_what_a_fresh_install_creates() {
         ("CREATE FUNCTION queue.stray() RETURNS void LANGUAGE sql AS ''", "queue.stray()"),
         ("ALTER EXTENSION queue_ext DROP VIEW queue.workers", "view queue.workers: is a member"),
         ("ALTER TABLE queue.tasks OWNER TO pg_monitor", "queue.tasks: owner"),
-        ("ALTER TABLE queue.queues RENAME COLUMN ageing TO age", "queue.queues column 16"),
+        ("ALTER TABLE queue.queues RENAME COLUMN ageing TO age", "queue.queues column 20"),
     ] {
         let found = upgrade(&(script(|_| false) + more));
         assert!(found.iter().any(|line| line.contains(seen)), "with {more}: {found:#?}");
