@@ -149,7 +149,7 @@ unsafe extern "C-unwind" fn wait_step(call: *mut Call, over: bool, deadline: i64
     let standing = unsafe {
         let entered = rights::enter(call.fcinfo);
         let standing = lists::enter(call.kind, call.subject.value);
-        if call.kind == Kind::Queues {
+        if call.kind != Kind::Result {
             lists::show(call.worker(), call.began);
         }
         rights::leave(&entered);

@@ -5,7 +5,7 @@ use queue_ext_tests::{Edition, Worker};
 
 /// How often a worker may check in that time.
 const WATCHED: Duration = Duration::from_secs(4);
-const ROUNDS: u32 = 40;
+const ROUNDS: u32 = 60;
 /// A task that was locked for long is checked again after five seconds at most.
 const UNLOCKED: Duration = Duration::from_secs(9);
 
