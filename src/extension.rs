@@ -29,10 +29,24 @@ pub fn oid() -> pg_sys::Oid {
     unsafe { pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true) }
 }
 
-/// Locks the extension until the end of the transaction. Returns false if it is being dropped; with `wait` it waits
-/// for the drop instead. The caller has to check whether the extension still exists.
-pub fn hold(extension: pg_sys::Oid, wait: bool) -> bool {
-    let gave_up = GAVE_UP_AT.get().is_some_and(|since| since.elapsed() < GIVE_UP_FOR);
+/// Locks the extension until the end of the transaction; false if another session keeps it locked. Unlike `hold`, it never
+/// locks queue.tasks instead, so that a drop cannot deadlock with a process that has no lock_timeout.
+pub fn try_hold(extension: pg_sys::Oid) -> bool {
+    lock_within(extension, DROP_LOCKS)
+}
+
+/// Waits for a drop at the beginning of a transaction, which has no other lock. Returns whether the extension still exists.
+pub fn hold_first() -> bool {
+    let extension = oid();
+    if extension == pg_sys::InvalidOid {
+        return false;
+    }
+    // SAFETY: a lock of this transaction; it also reads the invalidation messages of a drop.
+    unsafe { pg_sys::LockDatabaseObject(pg_sys::ExtensionRelationId, extension, 0, SHARE) };
+    oid() == extension
+}
+
+fn lock_within(extension: pg_sys::Oid, time: Duration) -> bool {
     let started = Instant::now();
     loop {
         // SAFETY: a lock of this transaction.
@@ -40,10 +54,19 @@ pub fn hold(extension: pg_sys::Oid, wait: bool) -> bool {
         {
             return true;
         }
-        if gave_up || started.elapsed() >= DROP_LOCKS {
-            break;
+        if started.elapsed() >= time {
+            return false;
         }
         process::sleep(Sleep::Leave, Duration::from_millis(5));
+    }
+}
+
+/// Locks the extension until the end of the transaction. Returns false if it is being dropped; with `wait` it waits
+/// for the drop instead. The caller has to check whether the extension still exists.
+pub fn hold(extension: pg_sys::Oid, wait: bool) -> bool {
+    let gave_up = GAVE_UP_AT.get().is_some_and(|since| since.elapsed() < GIVE_UP_FOR);
+    if lock_within(extension, if gave_up { Duration::ZERO } else { DROP_LOCKS }) {
+        return true;
     }
     if !gave_up {
         GAVE_UP_AT.set(Some(Instant::now()));

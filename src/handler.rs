@@ -139,7 +139,7 @@ impl Process {
         let claimed = attempt(|| {
             match extension::oid() {
                 pg_sys::InvalidOid => return Claimed::Exit,
-                oid if !extension::hold(oid, false) => return Claimed::Locked,
+                oid if !extension::try_hold(oid) => return Claimed::Locked,
                 _ if !call::is_callable(self.slot.function()) => return Claimed::Exit,
                 _ => {}
             }
@@ -243,7 +243,12 @@ impl Process {
         let mut reported = Ok(());
         for _ in 0..2 {
             call::forget_interrupts();
-            reported = attempt(|| end(&mut self.verbs));
+            // If the extension was dropped, there is nothing to report.
+            reported = attempt(|| {
+                if extension::hold_first() {
+                    end(&mut self.verbs);
+                }
+            });
             if !matches!(&reported, Err(failure) if failure.is_passing()) {
                 break;
             }
@@ -254,7 +259,7 @@ impl Process {
     /// Completes the task, unless the handler has ended it itself, and claims the next one.
     fn complete(&mut self, task: &Task, result: Option<pg_sys::Datum>) -> Option<Task> {
         match extension::oid() {
-            oid if oid != pg_sys::InvalidOid && extension::hold(oid, false) => {}
+            oid if oid != pg_sys::InvalidOid && extension::try_hold(oid) => {}
             _ => failure::raise_locked(),
         }
         let next = if task.was_ended_by_this_transaction() {

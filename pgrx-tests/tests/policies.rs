@@ -366,8 +366,9 @@ fn a_rate_per_group_that_is_not_reached_costs_little_more_than_groups() {
 fn under_an_old_snapshot_a_claim_with_a_scan_start_does_not_scan_all_finished_tasks() {
     const FINISHED: i64 = 12_000;
     const CLAIMS: i64 = 200;
-    /// A claim that has read a thousand entries moves the scan start.
-    const FEW: i64 = 2_000;
+    /// A claim that has read a thousand entries moves the scan start. All finished tasks have as many entries as there are
+    /// tasks, in each of two indexes.
+    const FEW: i64 = FINISHED / 2;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // Groups without the library; with it, claims first check for events in another way.
     for (edition, queue, options, groups) in [
