@@ -147,7 +147,7 @@ impl<'a> Shop<'a> {
                 "SELECT queue.configure('orders', '{{\"lease\": \"{LEASE}\", \"backoff\": {{\"base\": \"0\"}}}}'),
                         queue.grant_worker('{CLERK}', 'orders'), queue.grant_producer('{CLERK}', 'mail');
                  GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {CLERK};
-                 -- Stops whoever comes here while the test has the lock.
+                 -- A worker that comes here waits while the test holds the lock.
                  CREATE FUNCTION stop() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
                  BEGIN
                      PERFORM pg_advisory_xact_lock_shared(hashtext(concat(TG_ARGV[0], to_jsonb(NEW) ->> TG_ARGV[1])));

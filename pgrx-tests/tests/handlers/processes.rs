@@ -79,7 +79,7 @@ fn too_few_worker_processes_are_reported_and_tried_again() {
     let id = push(&mut client, "");
     await_state(&mut client, id, "completed");
     let running = processes(&mut client).len();
-    // One handler fewer: the others get what there is.
+    // With one handler fewer, the others get the remaining processes.
     run(
         &mut client,
         &format!("SELECT queue.attach('work', 'public.handle(queue.claimed_task)', 'app', {running})"),

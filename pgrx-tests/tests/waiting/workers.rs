@@ -45,7 +45,7 @@ fn workers_that_wait_are_shown_by_name_and_queue() {
         let shown = waiting(&mut client);
         shown.contains(&"ada mail 2 1".to_owned()) || shown.contains(&"ada mail 1 1".to_owned())
     });
-    // Whoever returns, or is cut off, is gone.
+    // Sessions that return or are terminated disappear.
     for waiter in &ada {
         run(&mut client, &format!("SELECT pg_terminate_backend({})", waiter.pid));
     }
