@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, at_best, counters_agree, eventually};
+use queue_ext_tests::{
+    Cluster, SOON, Settings, WOKEN, at_best, counters_agree, eventually, stalls::processor_time,
+};
 
 /// A server whose background worker looks for what nobody announced only after an hour.
 fn without_sweeps(name: &str) -> (Cluster, Client) {
@@ -82,7 +84,7 @@ fn the_worker_ends_a_task_at_its_deadline_however_it_came() {
 
 #[test]
 fn a_deadline_that_no_session_announced_is_found_by_the_sweep() {
-    let (cluster, mut client) = without_sweeps("deadlines-sweep");
+    let (_cluster, mut client) = without_sweeps("deadlines-sweep");
     client.batch_execute("ALTER SYSTEM SET queue.sweep_interval = '1s'").expect("set");
     client.batch_execute("SELECT pg_reload_conf()").expect("reload");
     for push in [
@@ -95,18 +97,33 @@ fn a_deadline_that_no_session_announced_is_found_by_the_sweep() {
         }
         eventually(push, SOON, || count(&mut client, UNFINISHED) == 0);
     }
-    // A transaction that pushes after it delays its end.
-    client.batch_execute("SELECT queue.push('default', ttl => '100 ms')").expect("push");
+}
+
+#[test]
+fn a_task_that_was_locked_at_its_deadline_ends_soon_after_it_is_free() {
+    let (mut cluster, mut client) = without_sweeps("deadlines-locked");
+    let worker = cluster.await_worker("postgres");
     let mut other = cluster.connect();
-    other
-        .batch_execute("BEGIN; SELECT queue.push('default', after => ARRAY(SELECT id FROM queue.tasks))")
-        .expect("push");
-    eventually("it is late", SOON, || {
-        count(&mut client, "SELECT count(*) FROM queue.tasks WHERE start_by < clock_timestamp()") == 1
-    });
-    assert_eq!(count(&mut client, "SELECT count(*) FROM queue.claim('1 minute')"), 0);
-    other.batch_execute("COMMIT").expect("commit");
-    eventually("both end", SOON, || count(&mut client, UNFINISHED) == 0);
+    for lock in [
+        "SELECT queue.push('default', after => ARRAY(SELECT id FROM queue.tasks))",
+        "SELECT FROM queue.tasks FOR KEY SHARE",
+    ] {
+        client.batch_execute("SELECT queue.push('default', ttl => '100 ms')").expect("push");
+        other.batch_execute(&format!("BEGIN; {lock}")).expect(lock);
+        let worked = processor_time(worker);
+        eventually("it is late by a second", SOON, || {
+            let late =
+                "SELECT count(*) FROM queue.tasks WHERE start_by < clock_timestamp() - interval '1 second'";
+            count(&mut client, late) == 1
+        });
+        assert_eq!(count(&mut client, "SELECT count(*) FROM queue.claim('1 minute')"), 0);
+        // The worker does not try again and again meanwhile.
+        let worked = processor_time(worker) - worked;
+        assert!(worked < Duration::from_millis(500), "{worked:?}");
+        other.batch_execute("COMMIT").expect("commit");
+        eventually("all end", SOON, || count(&mut client, UNFINISHED) == 0);
+    }
+    counters_agree(&mut client);
 }
 
 #[test]

@@ -5286,11 +5286,12 @@ COMMENT ON FUNCTION queue_internal.end_unstarted IS
 -- Ends up to "max_tasks" tasks whose start deadline has passed, null for all, in the order of their deadlines, and returns
 -- the next deadline.
 --   Pieces:   continues after the deadline "since" and the id "since_id". Natively it reads at most "max_entries" index
---             entries. "last" and "last_id" are where to continue; null if no deadline up to "until" is left. Tasks that
---             could not be ended are skipped until a call starts from the beginning
+--             entries. "last" and "last_id" are where to continue; null if no deadline up to "until" is left
+--   Locks:    "skipped" says whether some tasks could not be ended. They are read again by a call that starts before them
 CREATE FUNCTION queue_internal.expire_unstarted(
     max_tasks integer, since timestamptz DEFAULT '-infinity', since_id bigint DEFAULT 0, max_entries integer DEFAULT NULL,
-    OUT expired bigint, OUT next_start_by timestamptz, OUT until timestamptz, OUT last timestamptz, OUT last_id bigint)
+    OUT expired bigint, OUT skipped boolean, OUT next_start_by timestamptz, OUT until timestamptz, OUT last timestamptz,
+    OUT last_id bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -5327,9 +5328,11 @@ BEGIN
         last_id := bound.id;
     END IF;
     expired := 0;
+    skipped := false;
     IF late <> '{}' THEN
         SELECT * INTO ended FROM queue_internal.expire(late, CASE WHEN max_entries IS NOT NULL THEN interval '50 ms' END);
         expired := ended.expired;
+        skipped := expired + cardinality(ended.rest) < ended.tried;
         -- The next call does the rest of the piece.
         IF ended.rest <> '{}' THEN
             last := since;

@@ -1,19 +1,23 @@
 //! Ends tasks whose start deadline has passed: first those whose deadline has just passed, and then older ones. Older ones
-//! are left if their tasks were pushed after the deadline, were locked, or were announced by no session. A flood of them
-//! does not delay the others.
+//! are left if their tasks were pushed after the deadline, were announced by no session, or could not be ended, mostly
+//! because they were locked. Those are tried again after pauses that grow. A flood of older ones does not delay the others.
 
 use super::installed::Installed;
 use super::{BATCH, EXPIRE_UNSTARTED, Worker, core, microseconds};
 use crate::clock::now;
 use crate::settings;
-use crate::shared::{AT_ONCE, QueueBits};
+use crate::shared::{AT_ONCE, NEVER, QueueBits};
 use std::time::{Duration, Instant};
 
 /// How many index entries a piece has, and how long a step reads one piece of either kind after the other.
 const PIECE: i32 = 5_000;
 const STEP: Duration = Duration::from_millis(25);
-/// The time between two sweeps is at least this many times the duration of the last one.
+/// The time between two sweeps, and before what could not be ended is tried again, is at least this many times the
+/// duration of the last sweep.
 const SWEEP_SHARE: i64 = 8;
+/// The first pause before tasks that could not be ended are tried again, in microseconds. Each one is twice as long as the
+/// one before, until the next sweep comes first.
+const FIRST_PAUSE: i64 = 100_000;
 
 /// An entry of the index: a deadline and the id of its task.
 type Entry = (i64, i64);
@@ -40,6 +44,10 @@ pub(super) struct Deadlines {
     swept_for: Duration,
     /// The earliest start of the next one.
     sweep_from: i64,
+    /// The entry after which tasks could not be ended, when they are tried again, and the pause after that.
+    skipped: Option<Entry>,
+    retry_at: i64,
+    pause: i64,
 }
 
 impl Deadlines {
@@ -53,6 +61,9 @@ impl Deadlines {
             swept_at: i64::MIN,
             swept_for,
             sweep_from: AT_ONCE,
+            skipped: None,
+            retry_at: NEVER,
+            pause: FIRST_PAUSE,
         }
     }
 
@@ -61,9 +72,12 @@ impl Deadlines {
         if start_by > self.read.0 {
             self.next = self.next.min(start_by);
         } else {
-            let before = after(start_by.saturating_sub(1));
-            self.behind_again = Some(self.behind_again.map_or(before, |again| again.min(before)));
+            self.read_again(after(start_by.saturating_sub(1)));
         }
+    }
+
+    fn read_again(&mut self, after: Entry) {
+        self.behind_again = earliest(self.behind_again, after);
     }
 
     /// The time up to which all have been read.
@@ -78,8 +92,27 @@ impl Deadlines {
 
     /// When deadlines have to be read next.
     fn due(&self) -> i64 {
-        if self.behind.or(self.behind_again).is_some() { AT_ONCE } else { self.next.min(self.next_sweep()) }
+        match self.behind.or(self.behind_again) {
+            Some(_) => AT_ONCE,
+            None => self.next.min(self.next_sweep()).min(self.retry_at),
+        }
     }
+
+    /// All have been read up to now.
+    fn finish(&mut self, moment: i64) {
+        let share = SWEEP_SHARE.saturating_mul(microseconds(self.swept_for));
+        self.sweep_from = self.swept_at.saturating_add(share);
+        if self.skipped.is_none() {
+            self.pause = FIRST_PAUSE;
+        } else if self.retry_at == NEVER {
+            self.retry_at = moment.saturating_add(self.pause.max(share));
+            self.pause = self.pause.saturating_mul(2);
+        }
+    }
+}
+
+fn earliest(one: Option<Entry>, other: Entry) -> Option<Entry> {
+    Some(one.map_or(other, |one| one.min(other)))
 }
 
 impl Worker {
@@ -94,10 +127,17 @@ impl Worker {
         self.deadlines.announce(self.database.next_deadline.take());
         let moment = now();
         if self.deadlines.behind.is_none() {
+            if self.deadlines.retry_at <= moment {
+                self.deadlines.retry_at = NEVER;
+                if let Some(skipped) = self.deadlines.skipped.take() {
+                    self.deadlines.read_again(skipped);
+                }
+            }
             self.deadlines.behind = self.deadlines.behind_again.take();
             if self.deadlines.next_sweep() <= moment {
                 self.deadlines.behind = Some(FIRST);
                 (self.deadlines.swept_at, self.deadlines.swept_for) = (moment, Duration::ZERO);
+                (self.deadlines.skipped, self.deadlines.retry_at) = (None, NEVER);
             }
         }
         // Monotonic, because the clock may be set meanwhile.
@@ -125,16 +165,19 @@ impl Worker {
         }
         self.deadlines.swept_for += started.elapsed();
         if self.deadlines.behind.is_none() {
-            let pause = SWEEP_SHARE.saturating_mul(microseconds(self.deadlines.swept_for));
-            self.deadlines.sweep_from = self.deadlines.swept_at.saturating_add(pause);
+            self.deadlines.finish(now());
         }
         Installed::Yes
     }
 
-    fn expire_piece(&self, after: Entry) -> Result<core::Expired, Installed> {
+    fn expire_piece(&mut self, after: Entry) -> Result<core::Expired, Installed> {
         let step = self.attempt(EXPIRE_UNSTARTED, c"ending tasks that were not started in time", || {
             core::expire_unstarted(BATCH, after, PIECE)
         });
-        step.result.ok_or(step.installed)
+        let piece = step.result.ok_or(step.installed)?;
+        if piece.skipped {
+            self.deadlines.skipped = earliest(self.deadlines.skipped, after);
+        }
+        Ok(piece)
     }
 }

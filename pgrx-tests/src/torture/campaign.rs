@@ -207,7 +207,8 @@ impl Campaign {
         let clients = self.clients(scene, options.seed, verdict.rounds);
         let observer = std::thread::spawn({
             let target = scene.target.clone();
-            move || observer::observe(&target)
+            let strict = self.load.strict > 0;
+            move || observer::observe(&target, strict)
         });
         // Other sessions may wait for prepared transactions, so they are ended all the time.
         let mut random = Random::new(options.seed, 3_000_000 + verdict.rounds);
@@ -255,11 +256,13 @@ impl Campaign {
         {
             say("I19", format!("a batch cannot be sealed: {error:?}"));
         }
-        match waiting::unannounced(&mut client) {
+        let strict = self.load.strict > 0;
+        match waiting::unannounced(&mut client, strict) {
             Ok(found) => found.into_iter().for_each(|what| say("I17", what)),
             Err(error) => say("I17", format!("{error:?}")),
         }
-        match drain::drain(&scene.target, &scene.journals, &format!("r{}", verdict.rounds)) {
+        let name = format!("r{}", verdict.rounds);
+        match drain::drain(&scene.target, &scene.journals, &name, strict) {
             Ok(drained) => {
                 verdict.drains.push(drained.took);
                 verdict.counts.left_to_the_sweep += drained.left_to_the_sweep;

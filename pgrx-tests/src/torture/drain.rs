@@ -60,7 +60,7 @@ pub struct Drained {
 }
 
 /// Works until no task is left. Reports what is left if that takes too long.
-pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Drained, String> {
+pub fn drain(target: &Arc<Target>, journals: &Path, name: &str, strict: bool) -> Result<Drained, String> {
     let mut client = target.connect().expect("a connection to the healed server");
     let mut count = |query| client.query_one(query, &[]).expect("count").get::<_, i64>(0);
     let left = count("SELECT count(*) FROM queue.tasks");
@@ -81,7 +81,7 @@ pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Draine
             std::thread::spawn(move || work(client, journal, number, &progress))
         })
         .collect();
-    let left_to_the_sweep = watch(&mut client, &drainers).map_err(|error| format!("{error:?}"))?;
+    let left_to_the_sweep = watch(&mut client, strict, &drainers).map_err(|error| format!("{error:?}"))?;
     let done = drainers.into_iter().map(|drainer| drainer.join().expect("a drainer"));
     let done = done.collect::<Result<Vec<bool>, _>>().map_err(|error| format!("a drainer met {error:?}"))?;
     if done.into_iter().all(|done| done) {
@@ -101,7 +101,7 @@ pub fn drain(target: &Arc<Target>, journals: &Path, name: &str) -> Result<Draine
 
 /// Checks for progress. When only tasks are left whose predecessors' ends were left to the sweep, the sweep runs
 /// often; before that it is so rare that it finds nothing by chance.
-fn watch<T>(client: &mut Client, drainers: &[JoinHandle<T>]) -> Result<u64, postgres::Error> {
+fn watch<T>(client: &mut Client, strict: bool, drainers: &[JoinHandle<T>]) -> Result<u64, postgres::Error> {
     let (mut last, mut since, mut found) = (0, Instant::now(), 0);
     while drainers.iter().any(|drainer| !drainer.is_finished()) {
         std::thread::sleep(IDLE / 10);
@@ -109,7 +109,7 @@ fn watch<T>(client: &mut Client, drainers: &[JoinHandle<T>]) -> Result<u64, post
         if left != last {
             (last, since) = (left, Instant::now());
         } else if left > 0 && found == 0 && since.elapsed() > IDLE {
-            found = waiting::left_to_the_sweep(client)?.unwrap_or(0);
+            found = waiting::left_to_the_sweep(client, strict)?.unwrap_or(0);
             if found > 0 {
                 waiting::sweep(client, true);
             }

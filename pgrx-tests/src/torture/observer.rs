@@ -38,7 +38,7 @@ pub struct Observed {
 }
 
 /// Reads until the clients have ended.
-pub fn observe(target: &Arc<Target>) -> Observed {
+pub fn observe(target: &Arc<Target>, strict: bool) -> Observed {
     let mut observed = Observed::default();
     let mut client = None;
     while !target.finished() {
@@ -50,10 +50,11 @@ pub fn observe(target: &Arc<Target>) -> Observed {
             Some(client) => look(client),
         };
         let seldom = observed.looks % SELDOM == SELDOM - 1;
-        let unannounced = match client.as_mut().filter(|_| seldom).map(waiting::unannounced) {
-            Some(Ok(found)) => found,
-            _ => Vec::new(),
-        };
+        let unannounced =
+            match client.as_mut().filter(|_| seldom).map(|client| waiting::unannounced(client, strict)) {
+                Some(Ok(found)) => found,
+                _ => Vec::new(),
+            };
         observed.violations.extend(unannounced.into_iter().map(|what| Violation { invariant: "I17", what }));
         match seen {
             Ok((broken, leases)) => {

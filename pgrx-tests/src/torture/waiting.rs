@@ -10,17 +10,14 @@ use crate::stalls;
 /// by ten seconds at most.
 const SOON: Duration = Duration::from_secs(15);
 
-/// A task that the sweep may have to find, as designed: it waits for a task whose end could not be written to the
-/// dependency's row, and left its outcome elsewhere; or it was locked when its start deadline passed.
+/// The dependencies on tasks whose end could not be written to them, which only the sweep notices, as designed. The end is
+/// known from the outcomes. With $1, ends at REPEATABLE READ and SERIALIZABLE may be known only from the history, because
+/// their snapshot did not show the dependency.
 const LEFT_TO_THE_SWEEP: &str = "
-    SELECT DISTINCT t.id FROM queue.tasks AS t
-    JOIN queue_internal.dependencies AS d ON d.task_id = t.id
-    JOIN queue_internal.outcomes AS o ON o.task_id = d.predecessor_id
-    WHERE t.state = 'waiting' AND d.outcome IS NULL
-      AND NOT EXISTS (SELECT FROM queue.tasks AS p WHERE p.id = d.predecessor_id)
-    UNION
-    SELECT t.id FROM queue.tasks AS t
-    WHERE t.state <> 'running' AND t.token = 0 AND t.start_by <= clock_timestamp()";
+    SELECT d.task_id, d.predecessor_id FROM queue_internal.dependencies AS d
+    WHERE d.outcome IS NULL AND (
+        EXISTS (SELECT FROM queue_internal.outcomes AS o WHERE o.task_id = d.predecessor_id)
+        OR $1 AND EXISTS (SELECT FROM queue.history AS h WHERE h.id = d.predecessor_id))";
 
 /// Tasks that can be unblocked and have no event: they would wait for the sweep.
 const UNANNOUNCED: &str = "
@@ -32,7 +29,7 @@ const UNANNOUNCED: &str = "
            OR NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
                           WHERE d.task_id = t.id AND d.outcome IS NULL
                             AND (EXISTS (SELECT FROM queue.tasks AS p WHERE p.id = d.predecessor_id)
-                                 OR EXISTS (SELECT FROM queue_internal.outcomes AS o WHERE o.task_id = d.predecessor_id)))
+                                 OR (d.task_id, d.predecessor_id) IN (SELECT l.task_id, l.predecessor_id FROM left_over AS l)))
               AND NOT EXISTS (SELECT FROM queue_internal.batches AS b WHERE b.task_id = t.id AND b.sealed_at IS NULL))
     UNION ALL
     SELECT format('group %s of %s has its turn, and no event says so', g.group_key, (g.source).name)
@@ -44,16 +41,21 @@ const UNANNOUNCED: &str = "
       AND NOT EXISTS (SELECT FROM queue_internal.events AS e
                       WHERE e.queue = (g.source).name AND e.group_key = g.group_key)";
 
-/// Tasks and groups that can be unblocked and have no event, in one snapshot.
-pub fn unannounced(client: &mut Client) -> Result<Vec<String>, postgres::Error> {
+/// Tasks and groups that can be unblocked and have no event, in one snapshot. `strict` if some clients work at REPEATABLE
+/// READ or SERIALIZABLE.
+pub fn unannounced(client: &mut Client, strict: bool) -> Result<Vec<String>, postgres::Error> {
     let mut work = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).start()?;
-    Ok(work.query(UNANNOUNCED, &[])?.iter().map(|row| row.get(0)).collect())
+    let query = format!("WITH left_over AS ({LEFT_TO_THE_SWEEP}) {UNANNOUNCED}");
+    Ok(work.query(&query, &[&strict])?.iter().map(|row| row.get(0)).collect())
 }
 
 /// How many tasks are left to the sweep, if all others wait for these; `None` if some wait for anything else.
-pub fn left_to_the_sweep(client: &mut Client) -> Result<Option<u64>, postgres::Error> {
+pub fn left_to_the_sweep(client: &mut Client, strict: bool) -> Result<Option<u64>, postgres::Error> {
     let query = format!(
-        "WITH RECURSIVE left_over AS ({LEFT_TO_THE_SWEEP}), blocked AS (
+        "WITH RECURSIVE left_over AS (
+             SELECT DISTINCT t.id FROM ({LEFT_TO_THE_SWEEP}) AS l JOIN queue.tasks AS t ON t.id = l.task_id
+             WHERE t.state = 'waiting' AND NOT EXISTS (SELECT FROM queue.tasks AS p WHERE p.id = l.predecessor_id)
+         ), blocked AS (
              SELECT l.id FROM left_over AS l
              UNION
              SELECT t.id FROM blocked AS b
@@ -66,7 +68,7 @@ pub fn left_to_the_sweep(client: &mut Client) -> Result<Option<u64>, postgres::E
          SELECT (SELECT count(*) FROM left_over),
                 EXISTS (SELECT FROM queue.tasks AS t WHERE t.id NOT IN (SELECT b.id FROM blocked AS b))"
     );
-    let row = client.query_one(&query, &[])?;
+    let row = client.query_one(&query, &[&strict])?;
     let (count, others): (i64, bool) = (row.get(0), row.get(1));
     Ok((!others).then_some(count.unsigned_abs()))
 }
