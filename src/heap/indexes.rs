@@ -19,18 +19,20 @@ pub unsafe fn indexes_of(relation: pg_sys::Relation) -> Vec<pg_sys::Oid> {
     }
 }
 
-/// The indexes of a relation, open for writing.
+/// Those indexes of a relation in which rows get entries, open for writing.
 pub struct Indexes(Vec<pg_sys::Relation>);
 
 impl Indexes {
-    /// Opens them, without indexes that are not ready for inserts, such as a new one of REINDEX CONCURRENTLY.
+    /// Opens them, without indexes that are not ready for inserts, such as a new one of REINDEX CONCURRENTLY. `wanted`
+    /// returns whether the rows satisfy the condition of a partial index; the others are neither opened nor locked, which
+    /// would cost each push as much as an entry.
     ///
     /// # Safety
     /// The relation is locked, and its indexes are eligible.
-    pub unsafe fn open(relation: pg_sys::Relation) -> Self {
+    pub unsafe fn open(relation: pg_sys::Relation, wanted: impl Fn(pg_sys::Oid) -> bool) -> Self {
         // SAFETY: closed below, or by the end of the transaction.
         unsafe {
-            let oids = indexes_of(relation).into_iter();
+            let oids = indexes_of(relation).into_iter().filter(|index| wanted(*index));
             let mut all: Vec<_> =
                 oids.map(|oid| pg_sys::index_open(oid, pg_sys::RowExclusiveLock as i32)).collect();
             all.retain(|index| {
@@ -54,18 +56,17 @@ impl Indexes {
         Self(kept)
     }
 
-    /// Inserts the entries of a row. `wanted` returns whether the row satisfies the condition of a partial index.
+    /// Inserts the entries of a row.
     pub(super) unsafe fn insert(
         &self,
         relation: pg_sys::Relation,
         row: &[pg_sys::Datum],
         missing: &[bool],
         tid: *mut pg_sys::ItemPointerData,
-        wanted: impl Fn(pg_sys::Oid) -> bool,
     ) {
         // SAFETY: the row was stored at this TID by this command; its descriptor is the relation's.
         unsafe {
-            for index in self.0.iter().copied().filter(|index| wanted((**index).rd_id)) {
+            for index in self.0.iter().copied() {
                 let form = (*index).rd_index;
                 let keys = (*form).indkey.values.as_slice((*form).indnatts as usize);
                 let mut values = [pg_sys::Datum::from(0); pg_sys::INDEX_MAX_KEYS as usize];

@@ -8,7 +8,6 @@ use pgrx::prelude::*;
 /// Inserts new rows in batches.
 pub struct Inserter {
     relation: pg_sys::Relation,
-    left_out: Vec<pg_sys::Oid>,
     indexes: Indexes,
     slots: Vec<*mut pg_sys::TupleTableSlot>,
     count: usize,
@@ -21,11 +20,12 @@ impl Inserter {
     /// # Safety
     /// The relation is eligible. No row that is added satisfies the condition of an index in `left_out`, and all satisfy
     /// those of the other indexes.
-    pub unsafe fn open(table: pg_sys::Oid, left_out: Vec<pg_sys::Oid>) -> Self {
+    pub unsafe fn open(table: pg_sys::Oid, left_out: &[pg_sys::Oid]) -> Self {
         // SAFETY: closed by `close`, or by the end of the transaction.
         unsafe {
             let relation = pg_sys::table_open(table, pg_sys::RowExclusiveLock as i32);
-            Self { relation, left_out, indexes: Indexes::open(relation), slots: Vec::new(), count: 0 }
+            let indexes = Indexes::open(relation, |index| !left_out.contains(&index));
+            Self { relation, indexes, slots: Vec::new(), count: 0 }
         }
     }
 
@@ -80,8 +80,7 @@ impl Inserter {
                 let columns = (*(**slot).tts_tupleDescriptor).natts as usize;
                 let values = std::slice::from_raw_parts((**slot).tts_values, columns);
                 let nulls = std::slice::from_raw_parts((**slot).tts_isnull, columns);
-                let wanted = |index| !self.left_out.contains(&index);
-                self.indexes.insert(relation, values, nulls, &raw mut (**slot).tts_tid, wanted);
+                self.indexes.insert(relation, values, nulls, &raw mut (**slot).tts_tid);
             }
         }
         self.count = 0;

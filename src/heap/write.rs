@@ -56,13 +56,12 @@ unsafe fn fill<const N: usize>(slot: *mut pg_sys::TupleTableSlot, row: &Row<N>) 
 /// Inserts a row and its index entries.
 ///
 /// # Safety
-/// The relation and its indexes are open, and the row has the columns of its tuple descriptor.
+/// The relation and the indexes in which the row has entries are open, and it has the columns of the tuple descriptor.
 pub unsafe fn insert<const N: usize>(
     relation: pg_sys::Relation,
     indexes: &Indexes,
     slot: *mut pg_sys::TupleTableSlot,
     row: &Row<N>,
-    wanted: impl Fn(pg_sys::Oid) -> bool,
 ) {
     // SAFETY: the caller's promise. The method is called as by `table_tuple_insert`.
     unsafe {
@@ -75,7 +74,7 @@ pub unsafe fn insert<const N: usize>(
             }
         });
         point!(InsertWritten);
-        indexes.insert(relation, &row.values, &row.nulls, &raw mut (*slot).tts_tid, wanted);
+        indexes.insert(relation, &row.values, &row.nulls, &raw mut (*slot).tts_tid);
     }
 }
 
@@ -214,13 +213,13 @@ pub unsafe fn update<const N: usize>(
         let (indexes_change, which) = (indexes_change != pg_sys::TU_UpdateIndexes::TU_None, indexes_change);
         point!(UpdateWritten);
         if result == pg_sys::TM_Result::TM_Ok && indexes_change {
-            let indexes = Indexes::open(relation);
+            let indexes = Indexes::open(relation, wanted);
             #[cfg(not(any(feature = "pg14", feature = "pg15")))]
             let indexes = match which {
                 pg_sys::TU_UpdateIndexes::TU_Summarizing => indexes.summarizing(),
                 _ => indexes,
             };
-            indexes.insert(relation, &row.values, &row.nulls, &raw mut (*slot).tts_tid, wanted);
+            indexes.insert(relation, &row.values, &row.nulls, &raw mut (*slot).tts_tid);
             indexes.close();
         }
         point!(UpdateIndexed);

@@ -191,7 +191,7 @@ impl Finisher {
             let queue = Queue::new(self.tables.tasks, row.queue());
             if self.settings.as_ref().is_none_or(|(_, settings)| settings.keep_history) {
                 let table = self.tables.partition.table;
-                let history = self.history.get_or_insert_with(|| Inserter::open(table, Vec::new()));
+                let history = self.history.get_or_insert_with(|| Inserter::open(table, &[]));
                 // Midnight may have passed since the call started.
                 let finished_at = self.tables.partition.within(now());
                 let mut kept = in_history(row, finished_at, result);

@@ -131,9 +131,9 @@ impl<'a> Pusher<'a> {
         // SAFETY: the table is locked; what is opened is closed here, or by the end of the transaction.
         unsafe {
             let table = pg_sys::table_open(self.tables.tasks, pg_sys::NoLock as i32);
-            let (indexes, slot) = (Indexes::open(table), write::slot_for(table));
-            let wanted = |index| self.tables.indexed(&self.row, index);
-            write::insert(table, &indexes, slot, &self.row, wanted);
+            let indexes = Indexes::open(table, |index| self.tables.indexed(&self.row, index));
+            let slot = write::slot_for(table);
+            write::insert(table, &indexes, slot, &self.row);
             pg_sys::ExecDropSingleTupleTableSlot(slot);
             indexes.close();
             pg_sys::table_close(table, pg_sys::NoLock as i32);

@@ -28,7 +28,7 @@ pub unsafe fn push_many(arguments: &Arguments) -> Result<Outcome, Reason> {
             pgrx::check_for_interrupts!();
             let id = pusher.next(payload);
             let inserter =
-                inserter.get_or_insert_with(|| Inserter::open(pusher.tables.tasks, pusher.left_out()));
+                inserter.get_or_insert_with(|| Inserter::open(pusher.tables.tasks, &pusher.left_out()));
             inserter.add(&mut pusher.row);
             point!(PushNext);
             rows.add(&mut [pg_sys::Datum::from(id)], &mut [false]);
