@@ -81,10 +81,19 @@ pub fn get() -> Option<&'static Shared> {
 
 /// Requests a scan of the worker for expired leases that are not in a lane, from this time on, unless it is NEVER.
 pub fn leases_until(database: pg_sys::Oid, time: i64) {
+    announce(database, time, Database::lease_until);
+}
+
+/// Requests that the worker ends the tasks that have to be started by this time, unless it is NEVER.
+pub fn start_deadline(database: pg_sys::Oid, time: i64) {
+    announce(database, time, Database::start_by);
+}
+
+fn announce(database: pg_sys::Oid, time: i64, how: fn(&Database, i64)) {
     if time != NEVER
         && let Some(database) = get().and_then(|shared| shared.database(database))
     {
-        database.lease_until(time);
+        how(database, time);
     }
 }
 

@@ -227,7 +227,8 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
             // COMMIT PREPARED runs later in another session, and publishes what is recorded here (hooks.rs). But the
             // worker can be notified of the other times now.
             XACT_EVENT_PREPARE => {
-                lanes::note_prepared(pending.prepared_as, pending.lanes(), pending.lease());
+                let start_by = pending.notices.start_by;
+                lanes::note_prepared(pending.prepared_as, pending.lanes(), pending.lease(), start_by);
                 pending.notify_worker();
             }
             XACT_EVENT_ABORT => pending.roll_back(0),

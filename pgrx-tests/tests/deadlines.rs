@@ -58,11 +58,16 @@ fn the_worker_ends_a_task_at_its_deadline_however_it_came() {
         "BEGIN; SELECT queue.push('default', start_by => '2020-01-01'), queue.push('default', ttl => '300 ms'); COMMIT".to_owned(),
         // Committed after its deadline.
         "BEGIN; SELECT queue.push('default', ttl => '1 ms'); SELECT pg_sleep(0.05); COMMIT".to_owned(),
+        // Seen after its deadline, although the worker knew of it before.
+        "BEGIN; SELECT queue.push('default', ttl => '1 ms'); PREPARE TRANSACTION 'p'; SELECT pg_sleep(0.05); COMMIT PREPARED 'p'".to_owned(),
         // One that has to be started earlier comes after one with more time.
         "SELECT queue.push('default', ttl => '1 hour', key => 'm'); SELECT queue.push('default', ttl => '300 ms');
          SELECT queue.cancel('default', 'm')".to_owned(),
     ] {
-        client.batch_execute(&push).unwrap_or_else(|error| panic!("{push}: {error:?}"));
+        // One by one, because COMMIT PREPARED cannot be in a transaction.
+        for statement in push.split(';') {
+            client.batch_execute(statement).unwrap_or_else(|error| panic!("{push}: {error:?}"));
+        }
         eventually(&push, WOKEN, || count(&mut client, UNFINISHED) == 1);
         let wrong = "SELECT count(*) FROM queue.dead_letters WHERE errors -> 0 ->> 'error' <> 'expired' OR failed_at < start_by";
         assert_eq!(count(&mut client, wrong), 0, "{push}");
@@ -87,16 +92,13 @@ fn a_deadline_that_no_session_announced_is_found_by_the_sweep() {
     let (_cluster, mut client) = without_sweeps("deadlines-sweep");
     client.batch_execute("ALTER SYSTEM SET queue.sweep_interval = '1s'").expect("set");
     client.batch_execute("SELECT pg_reload_conf()").expect("reload");
-    for push in [
-        "SET session_replication_role = replica; INSERT INTO queue.tasks (queue, start_by) VALUES ('default', '2020-01-01');
-         RESET session_replication_role",
-        "BEGIN; SELECT queue.push('default', ttl => '1 ms'); PREPARE TRANSACTION 'later'; SELECT pg_sleep(0.05); COMMIT PREPARED 'later'",
-    ] {
-        for statement in push.split(';') {
-            client.batch_execute(statement).expect(statement);
-        }
-        eventually(push, SOON, || count(&mut client, UNFINISHED) == 0);
-    }
+    client
+        .batch_execute(
+            "SET session_replication_role = replica; INSERT INTO queue.tasks (queue, start_by) VALUES ('default', '2020-01-01');
+             RESET session_replication_role",
+        )
+        .expect("insert");
+    eventually("it ends", SOON, || count(&mut client, UNFINISHED) == 0);
 }
 
 #[test]
@@ -104,25 +106,45 @@ fn a_task_that_was_locked_at_its_deadline_ends_soon_after_it_is_free() {
     let (mut cluster, mut client) = without_sweeps("deadlines-locked");
     let worker = cluster.await_worker("postgres");
     let mut other = cluster.connect();
+    let late_by = |client: &mut Client, time: &str| {
+        let late = format!(
+            "SELECT count(*) FROM queue.tasks WHERE start_by < clock_timestamp() - interval '{time}'"
+        );
+        let before = count(client, "SELECT count(*) FROM queue.tasks");
+        eventually("all are late", SOON, || count(client, &late) == before);
+        assert_eq!(count(client, "SELECT count(*) FROM queue.claim('1 minute')"), 0);
+    };
     for lock in [
-        "SELECT queue.push('default', after => ARRAY(SELECT id FROM queue.tasks))",
+        "SELECT queue.push('default', after => ARRAY(SELECT id FROM queue.tasks), ttl => '1 ms')",
         "SELECT FROM queue.tasks FOR KEY SHARE",
     ] {
         client.batch_execute("SELECT queue.push('default', ttl => '100 ms')").expect("push");
         other.batch_execute(&format!("BEGIN; {lock}")).expect(lock);
         let worked = processor_time(worker);
-        eventually("it is late by a second", SOON, || {
-            let late =
-                "SELECT count(*) FROM queue.tasks WHERE start_by < clock_timestamp() - interval '1 second'";
-            count(&mut client, late) == 1
-        });
-        assert_eq!(count(&mut client, "SELECT count(*) FROM queue.claim('1 minute')"), 0);
+        late_by(&mut client, "1 second");
         // The worker does not try again and again meanwhile.
         let worked = processor_time(worker) - worked;
         assert!(worked < Duration::from_millis(500), "{worked:?}");
         other.batch_execute("COMMIT").expect("commit");
-        eventually("all end", SOON, || count(&mut client, UNFINISHED) == 0);
+        eventually("all end", WOKEN, || count(&mut client, UNFINISHED) == 0);
     }
+    // A task that is locked for a moment does not wait as long as one that has been locked for a long time.
+    client.batch_execute("SELECT queue.push('default', ttl => '100 ms')").expect("push");
+    other.batch_execute("BEGIN; SELECT FROM queue.tasks FOR KEY SHARE").expect("lock");
+    late_by(&mut client, "7 seconds");
+    let first = count(&mut client, "SELECT min(id) FROM queue.tasks");
+    let mut third = cluster.connect();
+    third
+        .batch_execute(&format!(
+            "SELECT queue.push('default', ttl => '100 ms');
+             BEGIN; SELECT FROM queue.tasks WHERE id <> {first} FOR KEY SHARE"
+        ))
+        .expect("lock");
+    late_by(&mut client, "1 ms");
+    third.batch_execute("COMMIT").expect("commit");
+    eventually("the second one ends", Duration::from_secs(3), || count(&mut client, UNFINISHED) == 1);
+    other.batch_execute("COMMIT").expect("commit");
+    eventually("all end", SOON, || count(&mut client, UNFINISHED) == 0);
     counters_agree(&mut client);
 }
 

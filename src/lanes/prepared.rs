@@ -8,12 +8,13 @@
 //! A transaction that is not recorded, as after a restart, may have changed tasks of any queue: its end invalidates all
 //! lanes of the database.
 //!
-//! The worker has to scan for the leases as well. They may have ended while nobody could see them.
+//! The worker has to scan for the leases and the start deadlines as well. They may have passed while nobody could see
+//! them.
 
 use super::directory::with_prepared;
 use super::{LaneSet, invalidate, invalidate_counters};
 use crate::clock::now;
-use crate::shared::{self, NEVER};
+use crate::shared::{self, AT_ONCE, NEVER};
 use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::hash::{BuildHasher, RandomState};
@@ -60,17 +61,18 @@ pub struct Prepared {
     /// No session has found yet that it has ended, and has invalidated its lanes.
     open: bool,
     lanes: LaneSet,
-    /// When the first of its leases ends.
+    /// When the first of its leases ends, and its first start deadline.
     lease: i64,
+    start_by: i64,
 }
 
 /// The current transaction, which has been prepared under the name with this hash and cannot have ended yet, concerns
-/// these lanes, and the first of its leases ends at that time.
-pub fn note_prepared(name: u64, lanes: LaneSet, lease: i64) {
+/// these lanes. The first of its leases ends at `lease`, and its first start deadline is `start_by`.
+pub fn note_prepared(name: u64, lanes: LaneSet, lease: i64, start_by: i64) {
     // SAFETY: reads the state of the transaction, which has its id until the callbacks are done, and a constant.
     let (database, transaction) = unsafe { (pg_sys::MyDatabaseId, pg_sys::GetTopTransactionIdIfAny()) };
     let (database, transaction) = (database.to_u32(), transaction.into());
-    let new = Prepared { name, database, transaction, open: true, lanes, lease };
+    let new = Prepared { name, database, transaction, open: true, lanes, lease, start_by };
     with_prepared(|entries| {
         // An entry that was never used, or the oldest one. An open one only if there is no other.
         let place = entries.iter_mut().min_by_key(|entry| (entry.open, entry.transaction));
@@ -112,12 +114,15 @@ pub extern "C-unwind" fn end_prepared(name: u64, before: u32) {
                 let mut closed = entries.iter().filter(|entry| !entry.open && entry.database == database);
                 closed.any(|entry| entry.name == name && entry.transaction == before)
             }) == Some(true);
-    let lease = ended.iter().map(|(_, entry)| entry.lease).min().unwrap_or(NEVER);
-    let (lanes, lease) = if known { (lanes, lease) } else { (LaneSet::ALL, now()) };
+    let earliest = |time: fn(&Prepared) -> i64| ended.iter().map(|(_, entry)| time(entry)).min();
+    let lease = earliest(|entry| entry.lease).unwrap_or(NEVER);
+    let start_by = earliest(|entry| entry.start_by).unwrap_or(NEVER);
+    let (lanes, lease, start_by) =
+        if known { (lanes, lease, start_by) } else { (LaneSet::ALL, now(), AT_ONCE) };
     invalidate(&lanes);
     invalidate_counters(&lanes);
-    // SAFETY: a plain read of a constant of the process.
-    shared::leases_until(unsafe { pg_sys::MyDatabaseId }, lease);
+    shared::leases_until(database.into(), lease);
+    shared::start_deadline(database.into(), start_by);
     // Not earlier: a session that finds an entry closed does nothing more.
     with_prepared(|entries| {
         for (index, entry) in &ended {

@@ -111,13 +111,14 @@ pub struct Expired {
     pub until: i64,
     /// The next deadline after that.
     pub next: i64,
-    /// Whether some tasks could not be ended.
+    /// How many tasks were ended, and whether some could not be.
+    pub expired: i64,
     pub skipped: bool,
 }
 
 /// Ends up to `max_tasks` tasks whose start deadline has passed, among the `max_entries` index entries after an entry.
 pub fn expire_unstarted(max_tasks: i32, after: (i64, i64), max_entries: i32) -> Expired {
-    let query = "SELECT last, last_id, until, next_start_by, skipped FROM queue_internal.expire_unstarted($1, $2, $3, $4)";
+    let query = "SELECT last, last_id, until, next_start_by, expired, skipped FROM queue_internal.expire_unstarted($1, $2, $3, $4)";
     let arguments = [max_tasks.into(), timestamp(after.0), after.1.into(), max_entries.into()];
     write(query, &arguments, |row| {
         let time = |time: Option<TimestampWithTimeZone>| time.map(i64::from);
@@ -126,7 +127,8 @@ pub fn expire_unstarted(max_tasks: i32, after: (i64, i64), max_entries: i32) -> 
             last: last.zip(row.get(2)?),
             until: time(row.get(3)?).unwrap_or(i64::MIN),
             next: time(row.get(4)?).unwrap_or(NEVER),
-            skipped: row.get(5)?.unwrap_or(false),
+            expired: row.get(5)?.unwrap_or(0),
+            skipped: row.get(6)?.unwrap_or(false),
         })
     })
 }

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 /// How many index entries a piece has, and how long a step reads one piece of either kind after the other.
 const PIECE: i32 = 5_000;
 const STEP: Duration = Duration::from_millis(25);
-/// The time between two sweeps, and before what could not be ended is tried again, is at least this many times the
-/// duration of the last sweep.
-const SWEEP_SHARE: i64 = 8;
+/// After a sweep, or trying again what could not be ended, comes a pause from both of at least this many times the time
+/// that it spent without ending a task.
+const SHARE: i64 = 8;
 /// The first pause before tasks that could not be ended are tried again, in microseconds. Each one is twice as long as the
 /// one before, until the next sweep comes first.
 const FIRST_PAUSE: i64 = 100_000;
@@ -39,11 +39,13 @@ pub(super) struct Deadlines {
     behind: Option<Entry>,
     /// The same for the next time. Otherwise an announcement would send the worker back before it came to the last.
     behind_again: Option<Entry>,
-    /// When the last sweep began, which reads all again that have passed, and how long it has taken.
+    /// Whether the older ones are being read because of a sweep, which reads all that have passed, or to try again, and how
+    /// long that has taken without ending a task.
+    repeats: bool,
+    in_vain: Duration,
+    /// When the last sweep began, and the earliest start of the next such reading.
     swept_at: i64,
-    swept_for: Duration,
-    /// The earliest start of the next one.
-    sweep_from: i64,
+    repeat_from: i64,
     /// The entry after which tasks could not be ended, when they are tried again, and the pause after that.
     skipped: Option<Entry>,
     retry_at: i64,
@@ -52,15 +54,15 @@ pub(super) struct Deadlines {
 
 impl Deadlines {
     pub(super) fn new() -> Self {
-        let swept_for = Duration::ZERO;
         Self {
             read: after(now()),
             next: AT_ONCE,
             behind: None,
             behind_again: None,
+            repeats: false,
+            in_vain: Duration::ZERO,
             swept_at: i64::MIN,
-            swept_for,
-            sweep_from: AT_ONCE,
+            repeat_from: AT_ONCE,
             skipped: None,
             retry_at: NEVER,
             pause: FIRST_PAUSE,
@@ -73,7 +75,15 @@ impl Deadlines {
             self.next = self.next.min(start_by);
         } else {
             self.read_again(after(start_by.saturating_sub(1)));
+            self.retry_soon();
         }
+    }
+
+    /// Tries soon again what cannot be ended. A task that is locked for a moment does not wait as long as the others have
+    /// been waiting.
+    fn retry_soon(&mut self) {
+        self.pause = FIRST_PAUSE;
+        self.retry_at = self.retry_at.min(now().saturating_add(FIRST_PAUSE));
     }
 
     fn read_again(&mut self, after: Entry) {
@@ -87,25 +97,47 @@ impl Deadlines {
 
     /// Computed at each use, so that a changed setting applies at once.
     fn next_sweep(&self) -> i64 {
-        self.swept_at.saturating_add(microseconds(settings::sweep_interval())).max(self.sweep_from)
+        self.swept_at.saturating_add(microseconds(settings::sweep_interval())).max(self.repeat_from)
+    }
+
+    fn next_retry(&self) -> i64 {
+        self.retry_at.max(self.repeat_from)
     }
 
     /// When deadlines have to be read next.
     fn due(&self) -> i64 {
         match self.behind.or(self.behind_again) {
             Some(_) => AT_ONCE,
-            None => self.next.min(self.next_sweep()).min(self.retry_at),
+            None => self.next.min(self.next_sweep()).min(self.next_retry()),
         }
     }
 
-    /// All have been read up to now.
+    /// Begins to read the older ones again if it is time.
+    fn begin(&mut self, moment: i64) {
+        let (retries, sweeps) = (self.next_retry() <= moment, self.next_sweep() <= moment);
+        if retries {
+            self.skipped.into_iter().for_each(|skipped| self.read_again(skipped));
+        }
+        self.behind = self.behind_again.take();
+        if sweeps {
+            (self.behind, self.swept_at) = (Some(FIRST), moment);
+        }
+        if retries || sweeps {
+            (self.skipped, self.retry_at) = (None, NEVER);
+        }
+        (self.repeats, self.in_vain) = (retries || sweeps, Duration::ZERO);
+    }
+
+    /// The older ones have been read.
     fn finish(&mut self, moment: i64) {
-        let share = SWEEP_SHARE.saturating_mul(microseconds(self.swept_for));
-        self.sweep_from = self.swept_at.saturating_add(share);
+        if std::mem::take(&mut self.repeats) {
+            let share = SHARE.saturating_mul(microseconds(self.in_vain));
+            self.repeat_from = moment.saturating_add(share);
+        }
         if self.skipped.is_none() {
-            self.pause = FIRST_PAUSE;
+            (self.retry_at, self.pause) = (NEVER, FIRST_PAUSE);
         } else if self.retry_at == NEVER {
-            self.retry_at = moment.saturating_add(self.pause.max(share));
+            self.retry_at = moment.saturating_add(self.pause);
             self.pause = self.pause.saturating_mul(2);
         }
     }
@@ -127,18 +159,7 @@ impl Worker {
         self.deadlines.announce(self.database.next_deadline.take());
         let moment = now();
         if self.deadlines.behind.is_none() {
-            if self.deadlines.retry_at <= moment {
-                self.deadlines.retry_at = NEVER;
-                if let Some(skipped) = self.deadlines.skipped.take() {
-                    self.deadlines.read_again(skipped);
-                }
-            }
-            self.deadlines.behind = self.deadlines.behind_again.take();
-            if self.deadlines.next_sweep() <= moment {
-                self.deadlines.behind = Some(FIRST);
-                (self.deadlines.swept_at, self.deadlines.swept_for) = (moment, Duration::ZERO);
-                (self.deadlines.skipped, self.deadlines.retry_at) = (None, NEVER);
-            }
+            self.deadlines.begin(moment);
         }
         // Monotonic, because the clock may be set meanwhile.
         let started = Instant::now();
@@ -147,6 +168,9 @@ impl Worker {
                 Ok(piece) => piece,
                 Err(installed) => return installed,
             };
+            if piece.skipped {
+                self.deadlines.retry_soon();
+            }
             match piece.last {
                 Some(last) => self.deadlines.read = last,
                 None => (self.deadlines.read, self.deadlines.next) = (after(piece.until), piece.next),
@@ -154,8 +178,12 @@ impl Worker {
         }
         let started = Instant::now();
         while let Some(behind) = self.deadlines.behind.filter(|_| started.elapsed() < STEP) {
+            let begun = Instant::now();
             match self.expire_piece(behind) {
                 Ok(piece) => {
+                    if piece.expired == 0 {
+                        self.deadlines.in_vain += begun.elapsed();
+                    }
                     self.deadlines.behind = piece.last;
                     // Only the earliest of several deadlines is announced, and that one may be behind.
                     self.deadlines.next = self.deadlines.next.min(piece.next);
@@ -163,7 +191,6 @@ impl Worker {
                 Err(installed) => return installed,
             }
         }
-        self.deadlines.swept_for += started.elapsed();
         if self.deadlines.behind.is_none() {
             self.deadlines.finish(now());
         }

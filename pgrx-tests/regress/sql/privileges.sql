@@ -279,7 +279,7 @@ SELECT queue.push('default', '"safe"', priority => -9) AS id \gset
 SELECT payload, token FROM queue.claim('1 minute') \gset
 SELECT queue.complete(:id, :token);
 SELECT count(*) FROM queue.stats;
-SELECT queue.schedule('nightly', '* * * * *', 'default', timezone => 'Etc/GMT-3', options => '{"priority": 1}') > pg_catalog.now() AS ahead;
+SELECT queue.schedule('nightly', '0 0 1 1 *', 'default', timezone => 'Etc/GMT-3', options => '{"priority": 1}') > pg_catalog.now() AS ahead;
 UPDATE queue.schedules SET next_run_at = pg_catalog.now();
 SELECT queue.run_schedules(), (SELECT last_error FROM queue.schedules);
 CALL queue.maintain();

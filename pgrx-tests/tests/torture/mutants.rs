@@ -123,7 +123,9 @@ mutants! { seen:
         "I1 I4 I6 I12";
     /// A claim starts a task after its start deadline.
     deadlines_ignored: "quiet",
-        "SELECT pg_temp.mutate('queue_internal.claim_from', 'start_by <= ', 'start_by < ''-infinity'' AND now() <= ')",
+        // They are not ended before a claim can find them.
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 'start_by <= ', 'start_by < ''-infinity'' AND now() <= '),
+                pg_temp.mutate('queue_internal.expire_unstarted', 't.start_by <= until', 'false')",
         "I18";
     /// A task that was started and is to be retried expires.
     started_and_expired: "quiet",
@@ -138,7 +140,8 @@ mutants! { seen:
     /// A callback is queued when one task of its batch has ended.
     first_of_batch_suffices: "quiet",
         "SELECT pg_temp.mutate('queue_internal.process_dependent',
-             'EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)', 'false'),
+             'EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)',
+             'batch.task_id IS NULL AND EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)'),
                 pg_temp.mutate('queue_internal.process_batch', 'ELSIF EXISTS', 'ELSIF false AND EXISTS'),
                 pg_temp.mutate('queue_internal.process_batch', '< batch.members', '< 0')",
         "I19";
