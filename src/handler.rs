@@ -70,6 +70,8 @@ const SESSION: &[(&str, &str)] = &[
     ("default_transaction_isolation", "read committed"),
     ("default_transaction_read_only", "off"),
     ("session_replication_role", "origin"),
+    // A task whose function crashes the server has to count an attempt each time.
+    ("queue.durable_leases", "on"),
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     ("transaction_timeout", "0"),
 ];

@@ -14,6 +14,7 @@ mod clock;
 mod counting;
 mod cron;
 mod datum;
+mod durability;
 mod expiry;
 mod extension;
 mod fallback;

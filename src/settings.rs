@@ -3,12 +3,14 @@
 //! SQL functions read the same settings with `queue_internal.setting()`, whose callers repeat the defaults for sessions
 //! in which this library is not loaded.
 
-use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
+use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 use std::time::Duration;
 
 const DAY_IN_MINUTES: i32 = 24 * 60;
 
 static DEAD_LETTER_RETENTION: GucSetting<i32> = GucSetting::<i32>::new(30 * DAY_IN_MINUTES);
+static DURABLE_LEASES: GucSetting<DurableLeases> =
+    GucSetting::<DurableLeases>::new(DurableLeases::AfterStart);
 static EVENT_RETENTION: GucSetting<i32> = GucSetting::<i32>::new(7 * DAY_IN_MINUTES);
 static FAST_PATH: GucSetting<bool> = GucSetting::<bool>::new(true);
 static HISTORY_AHEAD: GucSetting<i32> = GucSetting::<i32>::new(3);
@@ -18,6 +20,23 @@ static MAX_LEASE: GucSetting<i32> = GucSetting::<i32>::new(7 * DAY_IN_MINUTES);
 static NOTIFY_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(100);
 static SWEEP_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(10);
 static WORKER_ENABLED: GucSetting<bool> = GucSetting::<bool>::new(true);
+
+/// Whether a lease has to survive a crash.
+#[derive(Clone, Copy, PostgresGucEnum)]
+pub enum DurableLeases {
+    #[name = c"on"]
+    On,
+    #[name = c"off"]
+    Off,
+    /// Only those of the first minute of claims after a start of the server.
+    #[name = c"after_start"]
+    AfterStart,
+}
+
+/// Whether the leases of this session have to survive a crash.
+pub fn durable_leases() -> DurableLeases {
+    DURABLE_LEASES.get()
+}
 
 /// The shortest time between two notifications for one queue.
 pub fn notify_interval() -> Duration {
@@ -74,6 +93,14 @@ pub fn define() {
         i32::MAX,
         GucContext::Sighup,
         GucFlags::UNIT_MIN,
+    );
+    GucRegistry::define_enum_guc(
+        c"queue.durable_leases",
+        c"Whether a lease has to survive a crash, so that the commit of a claim waits for the disk.",
+        c"With after_start, only during the first minute of claims after a start of the server.",
+        &DURABLE_LEASES,
+        GucContext::Userset,
+        GucFlags::default(),
     );
     GucRegistry::define_int_guc(
         c"queue.event_retention",

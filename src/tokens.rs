@@ -25,6 +25,7 @@
 //! A mark of 0 means that no claim could be lost so far. Then tokens start at 1.
 
 use crate::clock::now;
+use crate::durability;
 use crate::heap::columns::{self, token_mark};
 use crate::shared;
 use pgrx::prelude::*;
@@ -58,7 +59,7 @@ impl Range {
     /// Makes the commit synchronous if the claim with this token must be durable.
     pub fn keep(&self, token: i64) {
         if token > self.reached {
-            make_durable();
+            durability::require();
         }
     }
 }
@@ -177,28 +178,6 @@ fn timeline() -> i64 {
     }
 }
 
-/// Makes the commit of this transaction synchronous, unless a rollback to a savepoint undoes the claim. It sets both
-/// the setting, which a function may set and restore, and the flag (forceSyncCommit), which does not wait for a
-/// synchronous standby.
-fn make_durable() {
-    // SAFETY: in a transaction; as SET LOCAL.
-    unsafe {
-        pg_sys::ForceSyncCommit();
-        if pg_sys::synchronous_commit < pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_REMOTE_FLUSH as i32 {
-            pg_sys::set_config_option(
-                c"synchronous_commit".as_ptr(),
-                c"on".as_ptr(),
-                pg_sys::GucContext::PGC_USERSET,
-                pg_sys::GucSource::PGC_S_SESSION,
-                pg_sys::GucAction::GUC_ACTION_LOCAL,
-                true,
-                0,
-                false,
-            );
-        }
-    }
-}
-
 /// `queue_internal.token_base`: see sql/engine.sql.
 #[pg_extern(sql = false)]
 fn token_base() -> i64 {
@@ -210,5 +189,5 @@ fn token_base() -> i64 {
 /// See sql/engine.sql.
 #[pg_extern(sql = false)]
 fn claim_durably() {
-    make_durable();
+    durability::require();
 }

@@ -15,6 +15,7 @@ mod rollback;
 mod tally;
 
 use crate::clock::now;
+use crate::durability;
 use crate::lanes::{self, Item, Key, Queue};
 use crate::shared;
 use pending::{Change, Pending, Watched, What};
@@ -212,12 +213,18 @@ pub fn refilled_before_commit(lane: u64) {
     });
 }
 
-/// Runs after the transaction's rows are visible to others.
+/// Runs before the commit, and after the transaction's rows are visible to others.
 unsafe extern "C-unwind" fn at_end_of_transaction(
     event: pg_sys::XactEvent::Type,
     _argument: *mut std::ffi::c_void,
 ) {
     use pg_sys::XactEvent::*;
+    // First, because a callback of another extension may raise.
+    match event {
+        XACT_EVENT_PRE_COMMIT => return durability::before_commit(),
+        XACT_EVENT_COMMIT | XACT_EVENT_PREPARE | XACT_EVENT_ABORT => durability::after_end(),
+        _ => return,
+    }
     with_pending(|pending| {
         match event {
             XACT_EVENT_COMMIT => {

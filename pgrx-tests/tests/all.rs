@@ -11,6 +11,7 @@ mod deadlines;
 mod docs;
 mod drivers;
 mod dump;
+mod durability;
 mod encodings;
 mod events;
 mod examples;

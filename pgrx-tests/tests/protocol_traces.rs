@@ -78,6 +78,8 @@ const SETTINGS: &str = "
 wal_level = logical
 deadlock_timeout = 10ms
 queue.sweep_interval = '1h'
+# A crash loses only what sessions with synchronous_commit = off have committed.
+queue.durable_leases = on
 autovacuum = off
 # Claims that do not wait for the disk stay in memory, until a commit that does.
 wal_writer_delay = 10s

@@ -8,6 +8,7 @@ use super::queue::{self, Settings};
 use super::rows::Rows;
 use crate::clock::now;
 use crate::datum::text;
+use crate::durability;
 use crate::expiry;
 use crate::fallback::Reason;
 use crate::heap::{self, Tables, Use};
@@ -58,6 +59,7 @@ impl Places {
 pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> Result<Outcome, Reason> {
     // SAFETY: in a transaction, with the arguments as declared.
     unsafe {
+        durability::before_claim();
         let name = arguments.name(places.queue)?;
         let worker = arguments.get(places.worker).map(|_| arguments.name(places.worker)).transpose()?;
         let lease = arguments.span(places.lease, settings::max_lease())?;
@@ -85,6 +87,9 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
         point!(ClaimGranted);
         if claim.granted > 0 {
             pg_sys::CommandCounterIncrement();
+        }
+        if result.is_ok() {
+            durability::after_claim();
         }
         match (result, claim.rows) {
             // Granted leases stay granted, and only the rest falls back to SQL.

@@ -40,13 +40,16 @@ pub fn read(folder: &Path) -> Account {
 }
 
 impl Account {
-    /// The times of crashes, from and to. An answer to a session with synchronous_commit = off before a crash counts
-    /// only if a commit that waited for the disk came in between; otherwise the outcome is unknown.
-    pub fn lose(&mut self, crashes: &[(i64, i64)]) {
+    /// The times of crashes, from and to. An answer before a crash to a commit that did not wait for the disk, because of
+    /// synchronous_commit = off or because it was that of a claim, counts only if a commit that waited came in between;
+    /// otherwise the outcome is unknown.
+    pub fn lose(&mut self, crashes: &[(i64, i64)], durable_leases: bool) {
         let mut flushes: Vec<_> = self.operations.iter().filter(|operation| operation.flushed()).collect();
         flushes.sort_by_key(|flush| flush.begin);
         let flushes: Vec<_> = flushes.iter().map(|flush| (flush.begin, flush.end)).collect();
-        for operation in self.operations.iter_mut().filter(|operation| operation.careless) {
+        let lazy =
+            |operation: &&mut Operation| operation.careless || !durable_leases && operation.only_claims();
+        for operation in self.operations.iter_mut().filter(lazy) {
             let Some((from, _)) = crashes.iter().find(|(_, to)| operation.end < *to) else { continue };
             let later = flushes.partition_point(|(begin, _)| *begin < operation.end);
             let kept =

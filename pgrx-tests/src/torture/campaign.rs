@@ -28,6 +28,8 @@ pub struct Campaign {
     pub covers: &'static str,
     /// Lines for postgresql.conf.
     pub settings: &'static str,
+    /// Whether leases survive a crash.
+    pub durable_leases: bool,
     /// More arguments for initdb.
     pub initdb: &'static [&'static str],
     pub load: Load,
@@ -95,6 +97,7 @@ impl Campaign {
         name: "",
         covers: "",
         settings: "",
+        durable_leases: false,
         initdb: &[],
         load: Load::MIXED,
         pause: (1000, 1000),
@@ -155,7 +158,11 @@ impl Campaign {
 
     fn stage(&self, options: &Options, folder: &Path) -> Scene {
         let fsync = if options.fsync { "on" } else { "off" };
-        let extra = format!("{COMMON}fsync = {fsync}\n{}\n{}", self.settings, options.settings);
+        let durable = if self.durable_leases { "on" } else { "off" };
+        let extra = format!(
+            "{COMMON}fsync = {fsync}\nqueue.durable_leases = {durable}\n{}\n{}",
+            self.settings, options.settings
+        );
         // Settings are constants elsewhere; one string for each campaign may stay.
         let mut cluster = Cluster::create_of(
             &bindir(),
@@ -274,7 +281,7 @@ impl Campaign {
         checker::corruption(&mut client).into_iter().for_each(|what| say("I14", what));
         checker::damaged_pages(&mut client).into_iter().for_each(|what| say("I14", what));
         let mut account = account::read(&scene.journals);
-        account.lose(&std::mem::take(&mut scene.crashes));
+        account.lose(&std::mem::take(&mut scene.crashes), self.durable_leases);
         let (violations, counts) =
             checker::check(&account, &found(&mut client), leases, scene.clock.is_none());
         let expected = |violation: &Violation| self.lossy && violation.invariant == "I1";

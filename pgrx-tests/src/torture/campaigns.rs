@@ -9,6 +9,7 @@ mod crash;
 mod crowded;
 mod cut;
 mod deadlock;
+mod durable;
 mod failover;
 mod forgetful;
 mod full;
@@ -27,8 +28,9 @@ pub mod zombies;
 use super::campaign::Campaign;
 
 /// All of them, in the order in which they are played.
-pub const ALL: [Campaign; 23] = [
+pub const ALL: [Campaign; 24] = [
     crash::CAMPAIGN,
+    durable::CAMPAIGN,
     forgetful::CAMPAIGN,
     stop::CAMPAIGN,
     backend::CAMPAIGN,

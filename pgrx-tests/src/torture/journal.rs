@@ -127,6 +127,11 @@ impl Operation {
         effect < other && !self.undos.iter().any(|(from, to)| *from <= effect && effect < *to && *to <= other)
     }
 
+    /// Whether it did nothing but claim, so that its commit need not wait for the disk.
+    pub fn only_claims(&self) -> bool {
+        self.effects.iter().all(|(effect, undone)| *undone || matches!(effect, Effect::Claim { .. }))
+    }
+
     /// Whether its commit waited for the disk, which made durable what had committed before.
     pub fn flushed(&self) -> bool {
         let wrote = |effect: &(Effect, bool)| {

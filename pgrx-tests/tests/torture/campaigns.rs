@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::play;
+use super::{play, play_with};
 use queue_ext_tests::brief;
 
 fn holds(campaign: &str) {
@@ -26,9 +26,21 @@ macro_rules! campaigns {
 }
 
 campaigns!(
-    crash, stop, backend, zombies, worker, cut, failover, pinned, cancel, levels, deadlock, savepoints,
-    twophase, upkeep, chaos, full, clock, crowded, references, forgetful
+    crash, durable, stop, backend, zombies, worker, cut, failover, pinned, cancel, levels, deadlock,
+    savepoints, twophase, upkeep, chaos, full, clock, crowded, references, forgetful
 );
+
+/// A lease that did not survive a crash is noticed where it had to.
+#[test]
+fn a_lost_lease_is_noticed() {
+    if brief() {
+        return;
+    }
+    let settings = "queue.durable_leases = off\nwal_writer_delay = 10s\nwal_writer_flush_after = 1GB";
+    let (round, length) = (Duration::from_millis(1500), Duration::from_secs(300));
+    let verdict = play_with("durable", "lost-lease", round, length, "", settings.into());
+    assert!(verdict.violations.iter().any(|violation| violation.invariant == "I5"), "{verdict}");
+}
 
 /// Nothing grows: a round to warm up, and two to compare with it.
 #[test]
