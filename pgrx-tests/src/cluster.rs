@@ -445,7 +445,8 @@ pub fn home() -> PathBuf {
 /// time, so each version has folders of its own.
 pub fn run_folder(name: impl AsRef<Path>) -> PathBuf {
     static MAJOR: OnceLock<String> = OnceLock::new();
-    home().join("run").join(MAJOR.get_or_init(|| major_version().to_string())).join(name)
+    let run = std::env::var("QUEUE_EXT_RUN").map_or_else(|_| home().join("run"), PathBuf::from);
+    run.join(MAJOR.get_or_init(|| major_version().to_string())).join(name)
 }
 
 /// The server's programs.
