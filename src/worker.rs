@@ -24,6 +24,7 @@ mod owner;
 mod schedules;
 
 use crate::clock::now;
+use crate::extension::Installed;
 use crate::guard;
 use crate::process;
 use crate::settings;
@@ -37,7 +38,7 @@ use std::time::Duration;
 pub use core::{first_ready, is_leased};
 use deadlines::Deadlines;
 use handlers::Processes;
-use installed::{Installed, Step};
+use installed::Step;
 use leases::LeaseScan;
 pub use owner::as_owner;
 use schedules::Schedules;
