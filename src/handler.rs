@@ -36,8 +36,6 @@ use verbs::{Task, Verbs};
 /// The call is cancelled this long before the end of the lease, or a tenth of the lease if that is shorter. In the
 /// remaining time the process reports the failure, before other sessions may end the lease.
 const LONGEST_MARGIN: i64 = 1_000_000;
-/// The pause while another session holds a lock on the extension.
-const RETRY_LOCKED: Duration = Duration::from_millis(200);
 
 /// The process's main function; the argument is its slot.
 #[pg_guard]
@@ -160,7 +158,7 @@ impl Process {
             Ok(Claimed::Repeat) => Next::Claim,
             Ok(Claimed::Exit) => Next::Exit,
             Ok(Claimed::Nothing) => self.sleep(None),
-            Ok(Claimed::Locked) => self.sleep(Some(RETRY_LOCKED)),
+            Ok(Claimed::Locked) => self.sleep(Some(extension::RETRY_LOCKED)),
             // Nothing was claimed.
             Err(failure) if failure.is_passing() => {
                 self.slot.set_task(0);
