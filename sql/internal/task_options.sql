@@ -143,10 +143,9 @@ BEGIN
     SELECT q.* INTO source FROM queue.queues AS q
     WHERE q.name = check_weight.queue AND queue_internal.has_right('producer', q.name);
     IF weight > source.rate_limit THEN
-        PERFORM queue_internal.raise_invalid('weight', 'must not be greater than the "rate_limit" of the queue', weight::text);
+        PERFORM queue_internal.raise_too_heavy(weight, source.name, 'rate_limit', source.rate_limit);
     ELSIF weight > source.group_rate_limit AND group_key IS NOT NULL THEN
-        PERFORM queue_internal.raise_invalid(
-            'weight', 'must not be greater than the "group_rate_limit" of the queue', weight::text);
+        PERFORM queue_internal.raise_too_heavy(weight, source.name, 'group_rate_limit', source.group_rate_limit);
     END IF;
 END
 $$;

@@ -676,6 +676,17 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_invalid IS 'Raises 22023.';
 
+CREATE FUNCTION queue_internal.raise_too_heavy(weight integer, queue text, kind text, most integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'argument "weight" must not be greater than the "%" of the queue', kind
+        USING ERRCODE = 'invalid_parameter_value',
+              DETAIL = format('The weight is %s, and "%s" of queue "%s" is %s.', weight, kind, queue, most),
+              HINT = format('Use a smaller weight, or raise the option "%s" with queue.configure().', kind);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_too_heavy IS 'Raises 22023.';
+
 CREATE FUNCTION queue_internal.raise_too_large(argument text, maximum text, value text)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1177,10 +1188,9 @@ BEGIN
     SELECT q.* INTO source FROM queue.queues AS q
     WHERE q.name = check_weight.queue AND queue_internal.has_right('producer', q.name);
     IF weight > source.rate_limit THEN
-        PERFORM queue_internal.raise_invalid('weight', 'must not be greater than the "rate_limit" of the queue', weight::text);
+        PERFORM queue_internal.raise_too_heavy(weight, source.name, 'rate_limit', source.rate_limit);
     ELSIF weight > source.group_rate_limit AND group_key IS NOT NULL THEN
-        PERFORM queue_internal.raise_invalid(
-            'weight', 'must not be greater than the "group_rate_limit" of the queue', weight::text);
+        PERFORM queue_internal.raise_too_heavy(weight, source.name, 'group_rate_limit', source.group_rate_limit);
     END IF;
 END
 $$;
