@@ -41,7 +41,7 @@ BEGIN
     END IF;
     source := queue_internal.open_queue(queue, 'producer');
     IF after <> '{}' OR batch IS NOT NULL THEN
-        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || array_remove(ARRAY[batch], NULL));
+        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, array_remove(after || batch, NULL));
         PERFORM queue_internal.lock_batches(ARRAY[batch]);
         PERFORM queue_internal.check_no_cycle(batch, after);
     END IF;

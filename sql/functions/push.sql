@@ -44,12 +44,7 @@ BEGIN
     source := queue_internal.open_queue(queue, 'producer');
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
     start_by := queue_internal.start_deadline(source, start_by, ttl);
-    IF batch IS NOT NULL THEN
-        RETURN (queue_internal.push_into_batch(
-            queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout,
-            start_by, weight)).id;
-    ELSIF key IS NULL AND after IS NULL THEN
+    IF key IS NULL AND after IS NULL AND batch IS NULL THEN
         IF source.max_queued IS NOT NULL THEN
             PERFORM queue_internal.check_depth(source, 1);
         END IF;
@@ -61,12 +56,10 @@ BEGIN
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
-    RETURN (queue_internal.push_linked(
+    RETURN (queue_internal.push_one(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-        queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
-        CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout, start_by, weight)).id;
+        queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout,
+        start_by, weight)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -183,24 +176,31 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key or waits for others.';
 
-CREATE FUNCTION queue_internal.push_into_batch(
+-- A push of one task that has a key, waits for others, or is added to a batch. "pushed" and "key_ttl" are as in push_linked.
+CREATE FUNCTION queue_internal.push_one(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval, start_by timestamptz, weight integer,
     OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    live CONSTANT bigint[] := queue_internal.lock_before_push(
-        ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || batch);
+    others CONSTANT bigint[] := array_remove(after || batch, NULL);
+    live   bigint[];
 BEGIN
-    PERFORM queue_internal.lock_batches(ARRAY[batch]);
-    PERFORM queue_internal.check_no_cycle(batch, after);
+    IF others <> '{}' THEN
+        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, others);
+    END IF;
+    IF batch IS NOT NULL THEN
+        PERFORM queue_internal.lock_batches(ARRAY[batch]);
+        PERFORM queue_internal.check_no_cycle(batch, after);
+    END IF;
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
         on_predecessor_failure, live, kind, lease, timeout, start_by, weight) AS p;
-    IF pushed THEN
+    IF pushed AND batch IS NOT NULL THEN
         PERFORM queue_internal.join_batch(batch, ARRAY[id]);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.push_into_batch IS 'Pushes a task and, if it is new, adds it to a batch.';
+COMMENT ON FUNCTION queue_internal.push_one IS
+    'Pushes a task that has a key or waits for others, or, if it is new, adds it to a batch.';

@@ -13,18 +13,8 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_delay('delay', delay);
     task := queue_internal.leased_task(id, token, false);
-    IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
-        PERFORM queue_internal.cancel_now(task);
-        RETURN;
-    ELSIF queue_internal.has_timed_out(task) THEN
-        PERFORM queue_internal.end_attempt(task, 'timed out', NULL, false);
-        RETURN;
-    END IF;
-    task.attempt := task.attempt - 1;
-    IF extract(epoch FROM delay) > 0 THEN
-        task.run_at := clock_timestamp() + delay;
-    END IF;
-    PERFORM queue_internal.requeue(task);
+    PERFORM queue_internal.suspend(
+        task, CASE WHEN extract(epoch FROM delay) > 0 THEN clock_timestamp() + delay ELSE task.run_at END);
 END
 $$;
 COMMENT ON FUNCTION queue.release IS

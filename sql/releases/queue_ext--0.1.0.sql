@@ -1211,6 +1211,38 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.possible_weight IS
     'Returns the weight of a task, or the limit of its queue or group if that is smaller.';
+
+-- For tasks that were not inserted by a push. The trigger tasks_inserted has the same conditions, in one query for all tasks.
+CREATE FUNCTION queue_internal.check_columns(task queue.tasks) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT isfinite(task.run_at) THEN
+        PERFORM queue_internal.raise_invalid('run_at', 'must be finite', task.run_at::text);
+    ELSIF task.max_attempts NOT BETWEEN 1 AND 10000 THEN
+        PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', task.max_attempts::text);
+    ELSIF task.state NOT IN ('waiting', 'queued', 'running') THEN
+        PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    ELSIF jsonb_typeof(task.headers) <> 'object' THEN
+        PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(task.headers));
+    ELSIF octet_length(task.kind) NOT BETWEEN 1 AND 128 THEN
+        PERFORM queue_internal.check_name('kind', task.kind);
+    -- 1000 years and 1 year in seconds. queue.max_lease may have been lowered since the push.
+    ELSIF extract(epoch FROM task.lease) NOT BETWEEN 0.000001 AND 31557600000 THEN
+        PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', task.lease::text);
+    ELSIF extract(epoch FROM task.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
+        PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', task.timeout::text);
+    ELSIF NOT isfinite(task.start_by) THEN
+        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', task.start_by::text);
+    ELSIF task.weight NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', task.weight::text);
+    ELSIF NOT (isfinite(task.created_at) AND isfinite(task.updated_at) AND isfinite(coalesce(task.lease_until, task.run_at))
+               AND isfinite(coalesce(task.claimed_at, task.run_at))
+               AND isfinite(coalesce(task.cancel_requested_at, task.run_at))) THEN
+        RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_columns IS 'Refuses a task that could never run.';
 -- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It
 -- does not run for other tasks, nor for those of a dump, which restores keys and admissions as well
 -- (tasks_inserted.sql).
@@ -1343,8 +1375,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     arrival record;
     source  queue.queues;
-    misfit  record;
+    misfit  queue.tasks;
 BEGIN
+    -- The conditions of check_columns, which raises the error.
     SELECT i.* INTO misfit FROM inserted AS i
     WHERE i.state NOT IN ('waiting', 'queued', 'running') OR NOT isfinite(i.run_at)
        OR i.max_attempts NOT BETWEEN 1 AND 10000 OR jsonb_typeof(i.headers) <> 'object'
@@ -1357,26 +1390,8 @@ BEGIN
        OR NOT isfinite(i.start_by)
        OR i.weight NOT BETWEEN 1 AND 1000000
     LIMIT 1;
-    IF NOT isfinite(misfit.run_at) THEN
-        PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
-    ELSIF misfit.max_attempts NOT BETWEEN 1 AND 10000 THEN
-        PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', misfit.max_attempts::text);
-    ELSIF misfit.state NOT IN ('waiting', 'queued', 'running') THEN
-        PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
-    ELSIF jsonb_typeof(misfit.headers) <> 'object' THEN
-        PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(misfit.headers));
-    ELSIF octet_length(misfit.kind) NOT BETWEEN 1 AND 128 THEN
-        PERFORM queue_internal.check_name('kind', misfit.kind);
-    ELSIF extract(epoch FROM misfit.lease) NOT BETWEEN 0.000001 AND 31557600000 THEN
-        PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', misfit.lease::text);
-    ELSIF extract(epoch FROM misfit.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
-        PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', misfit.timeout::text);
-    ELSIF NOT isfinite(misfit.start_by) THEN
-        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', misfit.start_by::text);
-    ELSIF misfit.weight NOT BETWEEN 1 AND 1000000 THEN
-        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', misfit.weight::text);
-    ELSIF FOUND THEN
-        RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
+    IF FOUND THEN
+        PERFORM queue_internal.check_columns(misfit);
     END IF;
     PERFORM queue_internal.check_backoff(b.backoff)
     FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;
@@ -4322,7 +4337,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.is_suspended IS 'Returns whether a task that does not run waits for an event or another task.';
 
 -- The task is locked by leased_task(). Cancels it if that was requested or it was replaced, and fails the attempt if it has
--- timed out, as a release does.
+-- timed out.
 CREATE FUNCTION queue_internal.suspend(task queue.tasks, until timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -7417,12 +7432,7 @@ BEGIN
     source := queue_internal.open_queue(queue, 'producer');
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
     start_by := queue_internal.start_deadline(source, start_by, ttl);
-    IF batch IS NOT NULL THEN
-        RETURN (queue_internal.push_into_batch(
-            queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout,
-            start_by, weight)).id;
-    ELSIF key IS NULL AND after IS NULL THEN
+    IF key IS NULL AND after IS NULL AND batch IS NULL THEN
         IF source.max_queued IS NOT NULL THEN
             PERFORM queue_internal.check_depth(source, 1);
         END IF;
@@ -7434,12 +7444,10 @@ BEGIN
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
-    RETURN (queue_internal.push_linked(
+    RETURN (queue_internal.push_one(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-        queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
-        CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout, start_by, weight)).id;
+        queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout,
+        start_by, weight)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -7556,27 +7564,34 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key or waits for others.';
 
-CREATE FUNCTION queue_internal.push_into_batch(
+-- A push of one task that has a key, waits for others, or is added to a batch. "pushed" and "key_ttl" are as in push_linked.
+CREATE FUNCTION queue_internal.push_one(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval, start_by timestamptz, weight integer,
     OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    live CONSTANT bigint[] := queue_internal.lock_before_push(
-        ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || batch);
+    others CONSTANT bigint[] := array_remove(after || batch, NULL);
+    live   bigint[];
 BEGIN
-    PERFORM queue_internal.lock_batches(ARRAY[batch]);
-    PERFORM queue_internal.check_no_cycle(batch, after);
+    IF others <> '{}' THEN
+        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, others);
+    END IF;
+    IF batch IS NOT NULL THEN
+        PERFORM queue_internal.lock_batches(ARRAY[batch]);
+        PERFORM queue_internal.check_no_cycle(batch, after);
+    END IF;
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
         on_predecessor_failure, live, kind, lease, timeout, start_by, weight) AS p;
-    IF pushed THEN
+    IF pushed AND batch IS NOT NULL THEN
         PERFORM queue_internal.join_batch(batch, ARRAY[id]);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.push_into_batch IS 'Pushes a task and, if it is new, adds it to a batch.';
+COMMENT ON FUNCTION queue_internal.push_one IS
+    'Pushes a task that has a key or waits for others, or, if it is new, adds it to a batch.';
 -- queue.try_push
 --
 --   Promise:  as queue.push. "pushed" is exact also while other transactions push the same key
@@ -7627,21 +7642,10 @@ BEGIN
     END IF;
     source := queue_internal.open_queue(queue, 'producer');
     start_by := queue_internal.start_deadline(source, start_by, ttl);
-    IF batch IS NOT NULL THEN
-        RETURN QUERY SELECT p.id, p.pushed FROM queue_internal.push_into_batch(
-            queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
-            group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-            on_predecessor_failure, batch, kind, lease, timeout, start_by, weight) AS p;
-        RETURN;
-    END IF;
-    SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
+    RETURN QUERY SELECT p.id, p.pushed FROM queue_internal.push_one(
         queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
         group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-        on_predecessor_failure,
-        CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout, start_by, weight) AS p;
-    RETURN NEXT;
+        on_predecessor_failure, batch, kind, lease, timeout, start_by, weight) AS p;
 END
 $$;
 COMMENT ON FUNCTION queue.try_push IS
@@ -8060,7 +8064,7 @@ BEGIN
     END IF;
     source := queue_internal.open_queue(queue, 'producer');
     IF after <> '{}' OR batch IS NOT NULL THEN
-        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || array_remove(ARRAY[batch], NULL));
+        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, array_remove(after || batch, NULL));
         PERFORM queue_internal.lock_batches(ARRAY[batch]);
         PERFORM queue_internal.check_no_cycle(batch, after);
     END IF;
@@ -8707,18 +8711,8 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_delay('delay', delay);
     task := queue_internal.leased_task(id, token, false);
-    IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
-        PERFORM queue_internal.cancel_now(task);
-        RETURN;
-    ELSIF queue_internal.has_timed_out(task) THEN
-        PERFORM queue_internal.end_attempt(task, 'timed out', NULL, false);
-        RETURN;
-    END IF;
-    task.attempt := task.attempt - 1;
-    IF extract(epoch FROM delay) > 0 THEN
-        task.run_at := clock_timestamp() + delay;
-    END IF;
-    PERFORM queue_internal.requeue(task);
+    PERFORM queue_internal.suspend(
+        task, CASE WHEN extract(epoch FROM delay) > 0 THEN clock_timestamp() + delay ELSE task.run_at END);
 END
 $$;
 COMMENT ON FUNCTION queue.release IS
