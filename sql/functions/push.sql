@@ -73,9 +73,9 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - delay: the same as an interval from now, at most 100 years. Cannot be combined with run_at. Null means no delay.
 - key: at most one waiting, queued or running task of the queue has this key, of up to 512 bytes. Null means no key.
 - on_duplicate: what to do if the key is taken. skip (default): add nothing. replace: give that task the new payload,
-  kind, lease, timeout, start deadline, weight, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
-  give it the new run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not
-  changed.
+  kind, lease, timeout, start deadline, weight, headers, priority and run_at; if it is running, add a task that waits
+  for its end. reschedule: give it the new run_at, unless it is running. error: raise QX004. A task that has finished
+  and keeps its key is not changed.
 - group_key: tasks of a queue with the same group key run in order, max_running_per_group at a time. At most 512
   bytes. Null means no group.
 - max_attempts: number of attempts after which the task becomes a dead letter, 1 to 10000. Null means the queue''s
@@ -96,8 +96,8 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - timeout: how long an attempt may take; more than 0, at most a year. Then the attempt has failed with the error "timed
   out", and its lease cannot be extended further. Null means the queue''s option.
 - start_by: the start deadline. If no worker has claimed the task by then, it expires: it becomes a dead letter with the
-  error "expired", or is cancelled if the queue''s option on_expired is cancel. A task that is scheduled for later or waits
-  for other tasks expires too. Null (default) means that ttl applies.
+  error "expired", or is cancelled if the queue''s option on_expired is cancel. A task that is scheduled for later or
+  waits for other tasks expires too. Null (default) means that ttl applies.
 - ttl: the start deadline as an interval from now, more than 0, at most 100 years. Cannot be combined with start_by. Null
   (default) means the queue''s option ttl.
 - weight: how much of rate_limit and group_rate_limit the task uses up when it starts, from 1 to the smaller of these
@@ -105,9 +105,9 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - batch: the batch, as returned by queue.create_batch, to which the task is added if it is new. Needs the producer''s
   right on the queue of the batch too. Null means no batch.
 
-Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
-the key is taken and on_duplicate is error. QX006: the queue is full. QX007: the batch does not exist. QX008: the batch is sealed. 22004, 22023
-or 54000: an argument is null, invalid or too large.';
+Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004: the
+key is taken and on_duplicate is error. QX006: the queue is full. QX007: the batch does not exist. QX008: the batch is
+sealed. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
 -- already. "pushed" is false if the id is that of a task that existed before. "key_ttl" is as in queue_internal.keys.

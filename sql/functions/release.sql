@@ -19,8 +19,8 @@ END
 $$;
 COMMENT ON FUNCTION queue.release IS
 'Gives a task back without counting the attempt. If its cancellation was requested, or it was replaced, it is cancelled
-instead. If its timeout has passed, the attempt counts: it has failed with the error "timed out". Needs the worker''s right
-on the queue.
+instead. If its timeout has passed, the attempt counts: it has failed with the error "timed out". Needs the worker''s
+right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
 - delay: how long until the task can be claimed again, at most 100 years. With 0 (default) it keeps its place in the
